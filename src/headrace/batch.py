@@ -1,0 +1,180 @@
+"""What crosses the steps of a batch: plain, frozen, and JSON on the way out of a task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Range:
+    """Offsets `[start, until)` of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+    topic_id: str = ""
+
+    @property
+    def spanned(self) -> int:
+        """Offsets in the range; records may be fewer (markers, compaction)."""
+        return self.until - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One Parquet file in a table's own storage that no commit names yet."""
+
+    table: str  # the table's URI, as in the spec after its template is filled
+    path: str  # below the table's root, as it is on disk (partition folders Hive-escaped)
+    partition: tuple[tuple[str, str | None], ...]  # in partition_by order, values as Delta writes them
+    size: int
+    rows: int
+    stats: str  # Delta's statistics as JSON text
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The account of a batch, in records: `read = routed + dead + filtered + held`."""
+
+    read: int = 0
+    routed: int = 0
+    dead: int = 0
+    filtered: int = 0
+    held: int = 0
+    value_bytes: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)  # letters by reason
+    ignored: Mapping[str, int] = field(default_factory=dict)  # "table-uri: field" of ignored new fields
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.read + other.read,
+            self.routed + other.routed,
+            self.dead + other.dead,
+            self.filtered + other.filtered,
+            self.held + other.held,
+            self.value_bytes + other.value_bytes,
+            _sum(self.reasons, other.reasons),
+            _sum(self.ignored, other.ignored),
+        )
+
+
+def _sum(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + two.get(key, 0) for key in {**one, **two}}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that a task tells the driver: files, counts, and what it discovered; never rows."""
+
+    files: tuple[StagedFile, ...] = ()
+    counts: Counts = field(default_factory=Counts)
+    discovered: Mapping[str, Any] = field(default_factory=dict)  # route -> structure seen (decode's own form)
+    stop: str = ""  # a named stop found in a task: "Name|what was seen"
+
+    def to_json(self) -> str:
+        """One line of JSON for the way out of the task."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """The way back in."""
+        raw = json.loads(text)
+        return cls(
+            tuple(staged_file(item) for item in raw["files"]),
+            Counts(**raw["counts"]),
+            raw["discovered"],
+            raw["stop"],
+        )
+
+
+def staged_file(raw: Mapping[str, Any]) -> StagedFile:
+    """A staged file out of its JSON form."""
+    partition = tuple((str(name), value) for name, value in raw["partition"])
+    return StagedFile(**{**raw, "partition": partition})
+
+
+@dataclass(frozen=True, slots=True)
+class TableIntent:
+    """What one batch will do to one table."""
+
+    path: str
+    table_id: str  # the id it has, or the one it will be made with
+    create: bool  # the batch makes it, if nobody does so first
+    schema: str  # Delta's schema JSON that the staged files were written for
+    partition_by: tuple[str, ...]
+    properties: Mapping[str, str]
+    files: tuple[StagedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """The content of `begun/n`: the whole decision of a batch, durable before any of it is visible."""
+
+    pipeline: str
+    batch: int
+    ranges: tuple[Range, ...]
+    tables: tuple[TableIntent, ...]  # data tables in path order, dead letters last
+    counts: Counts
+    started: datetime
+    token: str  # the lease's
+    spec: str  # the spec's text, secrets still references
+    digest: str
+    headrace: str
+    runs: int = 1  # 2 when the batch discovered something
+
+    def marks(self) -> dict[str, int]:
+        """App transactions every commit of the batch carries."""
+        named = {f"headrace:{self.pipeline}": self.batch}
+        for item in self.ranges:
+            named[f"headrace:{self.pipeline}:{item.topic}:{item.partition}"] = item.until - 1
+        return named
+
+    def to_json(self) -> str:
+        """The text of `begun/n`."""
+        return json.dumps({**asdict(self), "started": self.started.isoformat()}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Intent:
+        """Read `begun/n` back."""
+        raw = json.loads(text)
+        raw["ranges"] = tuple(Range(**item) for item in raw["ranges"])
+        raw["tables"] = tuple(
+            TableIntent(
+                **{
+                    **item,
+                    "partition_by": tuple(item["partition_by"]),
+                    "files": tuple(staged_file(each) for each in item["files"]),
+                }
+            )
+            for item in raw["tables"]
+        )
+        raw["counts"] = Counts(**raw["counts"])
+        raw["started"] = datetime.fromisoformat(raw["started"])
+        return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a table has to show for a batch."""
+
+    path: str
+    version: int
+    rows: int
+    files: int
+    bytes: int
+    skipped: bool = False  # the table was already at the batch's mark
+
+
+def merge(manifests: Iterable[Manifest]) -> tuple[tuple[StagedFile, ...], Counts]:
+    """All files and the whole account of a batch's tasks."""
+    files: list[StagedFile] = []
+    counts = Counts()
+    for manifest in manifests:
+        files.extend(manifest.files)
+        counts = counts + manifest.counts
+    return tuple(files), counts

@@ -1,0 +1,145 @@
+"""The exception tree. Each class answers one question: retry, stop, or refuse?
+
+HeadraceError
+├── UsageError                    exit 2: the command line asks for something that cannot be
+│   └── SpecError                 exit 2: the spec is wrong; carries its findings
+├── SetupError                    exit 1: Java, a jar or a package cannot be had
+├── LeaseHeld                     exit 3: the pipeline is already running elsewhere
+├── Transient                     retried with back-off, for ever, and shown
+│   ├── BrokerUnreachable
+│   └── StorageUnreachable
+└── Stop                          exit 1: ends the pipeline with a name and the command that goes on
+    ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound
+    ├── TableGone · TableReplaced · TableRestored · TableChanged · TableFeature
+    ├── MarksDisagree · Fenced
+    ├── PermissionRefused · AuthenticationRefused · StorageFull
+    ├── TooManyPartitions · ContractBroken
+    └── SparkDied
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """Anything Headrace raises on purpose: what was seen, what was expected, what to do next."""
+
+    exit_code = 1
+
+    def __init__(self, seen: str, *, next: str = "", **facts: object) -> None:
+        self.seen = seen
+        self.next = next
+        self.facts = facts
+        super().__init__(f"{seen} {next}".strip())
+
+    @property
+    def name(self) -> str:
+        """The name a person greps for: the class's own."""
+        return type(self).__name__
+
+
+class UsageError(HeadraceError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2
+
+
+class SpecError(UsageError):
+    """The spec is wrong; `findings` says where and how."""
+
+    def __init__(self, seen: str, findings: tuple[object, ...] = ()) -> None:
+        super().__init__(seen)
+        self.findings = findings
+
+
+class SetupError(HeadraceError):
+    """Java, a jar or a package that Headrace needs cannot be had."""
+
+
+class LeaseHeld(HeadraceError):
+    """Another instance of the pipeline holds its lease."""
+
+    exit_code = 3
+
+
+class Transient(HeadraceError):
+    """Trouble that passes by itself: retried with back-off, never a dead letter."""
+
+
+class BrokerUnreachable(Transient):
+    """The broker does not answer."""
+
+
+class StorageUnreachable(Transient):
+    """The store does not answer, or answers with a fault of its own."""
+
+
+class Stop(HeadraceError):
+    """Ends the pipeline with a name; going on would lose, double or change data."""
+
+
+class SourceGap(Stop):
+    """Offsets that were never read are gone from the broker."""
+
+
+class SourceTopicGone(Stop):
+    """A topic of the spec no longer exists."""
+
+
+class SourceReplaced(Stop):
+    """A topic was deleted and made again: same name, other id."""
+
+
+class SourceRewound(Stop):
+    """The broker's end is before what was already read."""
+
+
+class TableGone(Stop):
+    """A table that was written before no longer exists."""
+
+
+class TableReplaced(Stop):
+    """A table was dropped and made again: same path, other id."""
+
+
+class TableRestored(Stop):
+    """A table was restored to an older version underneath the pipeline."""
+
+
+class TableChanged(Stop):
+    """A table was altered beyond what can be followed."""
+
+
+class TableFeature(Stop):
+    """A table uses a protocol feature that this writer must not touch."""
+
+
+class MarksDisagree(Stop):
+    """Ledger and table marks contradict each other."""
+
+
+class Fenced(Stop):
+    """Another driver of this pipeline has gone on; this one must not write any more."""
+
+
+class PermissionRefused(Stop):
+    """The store or the broker refuses an operation to these credentials."""
+
+
+class AuthenticationRefused(Stop):
+    """The credentials themselves are refused."""
+
+
+class StorageFull(Stop):
+    """There is no space left where something must be written."""
+
+
+class TooManyPartitions(Stop):
+    """A batch would make more partition values in one table than the limit allows."""
+
+
+class ContractBroken(Stop):
+    """A record breaks a contract whose answer is `stop`."""
+
+
+class SparkDied(Stop):
+    """The JVM that runs Spark is gone."""

@@ -1,0 +1,245 @@
+"""A table's schema in three spellings: Delta's JSON, pyarrow's types (our type language), and SQL names."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import TableFeature, UsageError
+
+JSON_TEXT = b"headrace.json"  # field metadata: the column keeps a value's original JSON text
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+TIMESTAMP_NTZ = pa.timestamp("us")
+
+_PRIMITIVES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+    "timestamp_ntz": TIMESTAMP_NTZ,
+}
+_DELTA_NAMES = {kind: name for name, kind in _PRIMITIVES.items()}
+
+# What a spec may call a type: SQL's words, Delta's, and Arrow's (the unsigned ones widen to what holds them).
+_SPELLINGS: dict[str, pa.DataType] = {
+    **_PRIMITIVES,
+    "bool": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "real": pa.float32(),
+    "text": pa.string(),
+    "varchar": pa.string(),
+    "bytes": pa.binary(),
+    "utf8": pa.string(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.int16(),
+    "uint16": pa.int32(),
+    "uint32": pa.int64(),
+    "uint64": pa.decimal128(20, 0),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "date32": pa.date32(),
+    "date64": pa.date32(),
+}
+_DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
+
+
+def type_names() -> tuple[str, ...]:
+    """Every plain type name a spec may use."""
+    return (*_SPELLINGS, "decimal(p,s)", "array<T>", "map<string,T>", "struct<name: T, …>")
+
+
+def parse_type(text: str) -> pa.DataType:
+    """A spec's type name as a pyarrow type; UsageError when it is none."""
+    kind, rest = _parse(text.strip())
+    if rest.strip():
+        raise UsageError(f"'{text}' is not a type: '{rest.strip()}' is left over.")
+    return kind
+
+
+def _parse(text: str) -> tuple[pa.DataType, str]:
+    text = text.lstrip()
+    if found := _DECIMAL.match(text.lower()):
+        return _decimal(text, int(found[1]), int(found[2] or 0)), text[found.end() :]
+    word = re.match(r"[A-Za-z_][A-Za-z0-9_]*", text)
+    if word is None:
+        raise UsageError(f"'{text}' is not a type.", next=f"Known types: {', '.join(type_names())}.")
+    name, rest = word[0].lower(), text[word.end() :].lstrip()
+    if name in ("array", "map", "struct") and rest.startswith("<"):
+        return _parse_nested(name, rest[1:])
+    if name not in _SPELLINGS:
+        raise UsageError(f"'{word[0]}' is not a type.", next=f"Known types: {', '.join(type_names())}.")
+    return _SPELLINGS[name], rest
+
+
+def _decimal(text: str, precision: int, scale: int) -> pa.DataType:
+    if not (1 <= precision <= 38 and scale <= precision):
+        raise UsageError(f"'{text}': a decimal has 1 to 38 digits and no more decimals than digits.")
+    return pa.decimal128(precision, scale)
+
+
+def _parse_nested(name: str, rest: str) -> tuple[pa.DataType, str]:
+    if name == "array":
+        item, rest = _parse(rest)
+        return pa.list_(pa.field("element", item)), _expect(rest, ">")
+    if name == "map":
+        key, rest = _parse(rest)
+        value, rest = _parse(_expect(rest, ","))
+        if not pa.types.is_string(key):
+            raise UsageError("A map's keys are strings: map<string,T>.")
+        return pa.map_(key, value), _expect(rest, ">")
+    fields: list[pa.Field] = []
+    while True:
+        found = re.match(r"\s*(`[^`]+`|[^\s:,<>`]+)\s*:", rest)
+        if found is None:
+            raise UsageError(f"'{rest}': a struct's fields are written name: type.")
+        item, rest = _parse(rest[found.end() :])
+        fields.append(pa.field(found[1].strip("`"), item))
+        rest = rest.lstrip()
+        if not rest.startswith(","):
+            return pa.struct(fields), _expect(rest, ">")
+        rest = rest[1:]
+
+
+def _expect(rest: str, mark: str) -> str:
+    rest = rest.lstrip()
+    if not rest.startswith(mark):
+        raise UsageError(f"A type lacks its '{mark}' before '{rest}'.")
+    return rest[1:]
+
+
+def type_name(kind: pa.DataType) -> str:
+    """A pyarrow type as people write it in a spec."""
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_struct(kind):
+        return "struct<" + ", ".join(f"{item.name}: {type_name(item.type)}" for item in kind) + ">"
+    if pa.types.is_map(kind):
+        return f"map<{type_name(kind.key_type)},{type_name(kind.item_type)}>"
+    if _is_list(kind):
+        return f"array<{type_name(kind.value_type)}>"
+    return _DELTA_NAMES[kind]
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def to_delta(schema: pa.Schema) -> str:
+    """Delta's schemaString for a pyarrow schema."""
+    return json.dumps({"type": "struct", "fields": [_field_to_delta(item) for item in schema]}, ensure_ascii=False)
+
+
+def _field_to_delta(item: pa.Field) -> dict[str, Any]:
+    metadata = {key.decode(): value.decode() for key, value in (item.metadata or {}).items()}
+    return {"name": item.name, "type": _type_to_delta(item.type), "nullable": item.nullable, "metadata": metadata}
+
+
+def _type_to_delta(kind: pa.DataType) -> Any:
+    if pa.types.is_struct(kind):
+        return {"type": "struct", "fields": [_field_to_delta(item) for item in kind]}
+    if pa.types.is_map(kind):
+        return {
+            "type": "map",
+            "keyType": _type_to_delta(kind.key_type),
+            "valueType": _type_to_delta(kind.item_type),
+            "valueContainsNull": kind.item_field.nullable,
+        }
+    if _is_list(kind):
+        contains_null = kind.value_field.nullable
+        return {"type": "array", "elementType": _type_to_delta(kind.value_type), "containsNull": contains_null}
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _DELTA_NAMES[kind]
+
+
+def from_delta(text: str) -> pa.Schema:
+    """A pyarrow schema out of Delta's schemaString; TableFeature for a type we do not know."""
+    return pa.schema([_field_from_delta(item) for item in json.loads(text)["fields"]])
+
+
+def _field_from_delta(raw: dict[str, Any]) -> pa.Field:
+    metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in raw["metadata"].items()}
+    return pa.field(raw["name"], _type_from_delta(raw["type"]), raw["nullable"], metadata or None)
+
+
+def _type_from_delta(raw: Any) -> pa.DataType:
+    if isinstance(raw, str):
+        if found := _DECIMAL.fullmatch(raw):
+            return pa.decimal128(int(found[1]), int(found[2] or 0))
+        if raw in _PRIMITIVES:
+            return _PRIMITIVES[raw]
+        raise TableFeature(f"A column has type '{raw}', which Headrace cannot write.")
+    if raw["type"] == "struct":
+        return pa.struct([_field_from_delta(item) for item in raw["fields"]])
+    if raw["type"] == "array":
+        return pa.list_(pa.field("element", _type_from_delta(raw["elementType"]), raw["containsNull"]))
+    return pa.map_(
+        _type_from_delta(raw["keyType"]),
+        pa.field("value", _type_from_delta(raw["valueType"]), raw["valueContainsNull"]),
+    )
+
+
+SOURCE = pa.field(
+    "_source",
+    pa.struct(
+        [
+            pa.field("topic", pa.string()),
+            pa.field("partition", pa.int32()),
+            pa.field("offset", pa.int64()),
+            pa.field("timestamp", TIMESTAMP),
+        ]
+    ),
+)
+
+HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+
+ENVELOPE = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", TIMESTAMP),
+        pa.field("timestamp_type", pa.int32()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+    ]
+)
+
+DEAD_LETTERS = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", TIMESTAMP),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("table", pa.string()),
+        pa.field("step", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("schema_id", pa.int32()),
+        pa.field("pipeline", pa.string()),
+        pa.field("spec", pa.string()),
+        pa.field("rejected_at", TIMESTAMP),
+        pa.field("date", pa.date32()),
+    ]
+)
