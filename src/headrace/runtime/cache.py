@@ -1,0 +1,25 @@
+"""The per-user cache: what a fresh machine fetches once and then keeps."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def folder(*parts: str) -> Path:
+    """A folder of the cache, made when it is missing."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = base.joinpath("headrace", *parts)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Hold one of the cache's locks; the kernel lets go of it when the holder dies."""
+    with (folder() / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,200 @@
+"""Jars: pinned with checksums in `jars.toml`, fetched once into the cache by the Ivy that PySpark ships."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+from xml.sax.saxutils import quoteattr
+
+from headrace.errors import SetupError
+from headrace.runtime.cache import folder, locked
+from headrace.runtime.java import find_java
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One pinned jar; `at` is its Maven coordinate, group:artifact:version[:classifier]."""
+
+    at: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """Its file name, as the repository names it."""
+        return "-".join(self.at.split(":")[1:]) + ".jar"
+
+    @property
+    def path(self) -> Path:
+        """Where the cache keeps it; a file of this name has passed its checksum."""
+        return folder("jars") / self.file
+
+
+@cache
+def pinned() -> Mapping[str, tuple[Jar, ...]]:
+    """Every group of the lock file with its jars."""
+    lock = tomllib.loads(files("headrace.runtime").joinpath("jars.toml").read_text())
+    return {group: tuple(Jar(at, sha) for at, sha in jars.items()) for group, jars in lock.items()}
+
+
+def ensure(group: str, *, progress: Progress | None = None) -> list[Path]:
+    """The paths of a group's jars; what is missing is fetched, a complete cache is only looked at."""
+    jars = pinned()[group]
+    if _missing(jars):
+        with locked("jars"):
+            if missing := _missing(jars):
+                _fetch(missing, progress or (lambda _: None))
+    return [jar.path for jar in jars]
+
+
+def verify(group: str) -> None:
+    """Drop cached jars of a group that no longer match their checksum, so that `ensure` fetches them again."""
+    for jar in pinned()[group]:
+        if jar.path.is_file() and sha256(jar.path) != jar.sha256:
+            jar.path.unlink()
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _missing(jars: Iterable[Jar]) -> list[Jar]:
+    return [jar for jar in jars if not jar.path.is_file()]
+
+
+def _fetch(jars: list[Jar], progress: Progress) -> None:
+    """Fetch, check and move into place; nothing unchecked is ever seen under its final name."""
+    progress(f"Fetching {len(jars)} jars into {folder('jars')}")
+    with TemporaryDirectory(dir=folder()) as scratch:
+        fetched = resolve([jar.at for jar in jars], Path(scratch), progress)
+        for jar in jars:
+            _admit(jar, fetched[jar.at])
+
+
+def _admit(jar: Jar, file: Path) -> None:
+    seen = sha256(file)
+    if seen != jar.sha256:
+        raise SetupError(
+            f"The checksum of {jar.at} is {seen}, but {jar.sha256} is pinned: what was sent is not what was locked.",
+            next="Nothing of it was kept. Look for a repository or proxy that changes files.",
+        )
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
+    file.replace(jar.path)
+
+
+def resolve(coordinates: list[str], scratch: Path, progress: Progress) -> dict[str, Path]:
+    """Have Ivy fetch exactly these coordinates, with no look-up of what they depend on."""
+    settings, wanted, out = scratch / "settings.xml", scratch / "ivy.xml", scratch / "out"
+    settings.write_text(_settings())
+    wanted.write_text(_wanted(coordinates))
+    java = find_java(progress=progress)
+    command = [java.command, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_proxy(), "-jar", str(_ivy())]
+    command += ["-settings", str(settings), "-ivy", str(wanted), "-cache", str(scratch / "ivy")]
+    command += ["-retrieve", f"{out}/[organisation]/[artifact]-[revision](-[classifier]).[ext]"]
+    said = _run(command, progress)
+    fetched = {at: out / at.split(":")[0] / Jar(at, "").file for at in coordinates}
+    absent = [at for at, path in fetched.items() if not path.is_file()]
+    if absent:
+        raise _unfetched(absent, said)
+    return fetched
+
+
+def _run(command: list[str], progress: Progress) -> list[str]:
+    """Run Ivy, show each jar as it starts to come, and keep all it says."""
+    said = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
+        for line in ivy.stdout or ():
+            said.append(line.strip())
+            if found := re.match(r"downloading \S+/(\S+\.jar)", line):
+                progress(f"  {found[1]}")
+    return said
+
+
+def _unfetched(absent: list[str], said: list[str]) -> SetupError:
+    """Name the coordinates that Ivy blames, or all when it blames none."""
+    text = "\n".join(said)
+    blamed = [at for at in absent if "#{1};{2}: ".format(*at.split(":")) in text] or absent
+    trouble = re.search(r"Server access error[^\n]*|[^\n]*(?:UnknownHost|Connect|SSL|Socket)\w*Exception[^\n]*", text)
+    return SetupError(
+        f"Cannot fetch {', '.join(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
+        next=f"Set HEADRACE_MAVEN to a Maven repository that has it, or put the file into {folder('jars')}.",
+    )
+
+
+def _settings() -> str:
+    """One Maven repository: Ivy's own default, or HEADRACE_MAVEN. POMs are not asked for: the lock is the closure."""
+    root = f" root={quoteattr(mirror)}" if (mirror := os.environ.get("HEADRACE_MAVEN")) else ""
+    return f"""<ivysettings>
+  <settings defaultResolver="maven" defaultConflictManager="all"/>
+  <resolvers><ibiblio name="maven" m2compatible="true" usepoms="false" useMavenMetadata="false"{root}/></resolvers>
+</ivysettings>"""
+
+
+def _wanted(coordinates: Iterable[str]) -> str:
+    dependencies = "\n".join(_dependency(*at.split(":")) for at in coordinates)
+    return f"""<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">
+  <info organisation="headrace" module="jars"/>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>"""
+
+
+def _dependency(group: str, artifact: str, version: str, classifier: str = "") -> str:
+    extra = f' e:classifier="{classifier}"' if classifier else ""
+    return (
+        f'    <dependency org="{group}" name="{artifact}" rev="{version}" conf="default" transitive="false">'
+        f'<artifact name="{artifact}" type="jar" ext="jar"{extra}/></dependency>'
+    )
+
+
+def _ivy() -> Path:
+    """The Ivy inside the PySpark package; found without importing it."""
+    spec = find_spec("pyspark")
+    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not found:
+        raise SetupError("PySpark with its jars is not installed.", next="Install pyspark==4.2.0 and try again.")
+    return found[-1]
+
+
+def _proxy() -> list[str]:
+    """Java does not read HTTPS_PROXY; pass it on."""
+    address = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or ""
+    proxy = urlsplit(address if "//" in address else f"//{address}")
+    if not proxy.hostname:
+        return []
+    return [f"-Dhttps.proxyHost={proxy.hostname}", f"-Dhttps.proxyPort={proxy.port or 443}"]
+
+
+def relock(lock: Path) -> None:
+    """Write the lock file anew: its coordinates as they stand, the checksums of what the repository sends now."""
+    groups = tomllib.loads(lock.read_text())
+    with TemporaryDirectory() as scratch:
+        fetched = resolve(sorted(set(chain.from_iterable(groups.values()))), Path(scratch), print)
+        sums = {at: sha256(path) for at, path in fetched.items()}
+    head = re.match(r"(?:#.*\n)*", lock.read_text())
+    blocks = ["".join([f"[{g}]\n", *(f'"{at}" = "{sums[at]}"\n' for at in jars)]) for g, jars in groups.items()]
+    lock.write_text((head[0] if head else "") + "\n" + "\n".join(blocks))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--relock"]:
+        sys.exit("usage: python -m headrace.runtime.jars --relock")
+    relock(Path(__file__).with_name("jars.toml"))
