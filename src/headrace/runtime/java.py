@@ -18,7 +18,13 @@ from headrace.errors import SetupError
 from headrace.runtime.cache import folder, locked
 
 OLDEST = 17
-_PLACES = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "/opt/jdk*", "/Library/Java/JavaVirtualMachines/*/Contents/Home")
+_PLACES = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+)
 
 
 @dataclass(frozen=True, slots=True)

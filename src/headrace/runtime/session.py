@@ -25,15 +25,12 @@ from headrace.runtime.java import find_java
 
 # What Spark's own launcher passes, without jdk.incubator.vector: only MLlib uses it and a wheel's JRE lacks it.
 _OPENED = (
-    *("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util", "util.concurrent", "util.concurrent.atomic"),
+    "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent "
+    "java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
 )
 _JVM = (
     "-XX:+IgnoreUnrecognizedVMOptions",
-    *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED),
-    *(
-        f"--add-opens=java.base/{package}=ALL-UNNAMED"
-        for package in ("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar")
-    ),
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED.split()),
     "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
@@ -67,7 +64,7 @@ _SETTINGS = {
     "spark.python.worker.reuse": "true",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.kafka.consumer.cache.capacity": "512",
-    "spark.redaction.regex": r"(?i)secret|password|passwd|token|credential|jaas|access[._-]?key|private[._-]?key|keystore|\.key$",
+    "spark.redaction.regex": r"(?i)secret|passw|token|credential|jaas|(access|private)[._-]?key|keystore|\.key$",
     "spark.sql.redaction.string.regex": r"(?i)(?:password|secret)\s*=\s*\S+",
     "spark.hadoop.fs.permissions.umask-mode": "027",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
