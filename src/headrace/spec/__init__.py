@@ -1,0 +1,62 @@
+"""What the user writes: one YAML file, checked at the door; inside there are only these models."""
+
+from headrace.spec.model import (
+    BackOff,
+    Decode,
+    Flush,
+    Json,
+    Lease,
+    Limits,
+    Retry,
+    Spark,
+    Spec,
+    Step,
+)
+from headrace.spec.secrets import Secret
+from headrace.spec.source import Generate, Kafka, Sasl, Source, StartAt, Tls
+from headrace.spec.table import (
+    S3,
+    Answers,
+    Column,
+    Contract,
+    DeadLetters,
+    Route,
+    RouteBy,
+    Storage,
+    StorageProfile,
+    Table,
+    TableMatch,
+    TableOptions,
+)
+
+__all__ = [
+    "S3",
+    "Answers",
+    "BackOff",
+    "Column",
+    "Contract",
+    "DeadLetters",
+    "Decode",
+    "Flush",
+    "Generate",
+    "Json",
+    "Kafka",
+    "Lease",
+    "Limits",
+    "Retry",
+    "Route",
+    "RouteBy",
+    "Sasl",
+    "Secret",
+    "Source",
+    "Spark",
+    "Spec",
+    "StartAt",
+    "Step",
+    "Storage",
+    "StorageProfile",
+    "Table",
+    "TableMatch",
+    "TableOptions",
+    "Tls",
+]

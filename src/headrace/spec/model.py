@@ -1,0 +1,218 @@
+"""The spec as frozen models: every key a user may write, with its meaning; what is not here is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from headrace.spec.part import Part, Shorthand, exactly_one
+from headrace.spec.places import Place, folder_of
+from headrace.spec.source import Source
+from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, Table, TableMatch
+from headrace.spec.units import Duration, Size, Whole
+
+# Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
+SECRETS = frozenset(
+    {
+        ("source", "kafka", "tls", "key"),
+        ("source", "kafka", "tls", "key_password"),
+        ("source", "kafka", "sasl", "password"),
+        ("storage", "s3", "secret_access_key"),
+        ("storage", "s3", "session_token"),
+    }
+)
+
+
+class Json(Part):
+    """One JSON object per record."""
+
+    tombstone: Literal["dead_letter", "skip", "row"] = Field(
+        default="dead_letter", description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs."
+    )
+
+
+def _format(value: Any) -> Any:
+    return {value: {}} if isinstance(value, str) else value
+
+
+class Decode(Part):
+    """How a record's bytes are read; a format's name alone takes its defaults."""
+
+    json_: Json = Field(alias="json", description="One JSON object per record.")
+
+    @property
+    def format(self) -> str:
+        """The format's name."""
+        return "json"
+
+    @property
+    def tombstone(self) -> Literal["dead_letter", "skip", "row"]:
+        """What becomes of a null value."""
+        return self.json_.tombstone
+
+
+class Step(Part):
+    """One step of the transform; exactly one of its keys."""
+
+    set: Mapping[str, str] | None = Field(
+        default=None, min_length=1, description="Columns to make or replace: name and SQL expression."
+    )
+    where: str | None = Field(default=None, description="Keep rows for which this SQL expression is true; count the others.")
+    drop: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to leave out.")
+    rename: Mapping[str, str] | None = Field(default=None, min_length=1, description="Columns to rename: old name, new name.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Step:
+        exactly_one(self, "set", "where", "drop", "rename")
+        return self
+
+
+class Flush(Part):
+    """What starts a batch, when records wait: the first of these."""
+
+    every: Duration = Field(
+        default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="Time since the last batch began."
+    )
+    rows: Whole = Field(default=100_000, ge=1, description="Records that wait.")
+    bytes: Size = Field(default=128_000_000, ge=1, description="About how many bytes wait, from the running mean.")
+
+
+class Limits(Part):
+    """What a batch and a record may cost."""
+
+    batch_rows: Whole = Field(default=1_000_000, ge=1, description="Records of one batch at most.")
+    record_bytes: Size = Field(default=16_000_000, ge=1, description="Larger values are dead letters (`too_big`), unparsed.")
+    depth: Whole = Field(default=64, ge=1, le=512, description="Deeper values are dead letters (`too_deep`).")
+    keys: Whole = Field(default=10_000, ge=1, description="Objects with more keys are dead letters (`too_wide`).")
+    tables: Whole = Field(default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`).")
+    partition_values: Whole = Field(
+        default=1_000, ge=1, description="Partition values of one batch and table; beyond it the pipeline stops."
+    )
+    open_writers: Whole = Field(default=256, ge=1, description="Files a task writes at once; then the largest is closed.")
+
+
+class BackOff(Part):
+    """Waiting times between tries: doubling, with jitter."""
+
+    first: Duration = Field(default=timedelta(seconds=1), ge=timedelta(milliseconds=10), description="After the first failure.")
+    longest: Duration = Field(default=timedelta(seconds=60), ge=timedelta(milliseconds=10), description="Never more than this.")
+
+
+class Retry(Part):
+    """How often trouble is met again before the pipeline stops."""
+
+    unreachable: BackOff = Field(default=BackOff(), description="Broker or store do not answer: tried for ever.")
+    refused: Whole = Field(default=3, ge=1, le=100, description="Tries when permission or credentials are refused.")
+    conflict: Whole = Field(default=5, ge=1, le=1000, description="Tries when others commit to the table at the same time.")
+
+
+class Lease(Part):
+    """The sign that one instance runs the pipeline."""
+
+    ttl: Duration = Field(default=timedelta(seconds=20), ge=timedelta(seconds=1), description="How long it holds unrenewed.")
+    renew: Duration = Field(default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="How often it renews.")
+
+
+class Spark(Part):
+    """The Spark that runs the batches."""
+
+    cores: Whole | None = Field(default=None, ge=1, le=1024, description="Cores to use; all without it.")
+    memory: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")] = Field(
+        default="1g", description="The JVM's heap, as `800m` or `2g`."
+    )
+
+
+class Spec(Part):
+    """One pipeline, as its user describes it."""
+
+    pipeline: str = Field(
+       default= pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="The pipeline's name: the identity of its marks, for good."
+    )
+    source: Source = Field(description="Where records come from.")
+    decode: Annotated[
+        Decode,
+        BeforeValidator(_format),
+        Shorthand(const="json"),
+    ] = Field(default=Decode(json=Json()), description="How a record's bytes are read: `json`, or `{json: {…}}`.")
+    transform: tuple[Step, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
+    route: Route = Field(default=Route(), description="Which table a record belongs to.")
+    table: Table = Field(description="The table, or the pattern of the tables.")
+    tables: tuple[TableMatch, ...] = Field(default=(), description="Other options for the tables of some routes.")
+    dead_letters: DeadLetters = Field(default=DeadLetters(path=None), description="Where unusable records go.")
+    state: Place | None = Field(
+        default=None,
+        description="Where ledger, lease and dead letters are; `_headrace/<pipeline>` beside the tables without it.",
+    )
+    storage: Storage = Field(default=Storage(), description="How stores are reached.")
+    flush: Flush = Field(default=Flush(), description="What starts a batch.")
+    limits: Limits = Field(default=Limits(), description="What a batch and a record may cost.")
+    retry: Retry = Field(default=Retry(), description="How often trouble is met again.")
+    lease: Lease = Field(default=Lease(), description="The sign that one instance runs the pipeline.")
+    spark: Spark = Field(default=Spark(), description="The Spark that runs the batches.")
+
+    _text: str = PrivateAttr("")
+    _base: Path = PrivateAttr(default_factory=Path.cwd)
+
+    @property
+    def text(self) -> str:
+        """The spec as one line of JSON (which is YAML), its references not followed."""
+        return self._text or canonical(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text: equal for equal content, whatever its layout."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths start from."""
+        return self._base
+
+    @property
+    def base_uri(self) -> str:
+        """The folder that holds the tables: before the first `{` of the path, else the table's parent."""
+        return folder_of(self.table.path)
+
+    @property
+    def state_uri(self) -> str:
+        """Where ledger and lease are."""
+        return self.state or f"{self.base_uri}/_headrace/{self.pipeline}"
+
+    @property
+    def dead_letters_uri(self) -> str:
+        """The dead-letter table."""
+        return self.dead_letters.path or f"{self.state_uri}/dead_letters"
+
+    def tables_for(self, route: str) -> Table:
+        """The table options that hold for a route: the first match's keys over the table's own."""
+        for item in self.tables:
+            if re.search(item.match, route):
+                given = {name: getattr(item, name) for name in item.model_fields_set - {"match"}}
+                return self.table.model_copy(update=given)
+        return self.table
+
+    def storage_profile(self) -> StorageProfile:
+        """The store's plain fields, secrets revealed now."""
+        s3 = self.storage.s3
+        return StorageProfile(
+            endpoint=s3.endpoint,
+            region=s3.region,
+            path_style=s3.endpoint is not None if s3.path_style is None else s3.path_style,
+            allow_http=s3.allow_http,
+            access_key_id=s3.access_key_id,
+            secret_access_key=s3.secret_access_key.reveal() if s3.secret_access_key else None,
+            session_token=s3.session_token.reveal() if s3.session_token else None,
+            options=s3.options,
+        )
+
+
+def canonical(content: Any) -> str:
+    """Plain data as JSON with sorted keys and no spaces."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

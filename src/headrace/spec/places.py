@@ -1,0 +1,54 @@
+"""Where tables and state may be: local folders and S3, written so that every reader means the same place."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
+
+from headrace.spec.secrets import base_of
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+# Characters that mean something to one of the readers: globs to Spark, escapes and queries to URL parsers.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\%?#*\[\]]")
+
+
+def place(text: str, info: ValidationInfo) -> str:
+    """A folder as an absolute path, or an `s3://` address; ValueError says what is allowed."""
+    if found := _UNSAFE.search(text):
+        raise ValueError(f"a path without {found[0]!r}")
+    if _SCHEME.match(text):
+        return _s3(text)
+    if not text.strip() or text.startswith("~"):
+        raise ValueError("a path in full ('~' is not followed), s3://bucket/key or s3a://bucket/key")
+    return os.path.normpath(base_of(info) / text)
+
+
+def _s3(text: str) -> str:
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("s3", "s3a") or not rest:
+        raise ValueError("a folder, s3://bucket/key or s3a://bucket/key")
+    bucket, _, key = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise ValueError("s3://bucket/key with a bucket of letters, digits, '.', '_' and '-'; no user, no port")
+    parts = key.rstrip("/").split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise ValueError("s3://bucket/key: a key without empty parts, '.' and '..'")
+    return f"s3://{bucket}/{'/'.join(parts)}"
+
+
+def folder_of(path: str) -> str:
+    """The folder that a table's path, filled in any way, is in."""
+    head, brace, _ = path.partition("{")
+    return head.rpartition("/")[0] if brace else path.rpartition("/")[0]
+
+
+def holds(outer: str, inner: str) -> bool:
+    """Whether one place is the other or a folder in it."""
+    return f"{inner}/".startswith(f"{outer}/")
+
+
+Place = Annotated[str, AfterValidator(place), WithJsonSchema({"type": "string", "minLength": 1})]

@@ -1,0 +1,196 @@
+"""Which table a record belongs to, what is known of that table, and where stores are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from headrace.spec.part import Part, exactly_one, word_or_mapping
+from headrace.spec.places import Place
+from headrace.spec.secrets import Secret
+from headrace.spec.units import Flag, Size
+
+
+class RouteBy(Part):
+    """A route taken from the record; exactly one of its keys."""
+
+    field: str | None = Field(default=None, min_length=1, description="A field of the value: `a.b` or the JSON pointer `/a/b`.")
+    header: str | None = Field(default=None, min_length=1, description="The last header of this name.")
+    sql: str | None = Field(default=None, min_length=1, description="An SQL expression over the decoded row.")
+
+    @model_validator(mode="after")
+    def _one(self) -> RouteBy:
+        exactly_one(self, "field", "header", "sql")
+        return self
+
+
+class Route(Part):
+    """Which table a record belongs to."""
+
+    by: Annotated[
+        Annotated[Literal["fixed", "topic"], Tag("word")] | Annotated[RouteBy, Tag("mapping")],
+        Discriminator(word_or_mapping),
+    ] = Field(default="fixed", description="`fixed` (one table), `topic`, `{field: …}`, `{header: …}` or `{sql: …}`.")
+    include: str | None = Field(default=None, description="A regular expression; routes in which it is not found are unrouted.")
+    exclude: str | None = Field(default=None, description="A regular expression; routes in which it is found are unrouted.")
+    unrouted: Literal["dead_letter", "skip"] = Field(
+        default="dead_letter", description="What becomes of a record without a route; `skip` only counts it."
+    )
+
+    @property
+    def kind(self) -> Literal["fixed", "topic", "field", "header", "sql"]:
+        """What the route is taken from."""
+        if isinstance(self.by, str):
+            return self.by
+        return "field" if self.by.field else "header" if self.by.header else "sql"
+
+    @property
+    def value(self) -> str | None:
+        """The field, the header's name or the expression."""
+        return None if isinstance(self.by, str) else self.by.field or self.by.header or self.by.sql
+
+
+class Column(Part):
+    """A declared column."""
+
+    name: str = Field(min_length=1, max_length=255, description="The column's name in the table.")
+    type: str = Field(description="Its type in SQL's, Delta's or Arrow's words: `bigint`, `decimal(10,2)`, `array<T>`.")
+    nullable: Flag = Field(default=True, description="Whether it may be NULL; `false` makes the field required.")
+    path: str | None = Field(default=None, min_length=1, description="Where its value is, as `a.b`; the name without it.")
+    unit: Literal["s", "ms", "us", "ns", "local-utc"] | None = Field(
+        default=None,
+        description="For `timestamp`: the unit of integers, or `local-utc` for texts without a zone. Without it, "
+        "RFC 3339 text with a zone.",
+    )
+    default: Any = Field(default=None, description="The value when the field is absent.")
+    json_: Flag = Field(
+        default=False, alias="json", description="For `string`: keep the value's JSON text as it came, whatever it is."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A contract with its defaults filled in."""
+
+    new_field: Literal["evolve", "ignore", "reject", "stop"]
+    wrong_type: Literal["reject", "stop"]
+    missing: Literal["reject", "default", "stop"]
+
+
+class Contract(Part):
+    """What happens to a record that does not fit the table."""
+
+    new_field: Literal["evolve", "ignore", "reject", "stop"] | None = Field(
+        default=None,
+        description="The record brings a field the table lacks. Default: `ignore` (and count) when columns are "
+        "declared, else `evolve`.",
+    )
+    wrong_type: Literal["reject", "stop"] = Field(default="reject", description="A value does not fit its column's type.")
+    missing: Literal["reject", "default", "stop"] = Field(
+        default="reject", description="A required field is absent; `default` asks for a default on every required column."
+    )
+
+
+class TableOptions(Part):
+    """All that can be said of a table but its path."""
+
+    partition_by: tuple[str, ...] = Field(default=(), description="Columns whose values become folders.")
+    columns: tuple[Column, ...] = Field(
+        default=(), description="Declared columns, in order. Without them: the existing table's, else inferred."
+    )
+    contract: Contract = Field(default=Contract(), description="What happens to a record that does not fit.")
+    strict: Flag = Field(default=False, description="`reject` for every key of the contract.")
+    mode: Literal["append"] = Field(default="append", description="How rows are written.")
+    create: Literal["auto", "never"] = Field(
+        default="auto", description="Whether the table, and declared columns it lacks, are made when absent."
+    )
+    source: Flag = Field(
+        default=True, description="Whether tables made here get `_source` (topic, partition, offset, timestamp) as last column."
+    )
+    compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = Field(
+        default="snappy", description="How Parquet pages are compressed."
+    )
+    target_file_size: Size = Field(
+        default=128_000_000, ge=1_000_000, le=4_000_000_000, description="About how large a data file may get."
+    )
+    properties: Mapping[str, Annotated[str, BeforeValidator(lambda value: property_text(value))]] = Field(
+       default= default_factory=dict, description="Delta table properties for tables made here."
+    )
+
+    @property
+    def declared(self) -> bool:
+        """Whether the spec gives the columns."""
+        return bool(self.columns)
+
+    @property
+    def answers(self) -> Answers:
+        """The contract with its defaults filled in."""
+        if self.strict:
+            return Answers("reject", "reject", "reject")
+        usual: Literal["ignore", "evolve"] = "ignore" if self.declared else "evolve"
+        return Answers(self.contract.new_field or usual, self.contract.wrong_type, self.contract.missing)
+
+
+def property_text(value: Any) -> Any:
+    """A property's value as Delta stores it: text, also for true and 30."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
+
+
+class Table(TableOptions):
+    """The table, or the pattern of the tables, that rows are written to."""
+
+    path: Place = Field(
+       default= description="A folder, `s3://bucket/key` or `s3a://…`; `{route}` in it stands for the record's route. "
+        "Relative to the spec file."
+    )
+
+
+class TableMatch(TableOptions):
+    """Other options for the tables of some routes; a key given here stands instead of the table's."""
+
+    match: str = Field(description="A regular expression found in the route; the first match of the list counts.")
+
+
+class DeadLetters(Part):
+    """Where records go that could not become rows."""
+
+    path: Place | None = Field(default=None, description="The dead-letter table; `<state>/dead_letters` without it.")
+
+
+class S3(Part):
+    """An S3 store; what is not said comes from the environment (`AWS_…`, instance profile)."""
+
+    endpoint: str | None = Field(default=None, description="The store's address, `https://host:port`; Amazon's without it.")
+    region: str | None = Field(default=None, min_length=1, description="The region's name.")
+    path_style: Flag | None = Field(
+        default=None, description="Bucket in the path instead of the host name; true where `endpoint` is given."
+    )
+    allow_http: Flag = Field(default=False, description="Says that an unencrypted `endpoint` is intended.")
+    access_key_id: str | None = Field(default=None, min_length=1, repr=False, description="The key's name.")
+    secret_access_key: Secret | None = Field(default=None, description="The key itself, by reference.")
+    session_token: Secret | None = Field(default=None, description="The token of temporary credentials, by reference.")
+    options: Mapping[str, str] = Field(default_factory=dict, description="Passed on to the object store as they are.")
+
+
+class Storage(Part):
+    """How stores are reached."""
+
+    s3: S3 = Field(default=S3(), description="For `s3://` and `s3a://`.")
+
+
+class StorageProfile(TypedDict):
+    """A store's plain fields, secrets revealed: to be handed on at once, never kept or shown."""
+
+    endpoint: str | None
+    region: str | None
+    path_style: bool
+    allow_http: bool
+    access_key_id: str | None
+    secret_access_key: str | None
+    session_token: str | None
+    options: Mapping[str, str]

@@ -1,0 +1,139 @@
+"""Durations, sizes, rates and plain values as people write them; each parser's complaint says what is allowed."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+}
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+_DURATION = r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(ms|s|m|h|d)"
+_SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,3})?) ?([kKmMgGtT]i?[bB]|[bB]?)"
+_RATE = r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?/ ?(s|m|h)"
+_WHOLE = r"[+-]?[0-9](?:_?[0-9]){0,17}"
+
+
+def duration(value: Any) -> timedelta:
+    """`250ms`, `5s`, `1m`, `2h` or `7d` as a timedelta."""
+    if isinstance(value, timedelta):
+        return value
+    found = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("a duration with its unit: 250ms, 5s, 1m, 2h, 7d")
+    return timedelta(milliseconds=float(found[1]) * _MILLISECONDS[found[2]])
+
+
+def size(value: Any) -> int:
+    """`128MB` (thousands) or `64KiB` (1024s) or a number of bytes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return int(value)
+    found = re.fullmatch(_SIZE, value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("a size: 128MB, 64KiB, 1GB, or a number of bytes")
+    return round(float(found[1]) * _BYTES[found[2].lower()])
+
+
+def rate(value: Any) -> float:
+    """`5000/s`, `300/m` or `10/h` as records per second."""
+    if isinstance(value, float):
+        return value
+    found = re.fullmatch(_RATE, value) if isinstance(value, str) else None
+    if found is None or float(found[1]) == 0:
+        raise ValueError("records per time, more than none: 5000/s, 300/m, 10/h")
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+def whole(value: Any) -> int:
+    """A whole number; text of digits counts (a reference gives text), true and 1.0 do not."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(_WHOLE, value):
+        return int(value)
+    raise ValueError("a whole number")
+
+
+def share(value: Any) -> float:
+    """A number from 0 to 1."""
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 <= number <= 1:
+        raise ValueError("a share from 0 to 1")
+    return number
+
+
+def flag(value: Any) -> bool:
+    """`true` or `false`, and no other word for them."""
+    known = {True: True, False: False, "true": True, "false": False}
+    if isinstance(value, bool | str) and value in known:
+        return known[value]
+    raise ValueError("true or false")
+
+
+def spell_duration(value: timedelta) -> str:
+    """A timedelta in the largest unit that takes it whole."""
+    milliseconds = round(value.total_seconds() * 1000)
+    for unit in ("d", "h", "m", "s"):
+        if milliseconds and milliseconds % _MILLISECONDS[unit] == 0:
+            return f"{milliseconds // _MILLISECONDS[unit]}{unit}"
+    return f"{milliseconds}ms"
+
+
+def spell_size(value: int) -> str:
+    """Bytes in the largest unit that takes them whole."""
+    for unit in ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB"):
+        if value and value % _BYTES[unit.lower()] == 0:
+            return f"{value // _BYTES[unit.lower()]}{unit}"
+    return str(value)
+
+
+def spell_rate(value: float) -> str:
+    """Records per second, as a spec has it."""
+    return f"{value:.3f}".rstrip("0").rstrip(".") + "/s"
+
+
+def _text(pattern: str, example: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{pattern}$", "examples": [example]}
+
+
+_REFERENCE = {"type": "string", "pattern": r"^\$\{(env|file):[^}]+\}$"}
+
+
+def _or_reference(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, _REFERENCE]}
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(duration),
+    PlainSerializer(spell_duration, when_used="json"),
+    WithJsonSchema(_or_reference(_text(_DURATION, "5s"))),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(size),
+    PlainSerializer(spell_size, when_used="json"),
+    WithJsonSchema({"anyOf": [_text(_SIZE, "128MB"), {"type": "integer", "minimum": 0}, _REFERENCE]}),
+]
+Rate = Annotated[
+    float,
+    BeforeValidator(rate),
+    PlainSerializer(spell_rate, when_used="json"),
+    WithJsonSchema(_or_reference(_text(_RATE, "5000/s"))),
+]
+Whole = Annotated[int, BeforeValidator(whole), WithJsonSchema(_or_reference({"type": "integer"}))]
+Share = Annotated[
+    float, BeforeValidator(share), WithJsonSchema(_or_reference({"type": "number", "minimum": 0, "maximum": 1}))
+]
+Flag = Annotated[bool, BeforeValidator(flag), WithJsonSchema(_or_reference({"type": "boolean"}))]
