@@ -1,0 +1,43 @@
+"""What every kind of storage shares: its verbs, its three answers besides success, one line of a listing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.errors import HeadraceError
+
+
+class AlreadyThere(HeadraceError):
+    """A put-if-absent met an object of that name."""
+
+
+class NotThere(HeadraceError):
+    """There is no object of that name."""
+
+
+class Changed(HeadraceError):
+    """A conditional replace met another content than the one it was told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """One object of a listing."""
+
+    path: str  # below the store's root
+    size: int
+    modified: float  # seconds since the epoch
+    tag: str  # changes with the content
+
+
+class Backend(Protocol):
+    """What a kind of storage must do; paths are below its root."""
+
+    def put_new(self, path: str, data: bytes) -> str: ...
+    def put(self, path: str, data: bytes) -> str: ...
+    def replace(self, path: str, data: bytes, tag: str) -> str: ...
+    def get(self, path: str) -> tuple[bytes, str]: ...
+    def tag(self, path: str) -> str | None: ...
+    def list(self, prefix: str, after: str | None) -> Iterator[Meta]: ...
+    def delete(self, paths: Sequence[str]) -> None: ...

@@ -1,0 +1,168 @@
+"""A folder of this machine: atomic by hard link and rename, durable by fsync of file and folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headrace.errors import HeadraceError, PermissionRefused, StorageFull, StorageUnreachable
+from headrace.storage.base import AlreadyThere, Changed, Meta, NotThere
+
+_TEMPORARY = ".headrace-"  # a put that never ended leaves one such name behind; listings do not show it
+_ERRORS: dict[int, type[HeadraceError]] = {
+    errno.ENOENT: NotThere,
+    errno.ENOTDIR: NotThere,
+    errno.EISDIR: NotThere,
+    errno.EEXIST: AlreadyThere,
+    errno.ENOSPC: StorageFull,
+    errno.EDQUOT: StorageFull,
+    errno.EACCES: PermissionRefused,
+    errno.EPERM: PermissionRefused,
+    errno.EROFS: PermissionRefused,
+}
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Any error of the system under our names."""
+    try:
+        yield
+    except OSError as error:
+        kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
+        raise kind(f"{path}: {error.strerror or error}.") from error
+
+
+class LocalFolder:
+    """The verbs of a store over one folder."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def put_new(self, path: str, data: bytes) -> str:
+        target = self._root / path
+        with _named(target):
+            return _place(target, data, os.link)
+
+    def put(self, path: str, data: bytes) -> str:
+        target = self._root / path
+        with _named(target):
+            return _place(target, data, os.replace)
+
+    def replace(self, path: str, data: bytes, tag: str) -> str:
+        target = self._root / path
+        with _named(target), _locked(target):
+            if _content_tag(target.read_bytes()) != tag:
+                raise Changed(f"{target} was changed by somebody else.")
+            _place(target, data, os.replace)
+            return _content_tag(data)
+
+    def get(self, path: str) -> tuple[bytes, str]:
+        target = self._root / path
+        with _named(target):
+            data = target.read_bytes()
+        return data, _content_tag(data)
+
+    def tag(self, path: str) -> str | None:
+        target = self._root / path
+        try:
+            with _named(target):
+                status = target.stat()
+        except NotThere:
+            return None
+        return _file_tag(status) if stat.S_ISREG(status.st_mode) else None
+
+    def list(self, prefix: str, after: str | None) -> Iterator[Meta]:
+        root = self._root / prefix if prefix else self._root
+        with _named(root):
+            found = sorted(path for path in _walk(str(root), prefix) if after is None or path > after)
+        for path in found:
+            # A file may go while the listing is read: then it is not there, as in any store.
+            with suppress(NotThere), _named(self._root / path):
+                status = (self._root / path).stat()
+                yield Meta(path, status.st_size, status.st_mtime, _file_tag(status))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            target = self._root / path
+            with suppress(NotThere), _named(target):
+                target.unlink()
+
+
+def _walk(folder: str, prefix: str) -> Iterator[str]:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            path = f"{prefix}/{entry.name}" if prefix else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(entry.path, path)
+            elif not entry.name.startswith(_TEMPORARY):
+                yield path
+
+
+def _place(target: Path, data: bytes, into_place: Callable[[Path, Path], object]) -> str:
+    """Write beside the target, then link (fails if it exists) or rename (replaces) into place."""
+    _make_folder(target.parent)
+    temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
+    try:
+        tag = _write(temporary, data)
+        into_place(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(target.parent)
+    return tag
+
+
+def _write(path: Path, data: bytes) -> str:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+        return _file_tag(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it; each new name reaches the disk too."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+        _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _file_tag(status: os.stat_result) -> str:
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+def _content_tag(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """One replace at a time; the lock lives in a file of its own because the target is replaced."""
+    lock = target.parent / f"{_TEMPORARY}{target.name}.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

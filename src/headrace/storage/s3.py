@@ -1,0 +1,138 @@
+"""A bucket through obstore: conditional puts, time-outs that end, errors under our names."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore import exceptions as trouble
+from obstore.store import S3Store
+
+from headrace.errors import AuthenticationRefused, HeadraceError, PermissionRefused, StorageFull, StorageUnreachable
+from headrace.storage.base import AlreadyThere, Changed, Meta, NotThere
+
+if TYPE_CHECKING:
+    from headrace.storage import Profile
+
+_CLIENT = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
+# Short: the caller retries for ever, with its own back-off and on screen.
+_RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
+_BAD_KEYS = re.compile(
+    r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|TokenRefreshRequired"
+    r"|RequestTimeTooSkewed|AuthorizationHeaderMalformed|CredentialsNotLoaded|169\.254\.169\.254"
+)
+_FULL = re.compile(r"QuotaExceeded|InsufficientStorage|507 |EntityTooLarge|XMinioStorageFull")
+_KINDS: tuple[tuple[type[Exception], type[HeadraceError]], ...] = (
+    (trouble.AlreadyExistsError, AlreadyThere),
+    (trouble.PreconditionError, Changed),
+    (trouble.NotFoundError, NotThere),
+    (FileNotFoundError, NotThere),
+    (trouble.UnauthenticatedError, AuthenticationRefused),
+    (trouble.PermissionDeniedError, PermissionRefused),
+)
+
+_clients: dict[tuple[Any, ...], Any] = {}
+_guard = threading.Lock()
+
+
+def _client(bucket: str, profile: Profile) -> Any:
+    """One client for a bucket and a process: its connections are shared by all tables."""
+    options = profile.object_options()
+    key = (os.getpid(), bucket, profile.allow_http, tuple(sorted(options.items())))
+    with _guard:
+        if key not in _clients:
+            client = {**_CLIENT, "allow_http": profile.allow_http}
+            _clients[key] = S3Store(bucket, config=options, client_options=client, retry_config=_RETRY)
+        return _clients[key]
+
+
+class Bucket:
+    """The verbs of a store over one prefix of a bucket."""
+
+    def __init__(self, bucket: str, prefix: str, profile: Profile) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        with self._named(""):
+            self._client = _client(bucket, profile)
+
+    @contextmanager
+    def _named(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (trouble.BaseError, OSError, ValueError) as error:
+            raise _kind(error)(f"s3://{self._bucket}/{self._prefix}{path}: {_gist(error)}") from None
+
+    def put_new(self, path: str, data: bytes) -> str:
+        with self._named(path):
+            return _tag(obstore.put(self._client, self._prefix + path, data, mode="create", use_multipart=False))
+
+    def put(self, path: str, data: bytes) -> str:
+        with self._named(path):
+            return _tag(obstore.put(self._client, self._prefix + path, data))
+
+    def replace(self, path: str, data: bytes, tag: str) -> str:
+        with self._named(path):
+            mode = {"e_tag": tag, "version": None}
+            return _tag(obstore.put(self._client, self._prefix + path, data, mode=mode, use_multipart=False))
+
+    def get(self, path: str) -> tuple[bytes, str]:
+        with self._named(path):
+            found = obstore.get(self._client, self._prefix + path)
+            return bytes(found.bytes()), _tag(found.meta)
+
+    def tag(self, path: str) -> str | None:
+        try:
+            with self._named(path):
+                return _tag(obstore.head(self._client, self._prefix + path))
+        except NotThere:
+            return None
+
+    def list(self, prefix: str, after: str | None) -> Iterator[Meta]:
+        folder = (self._prefix + prefix).rstrip("/") or None
+        offset = self._prefix + after if after else None
+        with self._named(prefix):
+            for chunk in obstore.list(self._client, folder, offset=offset):
+                for item in chunk:
+                    path = item["path"].removeprefix(self._prefix)
+                    yield Meta(path, item["size"], item["last_modified"].timestamp(), _tag(item))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        if not paths:
+            return
+        with self._named(paths[0]):
+            obstore.delete(self._client, [self._prefix + path for path in paths])
+
+
+def _tag(found: Any) -> str:
+    return str(found["e_tag"] or "")
+
+
+def _words(error: Exception) -> str:
+    """What the client says without its debug dump, whose field names look like causes."""
+    return str(error).partition("Debug source:")[0]
+
+
+def _kind(error: Exception) -> type[HeadraceError]:
+    text = _words(error)
+    if _BAD_KEYS.search(text):
+        return AuthenticationRefused
+    if _FULL.search(text):
+        return StorageFull
+    return next((ours for theirs, ours in _KINDS if isinstance(error, theirs)), StorageUnreachable)
+
+
+def _gist(error: Exception) -> str:
+    """The server's code and words; never the request, whose headers and URL may carry credentials."""
+    text = _words(error)
+    code = re.search(r"<Code>([^<]{1,80})</Code>", text)
+    words = re.search(r"<Message>([^<]{1,200})</Message>", text)
+    status = re.search(r"\b([1-5]\d\d [A-Z][A-Za-z ]{2,40})", text)
+    cause = re.search(r"(timed out|timeout|[Cc]onnection \w+(?: \w+)?|dns error|tcp connect error)", text)
+    found = [item[1] for item in (code, words, status, cause) if item]
+    return ": ".join(dict.fromkeys(found)) + "." if found else f"{type(error).__name__}."
