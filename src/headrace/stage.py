@@ -1,0 +1,284 @@
+"""Stage: rows become Parquet files in each table's own storage, which no commit names yet."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.batch import StagedFile
+from headrace.errors import HeadraceError
+from headrace.storage import Store
+from headrace.tables.partitions import Partition, check_count, folder, split
+from headrace.tables.statistics import Leaf, Tally, footer_columns, leaves
+
+MIB = 1024 * 1024
+GROUP_BYTES = 64 * MIB  # Arrow memory of one row group
+GROUP_ROWS = 1_000_000
+HELD_BYTES = 256 * MIB  # of all tables of one task, rows and encoded bytes together
+UPLOADS = 8  # at once
+MIN_RATIO = 0.01  # of encoded to Arrow bytes; below it a row group grows no further
+
+_SUFFIXES = {"snappy": ".snappy", "zstd": ".zstd", "gzip": ".gz", "lz4": ".lz4raw", "none": ""}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one table wants its files."""
+
+    path: str
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    compression: str = "snappy"
+    target_file_bytes: int = 128 * MIB
+    stats_columns: int = 32
+
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        """The columns inside the files: all but the partition columns."""
+        return pa.schema([item for item in self.schema if item.name not in self.partition_by])
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What the files' statistics speak of."""
+        return leaves(self.file_schema, self.stats_columns)
+
+    @cached_property
+    def writer_options(self) -> dict[str, Any]:
+        """Parquet as Spark, delta-rs, DuckDB and Polars all read it."""
+        footed = footer_columns(self.file_schema)
+        return {
+            "compression": self.compression,
+            "version": "2.6",
+            "data_page_version": "1.0",
+            "store_schema": False,
+            "store_decimal_as_integer": True,
+            "write_statistics": footed,
+        }
+
+
+class _OpenFile:
+    """A Parquet file that grows in memory, one row group at a time."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._footers: list[Any] = []
+        self._tally = Tally(layout.leaves)
+        self._writer = pq.ParquetWriter(
+            self._sink, layout.file_schema, metadata_collector=self._footers, **layout.writer_options
+        )
+
+    @property
+    def size(self) -> int:
+        """Encoded bytes so far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """Add one row group."""
+        self._tally.add(rows)
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> tuple[pa.Buffer, int, str]:
+        """The file's bytes, its rows and its statistics."""
+        self._writer.close()
+        footer = self._footers[0]
+        return self._sink.getvalue(), footer.num_rows, self._tally.to_json(footer)
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """One partition value of one table: rows that wait, and the file open for it."""
+
+    table: _Gathered
+    partition: Partition
+    waiting: list[pa.Table] = field(default_factory=list)
+    waiting_bytes: int = 0
+    file: _OpenFile | None = None
+
+    @property
+    def held(self) -> int:
+        """Memory that closing the part gives back."""
+        return self.waiting_bytes + (self.file.size if self.file else 0)
+
+    def wait(self, rows: pa.Table) -> None:
+        """Keep rows for a later row group."""
+        self.waiting.append(rows)
+        self.waiting_bytes += rows.nbytes
+
+    def next_group(self, limit: int) -> pa.Table:
+        """The first waiting rows, about `limit` bytes of them, in the order they came."""
+        rows = pa.concat_tables(self.waiting)
+        count = min(GROUP_ROWS, max(1, rows.num_rows * limit // max(self.waiting_bytes, 1)))
+        left = rows.slice(count)
+        self.waiting = [left] if left.num_rows else []
+        self.waiting_bytes = left.nbytes if left.num_rows else 0
+        return rows.slice(0, count)
+
+
+@dataclass(slots=True, eq=False)
+class _Gathered:
+    """What a task holds for one table: rows as they came, then parts by partition value."""
+
+    layout: Layout
+    rows: list[pa.Table] = field(default_factory=list)
+    rows_bytes: int = 0
+    parts: dict[Partition, _Part] = field(default_factory=dict)
+    seen: set[Partition] = field(default_factory=set)
+    ratio: float = 1.0  # encoded bytes per byte of Arrow memory, as met so far
+
+    @property
+    def group_bytes(self) -> int:
+        """A row group's Arrow memory: at most what adds half a target to a file, so none outgrows 1.5 of it."""
+        return min(GROUP_BYTES, max(1, int(self.layout.target_file_bytes / 2 / self.ratio)))
+
+    def add(self, rows: pa.Table) -> None:
+        """Keep rows as they are; they are split later, many at once."""
+        self.rows.append(rows)
+        self.rows_bytes += rows.nbytes
+
+    def spread(self, limit: int) -> None:
+        """Split the rows kept so far among the parts."""
+        if not self.rows:
+            return
+        rows = pa.concat_tables(self.rows)
+        self.rows, self.rows_bytes = [], 0
+        for partition, piece in split(rows, self.layout.partition_by):
+            self.seen.add(partition)
+            self.parts.setdefault(partition, _Part(self, partition)).wait(piece)
+        check_count(self.layout.path, len(self.seen), limit)
+
+
+class Stager:
+    """Turns one task's rows into few, good files; everything it uploads is reported or can be abandoned."""
+
+    def __init__(
+        self,
+        store_for: Callable[[str], Store],
+        name: str,
+        *,
+        open_writers: int = 256,
+        partition_values: int = 1000,
+        held_bytes: int = HELD_BYTES,
+    ) -> None:
+        self._store_for = store_for
+        self._name = name
+        self._open_writers = open_writers
+        self._partition_values = partition_values
+        self._held_bytes = held_bytes
+        self._tables: dict[str, _Gathered] = {}
+        self._arrived = 0  # bytes since the last look at the limits
+        self._files: list[StagedFile] = []
+        self._uploads: list[Future[str]] = []
+        self._pool = ThreadPoolExecutor(UPLOADS, thread_name_prefix="headrace-stage")
+
+    def add(self, layout: Layout, rows: pa.Table) -> None:
+        """Take rows of one table; their schema must be the layout's."""
+        table = self._tables.setdefault(layout.path, _Gathered(layout))
+        _check_fits(table.layout, layout, rows)
+        if rows.num_rows == 0:
+            return
+        table.add(rows)
+        self._arrived += rows.nbytes
+        if table.rows_bytes >= GROUP_BYTES:
+            self._write_full_groups(table)
+        if self._arrived >= self._held_bytes // 16:
+            self._arrived = 0
+            self._keep_within_limits()
+        self._settle()
+
+    def finish(self) -> tuple[StagedFile, ...]:
+        """Close and upload everything; the files, in the order they were closed."""
+        for table in self._tables.values():
+            table.spread(self._partition_values)
+            for part in list(table.parts.values()):
+                self._close(part)
+        self._settle()
+        self._pool.shutdown()
+        return tuple(self._files)
+
+    def abandon(self) -> None:
+        """Delete what was uploaded, as far as the store lets us; nothing refers to it."""
+        self._tables.clear()
+        self._pool.shutdown(cancel_futures=True)
+        for uri in {file.table for file in self._files}:
+            with contextlib.suppress(HeadraceError):
+                self._store_for(uri).delete([file.path for file in self._files if file.table == uri])
+        self._files.clear()
+
+    def _write_full_groups(self, table: _Gathered) -> None:
+        table.spread(self._partition_values)
+        for part in list(table.parts.values()):
+            while part.waiting_bytes >= table.group_bytes:
+                self._write_group(part)
+
+    def _write_group(self, part: _Part) -> None:
+        """One row group out of the waiting rows; a file that has reached its target is closed."""
+        table = part.table
+        rows = part.next_group(table.group_bytes)
+        part.file = part.file or _OpenFile(table.layout)
+        before = part.file.size
+        part.file.write(rows)
+        table.ratio = max(MIN_RATIO, (part.file.size - before) / max(rows.nbytes, 1))
+        if part.file.size >= table.layout.target_file_bytes:
+            self._upload(part)
+
+    def _close(self, part: _Part) -> None:
+        while part.waiting:
+            self._write_group(part)
+        self._upload(part)
+        del part.table.parts[part.partition]
+
+    def _upload(self, part: _Part) -> None:
+        if part.file is None:
+            return
+        data, rows, stats = part.file.close()
+        part.file = None
+        layout = part.table.layout
+        path = self._path(layout, part.partition)
+        file = StagedFile(layout.path, path, part.partition, data.size, rows, stats)
+        self._files.append(file)  # before the upload: one that fails may still have left something
+        self._uploads.append(self._pool.submit(self._store_for(file.table).put, path, data))
+
+    def _settle(self) -> None:
+        """Wait for the uploads under way; their bytes are memory too."""
+        while self._uploads:
+            self._uploads.pop().result()
+
+    def _path(self, layout: Layout, partition: Partition) -> str:
+        suffix = _SUFFIXES[layout.compression]
+        name = f"part-{self._name}-{len(self._files):05d}-{uuid.uuid4()}.c000{suffix}.parquet"
+        return "/".join(filter(None, (folder(partition), name)))
+
+    def _keep_within_limits(self) -> None:
+        """Close the largest until open files and memory are within their limits."""
+        while len(files := [part for part in self._parts() if part.file]) > self._open_writers:
+            self._close(_largest(files))
+        if self._held() > self._held_bytes:
+            for table in self._tables.values():
+                table.spread(self._partition_values)
+        while self._held() > self._held_bytes:
+            self._close(_largest(self._parts()))
+
+    def _held(self) -> int:
+        return sum(table.rows_bytes for table in self._tables.values()) + sum(part.held for part in self._parts())
+
+    def _parts(self) -> Iterator[_Part]:
+        return (part for table in self._tables.values() for part in table.parts.values())
+
+
+def _largest(parts: Iterable[_Part]) -> _Part:
+    return max(parts, key=lambda part: part.held)
+
+
+def _check_fits(known: Layout, layout: Layout, rows: pa.Table) -> None:
+    if known is not layout and known != layout:
+        raise AssertionError(f"{layout.path}: a table has one layout in a batch")
+    if not rows.schema.equals(layout.schema):
+        raise AssertionError(f"{layout.path}: rows are {rows.schema}, the table is {layout.schema}")

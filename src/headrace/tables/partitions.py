@@ -1,0 +1,148 @@
+"""Partition values: split rows by them, spell them as Delta does, name their folders as Spark does."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.batch import StagedFile
+from headrace.errors import TooManyPartitions, UsageError
+from headrace.tables.statistics import day_text, instant_text
+
+Partition = tuple[tuple[str, str | None], ...]
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+FOLDER_BYTES = 255  # what a file system takes as one name
+
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+
+
+def check_partitioning(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
+    """UsageError unless rows of this schema can be stored by these columns and read back unchanged."""
+    for name in partition_by:
+        if name not in schema.names:
+            raise UsageError(f"partition_by names '{name}', which is not a column.")
+        kind = schema.field(name).type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            raise UsageError(
+                f"partition_by names '{name}', whose type cannot be part of a path.",
+                next="Partition by text, numbers, booleans, dates or timestamps.",
+            )
+    if len(set(partition_by)) != len(partition_by):
+        raise UsageError("partition_by names a column twice.")
+    if len(partition_by) == len(schema.names):
+        raise UsageError("partition_by names every column: nothing would be left for the files.")
+
+
+def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[Partition, pa.Table]]:
+    """Rows by partition value, without the partition columns, each piece in the order its rows came."""
+    if not partition_by:
+        yield (), rows
+        return
+    groups = _groups(rows, partition_by)
+    rest = rows.drop_columns(list(partition_by))
+    if groups.num_rows == 1:
+        yield next(_partitions(groups, partition_by)), rest
+        return
+    for partition, places in zip(_partitions(groups, partition_by), groups.column("places_list"), strict=True):
+        # Taken, not sliced: a slice of one sorted table would pin the memory of all of it.
+        yield partition, rest.take(places.values)
+
+
+def _groups(rows: pa.Table, partition_by: tuple[str, ...]) -> pa.Table:
+    """One row per partition value: the values, named by their place, and the places of its rows in order."""
+    keys = [str(place) for place in range(len(partition_by))]
+    values = rows.select(partition_by).rename_columns(keys)
+    numbered = values.append_column("places", pa.arange(0, rows.num_rows))
+    return numbered.group_by(keys, use_threads=False).aggregate([("places", "list")])
+
+
+def _partitions(groups: pa.Table, partition_by: tuple[str, ...]) -> Iterator[Partition]:
+    spelled = [_spelled(name, groups.column(str(place))) for place, name in enumerate(partition_by)]
+    for values in zip(*spelled, strict=True):
+        yield tuple(zip(partition_by, values, strict=True))
+
+
+def _spelled(name: str, column: pa.ChunkedArray) -> list[str | None]:
+    """Values as Delta writes them beside a file."""
+    physical, spell = _spelling(column.type)
+    found = column.cast(physical).to_pylist()
+    spelled = [None if value is None else spell(value) for value in found]
+    for value, text in zip(found, spelled, strict=True):
+        if value is not None and not text:
+            raise ValueError(f"column {name}: {value!r} cannot be a partition value")
+    return spelled
+
+
+def _spelling(kind: pa.DataType) -> tuple[pa.DataType, Callable[[Any], str | None]]:
+    """The type to look at a value in, and how it is then written."""
+    if pa.types.is_boolean(kind):
+        return kind, lambda value: str(value).lower()
+    if pa.types.is_floating(kind):
+        return kind, _float_text
+    if pa.types.is_decimal(kind):
+        return kind, lambda value: f"{value:f}"
+    if pa.types.is_date32(kind):
+        return pa.int32(), day_text
+    if pa.types.is_timestamp(kind):
+        return pa.int64(), _zoned_text if kind.tz else _local_text
+    return kind, str
+
+
+def _zoned_text(micros: int) -> str | None:
+    # The form without a zone is read in the reader's own zone: another instant on every machine.
+    text = instant_text(micros)
+    return None if text is None else f"{text}Z"
+
+
+def _local_text(micros: int) -> str | None:
+    return instant_text(micros, " ")
+
+
+def _float_text(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def folder(partition: Partition) -> str:
+    """The folders of a partition value below the table's root, escaped as Spark and Hive do."""
+    return "/".join(_folder(name, value) for name, value in partition)
+
+
+def _folder(name: str, value: str | None) -> str:
+    text = f"{_escape(name)}={NULL_FOLDER if value is None else _escape(value)}"
+    if len(text.encode()) <= FOLDER_BYTES:
+        return text
+    # Delta reads the value from its log, never from the folder, so a long one may go by another name.
+    return f"{_escape(name)[:32]}=~{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def check_partition_count(files: Iterable[StagedFile], limit: int) -> None:
+    """TooManyPartitions when a batch's files hold more partition values in one table than the limit."""
+    seen: dict[str, set[Partition]] = {}
+    for file in files:
+        seen.setdefault(file.table, set()).add(file.partition)
+    for table, partitions in seen.items():
+        check_count(table, len(partitions), limit)
+
+
+def check_count(table: str, count: int, limit: int) -> None:
+    """TooManyPartitions, naming table, count and limit, when there are more than the limit."""
+    if count > limit:
+        raise TooManyPartitions(
+            f"{table}: one batch holds {count} partition values, the limit is {limit}. Nothing was committed.",
+            next="Partition by a coarser column.",
+            table=table,
+            count=count,
+            limit=limit,
+        )
