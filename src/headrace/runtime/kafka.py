@@ -99,7 +99,7 @@ class Broker:
         class_path = ":".join(map(str, jars.ensure("kafka", progress=progress)))
         java = [find_java(progress=progress).command, *_JVM, "-cp", class_path]
         folder.mkdir(parents=True, exist_ok=True)
-        ports = dict(zip(dict.fromkeys(("plain", *listeners, "controller")), _free_ports(), strict=False))
+        ports = dict(zip(dict.fromkeys(("plain", *listeners, "controller")), free_ports(), strict=False))
         properties = folder / "server.properties"
         properties.touch(mode=0o600)
         properties.write_text(_properties(folder, ports, tls, users or {}, settings or {}))
@@ -235,7 +235,7 @@ def _format(tool: Sequence[str], properties: Path) -> None:
         raise SetupError(f"Kafka's storage could not be formatted: {(done.stderr or done.stdout).strip()[-500:]}")
 
 
-def _free_ports() -> Iterable[int]:
+def free_ports() -> Iterable[int]:
     """Free loopback ports below those that outgoing connections take, so that a restart finds its own."""
     seen: set[int] = set()
     while True:

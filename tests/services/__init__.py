@@ -1,0 +1,1 @@
+"""What tests share: real servers as children, and waiting for facts."""
