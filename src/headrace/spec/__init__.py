@@ -13,28 +13,29 @@ from headrace.spec.model import (
     Step,
 )
 from headrace.spec.secrets import Secret
-from headrace.spec.source import Generate, Kafka, Sasl, Source, StartAt, Tls
+from headrace.spec.security import Sasl, Tls
+from headrace.spec.source import Generate, Kafka, Source, StartAt
 from headrace.spec.table import (
     S3,
-    Answers,
     Column,
     Contract,
+    ContractKeys,
     DeadLetters,
     Route,
     RouteBy,
     Storage,
     StorageProfile,
-    Table,
     TableMatch,
     TableOptions,
+    TableSpec,
 )
 
 __all__ = [
     "S3",
-    "Answers",
     "BackOff",
     "Column",
     "Contract",
+    "ContractKeys",
     "DeadLetters",
     "Decode",
     "Flush",
@@ -55,8 +56,8 @@ __all__ = [
     "Step",
     "Storage",
     "StorageProfile",
-    "Table",
     "TableMatch",
     "TableOptions",
+    "TableSpec",
     "Tls",
 ]

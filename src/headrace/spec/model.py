@@ -8,15 +8,20 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from headrace.spec.part import Part, Shorthand, exactly_one
 from headrace.spec.places import Place, folder_of
-from headrace.spec.source import Source
-from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, Table, TableMatch
+from headrace.spec.source import Generate, Kafka, Source
+from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec
 from headrace.spec.units import Duration, Size, Whole
+
+if TYPE_CHECKING:
+    from headrace.route import Routing
+
+    from headrace.transform import Step as TransformStep
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
 SECRETS = frozenset(
@@ -34,7 +39,8 @@ class Json(Part):
     """One JSON object per record."""
 
     tombstone: Literal["dead_letter", "skip", "row"] = Field(
-        default="dead_letter", description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs."
+        default="dead_letter",
+        description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs.",
     )
 
 
@@ -64,14 +70,28 @@ class Step(Part):
     set: Mapping[str, str] | None = Field(
         default=None, min_length=1, description="Columns to make or replace: name and SQL expression."
     )
-    where: str | None = Field(default=None, description="Keep rows for which this SQL expression is true; count the others.")
+    where: str | None = Field(
+        default=None, description="Keep rows for which this SQL expression is true; count the others."
+    )
     drop: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to leave out.")
-    rename: Mapping[str, str] | None = Field(default=None, min_length=1, description="Columns to rename: old name, new name.")
+    rename: Mapping[str, str] | None = Field(
+        default=None, min_length=1, description="Columns to rename: old name, new name."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Step:
         exactly_one(self, "set", "where", "drop", "rename")
         return self
+
+    def compiled(self) -> TransformStep:
+        """The step as the transform runs it."""
+        from headrace.transform import Drop, Rename, Set, Where
+
+        if self.set is not None:
+            return Set(self.set)
+        if self.where is not None:
+            return Where(self.where)
+        return Drop(self.drop) if self.drop is not None else Rename(self.rename or {})
 
 
 class Flush(Part):
@@ -88,21 +108,31 @@ class Limits(Part):
     """What a batch and a record may cost."""
 
     batch_rows: Whole = Field(default=1_000_000, ge=1, description="Records of one batch at most.")
-    record_bytes: Size = Field(default=16_000_000, ge=1, description="Larger values are dead letters (`too_big`), unparsed.")
+    record_bytes: Size = Field(
+        default=16_000_000, ge=1, description="Larger values are dead letters (`too_big`), unparsed."
+    )
     depth: Whole = Field(default=64, ge=1, le=512, description="Deeper values are dead letters (`too_deep`).")
     keys: Whole = Field(default=10_000, ge=1, description="Objects with more keys are dead letters (`too_wide`).")
-    tables: Whole = Field(default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`).")
+    tables: Whole = Field(
+        default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`)."
+    )
     partition_values: Whole = Field(
         default=1_000, ge=1, description="Partition values of one batch and table; beyond it the pipeline stops."
     )
-    open_writers: Whole = Field(default=256, ge=1, description="Files a task writes at once; then the largest is closed.")
+    open_writers: Whole = Field(
+        default=256, ge=1, description="Files a task writes at once; then the largest is closed."
+    )
 
 
 class BackOff(Part):
     """Waiting times between tries: doubling, with jitter."""
 
-    first: Duration = Field(default=timedelta(seconds=1), ge=timedelta(milliseconds=10), description="After the first failure.")
-    longest: Duration = Field(default=timedelta(seconds=60), ge=timedelta(milliseconds=10), description="Never more than this.")
+    first: Duration = Field(
+        default=timedelta(seconds=1), ge=timedelta(milliseconds=10), description="After the first failure."
+    )
+    longest: Duration = Field(
+        default=timedelta(seconds=60), ge=timedelta(milliseconds=10), description="Never more than this."
+    )
 
 
 class Retry(Part):
@@ -110,14 +140,20 @@ class Retry(Part):
 
     unreachable: BackOff = Field(default=BackOff(), description="Broker or store do not answer: tried for ever.")
     refused: Whole = Field(default=3, ge=1, le=100, description="Tries when permission or credentials are refused.")
-    conflict: Whole = Field(default=5, ge=1, le=1000, description="Tries when others commit to the table at the same time.")
+    conflict: Whole = Field(
+        default=5, ge=1, le=1000, description="Tries when others commit to the table at the same time."
+    )
 
 
 class Lease(Part):
     """The sign that one instance runs the pipeline."""
 
-    ttl: Duration = Field(default=timedelta(seconds=20), ge=timedelta(seconds=1), description="How long it holds unrenewed.")
-    renew: Duration = Field(default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="How often it renews.")
+    ttl: Duration = Field(
+        default=timedelta(seconds=20), ge=timedelta(seconds=1), description="How long it holds unrenewed."
+    )
+    renew: Duration = Field(
+        default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="How often it renews."
+    )
 
 
 class Spark(Part):
@@ -133,7 +169,7 @@ class Spec(Part):
     """One pipeline, as its user describes it."""
 
     pipeline: str = Field(
-       default= pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="The pipeline's name: the identity of its marks, for good."
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="The pipeline's name: the identity of its marks, for good."
     )
     source: Source = Field(description="Where records come from.")
     decode: Annotated[
@@ -143,7 +179,7 @@ class Spec(Part):
     ] = Field(default=Decode(json=Json()), description="How a record's bytes are read: `json`, or `{json: {…}}`.")
     transform: tuple[Step, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
     route: Route = Field(default=Route(), description="Which table a record belongs to.")
-    table: Table = Field(description="The table, or the pattern of the tables.")
+    table: TableSpec = Field(description="The table, or the pattern of the tables.")
     tables: tuple[TableMatch, ...] = Field(default=(), description="Other options for the tables of some routes.")
     dead_letters: DeadLetters = Field(default=DeadLetters(path=None), description="Where unusable records go.")
     state: Place | None = Field(
@@ -176,6 +212,35 @@ class Spec(Part):
         return self._base
 
     @property
+    def source_kind(self) -> Literal["kafka", "generate"]:
+        """Which source it is."""
+        return "kafka" if self.source.kafka else "generate"
+
+    @property
+    def kafka(self) -> Kafka:
+        """The Kafka source; LookupError when it is another."""
+        if self.source.kafka is None:
+            raise LookupError(f"{self.pipeline} does not read Kafka")
+        return self.source.kafka
+
+    @property
+    def generate(self) -> Generate:
+        """The made-up source; LookupError when it is another."""
+        if self.source.generate is None:
+            raise LookupError(f"{self.pipeline} does not generate its records")
+        return self.source.generate
+
+    @property
+    def format(self) -> str:
+        """The format of the records' values."""
+        return self.decode.format
+
+    @property
+    def tombstone(self) -> Literal["dead_letter", "skip", "row"]:
+        """What becomes of a record whose value is null."""
+        return self.decode.tombstone
+
+    @property
     def base_uri(self) -> str:
         """The folder that holds the tables: before the first `{` of the path, else the table's parent."""
         return folder_of(self.table.path)
@@ -190,13 +255,28 @@ class Spec(Part):
         """The dead-letter table."""
         return self.dead_letters.path or f"{self.state_uri}/dead_letters"
 
-    def tables_for(self, route: str) -> Table:
+    def table_for(self, route: str) -> TableSpec:
         """The table options that hold for a route: the first match's keys over the table's own."""
         for item in self.tables:
             if re.search(item.match, route):
                 given = {name: getattr(item, name) for name in item.model_fields_set - {"match"}}
                 return self.table.model_copy(update=given)
         return self.table
+
+    def uri_of(self, route: str) -> str:
+        """The table of a route (a name that routing has found fit for a path)."""
+        return self.table.path.replace("{route}", route)
+
+    def steps(self) -> list[TransformStep]:
+        """The transform, as it runs."""
+        return [step.compiled() for step in self.transform]
+
+    def routing(self) -> Routing:
+        """The route, as it runs."""
+        from headrace.route import Routing
+
+        route = self.route
+        return Routing(route.kind, route.value, route.include, route.exclude, route.unrouted)
 
     def storage_profile(self) -> StorageProfile:
         """The store's plain fields, secrets revealed now."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
-from headrace.spec.secrets import Secret
+from headrace.spec.security import Sasl, Tls, java, librdkafka
 from headrace.spec.units import Flag, Rate, Share, Whole
 
 
@@ -20,7 +20,9 @@ def _list(value: Any) -> Any:
 class StartAt(Part):
     """A first position other than the topic's beginning or end."""
 
-    timestamp: datetime | None = Field(default=None, description="First record at or after this RFC 3339 time, zone included.")
+    timestamp: datetime | None = Field(
+        default=None, description="First record at or after this RFC 3339 time, zone included."
+    )
     offsets: Mapping[str, Whole | Mapping[str, Whole]] | None = Field(
         default=None,
         description="First offset read of each partition: `{0: 12}` with one topic, `{orders: {0: 12}}` with several. "
@@ -32,30 +34,21 @@ class StartAt(Part):
         exactly_one(self, "timestamp", "offsets")
         return self
 
+    def offsets_by_topic(self, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+        """First offsets by topic and partition; those given without a topic are the only topic's."""
+        found: dict[str, dict[int, int]] = {}
+        for name, given in (self.offsets or {}).items():
+            if isinstance(given, Mapping):
+                found[name] = {int(partition): offset for partition, offset in given.items()}
+            elif topics:
+                found.setdefault(topics[0], {})[int(name)] = given
+        return found
+
 
 Start = Annotated[
     Annotated[Literal["earliest", "latest"], Tag("word")] | Annotated[StartAt, Tag("mapping")],
     Discriminator(word_or_mapping),
 ]
-
-
-class Tls(Part):
-    """Encryption to the broker; host names are always verified."""
-
-    ca: str | None = Field(
-        default=None, description="Certificates to trust, as PEM text or `${file:…}`; the system's without it."
-    )
-    certificate: str | None = Field(default=None, description="The client's own certificate chain, PEM.")
-    key: Secret | None = Field(default=None, description="The private key of `certificate`, PEM (PKCS 8), by reference.")
-    key_password: Secret | None = Field(default=None, description="The password of `key`, by reference.")
-
-
-class Sasl(Part):
-    """Authentication to the broker."""
-
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(description="How the password is proven.")
-    username: str = Field(min_length=1, description="The user's name.")
-    password: Secret = Field(description="The password, by reference.")
 
 
 def _tls(value: Any) -> Any:
@@ -66,10 +59,12 @@ class Kafka(Part):
     """Records of Kafka topics."""
 
     brokers: Annotated[tuple[str, ...], BeforeValidator(_list)] = Field(
-       default= min_length=1, description="`host:port` of some brokers: a list, or one text with commas."
+        min_length=1, description="`host:port` of some brokers: a list, or one text with commas."
     )
     topics: tuple[str, ...] | None = Field(default=None, min_length=1, description="The topics to read. Or `pattern`.")
-    pattern: str | None = Field(default=None, description="A regular expression for whole topic names. Or `topics`.")
+    pattern: str | None = Field(
+        default=None, description="A regular expression found in the names of the topics to read. Or `topics`."
+    )
     start: Start = Field(
         default="earliest",
         description="Where to begin when neither ledger nor table knows the pipeline: `earliest`, `latest`, "
@@ -88,9 +83,11 @@ class Kafka(Part):
     ] = Field(default=None, description="`true` (the system's trust) or a mapping; without it the connection is plain.")
     sasl: Sasl | None = Field(default=None, description="How to authenticate; without it, not at all.")
     settings: Mapping[str, str | Whole | Flag] = Field(
-       default= default_factory=dict, description="Further consumer settings, from a list of harmless ones."
+        default_factory=dict, description="Further consumer settings, from a list of harmless ones."
     )
-    rate: Rate | None = Field(default=None, description="At most this many records per time; without it, as fast as it goes.")
+    rate: Rate | None = Field(
+        default=None, description="At most this many records per time; without it, as fast as it goes."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Kafka:
@@ -109,17 +106,13 @@ class Kafka(Part):
             return "SSL" if self.tls else "PLAINTEXT"
         return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
 
-    @property
-    def start_offsets(self) -> dict[str, dict[int, int]]:
-        """First offsets by topic and partition, where the spec gives any."""
-        if isinstance(self.start, str) or self.start.offsets is None:
-            return {}
-        given = self.start.offsets
-        nested = {topic: item for topic, item in given.items() if isinstance(item, Mapping)}
-        flat = {partition: item for partition, item in given.items() if isinstance(item, int)}
-        if flat and self.topics:
-            nested[self.topics[0]] = flat
-        return {topic: {int(number): first for number, first in item.items()} for topic, item in nested.items()}
+    def java_security(self) -> dict[str, str]:
+        """The connection's settings for Kafka's Java client, secrets revealed."""
+        return java(self.security_protocol, self.tls, self.sasl)
+
+    def librdkafka_security(self) -> dict[str, str]:
+        """The connection's settings for librdkafka, secrets revealed."""
+        return librdkafka(self.security_protocol, self.tls, self.sasl)
 
 
 class Generate(Part):
@@ -129,7 +122,9 @@ class Generate(Part):
     partitions: Whole = Field(default=4, ge=1, le=1024, description="Over how many partitions they are spread.")
     bad: Share = Field(default=0.02, description="The share of records that cannot become rows.")
     seed: Whole = Field(default=1, ge=0, description="The same seed gives the same records.")
-    start: Literal["earliest"] = Field(default="earliest", description="Where to begin; made-up topics have no other place.")
+    start: Literal["earliest"] = Field(
+        default="earliest", description="Where to begin; made-up topics have no other place."
+    )
     rate: Rate | None = Field(default=None, description="At most this many records per time.")
 
 

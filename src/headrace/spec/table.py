@@ -17,7 +17,9 @@ from headrace.spec.units import Flag, Size
 class RouteBy(Part):
     """A route taken from the record; exactly one of its keys."""
 
-    field: str | None = Field(default=None, min_length=1, description="A field of the value: `a.b` or the JSON pointer `/a/b`.")
+    field: str | None = Field(
+        default=None, min_length=1, description="A field of the value: `a.b` or the JSON pointer `/a/b`."
+    )
     header: str | None = Field(default=None, min_length=1, description="The last header of this name.")
     sql: str | None = Field(default=None, min_length=1, description="An SQL expression over the decoded row.")
 
@@ -34,8 +36,12 @@ class Route(Part):
         Annotated[Literal["fixed", "topic"], Tag("word")] | Annotated[RouteBy, Tag("mapping")],
         Discriminator(word_or_mapping),
     ] = Field(default="fixed", description="`fixed` (one table), `topic`, `{field: …}`, `{header: …}` or `{sql: …}`.")
-    include: str | None = Field(default=None, description="A regular expression; routes in which it is not found are unrouted.")
-    exclude: str | None = Field(default=None, description="A regular expression; routes in which it is found are unrouted.")
+    include: str | None = Field(
+        default=None, description="A regular expression; routes in which it is not found are unrouted."
+    )
+    exclude: str | None = Field(
+        default=None, description="A regular expression; routes in which it is found are unrouted."
+    )
     unrouted: Literal["dead_letter", "skip"] = Field(
         default="dead_letter", description="What becomes of a record without a route; `skip` only counts it."
     )
@@ -59,79 +65,44 @@ class Column(Part):
     name: str = Field(min_length=1, max_length=255, description="The column's name in the table.")
     type: str = Field(description="Its type in SQL's, Delta's or Arrow's words: `bigint`, `decimal(10,2)`, `array<T>`.")
     nullable: Flag = Field(default=True, description="Whether it may be NULL; `false` makes the field required.")
-    path: str | None = Field(default=None, min_length=1, description="Where its value is, as `a.b`; the name without it.")
+    path: str | None = Field(
+        default=None, min_length=1, description="Where its value is, as `a.b`; the name without it."
+    )
     unit: Literal["s", "ms", "us", "ns", "local-utc"] | None = Field(
         default=None,
         description="For `timestamp`: the unit of integers, or `local-utc` for texts without a zone. Without it, "
         "RFC 3339 text with a zone.",
     )
     default: Any = Field(default=None, description="The value when the field is absent.")
-    json_: Flag = Field(
+    json_text: Flag = Field(
         default=False, alias="json", description="For `string`: keep the value's JSON text as it came, whatever it is."
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """A contract with its defaults filled in."""
+class Contract:
+    """What happens to a record that does not fit its table, defaults filled in."""
 
     new_field: Literal["evolve", "ignore", "reject", "stop"]
     wrong_type: Literal["reject", "stop"]
     missing: Literal["reject", "default", "stop"]
 
 
-class Contract(Part):
-    """What happens to a record that does not fit the table."""
+class ContractKeys(Part):
+    """What happens to a record that does not fit its table."""
 
     new_field: Literal["evolve", "ignore", "reject", "stop"] | None = Field(
         default=None,
         description="The record brings a field the table lacks. Default: `ignore` (and count) when columns are "
         "declared, else `evolve`.",
     )
-    wrong_type: Literal["reject", "stop"] = Field(default="reject", description="A value does not fit its column's type.")
+    wrong_type: Literal["reject", "stop"] = Field(
+        default="reject", description="A value does not fit its column's type."
+    )
     missing: Literal["reject", "default", "stop"] = Field(
-        default="reject", description="A required field is absent; `default` asks for a default on every required column."
+        default="reject",
+        description="A required field is absent; `default` asks for a default on every required column.",
     )
-
-
-class TableOptions(Part):
-    """All that can be said of a table but its path."""
-
-    partition_by: tuple[str, ...] = Field(default=(), description="Columns whose values become folders.")
-    columns: tuple[Column, ...] = Field(
-        default=(), description="Declared columns, in order. Without them: the existing table's, else inferred."
-    )
-    contract: Contract = Field(default=Contract(), description="What happens to a record that does not fit.")
-    strict: Flag = Field(default=False, description="`reject` for every key of the contract.")
-    mode: Literal["append"] = Field(default="append", description="How rows are written.")
-    create: Literal["auto", "never"] = Field(
-        default="auto", description="Whether the table, and declared columns it lacks, are made when absent."
-    )
-    source: Flag = Field(
-        default=True, description="Whether tables made here get `_source` (topic, partition, offset, timestamp) as last column."
-    )
-    compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = Field(
-        default="snappy", description="How Parquet pages are compressed."
-    )
-    target_file_size: Size = Field(
-        default=128_000_000, ge=1_000_000, le=4_000_000_000, description="About how large a data file may get."
-    )
-    properties: Mapping[str, Annotated[str, BeforeValidator(lambda value: property_text(value))]] = Field(
-       default= default_factory=dict, description="Delta table properties for tables made here."
-    )
-
-    @property
-    def declared(self) -> bool:
-        """Whether the spec gives the columns."""
-        return bool(self.columns)
-
-    @property
-    def answers(self) -> Answers:
-        """The contract with its defaults filled in."""
-        if self.strict:
-            return Answers("reject", "reject", "reject")
-        usual: Literal["ignore", "evolve"] = "ignore" if self.declared else "evolve"
-        return Answers(self.contract.new_field or usual, self.contract.wrong_type, self.contract.missing)
 
 
 def property_text(value: Any) -> Any:
@@ -141,11 +112,55 @@ def property_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) else value
 
 
-class Table(TableOptions):
+class TableOptions(Part):
+    """All that can be said of a table but its path."""
+
+    partition_by: tuple[str, ...] = Field(default=(), description="Columns whose values become folders.")
+    columns: tuple[Column, ...] = Field(
+        default=(), description="Declared columns, in order. Without them: the existing table's, else inferred."
+    )
+    contract_keys: ContractKeys = Field(
+        default=ContractKeys(), alias="contract", description="What happens to a record that does not fit."
+    )
+    strict: Flag = Field(default=False, description="`reject` for every key of the contract.")
+    mode: Literal["append"] = Field(default="append", description="How rows are written.")
+    create: Literal["auto", "never"] = Field(
+        default="auto", description="Whether the table, and declared columns it lacks, are made when absent."
+    )
+    source: Flag = Field(
+        default=True,
+        description="Whether tables made here get `_source` (topic, partition, offset, timestamp) as last column.",
+    )
+    compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = Field(
+        default="snappy", description="How Parquet pages are compressed."
+    )
+    target_file_size: Size = Field(
+        default=128_000_000, ge=1_000_000, le=4_000_000_000, description="About how large a data file may get."
+    )
+    properties: Mapping[str, Annotated[str, BeforeValidator(property_text)]] = Field(
+        default_factory=dict, description="Delta table properties for tables made here."
+    )
+
+    @property
+    def declared(self) -> bool:
+        """Whether the spec gives the columns."""
+        return bool(self.columns)
+
+    @property
+    def contract(self) -> Contract:
+        """The contract with its defaults filled in."""
+        if self.strict:
+            return Contract("reject", "reject", "reject")
+        usual: Literal["ignore", "evolve"] = "ignore" if self.declared else "evolve"
+        keys = self.contract_keys
+        return Contract(keys.new_field or usual, keys.wrong_type, keys.missing)
+
+
+class TableSpec(TableOptions):
     """The table, or the pattern of the tables, that rows are written to."""
 
     path: Place = Field(
-       default= description="A folder, `s3://bucket/key` or `s3a://…`; `{route}` in it stands for the record's route. "
+        description="A folder, `s3://bucket/key` or `s3a://…`; `{route}` in it stands for the record's route. "
         "Relative to the spec file."
     )
 
@@ -165,7 +180,9 @@ class DeadLetters(Part):
 class S3(Part):
     """An S3 store; what is not said comes from the environment (`AWS_…`, instance profile)."""
 
-    endpoint: str | None = Field(default=None, description="The store's address, `https://host:port`; Amazon's without it.")
+    endpoint: str | None = Field(
+        default=None, description="The store's address, `https://host:port`; Amazon's without it."
+    )
     region: str | None = Field(default=None, min_length=1, description="The region's name.")
     path_style: Flag | None = Field(
         default=None, description="Bucket in the path instead of the host name; true where `endpoint` is given."

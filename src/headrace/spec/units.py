@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_BYTES = {
+_BYTES: dict[str, int] = {
     "": 1,
     "b": 1,
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},

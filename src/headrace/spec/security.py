@@ -1,0 +1,77 @@
+"""Encryption and authentication to a broker, and how each client spells them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from headrace.spec.part import Part
+from headrace.spec.secrets import Secret
+
+
+class Tls(Part):
+    """Encryption to the broker; host names are always verified."""
+
+    ca: str | None = Field(
+        default=None, description="Certificates to trust, as PEM text or `${file:…}`; the system's without it."
+    )
+    certificate: str | None = Field(default=None, description="The client's own certificate chain, PEM.")
+    key: Secret | None = Field(
+        default=None, description="The private key of `certificate`, PEM (PKCS 8), by reference."
+    )
+    key_password: Secret | None = Field(default=None, description="The password of `key`, by reference.")
+
+
+class Sasl(Part):
+    """Authentication to the broker."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(description="How the password is proven.")
+    username: str = Field(min_length=1, description="The user's name.")
+    password: Secret = Field(description="The password, by reference.")
+
+
+def java(protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
+    """Settings of Kafka's Java client, secrets revealed; the JAAS line is ours alone."""
+    settings = {"security.protocol": protocol}
+    if tls is not None:
+        settings |= {"ssl.endpoint.identification.algorithm": "https"}
+        if tls.ca is not None:
+            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": tls.ca}
+        if tls.certificate is not None and tls.key is not None:
+            settings |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": tls.certificate,
+                "ssl.keystore.key": tls.key.reveal(),
+            }
+        if tls.key_password is not None:
+            settings |= {"ssl.key.password": tls.key_password.reveal()}
+    if sasl is not None:
+        settings |= {"sasl.mechanism": sasl.mechanism, "sasl.jaas.config": _jaas(sasl)}
+    return settings
+
+
+def _jaas(sasl: Sasl) -> str:
+    plain = sasl.mechanism == "PLAIN"
+    module = "plain.PlainLoginModule" if plain else "scram.ScramLoginModule"
+    name, password = _quoted(sasl.username), _quoted(sasl.password.reveal())
+    return f"org.apache.kafka.common.security.{module} required username={name} password={password};"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def librdkafka(protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
+    """Settings of librdkafka, secrets revealed."""
+    settings = {"security.protocol": protocol}
+    if tls is not None:
+        pems = {"ssl.ca.pem": tls.ca, "ssl.certificate.pem": tls.certificate}
+        secrets = {"ssl.key.pem": tls.key, "ssl.key.password": tls.key_password}
+        settings |= {"ssl.endpoint.identification.algorithm": "https"}
+        settings |= {name: pem for name, pem in pems.items() if pem is not None}
+        settings |= {name: secret.reveal() for name, secret in secrets.items() if secret is not None}
+    if sasl is not None:
+        settings |= {"sasl.mechanism": sasl.mechanism, "sasl.username": sasl.username}
+        settings |= {"sasl.password": sasl.password.reveal()}
+    return settings
