@@ -131,7 +131,7 @@ def test_a_fault_that_cannot_be_is_refused(text):
 CHILD = """
 import subprocess, sys
 from headrace.faults import reach, Point
-below = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, start_new_session=True)
+below = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
 print(below.pid, flush=True)
 reach(Point.ALL_STAGED, batch=1)
 print("alive", flush=True)

@@ -1,0 +1,290 @@
+"""One writer at a time, whatever the clocks say; and whoever lost the lease knows before its next commit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import Fenced, LeaseHeld, StorageUnreachable
+from headrace.lease import Clock, Lease
+from headrace.storage import Store
+
+FAR = 3600.0  # a renewal thread that never comes to its turn: the tests renew by hand
+
+
+class World:
+    """One true time for several clocks that disagree about the date."""
+
+    def __init__(self):
+        self.time = 1_000_000.0
+        self.waited = 0.0
+        self.during = lambda: None
+
+    def clock(self, ahead=0.0):
+        return Skewed(self, ahead)
+
+
+class Skewed(Clock):
+    def __init__(self, world, ahead):
+        self.world, self.ahead = world, ahead
+
+    def now(self):
+        return self.world.time + self.ahead
+
+    def monotonic(self):
+        return self.world.time
+
+    def wait(self, event, seconds):
+        self.world.time += seconds
+        self.world.waited += seconds
+        self.world.during()
+        return event.is_set()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "state"))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def take(store, world=None, ahead=0.0, **more):
+    return Lease.take(store, ttl=20, renew=FAR, clock=world.clock(ahead) if world else None, **more)
+
+
+def elsewhere(store, **changed):
+    """Let the lease look as if another host held it."""
+    data, tag = store.get_tagged("lease")
+    store.replace("lease", json.dumps({**json.loads(data), "host": "other", **changed}).encode(), tag)
+
+
+def test_a_second_taker_is_told_who_holds_it(store):
+    with take(store), pytest.raises(LeaseHeld) as held:
+        take(store)
+    assert held.value.facts["pid"] == os.getpid()
+    assert os.uname().nodename in str(held.value)
+    assert held.value.facts["since"] in str(held.value)
+    assert held.value.exit_code == 3
+
+
+def test_a_released_lease_is_taken_at_once_by_a_new_token(store):
+    with take(store) as first:
+        pass
+    assert json.loads(store.get("lease"))["token"] == ""
+    with take(store) as second:
+        assert first.token != second.token
+
+
+def test_the_state_folder_is_private(store):
+    with take(store):
+        assert Path(store.root).stat().st_mode & 0o777 == 0o700
+
+
+def test_what_this_process_let_go_of_without_a_word_is_taken_at_once(store):
+    take(store).abandon()
+    take(store).release()
+
+
+CHILD = """
+import sys, threading
+from headrace.errors import Fenced
+from headrace.lease import Lease
+from headrace.storage import Store
+lease = Lease.take(Store(sys.argv[1]), ttl=float(sys.argv[2]), renew=float(sys.argv[2]) / 4)
+print(lease.token, flush=True)
+sys.stdin.readline()
+try:
+    lease.check()
+    print("still ours", flush=True)
+except Fenced:
+    print("fenced", flush=True)
+"""
+
+
+def child(store, ttl=20.0):
+    started = subprocess.Popen(
+        [sys.executable, "-c", CHILD, store.uri, str(ttl)],
+        env={**os.environ, "PYTHONPATH": "src"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout.readline()
+    return started
+
+
+def test_the_lease_of_a_killed_process_is_taken_at_once(store, world):
+    with child(store) as holder:
+        with pytest.raises(LeaseHeld, match=f"pid {holder.pid}"):
+            take(store)
+        holder.kill()
+        holder.wait()
+    take(store, world).release()
+    assert world.waited == 0
+
+
+def test_a_pid_used_again_does_not_keep_the_lease(store, world):
+    take(store, world).abandon()
+    data, tag = store.get_tagged("lease")
+    store.replace("lease", json.dumps({**json.loads(data), "pid": os.getppid(), "born": 1}).encode(), tag)
+    take(store, world).release()
+    assert world.waited == 0
+
+
+def test_the_same_pid_in_another_boot_or_container_proves_nothing(store, world):
+    take(store, world).abandon()
+    data, tag = store.get_tagged("lease")
+    store.replace("lease", json.dumps({**json.loads(data), "boot": "another pid:[1]"}).encode(), tag)
+    with pytest.raises(LeaseHeld):
+        take(store, world)
+
+
+def test_another_hosts_lease_is_watched_for_a_whole_ttl_once_it_has_run_out(store, world):
+    take(store, world).abandon()
+    elsewhere(store)
+    world.time += 25
+    take(store, world).release()
+    assert 20 < world.waited <= 30
+
+
+@pytest.mark.parametrize("ahead", [300.0, -300.0, 10 * 365 * 86400.0, -86400.0])
+def test_a_holder_that_renews_keeps_it_however_the_clocks_differ(store, world, ahead):
+    holder = take(store, world)
+    elsewhere(store)
+    world.during = lambda: renewed_elsewhere(store, holder)
+    with pytest.raises(LeaseHeld):
+        take(store, world, ahead)
+    assert world.waited <= 10
+    holder.abandon()
+
+
+def renewed_elsewhere(store, holder):
+    note = json.loads(store.get("lease"))
+    elsewhere(store, beat=note["beat"] + 1)
+
+
+@pytest.mark.parametrize("ahead", [300.0, -300.0, 10 * 365 * 86400.0, -86400.0])
+def test_a_dead_holder_loses_it_however_the_clocks_differ(store, world, ahead):
+    take(store, world, ahead).abandon()
+    elsewhere(store)
+    taken = take(store, world, wait=True)
+    assert 20 < world.waited <= 30
+    taken.release()
+
+
+def test_waiting_ends_with_the_release(store, world):
+    holder = take(store, world)
+    world.during = holder.release
+    take(store, world, wait=True).release()
+    assert world.waited <= 5
+
+
+def test_waiting_ends_with_a_request_to_stop(store, world):
+    stop = threading.Event()
+    world.during = stop.set
+    with take(store, world), pytest.raises(LeaseHeld):
+        take(store, world, wait=True, stop=stop)
+
+
+def test_whoever_was_overtaken_learns_it_before_the_next_commit(store, world):
+    first = take(store, world)
+    elsewhere(store, token="another")
+    first.check()
+    world.time += 15
+    with pytest.raises(Fenced):
+        first.check()
+    assert first.lost.is_set()
+    first.release()
+    assert json.loads(store.get("lease"))["token"] == "another"
+
+
+def test_a_lease_that_vanished_is_lost(store, world):
+    lease = take(store, world)
+    store.delete(["lease"])
+    lease.renew()
+    assert lease.lost.is_set()
+
+
+def test_a_renewal_whose_reply_was_lost_is_ours(store, world, monkeypatch):
+    lease = take(store, world)
+    landed = store.replace
+
+    def lose_reply(*args):
+        landed(*args)
+        raise StorageUnreachable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "replace", lose_reply)
+        with pytest.raises(StorageUnreachable):
+            lease.renew()
+    lease.renew()
+    lease.check()
+    with pytest.raises(LeaseHeld):
+        take(store, world)
+    lease.release()
+
+
+def test_an_unreachable_store_is_not_a_lost_lease(store, world, monkeypatch):
+    lease = take(store, world)
+
+    def unreachable(*args):
+        raise StorageUnreachable("no answer")
+
+    world.time += 60
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "replace", unreachable)
+        with pytest.raises(StorageUnreachable):
+            lease.check()
+    lease.check()
+    lease.release()
+
+
+def test_a_lease_nobody_can_read_is_only_taken_after_a_watch(store, world):
+    store.put("lease", b"\xff garbage")
+    take(store, world).release()
+    assert 20 < world.waited <= 30
+
+
+def test_a_frozen_holder_loses_and_knows_it_when_it_wakes(store):
+    with child(store, ttl=0.4) as holder:
+        os.kill(holder.pid, signal.SIGSTOP)
+        with Lease.take(store, ttl=0.4, renew=0.1, wait=True):
+            os.kill(holder.pid, signal.SIGCONT)
+            answer, _ = holder.communicate("go\n", timeout=20)
+        assert answer == "fenced\n"
+
+
+def test_a_holder_that_lives_renews_by_itself(store):
+    with child(store, ttl=0.4) as holder:
+        token = json.loads(store.get("lease"))["token"]
+        seen = set()
+        while len(seen) < 4:
+            note = json.loads(store.get("lease"))
+            assert note["token"] == token
+            seen.add(note["beat"])
+        answer, _ = holder.communicate("go\n", timeout=20)
+        assert answer == "still ours\n"
+
+
+def test_of_many_at_once_one_takes_it(tmp_path):
+    def attempt(uri):
+        try:
+            return Lease.take(Store(uri), ttl=20, renew=FAR)
+        except LeaseHeld:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        for turn in range(20):
+            uri = str(tmp_path / f"state-{turn}")
+            leases = [lease for lease in pool.map(attempt, [uri] * 8) if lease]
+            assert len(leases) == 1
+            leases[0].release()
