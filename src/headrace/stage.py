@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.batch import StagedFile
 from headrace.errors import HeadraceError
 from headrace.storage import Store
+from headrace.tables.parquet import SUFFIXES, OpenFile, dictionary_columns
 from headrace.tables.partitions import Partition, check_count, folder, split
-from headrace.tables.statistics import Leaf, Tally, footer_columns, leaves
+from headrace.tables.statistics import Leaf, leaves
 
 MIB = 1024 * 1024
 GROUP_BYTES = 64 * MIB  # Arrow memory of one row group
@@ -25,8 +24,6 @@ GROUP_ROWS = 1_000_000
 HELD_BYTES = 256 * MIB  # of all tables of one task, rows and encoded bytes together
 UPLOADS = 8  # at once
 MIN_RATIO = 0.01  # of encoded to Arrow bytes; below it a row group grows no further
-
-_SUFFIXES = {"snappy": ".snappy", "zstd": ".zstd", "gzip": ".gz", "lz4": ".lz4raw", "none": ""}
 
 
 @dataclass(frozen=True)
@@ -50,47 +47,6 @@ class Layout:
         """What the files' statistics speak of."""
         return leaves(self.file_schema, self.stats_columns)
 
-    @cached_property
-    def writer_options(self) -> dict[str, Any]:
-        """Parquet as Spark, delta-rs, DuckDB and Polars all read it."""
-        footed = footer_columns(self.file_schema)
-        return {
-            "compression": self.compression,
-            "version": "2.6",
-            "data_page_version": "1.0",
-            "store_schema": False,
-            "store_decimal_as_integer": True,
-            "write_statistics": footed,
-        }
-
-
-class _OpenFile:
-    """A Parquet file that grows in memory, one row group at a time."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._sink = pa.BufferOutputStream()
-        self._footers: list[Any] = []
-        self._tally = Tally(layout.leaves)
-        self._writer = pq.ParquetWriter(
-            self._sink, layout.file_schema, metadata_collector=self._footers, **layout.writer_options
-        )
-
-    @property
-    def size(self) -> int:
-        """Encoded bytes so far."""
-        return int(self._sink.tell())
-
-    def write(self, rows: pa.Table) -> None:
-        """Add one row group."""
-        self._tally.add(rows)
-        self._writer.write_table(rows, row_group_size=rows.num_rows)
-
-    def close(self) -> tuple[pa.Buffer, int, str]:
-        """The file's bytes, its rows and its statistics."""
-        self._writer.close()
-        footer = self._footers[0]
-        return self._sink.getvalue(), footer.num_rows, self._tally.to_json(footer)
-
 
 @dataclass(slots=True, eq=False)
 class _Part:
@@ -100,26 +56,28 @@ class _Part:
     partition: Partition
     waiting: list[pa.Table] = field(default_factory=list)
     waiting_bytes: int = 0
-    file: _OpenFile | None = None
+    file: OpenFile | None = None
 
     @property
     def held(self) -> int:
         """Memory that closing the part gives back."""
         return self.waiting_bytes + (self.file.size if self.file else 0)
 
-    def wait(self, rows: pa.Table) -> None:
+    def wait(self, rows: pa.Table, size: int) -> None:
         """Keep rows for a later row group."""
         self.waiting.append(rows)
-        self.waiting_bytes += rows.nbytes
+        self.waiting_bytes += size
 
-    def next_group(self, limit: int) -> pa.Table:
-        """The first waiting rows, about `limit` bytes of them, in the order they came."""
-        rows = pa.concat_tables(self.waiting)
+    def next_group(self, limit: int) -> tuple[pa.Table, int]:
+        """The first waiting rows, about `limit` bytes of them, in the order they came; and their size."""
+        rows = _whole(self.waiting)
         count = min(GROUP_ROWS, max(1, rows.num_rows * limit // max(self.waiting_bytes, 1)))
-        left = rows.slice(count)
-        self.waiting = [left] if left.num_rows else []
-        self.waiting_bytes = left.nbytes if left.num_rows else 0
-        return rows.slice(0, count)
+        if count >= rows.num_rows:
+            size, self.waiting, self.waiting_bytes = self.waiting_bytes, [], 0
+            return rows, size
+        size = self.waiting_bytes * count // rows.num_rows
+        self.waiting, self.waiting_bytes = [rows.slice(count)], self.waiting_bytes - size
+        return rows.slice(0, count), size
 
 
 @dataclass(slots=True, eq=False)
@@ -131,28 +89,36 @@ class _Gathered:
     rows_bytes: int = 0
     parts: dict[Partition, _Part] = field(default_factory=dict)
     seen: set[Partition] = field(default_factory=set)
-    ratio: float = 1.0  # encoded bytes per byte of Arrow memory, as met so far
+    ratio: float = 1.0  # encoded bytes per byte of Arrow memory, as met last
+    dictionary: list[str] | None = None
 
     @property
     def group_bytes(self) -> int:
         """A row group's Arrow memory: at most what adds half a target to a file, so none outgrows 1.5 of it."""
         return min(GROUP_BYTES, max(1, int(self.layout.target_file_bytes / 2 / self.ratio)))
 
-    def add(self, rows: pa.Table) -> None:
+    def add(self, rows: pa.Table, size: int) -> None:
         """Keep rows as they are; they are split later, many at once."""
         self.rows.append(rows)
-        self.rows_bytes += rows.nbytes
+        self.rows_bytes += size
 
     def spread(self, limit: int) -> None:
         """Split the rows kept so far among the parts."""
         if not self.rows:
             return
-        rows = pa.concat_tables(self.rows)
+        rows, size = _whole(self.rows), self.rows_bytes
         self.rows, self.rows_bytes = [], 0
         for partition, piece in split(rows, self.layout.partition_by):
             self.seen.add(partition)
-            self.parts.setdefault(partition, _Part(self, partition)).wait(piece)
+            part = self.parts.setdefault(partition, _Part(self, partition))
+            part.wait(piece, size * piece.num_rows // rows.num_rows)
         check_count(self.layout.path, len(self.seen), limit)
+
+    def new_file(self, rows: pa.Table) -> OpenFile:
+        """A file for rows like these."""
+        if self.dictionary is None:
+            self.dictionary = dictionary_columns(rows)
+        return OpenFile(self.layout.file_schema, self.layout.leaves, self.layout.compression, self.dictionary)
 
 
 class Stager:
@@ -184,8 +150,9 @@ class Stager:
         _check_fits(table.layout, layout, rows)
         if rows.num_rows == 0:
             return
-        table.add(rows)
-        self._arrived += rows.nbytes
+        size = rows.nbytes
+        table.add(rows, size)
+        self._arrived += size
         if table.rows_bytes >= GROUP_BYTES:
             self._write_full_groups(table)
         if self._arrived >= self._held_bytes // 16:
@@ -221,11 +188,11 @@ class Stager:
     def _write_group(self, part: _Part) -> None:
         """One row group out of the waiting rows; a file that has reached its target is closed."""
         table = part.table
-        rows = part.next_group(table.group_bytes)
-        part.file = part.file or _OpenFile(table.layout)
+        rows, size = part.next_group(table.group_bytes)
+        part.file = part.file or table.new_file(rows)
         before = part.file.size
         part.file.write(rows)
-        table.ratio = max(MIN_RATIO, (part.file.size - before) / max(rows.nbytes, 1))
+        table.ratio = max(MIN_RATIO, (part.file.size - before) / max(size, 1))
         if part.file.size >= table.layout.target_file_bytes:
             self._upload(part)
 
@@ -252,7 +219,7 @@ class Stager:
             self._uploads.pop().result()
 
     def _path(self, layout: Layout, partition: Partition) -> str:
-        suffix = _SUFFIXES[layout.compression]
+        suffix = SUFFIXES[layout.compression]
         name = f"part-{self._name}-{len(self._files):05d}-{uuid.uuid4()}.c000{suffix}.parquet"
         return "/".join(filter(None, (folder(partition), name)))
 
@@ -271,6 +238,11 @@ class Stager:
 
     def _parts(self) -> Iterator[_Part]:
         return (part for table in self._tables.values() for part in table.parts.values())
+
+
+def _whole(pieces: list[pa.Table]) -> pa.Table:
+    """One table of one chunk a column: encoding many small chunks costs double."""
+    return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
 
 
 def _largest(parts: Iterable[_Part]) -> _Part:

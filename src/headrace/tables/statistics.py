@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
 Path = tuple[str, ...]
-Tree = dict[str, Any]  # names to JSON text, or to a tree of the same kind
+Tree = dict[str, Any]  # quoted names to JSON text, or to a tree of the same kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Leaf:
     """One column of the statistics; structs are walked into, lists and maps are leaves."""
 
     path: Path
+    keys: Path  # the same, as JSON text
     type: pa.DataType
     column: int | None  # its place in the footer, where the footer tells the truth about it
     kind: Kind | None  # None: no bounds
@@ -131,26 +132,26 @@ def _kind(kind: pa.DataType) -> Kind | None:
     return None
 
 
-def parquet_columns(fields: Iterable[pa.Field], above: Path = ()) -> Iterator[tuple[Path, pa.DataType]]:
+@lru_cache(maxsize=1024)
+def parquet_columns(schema: pa.Schema) -> tuple[tuple[Path, pa.DataType], ...]:
     """The columns of a Parquet file in its own order, each with its path in the file."""
+    return tuple(_columns(schema, ()))
+
+
+def _columns(fields: Iterable[pa.Field], above: Path) -> Iterator[tuple[Path, pa.DataType]]:
     for item in fields:
         path, kind = (*above, item.name), item.type
         if pa.types.is_struct(kind):
-            yield from parquet_columns(kind, path)
+            yield from _columns(kind, path)
         elif pa.types.is_map(kind):
-            yield from parquet_columns([kind.key_field, kind.item_field], (*path, "key_value"))
+            yield from _columns([kind.key_field, kind.item_field], (*path, "key_value"))
         elif pa.types.is_list(kind):
-            yield from parquet_columns([kind.value_field], (*path, "list"))
+            yield from _columns([kind.value_field.with_name("element")], (*path, "list"))
         else:
             yield path, kind
 
 
-def footer_columns(schema: pa.Schema) -> list[str]:
-    """Columns whose footer may carry bounds: all but floats, whose NaN would lie outside of them."""
-    columns = parquet_columns(schema)
-    return [".".join(path) for path, kind in columns if not pa.types.is_floating(kind)]
-
-
+@lru_cache(maxsize=1024)
 def leaves(schema: pa.Schema, limit: int) -> tuple[Leaf, ...]:
     """The first `limit` leaves of a file's schema (all, when negative): those that statistics speak of."""
     places = {path: place for place, (path, _) in enumerate(parquet_columns(schema))}
@@ -165,7 +166,8 @@ def _leaves(fields: Iterable[pa.Field], above: Path, places: dict[Path, int]) ->
             yield from _leaves(item.type, path, places)
         else:
             footed = None if pa.types.is_floating(item.type) else places.get(path)
-            yield Leaf(path, item.type, footed, _kind(item.type))
+            keys = tuple(json.dumps(name, ensure_ascii=False) for name in path)
+            yield Leaf(path, keys, item.type, footed, _kind(item.type))
 
 
 class Tally:
@@ -180,7 +182,7 @@ class Tally:
     def add(self, rows: pa.Table) -> None:
         """Look at rows on their way into the file."""
         for leaf in self._own:
-            column = _column(rows, leaf.path)
+            column = column_at(rows, leaf.path)
             self._nulls[leaf.path] += column.null_count
             if leaf.floating and column.null_count < len(column):
                 self._widen(leaf.path, _float_bounds(column))
@@ -197,12 +199,12 @@ class Tally:
         nulls: Tree = {}
         for leaf in self._leaves:
             count, bounds = self._found(leaf, groups)
-            _plant(nulls, leaf.path, None if count is None else str(count))
+            _plant(nulls, leaf.keys, None if count is None else str(count))
             if leaf.kind is not None and bounds is not None:
-                _plant(lows, leaf.path, leaf.kind.low(bounds[0]))
-                _plant(highs, leaf.path, leaf.kind.high(bounds[1]))
-        parts: Tree = {"numRecords": str(footer.num_rows), "minValues": lows, "maxValues": highs, "nullCount": nulls}
-        return _write(parts)
+                _plant(lows, leaf.keys, leaf.kind.low(bounds[0]))
+                _plant(highs, leaf.keys, leaf.kind.high(bounds[1]))
+        bounds_and_nulls = f'"minValues":{_write(lows)},"maxValues":{_write(highs)},"nullCount":{_write(nulls)}'
+        return f'{{"numRecords":{footer.num_rows},{bounds_and_nulls}}}'
 
     def _found(self, leaf: Leaf, groups: list[Any]) -> tuple[int | None, tuple[Any, Any] | None]:
         if leaf.column is None:
@@ -213,10 +215,14 @@ class Tally:
         return sum(item.null_count for item in statistics), _footer_bounds(leaf, statistics)
 
 
-def _column(rows: pa.Table, path: Path) -> pa.ChunkedArray:
-    """A column at any depth; NULL wherever something above it is."""
-    top = rows.column(path[0])
-    return pc.struct_field(top, [*path[1:]]) if len(path) > 1 else top
+def column_at(rows: pa.Table, path: Path) -> Any:
+    """A column at any depth of structs, NULL wherever something above it is; None for a path into a list or map."""
+    found = rows.column(path[0])
+    for name in path[1:]:
+        if not pa.types.is_struct(found.type):
+            return None
+        found = pc.struct_field(found, name)
+    return found
 
 
 def _float_bounds(column: pa.ChunkedArray) -> tuple[float, float] | None:
@@ -255,8 +261,6 @@ def _plant(tree: Tree, path: Path, text: str | None) -> None:
 
 def _write(tree: Tree) -> str:
     """Leaves are JSON already: a decimal's digits must not pass through Python's own numbers."""
-    parts = (
-        f"{json.dumps(name, ensure_ascii=False)}:{item if isinstance(item, str) else _write(item)}"
-        for name, item in tree.items()
+    return (
+        "{" + ",".join(f"{key}:{item if isinstance(item, str) else _write(item)}" for key, item in tree.items()) + "}"
     )
-    return "{" + ",".join(parts) + "}"
