@@ -85,6 +85,7 @@ class _Gathered:
     """What a task holds for one table: rows as they came, then parts by partition value."""
 
     layout: Layout
+    most_bytes: int = GROUP_BYTES
     rows: list[pa.Table] = field(default_factory=list)
     rows_bytes: int = 0
     parts: dict[Partition, _Part] = field(default_factory=dict)
@@ -94,8 +95,8 @@ class _Gathered:
 
     @property
     def group_bytes(self) -> int:
-        """A row group's Arrow memory: at most what adds half a target to a file, so none outgrows 1.5 of it."""
-        return min(GROUP_BYTES, max(1, int(self.layout.target_file_bytes / 2 / self.ratio)))
+        """Arrow memory of a row group: it adds a quarter of the target to a file at most, so none outgrows it by much."""
+        return min(self.most_bytes, max(1, int(self.layout.target_file_bytes / 4 / self.ratio)))
 
     def add(self, rows: pa.Table, size: int) -> None:
         """Keep rows as they are; they are split later, many at once."""
@@ -132,30 +133,42 @@ class Stager:
         open_writers: int = 256,
         partition_values: int = 1000,
         held_bytes: int = HELD_BYTES,
+        group_bytes: int = GROUP_BYTES,
     ) -> None:
         self._store_for = store_for
         self._name = name
         self._open_writers = open_writers
         self._partition_values = partition_values
         self._held_bytes = held_bytes
+        self._group_bytes = group_bytes
         self._tables: dict[str, _Gathered] = {}
         self._arrived = 0  # bytes since the last look at the limits
         self._files: list[StagedFile] = []
         self._uploads: list[Future[str]] = []
         self._pool = ThreadPoolExecutor(UPLOADS, thread_name_prefix="headrace-stage")
 
+    @property
+    def held(self) -> int:
+        """Bytes in memory: rows that wait and files that grow."""
+        return sum(table.rows_bytes for table in self._tables.values()) + sum(part.held for part in self._parts())
+
+    @property
+    def opened(self) -> int:
+        """Files that are growing."""
+        return sum(part.file is not None for part in self._parts())
+
     def add(self, layout: Layout, rows: pa.Table) -> None:
         """Take rows of one table; their schema must be the layout's."""
-        table = self._tables.setdefault(layout.path, _Gathered(layout))
+        table = self._tables.setdefault(layout.path, _Gathered(layout, self._group_bytes))
         _check_fits(table.layout, layout, rows)
         if rows.num_rows == 0:
             return
         size = rows.nbytes
         table.add(rows, size)
         self._arrived += size
-        if table.rows_bytes >= GROUP_BYTES:
+        if table.rows_bytes >= self._group_bytes:
             self._write_full_groups(table)
-        if self._arrived >= self._held_bytes // 16:
+        if self._arrived >= min(self._group_bytes, self._held_bytes) // 4:
             self._arrived = 0
             self._keep_within_limits()
         self._settle()
@@ -224,17 +237,14 @@ class Stager:
         return "/".join(filter(None, (folder(partition), name)))
 
     def _keep_within_limits(self) -> None:
-        """Close the largest until open files and memory are within their limits."""
-        while len(files := [part for part in self._parts() if part.file]) > self._open_writers:
-            self._close(_largest(files))
-        if self._held() > self._held_bytes:
+        """Encode what is ready, then close the largest until open files and memory are within their limits."""
+        if self.held > self._held_bytes:
             for table in self._tables.values():
-                table.spread(self._partition_values)
-        while self._held() > self._held_bytes:
+                self._write_full_groups(table)
+        while self.held > self._held_bytes:
             self._close(_largest(self._parts()))
-
-    def _held(self) -> int:
-        return sum(table.rows_bytes for table in self._tables.values()) + sum(part.held for part in self._parts())
+        while self.opened > self._open_writers:
+            self._close(_largest(part for part in self._parts() if part.file))
 
     def _parts(self) -> Iterator[_Part]:
         return (part for table in self._tables.values() for part in table.parts.values())
