@@ -1,0 +1,200 @@
+"""The ledger: what each batch read and wrote, and the one place to resume from.
+
+The state folder holds `ledger/`, a Delta table with one row a batch whose newest booking carries the marks of every
+partition; `begun/<n>`, the whole decision of batch n, durable before any of it is visible; and `known`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.batch import Counts, Intent, Range, Receipt, StagedFile
+from headrace.commit.actions import ENGINE
+from headrace.commit.marks import batch_mark
+from headrace.commit.tail import Tail
+from headrace.errors import Fenced, HeadraceError, MarksDisagree
+from headrace.ledger import account
+from headrace.ledger.known import FORMAT, Known, KnownTable, NewerFormat, check_format
+from headrace.storage import AlreadyThere, NotThere, Store
+from headrace.tables.log import LOG, TableState, read_commit
+
+__all__ = ["Known", "KnownTable", "Ledger", "NewerFormat", "Position", "is_decision"]
+
+Position = dict[tuple[str, int], int]
+_FORGET_EVERY = 32
+
+
+def is_decision(intent: Intent) -> bool:
+    """Whether a batch is a person's decision: it reads nothing, and its text is the reason, not a spec."""
+    return not intent.digest
+
+
+class Ledger:
+    """One pipeline's ledger, open for one driver."""
+
+    def __init__(self, store: Store, pipeline: str, tail: Tail, marks: Mapping[str, int]) -> None:
+        self._store, self._pipeline, self._tail = store, pipeline, tail
+        self._table = store.child("ledger")
+        self._marks = dict(marks)
+        self.known = Known.load(store)
+
+    @classmethod
+    def open(cls, store: Store, pipeline: str) -> Ledger:
+        """Load where the pipeline stands from the ledger's own marks; no row is read."""
+        table = store.child("ledger")
+        tail = Tail.open(table, [batch_mark(pipeline)])
+        if tail.state is None:
+            return cls(store, pipeline, tail, {})
+        check_format(store, tail.state.properties.get("headrace.format"))
+        marks = _all_marks(table, tail.state, batch_mark(pipeline))
+        if not marks:
+            raise MarksDisagree(
+                f"The ledger at {table.uri} has no mark of pipeline '{pipeline}'.",
+                next="Give each pipeline a state folder of its own; a renamed pipeline is a new one.",
+            )
+        return cls(store, pipeline, tail, marks)
+
+    @property
+    def batch(self) -> int:
+        """The number of the last batch booked, 0 before the first."""
+        return self._marks.get(batch_mark(self._pipeline), 0)
+
+    def position(self) -> Position:
+        """The next offset to read of every partition ever booked."""
+        return _position(self._marks, batch_mark(self._pipeline))
+
+    def open_batch(self) -> Intent | None:
+        """The batch that was begun and not booked; it must be finished before any other is begun."""
+        with suppress(NotThere):
+            return Intent.from_json(self._store.get(_begun(self.batch + 1)).decode())
+        return None
+
+    def begin(self, intent: Intent) -> None:
+        """Make the batch's decision durable; Fenced when another driver was first.
+
+        Who finds its number taken by the very same decision lost only the reply. The look at the ledger afterwards
+        stops a driver that slept so long that the batch of its number is booked and its `begun` forgotten.
+        """
+        self._expect_next(intent.batch)
+        text = intent.to_json().encode()
+        try:
+            self._store.put_new(_begun(intent.batch), text)
+        except AlreadyThere:
+            if self._store.get(_begun(intent.batch)) != text:
+                raise self._fenced(f"batch {intent.batch} was begun by another driver") from None
+        self._tail.follow()
+        if self._booked() >= intent.batch:
+            raise self._fenced(f"batch {intent.batch} is booked already")
+
+    def book(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str = "") -> None:
+        """Say that the batch is done: one row and the marks of every partition, in one commit, once."""
+        self._expect_next(intent.batch)
+        marks = {**self._marks, **intent.marks()}
+        note = note or (intent.spec if is_decision(intent) else "")
+        staged = account.stage(self._table, account.row(intent, receipts, finished, note))
+        self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch})
+        self._marks = marks
+        self._forget()
+
+    def decide(self, note: str, position: Mapping[tuple[str, int], int], ranges: Sequence[Range] = ()) -> None:
+        """Book a person's decision as a batch that reads nothing and leaves each partition at its new position."""
+        if self.open_batch() is not None:
+            raise self._fenced(f"batch {self.batch + 1} is still open")
+        named = {(item.topic, item.partition) for item in ranges}
+        moved = [self._moved(at, until) for at, until in sorted(position.items()) if at not in named]
+        now, release = datetime.now(UTC), ENGINE.partition("/")[2]
+        intent = Intent(
+            self._pipeline, self.batch + 1, (*ranges, *moved), (), Counts(), now, uuid.uuid4().hex, note, "", release
+        )
+        self.begin(intent)
+        self.book(intent, (), datetime.now(UTC), note)
+
+    def check_mark(self, path: str, mark: int | None) -> None:
+        """MarksDisagree when a table cannot be where its mark says it is, given what is booked and begun."""
+        if mark is None and path in self.known.tables:
+            raise MarksDisagree(f"{path} was written by '{self._pipeline}' before, but has no mark of it any more.")
+        if mark is not None and mark > self.batch and (mark > self.batch + 1 or self.open_batch() is None):
+            raise MarksDisagree(
+                f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
+                next="Was the state folder lost or set back? Restore it before going on.",
+            )
+
+    def rows(self, last: int) -> list[dict[str, Any]]:
+        """The newest rows, oldest first."""
+        return account.newest(self._table, self.batch - last) if self.batch else []
+
+    def _moved(self, at: tuple[str, int], until: int) -> Range:
+        """A step forward spans what is given up; a step back spans nothing."""
+        start = min(self.position().get(at, until), until)
+        return Range(*at, start, until, self.known.topics.get(at[0], ""))
+
+    def _expect_next(self, batch: int) -> None:
+        if batch != self.batch + 1:
+            raise self._fenced(f"batch {batch} does not follow batch {self.batch}")
+
+    def _booked(self) -> int:
+        return self._tail.state.marks.get(batch_mark(self._pipeline), 0) if self._tail.state else 0
+
+    def _commit(self, staged: StagedFile, marks: Mapping[str, int], info: Mapping[str, Any]) -> None:
+        properties = {"headrace.format": str(FORMAT)}
+        made = self._tail.create(account.SCHEMA_JSON, (), properties, str(uuid.uuid4()), [staged], marks, info)
+        if made is None:
+            self._tail.append([staged], marks, info)
+
+    def _forget(self) -> None:
+        """Drop decisions that no recovery can need; whatever fails here is tried again later."""
+        if self.batch % _FORGET_EVERY == 0:
+            with suppress(HeadraceError):
+                old = [item.path for item in self._store.list("begun") if item.path <= _begun(self.batch - 2)]
+                self._store.delete(old)
+
+    def _fenced(self, seen: str) -> Fenced:
+        return Fenced(
+            f"Pipeline '{self._pipeline}': {seen}.", next="Start it again: it goes on from where the ledger stands."
+        )
+
+
+def _begun(batch: int) -> str:
+    return f"begun/{batch:012}"
+
+
+def _all_marks(table: Store, state: TableState, name: str) -> dict[str, int]:
+    """Every mark of the pipeline: those of its newest booking, since each booking carries all of them."""
+    if name not in state.marks:
+        return {}
+    for number in range(state.version, -1, -1):
+        try:
+            marks = read_commit(table, number).marks
+        except NotThere:  # cleaned away; a log checkpoint keeps its marks
+            return _checkpointed(table, name)
+        if name in marks:
+            return _of_pipeline(marks, name)
+    return {}
+
+
+def _checkpointed(table: Store, name: str) -> dict[str, int]:
+    found = [item.path for item in table.list(LOG) if item.path.endswith(".checkpoint.parquet")]
+    if not found:
+        return {}
+    column = pq.read_table(pa.BufferReader(table.get(found[-1])), columns=["txn"])["txn"]
+    return _of_pipeline({item["appId"]: item["version"] for item in column.to_pylist() if item}, name)
+
+
+def _of_pipeline(marks: Mapping[str, int], name: str) -> dict[str, int]:
+    return {key: value for key, value in marks.items() if key == name or key.startswith(f"{name}:")}
+
+
+def _position(marks: Mapping[str, int], name: str) -> Position:
+    found: Position = {}
+    for key, last in marks.items():
+        topic, colon, partition = key.removeprefix(f"{name}:").rpartition(":")
+        if key != name and colon:
+            found[topic, int(partition)] = last + 1
+    return found

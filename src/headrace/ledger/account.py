@@ -1,0 +1,95 @@
+"""One row a batch: its ranges, its account, and the version each table reached."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyarrow import dataset
+
+from headrace.batch import Intent, Receipt, StagedFile
+from headrace.storage import Store
+from headrace.tables.schema import TIMESTAMP, to_delta
+
+_RANGE = [("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32())]
+_TABLE = [("path", pa.string()), ("version", pa.int64()), ("rows", pa.int64())]
+
+
+def _list_of(*fields: tuple[str, pa.DataType]) -> pa.DataType:
+    return pa.list_(pa.field("element", pa.struct(list(fields))))
+
+
+SCHEMA = pa.schema(
+    [
+        ("batch", pa.int64()),
+        ("started", TIMESTAMP),
+        ("finished", TIMESTAMP),
+        ("ranges", _list_of(*_RANGE, ("from", pa.int64()), ("until", pa.int64()))),
+        ("read", pa.int64()),  # records; read = routed + dead + filtered + held
+        ("routed", pa.int64()),
+        ("dead", pa.int64()),
+        ("filtered", pa.int64()),
+        ("held", pa.int64()),
+        ("written", pa.int64()),  # rows, dead letters not among them
+        ("runs", pa.int32()),
+        ("reasons", pa.map_(pa.string(), pa.int64())),
+        ("ignored", pa.map_(pa.string(), pa.int64())),
+        ("tables", _list_of(*_TABLE, ("files", pa.int64()), ("bytes", pa.int64()))),
+        ("note", pa.string()),
+        ("spec", pa.string()),
+        ("headrace", pa.string()),
+    ]
+)
+SCHEMA_JSON = to_delta(SCHEMA)
+
+
+def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> dict[str, Any]:
+    """The row of a batch that is done."""
+    counts = intent.counts
+    return {
+        "batch": intent.batch,
+        "started": intent.started,
+        "finished": finished,
+        "ranges": [
+            {"topic": r.topic, "topic_id": r.topic_id, "partition": r.partition, "from": r.start, "until": r.until}
+            for r in intent.ranges
+        ],
+        **{name: getattr(counts, name) for name in ("read", "routed", "dead", "filtered", "held")},
+        "written": sum(receipt.rows for receipt in receipts) - sum(counts.reasons.values()),
+        "runs": intent.runs,
+        "reasons": sorted(counts.reasons.items()),
+        "ignored": sorted(counts.ignored.items()),
+        "tables": [
+            {name: getattr(receipt, name) for name in ("path", "version", "rows", "files", "bytes")}
+            for receipt in receipts
+        ],
+        "note": note,
+        "spec": intent.digest,
+        "headrace": intent.headrace,
+    }
+
+
+def stage(store: Store, content: dict[str, Any]) -> StagedFile:
+    """Put one row as a Parquet file of its own; never over another, since that one may be committed already."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([content], SCHEMA), sink, compression="snappy")
+    data = sink.getvalue().to_pybytes()
+    path = f"batch-{content['batch']:012}-{uuid.uuid4()}.parquet"
+    store.put(path, data)
+    bounds = {"batch": content["batch"]}
+    stats = {"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": {"batch": 0}}
+    return StagedFile(store.uri, path, (), len(data), 1, json.dumps(stats))
+
+
+def newest(store: Store, above: int) -> list[dict[str, Any]]:
+    """The rows of the batches past `above`, oldest first; their statistics keep the other files closed."""
+    table = DeltaTable(store.delta_uri, storage_options=store.delta_options)
+    found = table.to_pyarrow_dataset().to_table(filter=dataset.field("batch") > above)
+    rows: list[dict[str, Any]] = found.sort_by("batch").to_pylist(maps_as_pydicts="strict")
+    return rows

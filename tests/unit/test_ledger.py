@@ -1,0 +1,316 @@
+"""Where a pipeline stands survives everything, is told without reading rows, and only one driver moves it."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from headrace.batch import Counts, Intent, Range, Receipt
+from headrace.errors import Fenced, MarksDisagree, StorageUnreachable
+from headrace.ledger import KnownTable, Ledger, NewerFormat, is_decision
+from headrace.storage import NotThere, Store
+
+THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "state"))
+
+
+def intent(batch, *ranges, **more):
+    defaults = {
+        "pipeline": "shop",
+        "batch": batch,
+        "ranges": tuple(Range(*item) for item in ranges),
+        "tables": (),
+        "counts": Counts(),
+        "started": THEN,
+        "token": "t",
+        "spec": "pipeline: shop",
+        "digest": "abc",
+        "headrace": "0.1.0",
+    }
+    return Intent(**{**defaults, **more})
+
+
+def run(ledger, *ranges, **more):
+    """Begin and book the next batch."""
+    decision = intent(ledger.batch + 1, *ranges, **more)
+    ledger.begin(decision)
+    ledger.book(decision, (), THEN)
+    return decision
+
+
+def reopened(store):
+    return Ledger.open(store, "shop")
+
+
+def versions(store):
+    return len(list(Path(store.root, "ledger", "_delta_log").glob("*.json")))
+
+
+def test_before_the_first_batch_there_is_nothing(store):
+    ledger = reopened(store)
+    assert (ledger.batch, ledger.position(), ledger.open_batch(), ledger.rows(5)) == (0, {}, None, [])
+    assert not Path(store.root).exists()
+
+
+def test_the_position_of_every_partition_is_in_the_newest_booking(store):
+    ledger = reopened(store)
+    run(ledger, ("orders", 0, 0, 10), ("orders", 1, 5, 8), ("a.b-c_d", 0, 0, 1))
+    run(ledger, ("orders", 0, 10, 12))
+    for seen in (ledger, reopened(store)):
+        assert seen.batch == 2
+        assert seen.position() == {("orders", 0): 12, ("orders", 1): 8, ("a.b-c_d", 0): 1}
+        assert seen.open_batch() is None
+
+
+def test_the_position_is_found_behind_commits_that_are_no_bookings(store):
+    ledger = reopened(store)
+    run(ledger, ("orders", 0, 0, 10))
+    run(ledger, ("orders", 0, 10, 20))
+    DeltaTable(ledger_uri(store)).optimize.compact()
+    assert reopened(store).position() == {("orders", 0): 20}
+    run(ledger, ("orders", 0, 20, 30))
+    assert [row["batch"] for row in reopened(store).rows(9)] == [1, 2, 3]
+
+
+def test_the_position_is_found_when_only_a_log_checkpoint_is_left(store):
+    ledger = reopened(store)
+    run(ledger, ("orders", 0, 0, 10))
+    run(ledger, ("orders", 0, 10, 20), ("orders", 1, 0, 7))
+    ledger.decide("the topic is another", {("orders", 0): 0})
+    DeltaTable(ledger_uri(store)).create_checkpoint()
+    DeltaTable(ledger_uri(store)).optimize.compact()
+    for number in range(3):
+        Path(store.root, "ledger", "_delta_log", f"{number:020}.json").unlink()
+    assert reopened(store).position() == {("orders", 0): 0, ("orders", 1): 7}
+    assert reopened(store).batch == 3
+
+
+def ledger_uri(store):
+    return Path(store.root, "ledger").as_uri()
+
+
+def test_an_open_batch_comes_back_as_it_was_begun(store):
+    begun = intent(1, ("orders", 0, 0, 10, "id-1"), counts=Counts(read=10, reasons={"type": 2}))
+    reopened(store).begin(begun)
+    assert reopened(store).open_batch() == begun
+
+
+def test_a_booking_tells_the_whole_account(store):
+    ledger = reopened(store)
+    counts = Counts(10, 6, 2, 1, 1, 99, {"type": 1, "missing": 1}, {"lake/a: x": 3})
+    begun = intent(1, ("orders", 0, 0, 12, "id-1"), counts=counts, runs=2)
+    receipts = [Receipt("lake/a", 4, 6, 1, 700), Receipt("lake/_dead", 1, 2, 1, 90, skipped=True)]
+    ledger.begin(begun)
+    ledger.book(begun, receipts, THEN, "by hand")
+    assert reopened(store).rows(1) == [
+        {
+            "batch": 1,
+            "started": THEN,
+            "finished": THEN,
+            "ranges": [{"topic": "orders", "topic_id": "id-1", "partition": 0, "from": 0, "until": 12}],
+            "read": 10,
+            "routed": 6,
+            "dead": 2,
+            "filtered": 1,
+            "held": 1,
+            "written": 6,
+            "runs": 2,
+            "reasons": {"type": 1, "missing": 1},
+            "ignored": {"lake/a: x": 3},
+            "tables": [
+                {"path": "lake/a", "version": 4, "rows": 6, "files": 1, "bytes": 700},
+                {"path": "lake/_dead", "version": 1, "rows": 2, "files": 1, "bytes": 90},
+            ],
+            "note": "by hand",
+            "spec": "abc",
+            "headrace": "0.1.0",
+        }
+    ]
+
+
+def test_rows_are_the_newest_ones(store):
+    ledger = reopened(store)
+    for number in range(5):
+        run(ledger, ("orders", 0, number, number + 1))
+    assert [row["batch"] for row in ledger.rows(2)] == [4, 5]
+
+
+def test_booking_twice_books_once(store):
+    ledger, other = reopened(store), reopened(store)
+    begun = intent(1, ("orders", 0, 0, 10))
+    ledger.begin(begun)
+    ledger.book(begun, (), THEN)
+    other.book(begun, (), THEN)
+    assert versions(store) == 1
+    assert len(reopened(store).rows(9)) == 1
+    assert other.position() == ledger.position()
+
+
+def test_a_booking_whose_reply_was_lost_is_booked_once(store, monkeypatch):
+    ledger = reopened(store)
+    run(ledger, ("orders", 0, 0, 10))
+    begun = intent(2, ("orders", 0, 10, 20))
+    ledger.begin(begun)
+    landed = Store.put_new
+
+    def lose_reply(self, *args):
+        landed(self, *args)
+        raise StorageUnreachable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put_new", lose_reply)
+        try_ignoring(lambda: ledger.book(begun, (), THEN))
+    if ledger.batch == 1:
+        ledger.book(begun, (), THEN)
+    assert [row["batch"] for row in reopened(store).rows(9)] == [1, 2]
+    assert versions(store) == 2
+
+
+def try_ignoring(attempt):
+    """What failed for want of an answer may be asked again."""
+    try:
+        attempt()
+    except StorageUnreachable:
+        return
+
+
+def test_a_begin_whose_reply_was_lost_is_ours(store):
+    ledger = reopened(store)
+    begun = intent(1, ("orders", 0, 0, 10))
+    ledger.begin(begun)
+    ledger.begin(begun)
+
+
+@pytest.mark.parametrize("other", [{"token": "u"}, {"digest": "other"}, {"ranges": (Range("orders", 0, 0, 9),)}])
+def test_of_two_drivers_one_begins(store, other):
+    one, two = reopened(store), reopened(store)
+    begun = intent(1, ("orders", 0, 0, 10))
+    one.begin(begun)
+    with pytest.raises(Fenced, match="begun by another"):
+        two.begin(replace(begun, **other))
+
+
+def test_whoever_slept_through_batches_cannot_begin_an_old_one(store):
+    sleeper, ledger = reopened(store), reopened(store)
+    for number in range(3):
+        run(ledger, ("orders", 0, number, number + 1))
+    store.delete([item.path for item in store.list("begun")])
+    with pytest.raises(Fenced, match="booked already"):
+        sleeper.begin(intent(1, ("orders", 0, 0, 50)))
+    with pytest.raises(Fenced):
+        sleeper.book(intent(1, ("orders", 0, 0, 50)), (), THEN)
+    assert reopened(store).position() == {("orders", 0): 3}
+
+
+def test_a_batch_that_does_not_follow_is_refused(store):
+    ledger = reopened(store)
+    with pytest.raises(Fenced, match="does not follow"):
+        ledger.begin(intent(2, ("orders", 0, 0, 10)))
+
+
+def test_old_decisions_are_forgotten_and_the_newest_kept(store):
+    ledger = reopened(store)
+    for number in range(40):
+        run(ledger, ("orders", 0, number, number + 1))
+    kept = [int(item.path.rpartition("/")[2]) for item in store.list("begun")]
+    assert kept == list(range(31, 41))
+
+
+def test_a_decision_moves_the_position_and_is_a_row(store):
+    ledger = reopened(store)
+    ledger.known.remember(topics={"orders": "id-1"})
+    run(ledger, ("orders", 0, 0, 10), ("orders", 1, 0, 10))
+    ledger.decide("offsets 10 to 19 are gone: accepted", {("orders", 0): 20})
+    ledger.decide("the topic was made anew: accepted", {("orders", 1): 0})
+    assert reopened(store).position() == {("orders", 0): 20, ("orders", 1): 0}
+    gap, anew = reopened(store).rows(2)
+    assert gap["note"] == "offsets 10 to 19 are gone: accepted"
+    assert gap["ranges"] == [{"topic": "orders", "topic_id": "id-1", "partition": 0, "from": 10, "until": 20}]
+    assert [(item["from"], item["until"]) for item in anew["ranges"]] == [(0, 0)]
+    run(ledger, ("orders", 1, 0, 5))
+    assert reopened(store).position() == {("orders", 0): 20, ("orders", 1): 5}
+
+
+def test_a_decision_that_died_half_way_is_finished_with_its_reason(store, monkeypatch):
+    ledger = reopened(store)
+    run(ledger, ("orders", 0, 0, 10))
+    monkeypatch.setattr(ledger, "book", lambda *_: None)
+    ledger.decide("accepted", {("orders", 0): 20})
+    later = reopened(store)
+    begun = later.open_batch()
+    assert is_decision(begun)
+    with pytest.raises(Fenced, match="still open"):
+        later.decide("accepted", {("orders", 0): 25})
+    later.book(begun, (), THEN)
+    assert reopened(store).position() == {("orders", 0): 20}
+    assert reopened(store).rows(1)[0]["note"] == "accepted"
+
+
+def test_what_is_known_is_written_only_when_it_changes(store):
+    ledger = reopened(store)
+    table = KnownTable("id-a", "adopt")
+    ledger.known.remember(tables={"lake/a": table}, topics={"orders": "id-1"})
+    tag = store.tag("known")
+    ledger.known.remember(tables={"lake/a": table})
+    assert store.tag("known") == tag
+    ledger.known.remember(topics={"orders": "id-2"})
+    seen = reopened(store).known
+    assert (seen.tables, seen.topics) == ({"lake/a": table}, {"orders": "id-2"})
+
+
+def test_what_is_known_is_never_written_over_another_drivers(store):
+    one, two = reopened(store), reopened(store)
+    one.known.remember(topics={"orders": "id-1"})
+    two.known.remember(topics={"orders": "id-1"})
+    one.known.remember(topics={"orders": "id-2"})
+    with pytest.raises(Fenced):
+        two.known.remember(topics={"orders": "id-3"})
+    assert reopened(store).known.topics == {"orders": "id-2"}
+
+
+def test_a_newer_format_is_refused(store):
+    ledger = reopened(store)
+    ledger.known.remember(topics={"orders": "id-1"})
+    store.put("known", json.dumps({**json.loads(store.get("known")), "format": 2}).encode())
+    with pytest.raises(NewerFormat, match="format 2"):
+        reopened(store)
+    store.delete(["known"])
+    run(reopened(store), ("orders", 0, 0, 1))
+    log = Path(store.root, "ledger", "_delta_log", f"{0:020}.json")
+    log.write_text(log.read_text().replace('"headrace.format":"1"', '"headrace.format":"2"'))
+    with pytest.raises(NewerFormat, match="format 2"):
+        reopened(store)
+
+
+def test_a_state_folder_of_another_pipeline_is_refused(store):
+    run(reopened(store), ("orders", 0, 0, 1))
+    with pytest.raises(MarksDisagree, match="'web'"):
+        Ledger.open(store, "web")
+
+
+def test_a_table_ahead_of_the_ledger_is_told(store):
+    ledger = reopened(store)
+    ledger.check_mark("lake/a", None)
+    ledger.known.remember(tables={"lake/a": KnownTable("id", "adopt")})
+    run(ledger, ("orders", 0, 0, 1))
+    ledger.check_mark("lake/a", 1)
+    with pytest.raises(MarksDisagree, match="holds batch 2"):
+        ledger.check_mark("lake/a", 2)
+    ledger.begin(intent(2, ("orders", 0, 1, 2)))
+    ledger.check_mark("lake/a", 2)
+    with pytest.raises(MarksDisagree, match="no mark"):
+        ledger.check_mark("lake/a", None)
+
+
+def test_without_a_begun_there_is_no_open_batch(store):
+    run(reopened(store), ("orders", 0, 0, 1))
+    with pytest.raises(NotThere):
+        store.get("begun/000000000002")
+    assert reopened(store).open_batch() is None
