@@ -91,9 +91,16 @@ def parse_uri(uri: str) -> tuple[str, str]:
 
 
 def _absolute(path: str) -> str:
-    if not path or "://" in path:
-        raise UsageError(f"{path!r} is not a path.")
+    if not path:
+        raise UsageError("An empty text is not a location.")
+    _refuse_ambiguous(path)
     return str(Path(path).expanduser().absolute()) if ".." not in Path(path).parts else str(Path(path).resolve())
+
+
+def _refuse_ambiguous(path: str) -> None:
+    """delta-rs decodes `%` and loses a table's history behind `?` and `#`; Spark and we take them as they are."""
+    if re.search(r"[?#%]", path):
+        raise UsageError(f"'{path}' holds one of ? # %, which readers take in different ways.")
 
 
 def _file_path(uri: str) -> str:
@@ -110,8 +117,7 @@ def _bucket_and_prefix(uri: str) -> tuple[str, str]:
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise UsageError(f"'{uri}' does not begin with the name of a bucket.", next="Write s3://bucket/path.")
-    if re.search(r"[?#%]", prefix):
-        raise UsageError(f"'{uri}' holds one of ? # %, which readers take in different ways.")
+    _refuse_ambiguous(prefix)
     prefix = prefix.rstrip("/")
     return bucket, clean(prefix) if prefix else ""
 

@@ -1,0 +1,76 @@
+"""Append by the log tail: the staged files become the table's own. The normal way, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.batch import Intent, Receipt, TableIntent
+from headrace.commit.checkpoints import Checkpoints
+from headrace.commit.marks import mark_names
+from headrace.commit.tail import Tail
+from headrace.storage import Store
+from headrace.tables.log import TableState
+from headrace.tables.schema import to_delta
+
+_checkpoints = Checkpoints()
+
+
+class LogTable:
+    """One Delta table that is written by put-if-absent only."""
+
+    adopts = True
+
+    def __init__(self, tail: Tail, checkpoints: Checkpoints = _checkpoints) -> None:
+        self.tail = tail
+        self._checkpoints = checkpoints
+
+    @classmethod
+    def open(cls, store: Store, pipeline: str) -> LogTable:
+        """Follow the table from its newest version; its state is None while there is none."""
+        return cls(Tail.open(store, mark_names(pipeline)))
+
+    @property
+    def state(self) -> TableState | None:
+        """The table as far as it was followed."""
+        return self.tail.state
+
+    def writable(self) -> pa.Schema:
+        """The columns rows may fill: all of them."""
+        return self.tail.known().schema
+
+    def evolve(self, schema: pa.Schema) -> None:
+        """Add the columns the table lacks, at any depth."""
+        self.tail.evolve(to_delta(schema), {})
+
+    def commit(self, table: TableIntent, intent: Intent) -> Receipt:
+        """One table's part of a batch; the same part twice changes nothing."""
+        receipt = self._commit(table, intent)
+        self._checkpoints.note(self.tail.store, self.tail.known())
+        return receipt
+
+    def _commit(self, table: TableIntent, intent: Intent) -> Receipt:
+        marks, info = intent.marks(), account(intent)
+        if not table.create:
+            return self.tail.append(table.files, marks, info, schema=table.schema, table_id=table.table_id)
+        made = self.tail.create(
+            table.schema, table.partition_by, table.properties, table.table_id, table.files, marks, info
+        )
+        return made or self.tail.append(table.files, marks, info, schema=table.schema)
+
+
+def account(intent: Intent) -> dict[str, Any]:
+    """What every commit of a batch says of the whole batch."""
+    counts = intent.counts
+    return {
+        "pipeline": intent.pipeline,
+        "batch": intent.batch,
+        "spec": intent.digest,
+        "ranges": [[item.topic, item.partition, item.start, item.until] for item in intent.ranges],
+        "read": counts.read,
+        "routed": counts.routed,
+        "dead": counts.dead,
+        "filtered": counts.filtered,
+        "held": counts.held,
+    }

@@ -1,0 +1,43 @@
+"""What a version that somebody else wrote means for us, in a few words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.tables.log import Commit, TableState
+
+
+class Kind(StrEnum):
+    """The ways in which a version matters; it may be of several kinds."""
+
+    MARKED = "marked"  # carries a mark we know: another driver of the pipeline
+    APPEND = "append"
+    REMOVE = "remove"  # compaction, delete, overwrite: it takes files away
+    METADATA = "metadata"
+    PROTOCOL = "protocol"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One version of the log."""
+
+    version: int
+    kinds: frozenset[Kind]
+    operation: str
+    commit_id: str
+
+
+def change_of(commit: Commit, known: TableState) -> Change:
+    """Classify one version against the state before it."""
+    facts = {
+        Kind.MARKED: not commit.marks.keys().isdisjoint(known.marks),
+        Kind.APPEND: commit.added > 0 and not commit.removed,
+        Kind.REMOVE: commit.removed > 0,
+        Kind.METADATA: commit.metadata is not None,
+        Kind.PROTOCOL: commit.protocol is not None,
+        Kind.RESTORE: commit.operation == "RESTORE",
+    }
+    kinds = frozenset(kind for kind, true in facts.items() if true)
+    return Change(commit.version, kinds, commit.operation, commit.commit_id)

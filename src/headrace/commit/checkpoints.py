@@ -1,0 +1,64 @@
+"""Log checkpoints in the background: readers open few JSONs, and no batch waits for one or fails with one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+
+from deltalake import DeltaTable
+
+from headrace.storage import Store
+from headrace.tables.log import TableState
+
+INTERVAL = 100  # where the table names none
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """One background thread that writes the checkpoints of all tables, one after the other."""
+
+    def __init__(self) -> None:
+        self._reached: dict[str, int] = {}  # version at which each table was last looked after
+        self._waiting: OrderedDict[str, Store] = OrderedDict()
+        self._changed = threading.Condition()
+        self._busy = False
+
+    def note(self, store: Store, state: TableState) -> None:
+        """A commit was made: ask for a checkpoint when the interval is full. Never blocks, never raises."""
+        interval = _interval(state)
+        with self._changed:
+            last = self._reached.setdefault(store.uri, state.version)
+            if state.version // interval == last // interval:
+                return
+            self._reached[store.uri] = state.version
+            self._waiting[store.uri] = store
+            if not self._busy:
+                self._busy = True
+                threading.Thread(target=self._work, name="log-checkpoints", daemon=True).start()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether all that was asked for is done within the time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy, timeout)
+
+    def _work(self) -> None:
+        while (store := self._take()) is not None:
+            try:
+                # Opened anew each time: a table kept open for days holds all its files in memory.
+                DeltaTable(store.delta_uri, storage_options=store.delta_options).create_checkpoint()
+            except Exception as error:
+                _log.warning("no log checkpoint of %s this time: %s", store.uri, str(error).partition("\n")[0][:300])
+
+    def _take(self) -> Store | None:
+        with self._changed:
+            if self._waiting:
+                return self._waiting.popitem(last=False)[1]
+            self._busy = False
+            self._changed.notify_all()
+            return None
+
+
+def _interval(state: TableState) -> int:
+    text = state.properties.get("delta.checkpointInterval", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else INTERVAL

@@ -1,0 +1,307 @@
+"""The log tail: commits to a Delta table by putting the next version's JSON, and reads nothing but what is new.
+
+A blind append needs no list of files, only the version, the metadata, the protocol and our marks; so the cost of a
+commit does not grow with the table. Whether a put landed is never told by its error, only by the log.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.batch import Receipt, StagedFile
+from headrace.commit import actions
+from headrace.commit.changes import Change, change_of
+from headrace.commit.checkpoints import INTERVAL
+from headrace.commit.marks import numbered
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    MarksDisagree,
+    StorageUnreachable,
+    TableChanged,
+    TableGone,
+    TableReplaced,
+    TableRestored,
+)
+from headrace.storage import AlreadyThere, NotThere, Store
+from headrace.tables import log
+from headrace.tables.adopt import NotAdoptable, may_adopt, protocol_for
+from headrace.tables.evolve import check_fits, merge
+from headrace.tables.log import Commit, Metadata, TableState, version_path
+
+_DEFAULTS = {"delta.checkpointInterval": str(INTERVAL)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """A commit this tail wants in the log; its id is the same over every retry."""
+
+    commit_id: str
+    number: tuple[str, int] | None = None  # the mark that numbers it
+    schema: str | None = None  # its files were written for this one
+    partition_by: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The next version: its content, and the state it leads to."""
+
+    text: bytes
+    after: TableState
+
+
+class Tail:
+    """Follows one table's log and appends to it; for one thread at a time."""
+
+    def __init__(self, store: Store, names: Sequence[str], state: TableState | None, tag: str | None) -> None:
+        self.store = store
+        self._names = names
+        self._state = state
+        self._tag = tag  # of the newest version's JSON: tells the log we know from one made or written over anew
+        self._driver = uuid.uuid4()
+
+    @classmethod
+    def open(cls, store: Store, marks: Iterable[str] = ()) -> Tail:
+        """Begin at the newest version, or before the first one where there is no table."""
+        tail = cls(store, tuple(marks), None, None)
+        tail._reload()
+        return tail
+
+    @property
+    def state(self) -> TableState | None:
+        """The table as far as it was followed; None while there is none."""
+        return self._state
+
+    def known(self) -> TableState:
+        """The state of a table that must exist; TableGone when it does not."""
+        if self._state is None:
+            raise TableGone(f"{self.store.uri}: there is no table.")
+        return self._state
+
+    def follow(self) -> list[Change]:
+        """Read what is new and go along with it; what no batch may go along with is raised."""
+        if self._state is None:
+            self._reload()
+            return []
+        self._still_there(None)
+        changes: list[Change] = []
+        while (commit := self._read_next()) is not None:
+            changes.append(change_of(commit, self.known()))
+            self._go_along(commit, None)
+        self._remember()
+        return changes
+
+    def changes_since(self, version: int) -> list[Change]:
+        """What was done between a version and the state; versions cleaned away are left out."""
+        known = self.known()
+        found = (_read(self.store, number) for number in range(version + 1, known.version + 1))
+        return [change_of(commit, known) for commit in found if commit is not None]
+
+    def create(
+        self,
+        schema: str,
+        partition_by: Sequence[str],
+        properties: Mapping[str, str],
+        table_id: str,
+        files: Sequence[StagedFile],
+        marks: Mapping[str, int],
+        info: Mapping[str, Any],
+    ) -> Receipt | None:
+        """Make the table with its first rows in one commit; None when somebody else was first: then append."""
+        if self._state is not None:
+            return None
+        wanted = {**_DEFAULTS, **properties}
+        metadata = Metadata(table_id, schema, tuple(partition_by), wanted, actions.now())
+        state = TableState(0, metadata, protocol_for(schema, wanted), dict(marks))
+        wish = self._wish(marks, schema, files, state)
+        self._check(state, wish)
+        said = actions.created(metadata, files, wish.commit_id, info)
+        lines = [said, state.protocol.action(), metadata.action(), *actions.adds(files), *actions.txns(marks)]
+        tag = self._put(0, actions.commit(lines))
+        if tag is None and _commit_id(self.store, 0) != wish.commit_id:
+            self._reload()
+            return None
+        self._state, self._tag = state, tag or self.store.tag(version_path(0))
+        return actions.receipt(self.store.uri, 0, files)
+
+    def append(
+        self,
+        files: Sequence[StagedFile],
+        marks: Mapping[str, int],
+        info: Mapping[str, Any],
+        *,
+        schema: str | None = None,
+        table_id: str | None = None,
+    ) -> Receipt:
+        """Add the files and their marks as one version; skipped when the table is already at the batch's mark.
+
+        `schema` is what the files were written for (the table's own unless given), `table_id` the table they are for.
+        """
+        known = self.known()
+        if table_id is not None and known.table_id != table_id:
+            raise TableReplaced(f"{self.store.uri} has the id {known.table_id}; the batch is for {table_id}.")
+        wish = self._wish(marks, schema or known.schema_json, files, known)
+        self._check(known, wish)
+        said = actions.appended(files, wish.number, wish.commit_id, info)
+        text = actions.commit([said, *actions.adds(files), *actions.txns(marks)])
+
+        def step(state: TableState) -> _Step | None:
+            if _is_marked(state, wish, self.store.uri):
+                return None
+            return _Step(text, replace(state, version=state.version + 1, marks={**state.marks, **marks}))
+
+        version, wrote = self._commit(wish, step)
+        return actions.receipt(self.store.uri, version, files, skipped=not wrote)
+
+    def evolve(self, schema: str, info: Mapping[str, Any]) -> TableState:
+        """Add the columns that this schema has and the table lacks, at any depth; answers the state that has them."""
+        wish = _Wish(str(uuid.uuid4()))
+
+        def step(state: TableState) -> _Step | None:
+            merged = merge(state.schema_json, schema)
+            if merged == state.schema_json:
+                return None
+            metadata = replace(state.metadata, schema_json=merged)
+            protocol = protocol_for(merged, metadata.properties, state.protocol)
+            after = replace(state, version=state.version + 1, metadata=metadata, protocol=protocol)
+            self._check(after, wish)
+            upgrade = [protocol.action()] if protocol != state.protocol else []
+            said = actions.evolved(merged, wish.commit_id, info)
+            return _Step(actions.commit([said, *upgrade, metadata.action()]), after)
+
+        self._commit(wish, step)
+        return self.known()
+
+    def _commit(self, wish: _Wish, step: Callable[[TableState], _Step | None]) -> tuple[int, bool]:
+        """Put version after version until the wish is in the log: (its version, whether we wrote it)."""
+        while True:
+            planned = step(self._still_there(wish))
+            if planned is None:
+                return self.known().version, False
+            tag = self._put(planned.after.version, planned.text)
+            if tag is not None:
+                self._state, self._tag = planned.after, tag
+                return planned.after.version, True
+            landed = self._catch_up(wish)
+            if landed is not None:
+                return landed, True
+
+    def _put(self, version: int, text: bytes) -> str | None:
+        """The tag of the version we put, or None when the log has that version: ours or another's, the log tells."""
+        path = version_path(version)
+        try:
+            return self.store.put_new(path, text)
+        except AlreadyThere:
+            return None
+        except HeadraceError:
+            if not self.store.exists(path):
+                raise
+            return None
+
+    def _catch_up(self, wish: _Wish) -> int | None:
+        """Read all that is new; the version in which our wish landed, if it did."""
+        began, landed = self.known().version, None
+        while (commit := self._read_next()) is not None:
+            if commit.commit_id == wish.commit_id:
+                landed = commit.version
+            self._go_along(commit, wish)
+        self._remember()
+        if self.known().version == began:
+            raise StorageUnreachable(f"{self.store.uri}: version {began + 1} is said to be there and cannot be read.")
+        return landed
+
+    def _read_next(self) -> Commit | None:
+        return _read(self.store, self.known().version + 1)
+
+    def _go_along(self, commit: Commit, wish: _Wish | None) -> None:
+        """Take one version of others into the state, or raise what it means for us."""
+        known, where = self.known(), f"Version {commit.version} of {self.store.uri}"
+        if commit.operation == "RESTORE":
+            raise TableRestored(f"{where} restored the table to an older one.", version=commit.version)
+        after = log.apply(known, commit)
+        if after.table_id != known.table_id:
+            raise TableReplaced(f"{where} gave the table the id {after.table_id} in place of {known.table_id}.")
+        if wish is not None and wish.number is not None:
+            name, _ = wish.number
+            if after.marks.get(name, -1) < known.marks.get(name, -1):
+                raise MarksDisagree(f"{where} set the mark {name} back to {after.marks[name]}.")
+        if commit.metadata is not None or commit.protocol is not None:
+            self._check(after, wish)
+        self._state = after
+
+    def _check(self, state: TableState, wish: _Wish | None) -> None:
+        """Whether the wish may go into a table of this state."""
+        if wish is not None and wish.partition_by not in (None, state.partition_by):
+            raise TableChanged(f"{self.store.uri} is partitioned by {list(state.partition_by)}; the files are not.")
+        if wish is not None and wish.schema not in (None, state.schema_json):
+            check_fits(wish.schema or "", state)
+        if reason := may_adopt(state):
+            raise NotAdoptable(f"{self.store.uri} cannot be appended to by its log: {reason}.")
+
+    def _still_there(self, wish: _Wish | None) -> TableState:
+        """The state, once it is sure that the log still is the one we know up to our version."""
+        known = self.known()
+        if self.store.tag(version_path(known.version)) == self._tag:
+            return known
+        self._reload()
+        if self._state is None:
+            self._state = known
+            raise TableGone(f"{self.store.uri}: the table is gone; it was at version {known.version}.")
+        found, self._state = self._state, known
+        self._compare(known, found)
+        self._check(found, wish)
+        self._state = found
+        return found
+
+    def _compare(self, known: TableState, found: TableState) -> None:
+        """Whether a log read anew continues the one we knew (old versions may be cleaned away)."""
+        if found.table_id != known.table_id:
+            raise TableReplaced(f"{self.store.uri} has the id {found.table_id} in place of {known.table_id}.")
+        if found.version < known.version:
+            raise TableRestored(f"{self.store.uri} is at version {found.version} and was at {known.version}.")
+        for name, mark in known.marks.items():
+            if found.marks.get(name, -1) < mark:
+                seen = found.marks.get(name, "none")
+                raise MarksDisagree(f"{self.store.uri}: mark {name} was {mark} and is {seen}: a version was lost.")
+
+    def _reload(self) -> None:
+        names = {*self._names, *(self._state.marks if self._state else ())}
+        self._state = log.load(self.store, sorted(names))
+        self._remember()
+
+    def _remember(self) -> None:
+        self._tag = self.store.tag(version_path(self._state.version)) if self._state else None
+
+    def _wish(self, marks: Mapping[str, int], schema: str, files: Sequence[StagedFile], state: TableState) -> _Wish:
+        number = numbered(marks)
+        commit_id = uuid.uuid5(self._driver, f"{number[0]}={number[1]}") if number else uuid.uuid4()
+        layouts = {tuple(name for name, _ in file.partition) for file in files} or {state.partition_by}
+        if len(layouts) > 1:
+            raise TableChanged(f"{self.store.uri}: files of one batch are partitioned in {len(layouts)} ways.")
+        return _Wish(str(commit_id), number, schema, layouts.pop())
+
+
+def _is_marked(state: TableState, wish: _Wish, uri: str) -> bool:
+    """Whether the table already has this batch; Fenced when it has a later one."""
+    if wish.number is None:
+        return False
+    name, number = wish.number
+    mark = state.marks.get(name)
+    if mark is not None and mark > number:
+        raise Fenced(f"{uri} is at {name} = {mark}; this driver is still at {number}: another one has gone on.")
+    return mark == number
+
+
+def _read(store: Store, version: int) -> Commit | None:
+    try:
+        return log.read_commit(store, version)
+    except NotThere:
+        return None
+
+
+def _commit_id(store: Store, version: int) -> str | None:
+    commit = _read(store, version)
+    return commit.commit_id if commit else None

@@ -1,0 +1,145 @@
+"""Which tables may be appended to by the log tail: an allow-list, because a blind append enforces nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from headrace.errors import TableFeature
+from headrace.tables.log import Protocol, TableState
+from headrace.tables.schema import from_delta
+
+
+class NotAdoptable(TableFeature):
+    """The table uses something a blind append would break; only Spark may write it."""
+
+
+# Features that ask nothing of an append, or only where a property or a column uses them (both are looked at below).
+_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",  # an append's rows are their own change data
+        "generatedColumns",
+        "columnMapping",
+        "identityColumns",
+        "timestampNtz",
+    }
+)
+_LEGACY = {  # what a writer version below 7 means, by the version that brought it
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+
+
+def _any(_: str) -> bool:
+    return True
+
+
+def _is(*allowed: str) -> Callable[[str], bool]:
+    return lambda value: value.strip().lower() in allowed
+
+
+_PROPERTIES: dict[str, Callable[[str], bool]] = {
+    "delta.appendOnly": _any,
+    "delta.autoOptimize": _any,
+    "delta.autoOptimize.autoCompact": _any,
+    "delta.autoOptimize.optimizeWrite": _any,
+    "delta.checkpoint.writeStatsAsJson": _any,
+    "delta.checkpoint.writeStatsAsStruct": _any,
+    "delta.checkpointInterval": _any,
+    "delta.checkpointPolicy": _is("classic"),
+    "delta.checkpointRetentionDuration": _any,
+    "delta.columnMapping.mode": _is("none"),
+    "delta.compatibility.symlinkFormatManifest.enabled": _is("false"),
+    "delta.dataSkippingNumIndexedCols": _any,
+    "delta.dataSkippingStatsColumns": _any,
+    "delta.deletedFileRetentionDuration": _any,
+    "delta.enableChangeDataFeed": _any,
+    "delta.enableDeletionVectors": _is("false"),
+    "delta.enableExpiredLogCleanup": _any,
+    "delta.enableFullRetentionRollback": _any,
+    "delta.enableIcebergCompatV1": _is("false"),
+    "delta.enableIcebergCompatV2": _is("false"),
+    "delta.enableInCommitTimestamps": _is("false"),
+    "delta.enableRowTracking": _is("false"),
+    "delta.enableTypeWidening": _is("false"),
+    "delta.isolationLevel": _any,
+    "delta.logRetentionDuration": _any,
+    "delta.minReaderVersion": _any,
+    "delta.minWriterVersion": _any,
+    "delta.parquet.compression.codec": _any,
+    "delta.randomPrefixLength": _any,
+    "delta.randomizeFilePrefixes": _any,
+    "delta.sampleRetentionDuration": _any,
+    "delta.setTransactionRetentionDuration": _any,
+    "delta.targetFileSize": _any,
+    "delta.tuneFileSizesForRewrites": _any,
+}
+
+
+def may_adopt(state: TableState) -> str | None:
+    """Why the log tail must not append to this table; None when it may."""
+    return next(_objections(state), None)
+
+
+def _objections(state: TableState) -> Iterator[str]:
+    yield from (f"it uses the feature {name}" for name in sorted(_unknown_features(state.protocol)))
+    if state.protocol.min_writer > 7 or state.protocol.min_reader > 3:
+        yield f"its protocol is ({state.protocol.min_reader}, {state.protocol.min_writer})"
+    for name, value in sorted(state.properties.items()):
+        if name.lower().startswith("delta.") and not _PROPERTIES.get(name, _is())(str(value)):
+            yield f"its property {name} is '{value}'"
+    fields = json.loads(state.schema_json)["fields"]
+    for path, key in _metadata_keys(fields, ""):
+        if key != "comment" and not key.startswith("headrace."):
+            yield f"its column {path} carries {key}"
+    try:
+        from_delta(state.schema_json)
+    except TableFeature as unknown:
+        yield unknown.seen
+
+
+def _unknown_features(protocol: Protocol) -> frozenset[str]:
+    return (protocol.reader_features | protocol.writer_features) - _FEATURES
+
+
+def _metadata_keys(fields: list[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str]]:
+    for item in fields:
+        path = prefix + item["name"]
+        yield from ((path, key) for key in item.get("metadata") or {})
+        yield from _nested_keys(item["type"], path)
+
+
+def _nested_keys(kind: Any, path: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(kind, dict):
+        return
+    yield from _metadata_keys(kind.get("fields", []), f"{path}.")
+    for inner in ("elementType", "keyType", "valueType"):
+        yield from _nested_keys(kind.get(inner), path)
+
+
+def protocol_for(schema_json: str, properties: Mapping[str, str], now: Protocol | None = None) -> Protocol:
+    """The lowest protocol that this schema and these properties need, from what the table has now."""
+    now = now or Protocol()
+    if properties.get("delta.enableChangeDataFeed", "").lower() == "true" and now.min_writer < 4:
+        now = Protocol(now.min_reader, 4)
+    if not _has_type(json.loads(schema_json), "timestamp_ntz") or "timestampNtz" in now.writer_features:
+        return now
+    spelled_out = now.writer_features | {
+        name for version, names in _LEGACY.items() if version <= now.min_writer < 7 for name in names
+    }
+    mapping = {"columnMapping"} if now.min_reader == 2 else set()
+    return Protocol(3, 7, now.reader_features | mapping | {"timestampNtz"}, spelled_out | {"timestampNtz"})
+
+
+def _has_type(kind: Any, name: str) -> bool:
+    if not isinstance(kind, dict):
+        return bool(kind == name)
+    inner = [kind.get(key) for key in ("elementType", "keyType", "valueType")]
+    return any(_has_type(each, name) for each in [*inner, *(item["type"] for item in kind.get("fields", []))])

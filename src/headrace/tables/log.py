@@ -1,0 +1,238 @@
+"""What a Delta log says: one commit's JSON as the few facts a blind append needs, and a table's state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from headrace.errors import StorageUnreachable, TableFeature
+from headrace.storage import Store
+from headrace.tables.schema import from_delta
+
+LOG = "_delta_log"
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The `metaData` action."""
+
+    table_id: str
+    schema_json: str
+    partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    created: int | None = None  # milliseconds
+    name: str | None = None
+    description: str | None = None
+
+    def action(self) -> dict[str, Any]:
+        """The line of a commit that says this."""
+        said = {
+            "id": self.table_id,
+            "name": self.name,
+            "description": self.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": self.schema_json,
+            "partitionColumns": list(self.partition_by),
+            "configuration": dict(self.properties),
+            "createdTime": self.created,
+        }
+        return {"metaData": {key: value for key, value in said.items() if value is not None}}
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Metadata:
+        """Out of a commit's line."""
+        return cls(
+            raw["id"],
+            raw["schemaString"],
+            tuple(raw.get("partitionColumns") or ()),
+            raw.get("configuration") or {},
+            raw.get("createdTime"),
+            raw.get("name"),
+            raw.get("description"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The `protocol` action; features are listed from reader 3 and writer 7 on."""
+
+    min_reader: int = 1
+    min_writer: int = 2
+    reader_features: frozenset[str] = frozenset()
+    writer_features: frozenset[str] = frozenset()
+
+    def action(self) -> dict[str, Any]:
+        """The line of a commit that says this."""
+        said: dict[str, Any] = {"minReaderVersion": self.min_reader, "minWriterVersion": self.min_writer}
+        if self.min_reader >= 3:
+            said["readerFeatures"] = sorted(self.reader_features)
+        if self.min_writer >= 7:
+            said["writerFeatures"] = sorted(self.writer_features)
+        return {"protocol": said}
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Protocol:
+        """Out of a commit's line."""
+        return cls(
+            raw["minReaderVersion"],
+            raw["minWriterVersion"],
+            frozenset(raw.get("readerFeatures") or ()),
+            frozenset(raw.get("writerFeatures") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table at one version, without its files."""
+
+    version: int
+    metadata: Metadata
+    protocol: Protocol
+    marks: Mapping[str, int] = field(default_factory=dict)  # those asked for, and every one met since
+
+    @property
+    def table_id(self) -> str:
+        """The table's id, which a table made anew at the same place does not have."""
+        return self.metadata.table_id
+
+    @property
+    def schema_json(self) -> str:
+        """Delta's schemaString."""
+        return self.metadata.schema_json
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns in our type language; TableFeature for a type we do not know."""
+        return _schema(self.metadata.schema_json)
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns, in order."""
+        return self.metadata.partition_by
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's configuration."""
+        return self.metadata.properties
+
+
+@lru_cache(maxsize=1024)
+def _schema(schema_json: str) -> pa.Schema:
+    return from_delta(schema_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of a log, read on its own."""
+
+    version: int
+    metadata: Metadata | None
+    protocol: Protocol | None
+    marks: Mapping[str, int]
+    info: Mapping[str, Any]  # commitInfo
+    added: int
+    removed: int
+
+    @property
+    def operation(self) -> str:
+        """What the writer says it did."""
+        return str(self.info.get("operation", ""))
+
+    @property
+    def commit_id(self) -> str:
+        """The writer's own name for this commit, if it gave one."""
+        return str(self.info.get("txnId", ""))
+
+
+def version_path(version: int) -> str:
+    """Where a version's JSON is, below the table's root."""
+    return f"{LOG}/{version:020}.json"
+
+
+def parse_commit(version: int, data: bytes) -> Commit:
+    """Read one version's JSON; StorageUnreachable while it is not whole (a writer without atomic puts)."""
+    facts: dict[str, Any] = {}
+    marks: dict[str, int] = {}
+    added = removed = 0
+    try:
+        for line in filter(None, map(bytes.strip, data.split(b"\n"))):
+            if line.startswith(b'{"add":'):  # by far the most lines; their content does not matter here
+                added += 1
+                continue
+            for kind, content in json.loads(line).items():
+                added += kind == "add"
+                removed += kind == "remove"
+                if kind == "txn":
+                    marks[content["appId"]] = content["version"]
+                else:
+                    facts[kind] = content
+        metadata = Metadata.of(facts["metaData"]) if "metaData" in facts else None
+        protocol = Protocol.of(facts["protocol"]) if "protocol" in facts else None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageUnreachable(f"Version {version} of a log is no whole commit: {error}.") from error
+    return Commit(version, metadata, protocol, marks, facts.get("commitInfo") or {}, added, removed)
+
+
+def read_commit(store: Store, version: int) -> Commit:
+    """One version's JSON out of the store; NotThere when the log does not have it."""
+    return parse_commit(version, store.get(version_path(version)))
+
+
+def apply(state: TableState, commit: Commit) -> TableState:
+    """The state one version later."""
+    return TableState(
+        commit.version,
+        commit.metadata or state.metadata,
+        commit.protocol or state.protocol,
+        {**state.marks, **commit.marks},
+    )
+
+
+def load(store: Store, marks: Iterable[str] = ()) -> TableState | None:
+    """The newest state through delta-rs; None where there is no table, TableFeature where delta-rs cannot read it."""
+    if next(store.list(LOG), None) is None:  # asked through our own layer, which names an unreachable store as such
+        return None
+    try:
+        table = DeltaTable(store.delta_uri, storage_options=store.delta_options)
+        return _state(table, marks)
+    except TableNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageUnreachable(f"{store.uri}: its log cannot be read: {_first_line(error)}") from error
+    except DeltaError as error:
+        raise TableFeature(f"{store.uri}: delta-rs cannot read this table: {_first_line(error)}") from error
+
+
+def _state(table: DeltaTable, marks: Iterable[str]) -> TableState:
+    metadata, protocol = table.metadata(), table.protocol()
+    found = {name: table.transaction_version(name) for name in marks}
+    return TableState(
+        table.version(),
+        Metadata(
+            str(metadata.id),
+            table.schema().to_json(),
+            tuple(metadata.partition_columns),
+            {key: value for key, value in metadata.configuration.items() if value is not None},
+            metadata.created_time,
+            metadata.name,
+            metadata.description,
+        ),
+        Protocol(
+            protocol.min_reader_version,
+            protocol.min_writer_version,
+            frozenset(protocol.reader_features or ()),
+            frozenset(protocol.writer_features or ()),
+        ),
+        {name: value for name, value in found.items() if value is not None},
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
