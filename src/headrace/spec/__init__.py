@@ -1,5 +1,7 @@
 """What the user writes: one YAML file, checked at the door; inside there are only these models."""
 
+from headrace.spec.findings import Finding
+from headrace.spec.load import examine, examine_text, load, loads
 from headrace.spec.model import (
     BackOff,
     Decode,
@@ -38,6 +40,7 @@ __all__ = [
     "ContractKeys",
     "DeadLetters",
     "Decode",
+    "Finding",
     "Flush",
     "Generate",
     "Json",
@@ -60,4 +63,8 @@ __all__ = [
     "TableOptions",
     "TableSpec",
     "Tls",
+    "examine",
+    "examine_text",
+    "load",
+    "loads",
 ]

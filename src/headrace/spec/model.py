@@ -15,12 +15,11 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from headrace.spec.part import Part, Shorthand, exactly_one
 from headrace.spec.places import Place, folder_of
 from headrace.spec.source import Generate, Kafka, Source
-from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec
+from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
 from headrace.spec.units import Duration, Size, Whole
 
 if TYPE_CHECKING:
     from headrace.route import Routing
-
     from headrace.transform import Step as TransformStep
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
@@ -196,6 +195,20 @@ class Spec(Part):
     _text: str = PrivateAttr("")
     _base: Path = PrivateAttr(default_factory=Path.cwd)
 
+    @model_validator(mode="after")
+    def _one_name_for_the_route(self) -> Spec:
+        """`{topic}` and `{field:…}` are other names of `{route}` where it is taken from there; inside there is one."""
+        path = self.table.path
+        for name in route_names(self.route):
+            path = path.replace(f"{{{name}}}", "{route}")
+        if path != self.table.path:
+            object.__setattr__(self, "table", self.table.model_copy(update={"path": path}))
+        return self
+
+    def remember(self, text: str, base: Path) -> None:
+        """Keep how the spec was written, and where."""
+        self._text, self._base = text, base
+
     @property
     def text(self) -> str:
         """The spec as one line of JSON (which is YAML), its references not followed."""
@@ -282,13 +295,13 @@ class Spec(Part):
         """The store's plain fields, secrets revealed now."""
         s3 = self.storage.s3
         return StorageProfile(
-            endpoint=s3.endpoint,
-            region=s3.region,
+            endpoint=s3.endpoint or "",
+            region=s3.region or "",
             path_style=s3.endpoint is not None if s3.path_style is None else s3.path_style,
             allow_http=s3.allow_http,
-            access_key_id=s3.access_key_id,
-            secret_access_key=s3.secret_access_key.reveal() if s3.secret_access_key else None,
-            session_token=s3.session_token.reveal() if s3.session_token else None,
+            access_key_id=s3.access_key_id or "",
+            secret_access_key=s3.secret_access_key.reveal() if s3.secret_access_key else "",
+            session_token=s3.session_token.reveal() if s3.session_token else "",
             options=s3.options,
         )
 

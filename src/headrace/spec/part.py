@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
 
 class Part(BaseModel):
     """A mapping of the spec: frozen, and closed to keys it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False, hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Wrong(ValueError):
-    """A rule between keys is broken: which key, what was seen, what is allowed."""
+    """A value or a pair of values is refused: what is allowed, what was seen, and what could have been meant."""
 
-    def __init__(self, key: str, seen: str, allowed: str) -> None:
-        super().__init__(f"{seen}; {allowed}")
-        self.key, self.seen, self.allowed = key, seen, allowed
+    def __init__(self, allowed: str, *, seen: str = "", key: str = "", options: Collection[str] = ()) -> None:
+        super().__init__(allowed)
+        self.allowed, self.seen, self.key, self.options = allowed, seen, key, options
 
 
 def exactly_one(part: Part, *names: str) -> None:
     """Refuse a part in which not exactly one of the keys is given."""
-    given = [name for name in names if name in _given(part)]
+    given = [name for name in names if getattr(part, name) is not None]
     if len(given) != 1:
-        wanted = f"exactly one of {', '.join(names)}"
-        raise Wrong("", f"both {' and '.join(given)}" if given else "none of them", wanted)
-
-
-def _given(part: Part) -> frozenset[str]:
-    fields = type(part).model_fields
-    return frozenset(fields[name].alias or name for name in part.model_fields_set if getattr(part, name) is not None)
+        seen = f"{' and '.join(given)} together" if given else f"none of {', '.join(names)}"
+        raise Wrong(f"exactly one of {', '.join(names)}", seen=seen)
 
 
 def word_or_mapping(value: Any) -> str:
     """Which of two forms a value has: a single word, or a mapping."""
-    return "word" if isinstance(value, str) else "mapping"
+    return "mapping" if isinstance(value, dict | Part) else "word"
+
+
+def keys_of(part: type[Part]) -> dict[str, FieldInfo]:
+    """A part's fields, by the keys a user writes."""
+    return {field.alias or name: field for name, field in part.model_fields.items()}
+
+
+def parts_in(annotation: Any) -> Iterator[type[Part]]:
+    """The parts that a field's type can hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from parts_in(inner)
 
 
 class Shorthand:

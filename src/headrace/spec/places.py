@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os.path
 import re
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
@@ -38,6 +40,38 @@ def _s3(text: str) -> str:
     if any(part in ("", ".", "..") for part in parts):
         raise ValueError("s3://bucket/key: a key without empty parts, '.' and '..'")
     return f"s3://{bucket}/{'/'.join(parts)}"
+
+
+def endpoint(text: str) -> str:
+    """The address of a store's server: scheme, host, port, and nothing that hides a secret or a turn."""
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https") or parts.username is not None or _UNSAFE.search(text):
+        raise ValueError("https://host:port (or http:// with allow_http), without user, query and fragment")
+    if _is_metadata(host):
+        raise ValueError("the address of a store, not one of a machine's own metadata")
+    return text.rstrip("/")
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _is_metadata(host: str) -> bool:
+    address = _address(host)
+    return address is not None and (address.is_link_local or address == ip_address("fd00:ec2::254"))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    address = _address(host)
+    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
 
 
 def folder_of(path: str) -> str:

@@ -32,11 +32,16 @@ class Secret:
 
     def __post_init__(self) -> None:
         if not is_reference(self.reference):
-            raise ValueError("a reference: ${env:NAME} or ${file:path}; a secret is never written into the spec itself")
+            raise ValueError("only a reference, ${env:NAME} or ${file:path}; a secret is never in the spec itself")
 
     def reveal(self) -> str:
         """The secret itself, read now (so a rotated one is seen); BadReference when there is none."""
         return resolve(self.reference, self.base)
+
+    def is_open(self) -> bool:
+        """Whether it is in a file that everybody may read."""
+        name = self.reference.removeprefix("${file:").removesuffix("}")
+        return name != self.reference.removesuffix("}") and bool((self.base / name).stat().st_mode & 0o004)
 
     def __repr__(self) -> str:
         return f"Secret({self.reference})"

@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
+from headrace.spec.places import is_loopback
 from headrace.spec.security import Sasl, Tls, java, librdkafka
-from headrace.spec.units import Flag, Rate, Share, Whole
+from headrace.spec.settings import setting_name
+from headrace.spec.units import Flag, Moment, PlainText, Rate, Regex, Share, Whole
 
 
 def _list(value: Any) -> Any:
     return [item.strip() for item in value.split(",")] if isinstance(value, str) else value
 
 
+def _broker(text: str) -> str:
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})", text)
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise ValueError("host:port, as localhost:9092")
+    return text
+
+
+def _topic(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
+        raise ValueError("a topic's name: letters, digits, '.', '_' and '-', at most 249")
+    return name
+
+
+def _offsets(value: Any) -> Any:
+    """Partition numbers and first offsets, flat or by topic, but not both ways at once."""
+    inner = list(value.values()) if isinstance(value, Mapping) else []
+    nested = bool(inner) and all(isinstance(item, Mapping) and item for item in inner)
+    pairs = [pair for each in (inner if nested else [value] if inner else []) for pair in each.items()]
+    if not pairs or not all(_PARTITION.fullmatch(str(number)) and _is_offset(first) for number, first in pairs):
+        raise ValueError("first offsets by partition: {0: 12}, or by topic: {orders: {0: 12}}")
+    return value
+
+
+def _is_offset(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+_PARTITION = re.compile(r"[0-9]{1,9}")
+Offsets = Annotated[Mapping[str, int | Mapping[str, int]], BeforeValidator(_offsets)]
+
+
 class StartAt(Part):
     """A first position other than the topic's beginning or end."""
 
-    timestamp: datetime | None = Field(
+    timestamp: Moment | None = Field(
         default=None, description="First record at or after this RFC 3339 time, zone included."
     )
-    offsets: Mapping[str, Whole | Mapping[str, Whole]] | None = Field(
+    offsets: Offsets | None = Field(
         default=None,
         description="First offset read of each partition: `{0: 12}` with one topic, `{orders: {0: 12}}` with several. "
         "Partitions not named start at their beginning.",
@@ -58,11 +91,13 @@ def _tls(value: Any) -> Any:
 class Kafka(Part):
     """Records of Kafka topics."""
 
-    brokers: Annotated[tuple[str, ...], BeforeValidator(_list)] = Field(
-        min_length=1, description="`host:port` of some brokers: a list, or one text with commas."
+    brokers: Annotated[
+        tuple[Annotated[str, AfterValidator(_broker)], ...], BeforeValidator(_list), Shorthand(type="string")
+    ] = Field(min_length=1, description="`host:port` of some brokers: a list, or one text with commas.")
+    topics: tuple[Annotated[str, AfterValidator(_topic)], ...] | None = Field(
+        default=None, min_length=1, description="The topics to read. Or `pattern`."
     )
-    topics: tuple[str, ...] | None = Field(default=None, min_length=1, description="The topics to read. Or `pattern`.")
-    pattern: str | None = Field(
+    pattern: Regex | None = Field(
         default=None, description="A regular expression found in the names of the topics to read. Or `topics`."
     )
     start: Start = Field(
@@ -82,7 +117,7 @@ class Kafka(Part):
         Shorthand(type="boolean"),
     ] = Field(default=None, description="`true` (the system's trust) or a mapping; without it the connection is plain.")
     sasl: Sasl | None = Field(default=None, description="How to authenticate; without it, not at all.")
-    settings: Mapping[str, str | Whole | Flag] = Field(
+    settings: Mapping[Annotated[str, AfterValidator(setting_name)], PlainText] = Field(
         default_factory=dict, description="Further consumer settings, from a list of harmless ones."
     )
     rate: Rate | None = Field(
@@ -93,6 +128,11 @@ class Kafka(Part):
     def _one(self) -> Kafka:
         exactly_one(self, "topics", "pattern")
         return self
+
+    @property
+    def stays_here(self) -> bool:
+        """Whether every broker is on this machine."""
+        return all(is_loopback(broker.rpartition(":")[0]) for broker in self.brokers)
 
     @property
     def bootstrap(self) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from headrace.spec.part import Part, exactly_one, word_or_mapping
-from headrace.spec.places import Place
+from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
+from headrace.spec.places import Place, endpoint
 from headrace.spec.secrets import Secret
-from headrace.spec.units import Flag, Size
+from headrace.spec.units import Flag, PlainText, Regex, Size
 
 
 class RouteBy(Part):
@@ -36,10 +37,10 @@ class Route(Part):
         Annotated[Literal["fixed", "topic"], Tag("word")] | Annotated[RouteBy, Tag("mapping")],
         Discriminator(word_or_mapping),
     ] = Field(default="fixed", description="`fixed` (one table), `topic`, `{field: …}`, `{header: …}` or `{sql: …}`.")
-    include: str | None = Field(
+    include: Regex | None = Field(
         default=None, description="A regular expression; routes in which it is not found are unrouted."
     )
-    exclude: str | None = Field(
+    exclude: Regex | None = Field(
         default=None, description="A regular expression; routes in which it is found are unrouted."
     )
     unrouted: Literal["dead_letter", "skip"] = Field(
@@ -57,6 +58,12 @@ class Route(Part):
     def value(self) -> str | None:
         """The field, the header's name or the expression."""
         return None if isinstance(self.by, str) else self.by.field or self.by.header or self.by.sql
+
+
+def route_names(route: Route) -> tuple[str, ...]:
+    """What a path may call the route: `route`, or what it is taken from."""
+    also = {"topic": ("topic",), "field": (f"field:{route.value}",)}
+    return () if route.kind == "fixed" else ("route", *also.get(route.kind, ()))
 
 
 class Column(Part):
@@ -105,13 +112,6 @@ class ContractKeys(Part):
     )
 
 
-def property_text(value: Any) -> Any:
-    """A property's value as Delta stores it: text, also for true and 30."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int) else value
-
-
 class TableOptions(Part):
     """All that can be said of a table but its path."""
 
@@ -137,7 +137,7 @@ class TableOptions(Part):
     target_file_size: Size = Field(
         default=128_000_000, ge=1_000_000, le=4_000_000_000, description="About how large a data file may get."
     )
-    properties: Mapping[str, Annotated[str, BeforeValidator(property_text)]] = Field(
+    properties: Mapping[str, PlainText] = Field(
         default_factory=dict, description="Delta table properties for tables made here."
     )
 
@@ -168,7 +168,7 @@ class TableSpec(TableOptions):
 class TableMatch(TableOptions):
     """Other options for the tables of some routes; a key given here stands instead of the table's."""
 
-    match: str = Field(description="A regular expression found in the route; the first match of the list counts.")
+    match: Regex = Field(description="A regular expression found in the route; the first match of the list counts.")
 
 
 class DeadLetters(Part):
@@ -177,10 +177,22 @@ class DeadLetters(Part):
     path: Place | None = Field(default=None, description="The dead-letter table; `<state>/dead_letters` without it.")
 
 
+_SAID = re.compile(
+    r"(aws_|s3_)?(.*secret.*|.*token.*|.*password.*|.*access_key.*|.*endpoint.*|.*region|allow_http|bucket.*)"
+)
+
+
+def _option(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or _SAID.fullmatch(name.lower()):
+        allowed = "options that no other key says: addresses, regions and credentials have keys of their own"
+        raise Wrong(allowed, seen=f"the option '{name[:80]}'")
+    return name
+
+
 class S3(Part):
     """An S3 store; what is not said comes from the environment (`AWS_…`, instance profile)."""
 
-    endpoint: str | None = Field(
+    endpoint: Annotated[str, AfterValidator(endpoint)] | None = Field(
         default=None, description="The store's address, `https://host:port`; Amazon's without it."
     )
     region: str | None = Field(default=None, min_length=1, description="The region's name.")
@@ -191,7 +203,9 @@ class S3(Part):
     access_key_id: str | None = Field(default=None, min_length=1, repr=False, description="The key's name.")
     secret_access_key: Secret | None = Field(default=None, description="The key itself, by reference.")
     session_token: Secret | None = Field(default=None, description="The token of temporary credentials, by reference.")
-    options: Mapping[str, str] = Field(default_factory=dict, description="Passed on to the object store as they are.")
+    options: Mapping[Annotated[str, AfterValidator(_option)], PlainText] = Field(
+        default_factory=dict, description="Passed on to the object store as they are."
+    )
 
 
 class Storage(Part):
@@ -201,13 +215,13 @@ class Storage(Part):
 
 
 class StorageProfile(TypedDict):
-    """A store's plain fields, secrets revealed: to be handed on at once, never kept or shown."""
+    """A store's plain fields (empty where unsaid), secrets revealed: to be handed on at once, never kept or shown."""
 
-    endpoint: str | None
-    region: str | None
+    endpoint: str
+    region: str
     path_style: bool
     allow_http: bool
-    access_key_id: str | None
-    secret_access_key: str | None
-    session_token: str | None
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
     options: Mapping[str, str]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
 _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES: dict[str, int] = {
@@ -20,6 +20,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _DURATION = r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(ms|s|m|h|d)"
 _SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,3})?) ?([kKmMgGtT]i?[bB]|[bB]?)"
 _RATE = r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?/ ?(s|m|h)"
+_MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 _WHOLE = r"[+-]?[0-9](?:_?[0-9]){0,17}"
 
 
@@ -55,10 +56,10 @@ def rate(value: Any) -> float:
 
 def whole(value: Any) -> int:
     """A whole number; text of digits counts (a reference gives text), true and 1.0 do not."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     if isinstance(value, str) and re.fullmatch(_WHOLE, value):
-        return int(value)
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+        return value
     raise ValueError("a whole number")
 
 
@@ -79,6 +80,38 @@ def flag(value: Any) -> bool:
     if isinstance(value, bool | str) and value in known:
         return known[value]
     raise ValueError("true or false")
+
+
+def moment(value: Any) -> datetime:
+    """RFC 3339 text, zone included."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value
+    if isinstance(value, str) and re.fullmatch(_MOMENT, value):
+        try:
+            return datetime.fromisoformat(value.upper())
+        except ValueError:
+            pass
+    raise ValueError("a time as 2025-01-31T12:00:00Z, zone included")
+
+
+def plain_text(value: Any) -> Any:
+    """Text, also for true and 30, which need no quotes where only texts can be."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def regex(text: str) -> str:
+    """A regular expression that every engine on the way takes, in time that grows with the text alone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        re.compile(text)
+        pc.match_substring_regex(pa.array([""]), text)
+    except (re.error, RecursionError, pa.ArrowInvalid):
+        raise ValueError("a regular expression in RE2's syntax (no look-around, no back references)") from None
+    return text
 
 
 def spell_duration(value: timedelta) -> str:
@@ -137,3 +170,8 @@ Share = Annotated[
     float, BeforeValidator(share), WithJsonSchema(_or_reference({"type": "number", "minimum": 0, "maximum": 1}))
 ]
 Flag = Annotated[bool, BeforeValidator(flag), WithJsonSchema(_or_reference({"type": "boolean"}))]
+Moment = Annotated[datetime, BeforeValidator(moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+PlainText = Annotated[
+    str, BeforeValidator(plain_text), WithJsonSchema({"type": ["string", "number", "boolean"]}, mode="validation")
+]
+Regex = Annotated[str, AfterValidator(regex), WithJsonSchema({"type": "string", "format": "regex"})]

@@ -1,0 +1,229 @@
+"""What no single key can tell: rules between keys, for a spec whose parts are all well-formed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+from headrace.spec.columns import check_columns, names_after
+from headrace.spec.findings import Complaint, closest
+from headrace.spec.model import SECRETS, Spec, Step
+from headrace.spec.places import holds
+from headrace.spec.secrets import BadReference, Secret
+from headrace.spec.table import route_names
+from headrace.spec.tree import Path
+
+_KAFKA: Path = ("source", "kafka")
+_S3: Path = ("storage", "s3")
+
+
+def check(spec: Spec) -> Iterator[Complaint]:
+    """Everything that is wrong, or doubtful, between the keys of a spec."""
+    for rule in RULES:
+        yield from rule(spec)
+
+
+def _connection(spec: Spec) -> Iterator[Complaint]:
+    kafka = spec.source.kafka
+    if kafka is None:
+        return
+    if kafka.tls is None and not kafka.plaintext and not kafka.stays_here:
+        seen = "a broker on another machine and neither encryption nor a word that none is meant"
+        yield Complaint((*_KAFKA, "brokers"), seen, "tls, or plaintext: true")
+    if kafka.tls is not None and kafka.plaintext:
+        yield Complaint((*_KAFKA, "plaintext"), "true beside tls", "one of them")
+
+
+def _certificates(spec: Spec) -> Iterator[Complaint]:
+    tls = spec.source.kafka.tls if spec.source.kafka else None
+    if tls is None:
+        return
+    here = (*_KAFKA, "tls")
+    for name in ("ca", "certificate"):
+        text = getattr(tls, name)
+        if text is not None and not ("-----BEGIN CERTIFICATE-----" in text and "PRIVATE KEY" not in text):
+            yield Complaint((*here, name), "no certificate", "PEM text or ${file:…}, certificates only")
+    if (tls.certificate is None) != (tls.key is None):
+        yield Complaint(here, "one of certificate and key without the other", "both or none")
+    if tls.key is None and tls.key_password is not None:
+        yield Complaint((*here, "key_password"), "a password for no key", "key_password beside key")
+
+
+def _topics(spec: Spec) -> Iterator[Complaint]:
+    kafka = spec.source.kafka
+    if kafka is None:
+        return
+    topics = kafka.topics or ()
+    for index, topic in enumerate(topics):
+        if topic in topics[:index]:
+            yield Complaint((*_KAFKA, "topics", index), f"'{topic}' a second time", "each topic once")
+    if isinstance(kafka.start, str) or kafka.start.offsets is None:
+        return
+    here = (*_KAFKA, "start", "offsets")
+    if any(isinstance(item, int) for item in kafka.start.offsets.values()):
+        if len(topics) != 1:
+            yield Complaint(here, "offsets without a topic", "{orders: {0: 12}} where there is not exactly one topic")
+        return
+    for topic in kafka.start.offsets:
+        if topics and topic not in topics:
+            yield Complaint((*here, topic), "a topic that is not read", ", ".join(topics), closest(topic, topics))
+
+
+def _template(spec: Spec) -> Iterator[Complaint]:
+    """The path says `{route}` exactly where there is more than one route to say."""
+    here: Path = ("table", "path")
+    path = spec.table.path
+    variables = re.findall(r"\{([^{}]*)\}", path)
+    names = route_names(spec.route)
+    for name in variables:
+        if name != "route":
+            known = ", ".join(f"{{{each}}}" for each in names) or "no variable while route.by is fixed"
+            yield Complaint(here, f"the variable {{{name}}}", known, closest(name, names))
+    if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", path)):
+        yield Complaint(here, "a brace alone", "{route}")
+    if "route" in variables and spec.route.kind == "fixed":
+        yield Complaint(here, "{route}, but every record has the same", "route.by, or a path without {route}")
+    if not variables and spec.route.kind != "fixed":
+        yield Complaint(here, f"one path for all routes (by {spec.route.kind})", "a path with {route}")
+    for key in ("state", "dead_letters"):
+        value = spec.state if key == "state" else spec.dead_letters.path
+        if value and re.search(r"[{}]", value):
+            yield Complaint((key,) if key == "state" else (key, "path"), "a brace", "one fixed place")
+
+
+def _route(spec: Spec) -> Iterator[Complaint]:
+    route = spec.route
+    if route.kind == "fixed":
+        for key in ("include", "exclude"):
+            if getattr(route, key) is not None:
+                yield Complaint(("route", key), "a choice among routes, but there is one", "route.by other than fixed")
+        if spec.tables:
+            yield Complaint(("tables",), "options by route, but there is one", "route.by other than fixed")
+    if route.kind == "field" and not _is_field(route.value or ""):
+        yield Complaint(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty parts")
+
+
+def _is_field(text: str) -> bool:
+    parts = text[1:].split("/") if text.startswith("/") else text.split(".")
+    return all(parts) and "\0" not in text
+
+
+def _places(spec: Spec) -> Iterator[Complaint]:
+    """Tables, letters and state must not lie in one another's folders (letters lie in the state's)."""
+    fixed = spec.route.kind == "fixed"
+    table, letters, state = spec.table.path, spec.dead_letters_uri, spec.state_uri
+    taken = {"the state": state, "the ledger": f"{state}/ledger", "the dead letters": letters}
+    for name, place in taken.items():
+        if fixed and (holds(table, place) or holds(place, table)):
+            yield Complaint(("table", "path"), f"a folder that {name} ({place}) shares", "a folder of its own")
+            return
+    if holds(letters, state) or holds(letters, f"{state}/ledger") or holds(f"{state}/ledger", letters):
+        yield Complaint(("dead_letters", "path"), f"a folder that the state ({state}) shares", "a folder of its own")
+
+
+def _transform(spec: Spec) -> Iterator[Complaint]:
+    closed = spec.table.declared and spec.table.contract.new_field != "evolve" and not spec.tables
+    names = [column.name for column in spec.table.columns] if closed else None
+    for index, step in enumerate(spec.transform):
+        here: Path = ("transform", index)
+        for path, text in _expressions(step):
+            yield from _expression((*here, *path), text, names)
+        if names is not None:
+            yield from _absent(here, step, names)
+            names = names_after([step], names)
+    if spec.route.kind == "sql":
+        yield from _expression(("route", "by", "sql"), spec.route.value or "", names)
+
+
+def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[Complaint]:
+    from headrace.transform.expressions import check as check_expression
+
+    for seen in check_expression(text, names):
+        yield Complaint(path, seen, "one SQL expression over the row and its envelope")
+
+
+def _expressions(step: Step) -> Iterator[tuple[Path, str]]:
+    if step.where is not None:
+        yield ("where",), step.where
+    for name, text in (step.set or {}).items():
+        yield ("set", name), text
+
+
+def _absent(here: Path, step: Step, names: list[str]) -> Iterator[Complaint]:
+    for index, name in enumerate(step.drop or ()):
+        if name not in names:
+            yield Complaint((*here, "drop", index), f"no column '{name}'", ", ".join(names), closest(name, names))
+    for name in step.rename or {}:
+        if name not in names:
+            yield Complaint((*here, "rename", name), f"no column '{name}'", ", ".join(names), closest(name, names))
+
+
+def _tables(spec: Spec) -> Iterator[Complaint]:
+    yield from check_columns(spec.table, ("table",), spec.transform)
+    for index, item in enumerate(spec.tables):
+        given = {name: getattr(item, name) for name in item.model_fields_set - {"match"}}
+        yield from check_columns(spec.table.model_copy(update=given), ("tables", index), spec.transform)
+
+
+def _storage(spec: Spec) -> Iterator[Complaint]:
+    s3 = spec.storage.s3
+    if (s3.access_key_id is None) != (s3.secret_access_key is None):
+        yield Complaint(_S3, "one of access_key_id and secret_access_key without the other", "both or none")
+    if s3.session_token is not None and s3.secret_access_key is None:
+        yield Complaint((*_S3, "session_token"), "a token without its key", "session_token beside the keys")
+    if s3.endpoint and s3.endpoint.startswith("http://") and not s3.allow_http:
+        yield Complaint((*_S3, "endpoint"), "an unencrypted address", "https://, or allow_http: true")
+    uses = (spec.table.path, spec.state_uri, spec.dead_letters_uri)
+    if "storage" in spec.model_fields_set and not any(place.startswith("s3://") for place in uses):
+        yield Complaint(_S3, "a store that no path of the spec uses", "", severity="warning")
+
+
+def _run(spec: Spec) -> Iterator[Complaint]:
+    if spec.lease.renew * 2 > spec.lease.ttl:
+        yield Complaint(("lease", "renew"), "more than half of ttl", "at least two renewals in a ttl")
+    if spec.retry.unreachable.first > spec.retry.unreachable.longest:
+        yield Complaint(("retry", "unreachable", "first"), "more than longest", "first up to longest")
+    if spec.flush.rows > spec.limits.batch_rows:
+        seen = f"more than limits.batch_rows ({spec.limits.batch_rows})"
+        yield Complaint(("flush", "rows"), seen, "at most limits.batch_rows")
+    if spec.flush.every > timedelta(days=1):
+        yield Complaint(("flush", "every"), "more than a day", "at most 1d")
+    number, unit = int(spec.spark.memory[:-1]), spec.spark.memory[-1]
+    if unit == "m" and number < 512:
+        yield Complaint(("spark", "memory"), f"'{spec.spark.memory}'", "at least 512m")
+
+
+def _secrets(spec: Spec) -> Iterator[Complaint]:
+    """References are followed late; here is only said which would lead nowhere."""
+    for path in sorted(SECRETS):
+        value: object = spec
+        for name in path:
+            value = getattr(value, name, None)
+        if isinstance(value, Secret):
+            yield from _secret(value, path)
+
+
+def _secret(secret: Secret, path: Path) -> Iterator[Complaint]:
+    try:
+        secret.reveal()
+    except BadReference as trouble:
+        yield Complaint(path, trouble.seen.removesuffix("."), trouble.next.removesuffix("."), severity="warning")
+        return
+    if secret.is_open():
+        yield Complaint(path, "a file that everybody on this machine may read", "mode 0600", severity="warning")
+
+
+RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
+    _connection,
+    _certificates,
+    _topics,
+    _template,
+    _route,
+    _places,
+    _transform,
+    _tables,
+    _storage,
+    _run,
+    _secrets,
+)

@@ -1,0 +1,217 @@
+"""What is wrong with a spec, as values: where, what was seen, what is allowed, what was perhaps meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from headrace.spec.model import SECRETS, Spec
+from headrace.spec.part import Part, Wrong, keys_of, parts_in
+from headrace.spec.tree import Node, Path, Spot
+from headrace.spec.units import spell_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or doubtful, in a spec."""
+
+    file: str
+    line: int
+    column: int
+    key: str
+    seen: str
+    allowed: str = ""
+    meant: str = ""
+    severity: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}"
+        key = f" {self.key}:" if self.key else ""
+        allowed = f"; allowed: {self.allowed}" if self.allowed else ""
+        meant = f"; did you mean '{self.meant}'?" if self.meant else ""
+        return f"{where}{key} {self.seen}{allowed}{meant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A finding before it is known where its key stands."""
+
+    path: Path
+    seen: str
+    allowed: str = ""
+    meant: str = ""
+    severity: Literal["error", "warning"] = "error"
+    on_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One pipeline of a file, as written."""
+
+    file: str
+    root: Node
+
+    def finding(self, complaint: Complaint) -> Finding:
+        """A complaint with its place: the key's own, else that of the nearest one around it."""
+        spot, node = self.root.spot, self.root
+        for step in complaint.path:
+            found = node.child(step)
+            if found is None:
+                break
+            key_spot, node = found
+            spot = key_spot if complaint.on_key else node.spot
+        return Finding(
+            self.file,
+            spot.line,
+            spot.column,
+            dotted(complaint.path),
+            complaint.seen,
+            complaint.allowed,
+            complaint.meant,
+            complaint.severity,
+        )
+
+    def at(self, path: Path) -> Node | None:
+        """The value at a path."""
+        node: Node | None = self.root
+        for step in path:
+            found = node.child(step) if node else None
+            node = found[1] if found else None
+        return node
+
+
+def at_spot(file: str, spot: Spot, seen: str, allowed: str) -> Finding:
+    """A finding that belongs to no key."""
+    return Finding(file, spot.line, spot.column, "", seen, allowed)
+
+
+def dotted(path: Path) -> str:
+    """A path as people write it: `tables[0].match`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return _printable(text.removeprefix("."))
+
+
+def closest(word: object, options: Collection[str]) -> str:
+    """The option that a word was perhaps meant to be; empty when none is near."""
+    folded = {option.lower(): option for option in options}
+    found = get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else ""
+
+
+def from_validation(trouble: ValidationError, document: Document) -> Iterator[Complaint]:
+    """All that the models refuse, in our words."""
+    for error in trouble.errors(include_url=False, include_input=False):
+        yield _complaint(error, document)
+
+
+def _complaint(error: Any, document: Document) -> Complaint:
+    path, kind, context = _path(error, document), error["type"], error.get("ctx", {})
+    seen = show(document.at(path), path)
+    if kind == "extra_forbidden":
+        return _unknown(path)
+    if kind == "missing":
+        return Complaint(path, "required, but missing", _description(path))
+    if kind == "value_error":
+        return _refused(path, seen, context["error"], error["loc"][-1] == "[key]")
+    if kind == "literal_error":
+        return _not_a_choice(path, seen, document.at(path), context["expected"])
+    return Complaint(path, seen, _expected(kind, context, path) or error["msg"])
+
+
+def _path(error: Any, document: Document) -> Path:
+    """The part of pydantic's location that the user wrote (it also names branches of unions)."""
+    path: Path = ()
+    last = len(error["loc"]) - 1
+    for index, step in enumerate(error["loc"]):
+        absent = index == last and error["type"] == "missing"
+        if absent or document.at((*path, step)) is not None:
+            path = (*path, step)
+    return path
+
+
+def part_at(path: Path) -> type[Part] | None:
+    """The model that a path of the spec leads to."""
+    part: type[Part] | None = Spec
+    for step in path:
+        if isinstance(step, str):
+            field = keys_of(part).get(step) if part else None
+            part = next(parts_in(field.annotation), None) if field else None
+    return part
+
+
+def _unknown(path: Path) -> Complaint:
+    part, word = part_at(path[:-1]), str(path[-1])
+    keys = list(keys_of(part)) if part else []
+    return Complaint(path, "unknown key", ", ".join(keys), closest(word, keys), on_key=True)
+
+
+def _description(path: Path) -> str:
+    part = part_at(path[:-1])
+    field = keys_of(part).get(str(path[-1])) if part else None
+    return (field.description or "").removesuffix(".") if field else ""
+
+
+def _refused(path: Path, seen: str, error: ValueError, on_key: bool) -> Complaint:
+    if not isinstance(error, Wrong):
+        return Complaint(path, seen, str(error))
+    path = (*path, error.key) if error.key else path
+    meant = closest(path[-1], error.options) if path else ""
+    return Complaint(path, error.seen or seen, error.allowed, meant, on_key=on_key)
+
+
+def _not_a_choice(path: Path, seen: str, node: Node | None, expected: str) -> Complaint:
+    options = re.findall(r"'([^']*)'", expected)
+    part = part_at(path)
+    longer = f", or a mapping with one of {', '.join(keys_of(part))}" if part else ""
+    word = node.content if node and isinstance(node.content, str) else ""
+    return Complaint(path, seen, ", ".join(options) + longer, closest(word, options))
+
+
+def _expected(kind: str, context: dict[str, Any], path: Path) -> str:
+    part = part_at(path)
+    bound = next((_spell(value) for name, value in context.items() if name in ("ge", "le")), "")
+    return {
+        "model_type": f"a mapping with {', '.join(keys_of(part))}" if part else "a mapping",
+        "model_attributes_type": f"a mapping with {', '.join(keys_of(part))}" if part else "a mapping",
+        "mapping_type": "a mapping",
+        "dict_type": "a mapping",
+        "tuple_type": "a list",
+        "string_type": "text (numbers and words like true in quotes)",
+        "string_pattern_mismatch": _description(path) + f" ({context.get('pattern')})",
+        "string_too_short": "a text that is not empty",
+        "string_too_long": f"at most {context.get('max_length')} characters",
+        "too_short": f"at least {context.get('min_length')}",
+        "greater_than_equal": f"at least {bound}",
+        "less_than_equal": f"at most {bound}",
+    }.get(kind, "")
+
+
+def _spell(value: object) -> str:
+    return spell_duration(value) if isinstance(value, timedelta) else str(value)
+
+
+def show(node: Node | None, path: Path) -> str:
+    """A value as a finding may show it: short, printable, and never a secret."""
+    if node is None or node.content is None:
+        return "nothing"
+    if isinstance(node.content, tuple):
+        return "a list"
+    if not isinstance(node.content, str | int | float):
+        return "a mapping"
+    if path in SECRETS:
+        return "a value that is not shown here"
+    text = str(node.content).lower() if isinstance(node.content, bool) else str(node.content)
+    if "-----BEGIN" in text:
+        return "a PEM text"
+    return f"'{_printable(re.sub(r'[^ /,]+@', '…@', text))}'"
+
+
+def _printable(text: str) -> str:
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return shown if len(shown) <= 80 else shown[:79] + "…"
