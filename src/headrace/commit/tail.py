@@ -244,16 +244,15 @@ class Tail:
     def _still_there(self, wish: _Wish | None) -> TableState:
         """The state, once it is sure that the log still is the one we know up to our version."""
         known = self.known()
-        if self.store.tag(version_path(known.version)) == self._tag:
+        if self._tag is not None and self.store.tag(version_path(known.version)) == self._tag:
             return known
-        self._reload()
-        if self._state is None:
-            self._state = known
+        found = self._load(known.marks)
+        if found is None:
             raise TableGone(f"{self.store.uri}: the table is gone; it was at version {known.version}.")
-        found, self._state = self._state, known
         self._compare(known, found)
         self._check(found, wish)
         self._state = found
+        self._remember()
         return found
 
     def _compare(self, known: TableState, found: TableState) -> None:
@@ -267,9 +266,11 @@ class Tail:
                 seen = found.marks.get(name, "none")
                 raise MarksDisagree(f"{self.store.uri}: mark {name} was {mark} and is {seen}: a version was lost.")
 
+    def _load(self, names: Iterable[str] = ()) -> TableState | None:
+        return log.load(self.store, sorted({*self._names, *names}))
+
     def _reload(self) -> None:
-        names = {*self._names, *(self._state.marks if self._state else ())}
-        self._state = log.load(self.store, sorted(names))
+        self._state = self._load()
         self._remember()
 
     def _remember(self) -> None:

@@ -1,0 +1,69 @@
+"""Log checkpoints come by themselves and never stand in a batch's way."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from headrace.commit.adopt import LogTable
+from headrace.commit.checkpoints import Checkpoints
+from headrace.commit.marks import mark_names
+from headrace.commit.tail import Tail
+from headrace.storage import Store
+from headrace.tables.log import LOG
+from services.staging import ids, intent, opened, staged, table_intent
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "orders"))
+
+
+def filled(store: Store, checkpoints: Checkpoints, batches: int, **properties: str) -> None:
+    table = LogTable(Tail.open(store, mark_names("shop")), checkpoints)
+    name = str(uuid.uuid4())
+    for batch in range(1, batches + 1):
+        part = table_intent(store, [staged(store, [batch])], name, create=batch == 1, properties=properties)
+        table.commit(part, intent(batch))
+
+
+def checkpoints_of(store: Store) -> list[str]:
+    return [item.path for item in store.list(LOG) if item.path.endswith(".checkpoint.parquet")]
+
+
+def test_every_interval_a_checkpoint_appears_in_the_background(store: Store) -> None:
+    checkpoints = Checkpoints()
+    filled(store, checkpoints, 12, **{"delta.checkpointInterval": "5"})
+    assert checkpoints.wait(30)
+    assert checkpoints_of(store)
+    assert store.exists(f"{LOG}/_last_checkpoint")
+    assert ids(store) == list(range(1, 13))
+    assert opened(store).transaction_version("headrace:shop") == 12
+
+
+def test_few_commits_need_none(store: Store) -> None:
+    checkpoints = Checkpoints()
+    filled(store, checkpoints, 12)
+    assert checkpoints.wait(30)
+    assert checkpoints_of(store) == []
+
+
+def test_a_checkpoint_that_fails_fails_nothing_else(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    class Nowhere(Store):
+        @property
+        def delta_uri(self) -> str:
+            return f"{super().delta_uri}-nowhere" if not opening else super().delta_uri
+
+    opening = True
+    nowhere, checkpoints = Nowhere(store.uri), Checkpoints()
+    table = LogTable(Tail.open(nowhere, mark_names("shop")), checkpoints)
+    opening = False
+    for batch in range(1, 8):
+        properties = {"delta.checkpointInterval": "2"}
+        part = table_intent(store, [staged(store, [batch])], "a-table", create=batch == 1, properties=properties)
+        table.commit(part, intent(batch))
+    assert checkpoints.wait(30)
+    assert "no log checkpoint" in caplog.text
+    assert ids(store) == list(range(1, 8))
