@@ -82,7 +82,7 @@ def _start(folder: Path, port: int) -> Child:
     conf = folder / "s3proxy.conf"
     conf.write_text(_CONF.format(port=port, key="test", secret="testtest123", data=folder / "data"))
     (jar,) = jars.ensure("s3proxy")
-    command = [find_java().command, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command = [*find_java().command, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command += ["-DLOG_LEVEL=warn", "-jar", str(jar), "--properties", str(conf)]
     return spawn(command, log=folder / "s3proxy.log", env={**os.environ, "TZ": "UTC"})
 

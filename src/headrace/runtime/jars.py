@@ -105,7 +105,7 @@ def resolve(coordinates: list[str], scratch: Path, progress: Progress) -> dict[s
     settings.write_text(_settings())
     wanted.write_text(_wanted(coordinates))
     java = find_java(progress=progress)
-    command = [java.command, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_proxy(), "-jar", str(_ivy())]
+    command = [*java.command, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_proxy(), "-jar", str(_ivy())]
     command += ["-settings", str(settings), "-ivy", str(wanted), "-cache", str(scratch / "ivy")]
     command += ["-retrieve", f"{out}/[organisation]/[artifact]-[revision](-[classifier]).[ext]"]
     said = _run(command, progress)
@@ -133,9 +133,14 @@ def _unfetched(absent: list[str], said: list[str]) -> SetupError:
     blamed = [at for at in absent if "#{1};{2}: ".format(*at.split(":")) in text] or absent
     trouble = re.search(r"Server access error[^\n]*|[^\n]*(?:UnknownHost|Connect|SSL|Socket)\w*Exception[^\n]*", text)
     return SetupError(
-        f"Cannot fetch {', '.join(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
+        f"Cannot fetch {_few(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
         next=f"Set HEADRACE_MAVEN to a Maven repository that has it, or put the file into {folder('jars')}.",
     )
+
+
+def _few(names: list[str], shown: int = 3) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
 
 
 def _settings() -> str:

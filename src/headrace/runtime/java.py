@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from headrace.errors import SetupError
+from headrace.runtime import trust
 from headrace.runtime.cache import folder, locked
 
 OLDEST = 17
@@ -33,11 +34,12 @@ class Java:
 
     home: Path
     version: int
+    options: tuple[str, ...] = ()
 
     @property
-    def command(self) -> str:
-        """The program itself."""
-        return str(self.home / "bin" / "java")
+    def command(self) -> list[str]:
+        """The program itself, with the options that it always needs here."""
+        return [str(self.home / "bin" / "java"), *self.options]
 
 
 def find_java(*, progress: Callable[[str], None] | None = None) -> Java:
@@ -119,7 +121,7 @@ def _from_wheel(progress: Callable[[str], None] | None) -> Java:
     java = _look(home)
     if java is None:
         raise SetupError(f"The Java of {name} does not start.", next=f"Install Java {OLDEST} or newer and try again.")
-    return java
+    return replace(java, options=trust.options())
 
 
 def _install_wheel(pin: str, target: Path, progress: Callable[[str], None]) -> None:

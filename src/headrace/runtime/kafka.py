@@ -97,7 +97,7 @@ class Broker:
     ) -> Self:
         """Start a broker with its data below `folder`, on free loopback ports, and wait until it answers."""
         class_path = ":".join(map(str, jars.ensure("kafka", progress=progress)))
-        java = [find_java(progress=progress).command, *_JVM, "-cp", class_path]
+        java = [*find_java(progress=progress).command, *_JVM, "-cp", class_path]
         folder.mkdir(parents=True, exist_ok=True)
         ports = dict(zip(dict.fromkeys(("plain", *listeners, "controller")), free_ports(), strict=False))
         properties = folder / "server.properties"

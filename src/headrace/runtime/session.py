@@ -67,6 +67,7 @@ _SETTINGS = {
     "spark.redaction.regex": r"(?i)secret|passw|token|credential|jaas|(access|private)[._-]?key|keystore|\.key$",
     "spark.sql.redaction.string.regex": r"(?i)(?:password|secret)\s*=\s*\S+",
     "spark.hadoop.fs.permissions.umask-mode": "027",
+    "spark.hadoop.fs.s3a.input.stream.type": "classic",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
@@ -198,7 +199,7 @@ def _start_jvm(class_path: Sequence[Path], memory: str, scratch: Path, logs: Pat
     log4j.write_text(_LOG4J.format(file=log, level=os.environ.get("HEADRACE_LOG_LEVEL", "warn")))
     home = _spark_home()
     path = os.pathsep.join([*map(str, class_path), str(home / "jars" / "slf4j-api-2.0.17.jar"), f"{home / 'jars'}/*"])
-    command = [find_java().command, f"-Xmx{memory}", *_JVM, f"-Djava.io.tmpdir={scratch}"]
+    command = [*find_java().command, f"-Xmx{memory}", *_JVM, f"-Djava.io.tmpdir={scratch}"]
     command += [f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-cp", path]
     command += ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
     return spawn(command, log=log, env=_environment(home, scratch))

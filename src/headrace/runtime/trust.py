@@ -1,0 +1,48 @@
+"""A JRE from a wheel brings its own authorities; have it trust what this machine trusts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import struct
+from pathlib import Path
+
+from headrace.runtime.cache import folder
+
+
+def options() -> tuple[str, ...]:
+    """Java options that name a store of this machine's authorities; none where Python knows of none."""
+    authorities = ssl.create_default_context().get_ca_certs(binary_form=True)
+    if not authorities:
+        return ()
+    store = key_store(authorities)
+    path = folder("jdk") / f"authorities-{hashlib.sha256(store).hexdigest()[:16]}.jks"
+    if not path.is_file():
+        _write(path, store)
+    return (f"-Djavax.net.ssl.trustStore={path}", "-Djavax.net.ssl.trustStoreType=JKS")
+
+
+def key_store(authorities: list[bytes]) -> bytes:
+    """Certificates in Java's own key store format (JKS, version 2), sealed with the customary password."""
+    entries = b"".join(_entry(f"authority{n}", der) for n, der in enumerate(authorities))
+    body = struct.pack("!III", 0xFEEDFEED, 2, len(authorities)) + entries
+    seal = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body, usedforsecurity=False)
+    return body + seal.digest()
+
+
+def _entry(alias: str, der: bytes) -> bytes:
+    """A trusted certificate: tag 2, alias, time of entry (none, so that equal stores are equal), kind, bytes."""
+    return (
+        struct.pack("!I", 2) + _text(alias) + struct.pack("!q", 0) + _text("X.509") + struct.pack("!I", len(der)) + der
+    )
+
+
+def _text(value: str) -> bytes:
+    return struct.pack("!H", len(value)) + value.encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    scratch = path.with_suffix(f".{os.getpid()}")
+    scratch.write_bytes(content)
+    scratch.replace(path)
