@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from headrace.batch import Counts, Intent, Range, Receipt
+from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
 from headrace.errors import Fenced, MarksDisagree, StorageUnreachable
 from headrace.ledger import KnownTable, Ledger, NewerFormat, is_decision
 from headrace.storage import NotThere, Store
@@ -35,6 +35,10 @@ def intent(batch, *ranges, **more):
         "headrace": "0.1.0",
     }
     return Intent(**{**defaults, **more})
+
+
+def written(path, rows, **more):
+    return TableIntent(path, "id", False, "{}", (), {}, (StagedFile(path, "f", (), 1, rows, "{}"),), **more)
 
 
 def run(ledger, *ranges, **more):
@@ -105,7 +109,8 @@ def test_an_open_batch_comes_back_as_it_was_begun(store):
 def test_a_booking_tells_the_whole_account(store):
     ledger = reopened(store)
     counts = Counts(10, 6, 2, 1, 1, 99, {"type": 1, "missing": 1}, {"lake/a: x": 3})
-    begun = intent(1, ("orders", 0, 0, 12, "id-1"), counts=counts, runs=2)
+    tables = (written("lake/a", 6), written("lake/_dead", 2, letters=True))
+    begun = intent(1, ("orders", 0, 0, 12, "id-1"), counts=counts, runs=2, tables=tables)
     receipts = [Receipt("lake/a", 4, 6, 1, 700), Receipt("lake/_dead", 1, 2, 1, 90, skipped=True)]
     ledger.begin(begun)
     ledger.book(begun, receipts, THEN, "by hand")
@@ -228,7 +233,8 @@ def test_a_decision_moves_the_position_and_is_a_row(store):
     ledger.known.remember(topics={"orders": "id-1"})
     run(ledger, ("orders", 0, 0, 10), ("orders", 1, 0, 10))
     ledger.decide("offsets 10 to 19 are gone: accepted", {("orders", 0): 20})
-    ledger.decide("the topic was made anew: accepted", {("orders", 1): 0})
+    ledger.decide("the topic was made anew: accepted", {}, [Range("orders", 1, 0, 0, "id-2")])
+    assert reopened(store).known.topics == {"orders": "id-2"}
     assert reopened(store).position() == {("orders", 0): 20, ("orders", 1): 0}
     gap, anew = reopened(store).rows(2)
     assert gap["note"] == "offsets 10 to 19 are gone: accepted"
@@ -303,8 +309,13 @@ def test_a_table_ahead_of_the_ledger_is_told(store):
     ledger.check_mark("lake/a", 1)
     with pytest.raises(MarksDisagree, match="holds batch 2"):
         ledger.check_mark("lake/a", 2)
+    late = reopened(store)
     ledger.begin(intent(2, ("orders", 0, 1, 2)))
     ledger.check_mark("lake/a", 2)
+    ledger.book(intent(2, ("orders", 0, 1, 2)), (), THEN)
+    run(ledger, ("orders", 0, 2, 3))
+    with pytest.raises(Fenced, match="another driver"):
+        late.check_mark("lake/a", 3)
     with pytest.raises(MarksDisagree, match="no mark"):
         ledger.check_mark("lake/a", None)
 

@@ -94,10 +94,14 @@ class Ledger:
             raise self._fenced(f"batch {intent.batch} is booked already")
 
     def book(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str = "") -> None:
-        """Say that the batch is done: one row and the marks of every partition, in one commit, once."""
+        """Say that the batch is done: one row and the marks of every partition, in one commit, once.
+
+        The ids of its topics are remembered first: after a crash in between, the open batch is booked before all else.
+        """
         self._expect_next(intent.batch)
         marks = {**self._marks, **intent.marks()}
         note = note or (intent.spec if is_decision(intent) else "")
+        self.known.remember(topics={item.topic: item.topic_id for item in intent.ranges if item.topic_id})
         staged = account.stage(self._table, account.row(intent, receipts, finished, note))
         self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch})
         self._marks = marks
@@ -120,11 +124,15 @@ class Ledger:
         """MarksDisagree when a table cannot be where its mark says it is, given what is booked and begun."""
         if mark is None and path in self.known.tables:
             raise MarksDisagree(f"{path} was written by '{self._pipeline}' before, but has no mark of it any more.")
-        if mark is not None and mark > self.batch and (mark > self.batch + 1 or self.open_batch() is None):
-            raise MarksDisagree(
-                f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
-                next="Was the state folder lost or set back? Restore it before going on.",
-            )
+        if mark is None or mark <= self.batch or (mark == self.batch + 1 and self.open_batch() is not None):
+            return
+        self._tail.follow()
+        if self._booked() > self.batch:
+            raise self._fenced(f"{path} holds batch {mark} of another driver")
+        raise MarksDisagree(
+            f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
+            next="Was the state folder lost or set back? Restore it before going on.",
+        )
 
     def rows(self, last: int) -> list[dict[str, Any]]:
         """The newest rows, oldest first."""

@@ -1,0 +1,210 @@
+"""The world of the model: a store in memory that can fail at each call, a broker, and actors that move when told."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from headrace.errors import StorageUnreachable
+from headrace.faults import Abandoned
+from headrace.storage import AlreadyThere, Changed, Meta, NotThere, Profile, Store
+from headrace.tables import log
+
+STEPS_AT_MOST = 5000
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Actor:
+    """One instance of the pipeline in a thread of its own; it rests before each call to the store."""
+
+    def __init__(self, world: World, life: Callable[[], None]) -> None:
+        self._may, self._rests = threading.Semaphore(0), threading.Semaphore(0)
+        self._life, self._fate = life, "go"
+        self.ended: BaseException | str = ""
+        thread = threading.Thread(target=self._run, daemon=True)
+        world.actors[thread] = self
+        thread.start()
+
+    def _run(self) -> None:
+        self._may.acquire()
+        try:
+            self._life()
+            self.ended = "done"
+        except BaseException as error:
+            self.ended = error
+        finally:
+            self._rests.release()
+
+    def step(self, fate: str = "go") -> None:
+        """Let it go on to its next call; this is how the call it rests before ends."""
+        if not self.ended:
+            self._fate = fate
+            self._may.release()
+            self._rests.acquire()
+
+    def finish(self) -> None:
+        """Let it go on to its end."""
+        for _ in range(STEPS_AT_MOST):
+            if self.ended:
+                return
+            self.step()
+        raise Violation("an instance does not come to an end")
+
+    def rest(self) -> str:
+        """Called by its own thread: wait to be told how the next call ends."""
+        self._rests.release()
+        self._may.acquire()
+        return self._fate
+
+
+@dataclass
+class Topic:
+    """A topic as the broker holds it: the kind of each record, and the first offset still there."""
+
+    id: str
+    partitions: list[list[str]] = field(default_factory=lambda: [[]])
+    low: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class World:
+    """All that outlives an instance."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, str]] = {}
+        self.actors: dict[threading.Thread, Actor] = {}
+        self.topics = {"x": Topic("x-0"), "y": Topic("y-0")}
+        self.ever: dict[str, Topic] = {topic.id: topic for topic in self.topics.values()}
+        self.spec = 0
+        self.count = 0
+        self.on_commit: Callable[[str, bytes], None] = lambda path, data: None
+
+    def number(self) -> int:
+        """A new number each time."""
+        self.count += 1
+        return self.count
+
+    def store(self, root: str) -> ModelStore:
+        """A store that rests before each call when an actor makes it."""
+        return ModelStore(self, root)
+
+    def replace_topic(self, name: str) -> None:
+        """Delete a topic and make it again, with more records than before."""
+        old = self.topics[name]
+        topic = Topic(f"{name}-{self.number()}", [["a"] * (len(part) + 1) for part in old.partitions])
+        self.topics[name] = self.ever[topic.id] = topic
+
+
+class ModelStore(Store):
+    """The verbs of a store over the world's objects."""
+
+    def __init__(self, world: World, root: str) -> None:
+        self.profile, self.bucket, self.root = Profile(), "model", root
+        self.world = world
+        self._backend = Gate(world, root)
+
+    def child(self, path: str) -> ModelStore:
+        """The store of a folder below."""
+        return ModelStore(self.world, f"{self.root}/{path}")
+
+    def raw(self, path: str) -> bytes | None:
+        """The content, without resting."""
+        found = self.world.objects.get(f"{self.root}/{path}")
+        return found[0] if found else None
+
+
+class Gate:
+    """Where the fate of each call is met: go, die before or after it, or lose it or its reply."""
+
+    def __init__(self, world: World, root: str) -> None:
+        self._world, self._root = world, root
+
+    def _meet(self, call: Callable[[], str], read: bool = False) -> str:
+        actor = self._world.actors.get(threading.current_thread())
+        fate = actor.rest() if actor else "go"
+        if fate == "die":
+            raise Abandoned
+        if fate == "fail" or (fate == "lose" and read):
+            raise StorageUnreachable("nothing was done")
+        answer = call()
+        if fate == "die-after":
+            raise Abandoned
+        if fate == "lose":
+            raise StorageUnreachable("the reply was lost")
+        return answer
+
+    def _write(self, path: str, data: bytes) -> str:
+        tag = str(self._world.number())
+        self._world.objects[f"{self._root}/{path}"] = (data, tag)
+        return tag
+
+    def _found(self, path: str) -> tuple[bytes, str]:
+        try:
+            return self._world.objects[f"{self._root}/{path}"]
+        except KeyError:
+            raise NotThere(path) from None
+
+    def put(self, path: str, data: bytes) -> str:
+        return self._meet(lambda: self._write(path, data))
+
+    def put_new(self, path: str, data: bytes) -> str:
+        def call() -> str:
+            if f"{self._root}/{path}" in self._world.objects:
+                raise AlreadyThere(path)
+            if path.startswith(log.LOG):
+                self._world.on_commit(self._root, data)
+            return self._write(path, data)
+
+        return self._meet(call)
+
+    def replace(self, path: str, data: bytes, tag: str) -> str:
+        def call() -> str:
+            if self._found(path)[1] != tag:
+                raise Changed(path)
+            return self._write(path, data)
+
+        return self._meet(call)
+
+    def get(self, path: str) -> tuple[bytes, str]:
+        self._meet(str, read=True)
+        return self._found(path)
+
+    def tag(self, path: str) -> str | None:
+        self._meet(str, read=True)
+        found = self._world.objects.get(f"{self._root}/{path}")
+        return found[1] if found else None
+
+    def list(self, prefix: str, after: str | None) -> Iterator[Meta]:
+        self._meet(str, read=True)
+        below = f"{self._root}/{prefix}/" if prefix else f"{self._root}/"
+        for path in sorted(path for path in self._world.objects if path.startswith(below)):
+            data, tag = self._world.objects[path]
+            yield Meta(path.removeprefix(f"{self._root}/"), len(data), 0.0, tag)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._meet(lambda: str([self._world.objects.pop(f"{self._root}/{path}", None) for path in paths]))
+
+
+def commits(store: ModelStore) -> Iterator[tuple[log.Commit, bytes]]:
+    """Every version of a table's log, without resting."""
+    version = 0
+    while (data := store.raw(log.version_path(version))) is not None:
+        yield log.parse_commit(version, data), data
+        version += 1
+
+
+def load(store: ModelStore, marks: Sequence[str] = ()) -> log.TableState | None:
+    """What delta-rs answers elsewhere: the newest state, here by replaying the whole log."""
+    store.exists(log.version_path(0))  # one call, at which an actor rests
+    state: log.TableState | None = None
+    for commit, _ in commits(store):
+        if state is None:
+            assert commit.metadata is not None
+            assert commit.protocol is not None
+            state = log.TableState(0, commit.metadata, commit.protocol, commit.marks)
+        state = log.apply(state, commit)
+    return state
