@@ -208,7 +208,7 @@ def _secret(secret: Secret, path: Path) -> Iterator[Complaint]:
     try:
         secret.reveal()
     except BadReference as trouble:
-        yield Complaint(path, trouble.seen.removesuffix("."), trouble.next.removesuffix("."), severity="warning")
+        yield Complaint(path, trouble.seen.removesuffix("."), severity="warning")
         return
     if secret.is_open():
         yield Complaint(path, "a file that everybody on this machine may read", "mode 0600", severity="warning")

@@ -42,7 +42,7 @@ def _s3(text: str) -> str:
     return f"s3://{bucket}/{'/'.join(parts)}"
 
 
-def endpoint(text: str) -> str:
+def server(text: str) -> str:
     """The address of a store's server: scheme, host, port, and nothing that hides a secret or a turn."""
     try:
         parts = urlsplit(text)

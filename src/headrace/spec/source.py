@@ -32,7 +32,7 @@ def _topic(name: str) -> str:
     return name
 
 
-def _offsets(value: Any) -> Any:
+def first_offsets(value: Any) -> Any:
     """Partition numbers and first offsets, flat or by topic, but not both ways at once."""
     inner = list(value.values()) if isinstance(value, Mapping) else []
     nested = bool(inner) and all(isinstance(item, Mapping) and item for item in inner)
@@ -47,7 +47,7 @@ def _is_offset(value: Any) -> bool:
 
 
 _PARTITION = re.compile(r"[0-9]{1,9}")
-Offsets = Annotated[Mapping[str, int | Mapping[str, int]], BeforeValidator(_offsets)]
+Offsets = Annotated[Mapping[str, int | Mapping[str, int]], BeforeValidator(first_offsets)]
 
 
 class StartAt(Part):

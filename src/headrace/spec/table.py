@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
-from headrace.spec.places import Place, endpoint
+from headrace.spec.places import Place, server
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Flag, PlainText, Regex, Size
 
@@ -166,7 +166,7 @@ class TableSpec(TableOptions):
 
 
 class TableMatch(TableOptions):
-    """Other options for the tables of some routes; a key given here stands instead of the table's."""
+    """Other options for the tables of some routes: any key of `table` but `path`, which then stands instead of it."""
 
     match: Regex = Field(description="A regular expression found in the route; the first match of the list counts.")
 
@@ -192,7 +192,7 @@ def _option(name: str) -> str:
 class S3(Part):
     """An S3 store; what is not said comes from the environment (`AWS_…`, instance profile)."""
 
-    endpoint: Annotated[str, AfterValidator(endpoint)] | None = Field(
+    endpoint: Annotated[str, AfterValidator(server)] | None = Field(
         default=None, description="The store's address, `https://host:port`; Amazon's without it."
     )
     region: str | None = Field(default=None, min_length=1, description="The region's name.")

@@ -1,0 +1,86 @@
+"""`headrace check`: all that is wrong with a spec, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from headrace.spec import Finding, Spec, examine
+
+Online: TypeAlias = Callable[[Spec], list[Finding]]
+Say: TypeAlias = Callable[[Finding], None]
+
+OK, WRONG_ONLINE, WRONG = 0, 1, 2
+
+
+def command(online: Online | None = None) -> Callable[..., None]:
+    """The command, with the way it asks broker and storage."""
+
+    def check(
+        specs: Annotated[list[Path], typer.Argument(help="Spec files.", show_default=False)],
+        ask: Annotated[bool, typer.Option("--online", help="Also ask the broker and the storage.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    ) -> None:
+        """Check spec files: exit 0 when they are right, 2 when not, 1 when --online finds something wrong."""
+        raise typer.Exit(run(specs, online if ask else None, as_json=as_json))
+
+    return check
+
+
+def run(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
+    """Check files, say what is found, and answer with the exit code."""
+    examined = [examine(file) for file in files]
+    specs = [spec for found, _ in examined for spec in found]
+    offline = [finding for _, findings in examined for finding in findings] + _twice(files, examined)
+    wrong = _errors(offline)
+    asked = [finding for spec in specs for finding in online(spec)] if online and not wrong else []
+    say = _say_json if as_json else _say
+    for finding in [*offline, *asked]:
+        say(finding)
+    _sum_up(specs, [*offline, *asked], as_json=as_json)
+    return WRONG if wrong else WRONG_ONLINE if _errors(asked) else OK
+
+
+def _twice(files: Sequence[Path], examined: Sequence[tuple[list[Spec], list[Finding]]]) -> list[Finding]:
+    """Pipelines of one name in several files."""
+    first: dict[str, Path] = {}
+    findings = []
+    for file, (specs, _) in zip(files, examined, strict=True):
+        for spec in specs:
+            other = first.setdefault(spec.pipeline, file)
+            if other != file:
+                seen = f"'{spec.pipeline}' is in {other}, too"
+                findings.append(Finding(str(file), 1, 1, "pipeline", seen, "a name of its own for each"))
+    return findings
+
+
+def _errors(findings: Sequence[Finding]) -> int:
+    return sum(finding.severity == "error" for finding in findings)
+
+
+def _say(finding: Finding) -> None:
+    typer.echo(f"{finding.severity}: {finding}")
+
+
+def _say_json(finding: Finding) -> None:
+    typer.echo(json.dumps({"event": "finding", **asdict(finding)}, ensure_ascii=False))
+
+
+def _sum_up(specs: Sequence[Spec], findings: Sequence[Finding], *, as_json: bool) -> None:
+    names, errors = [spec.pipeline for spec in specs], _errors(findings)
+    warnings = len(findings) - errors
+    if as_json:
+        counts = {"event": "summary", "pipelines": names, "errors": errors, "warnings": warnings}
+        typer.echo(json.dumps(counts, ensure_ascii=False))
+    elif errors or warnings:
+        typer.echo(f"{errors} wrong, {warnings} doubtful")
+    else:
+        typer.echo(f"{', '.join(names)}: all right")
+
+
+check = command()

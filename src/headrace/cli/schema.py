@@ -1,0 +1,12 @@
+"""`headrace schema`: the spec's JSON Schema, for editors."""
+
+from __future__ import annotations
+
+import typer
+
+from headrace.spec.schema import json_schema_text
+
+
+def schema() -> None:
+    """Print the JSON Schema of a spec; point your editor's YAML support at it."""
+    typer.echo(json_schema_text(), nl=False)
