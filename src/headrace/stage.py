@@ -95,7 +95,7 @@ class _Gathered:
 
     @property
     def group_bytes(self) -> int:
-        """Arrow memory of a row group: it adds a quarter of the target to a file at most, so none outgrows it by much."""
+        """Arrow memory of a row group: one adds at most a quarter of the target to a file, so none outgrows it far."""
         return min(self.most_bytes, max(1, int(self.layout.target_file_bytes / 4 / self.ratio)))
 
     def add(self, rows: pa.Table, size: int) -> None:
