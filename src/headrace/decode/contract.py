@@ -1,0 +1,77 @@
+"""What every format promises: bytes in, typed rows and rejects out, nothing raised but a Stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from headrace.decode.structure import Structure
+from headrace.reasons import Reason
+
+NewField = Literal["ignore", "evolve", "reject", "stop"]
+Tombstone = Literal["dead_letter", "skip", "row"]
+
+DETAIL = 512  # characters a detail may have
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large, deep and wide one value may be."""
+
+    record_bytes: int = 16 * 1024 * 1024
+    depth: int = 64
+    keys: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rejects:
+    """Values that could not become rows: position, reason and detail, as columns of equal length."""
+
+    index: list[int] = field(default_factory=list)
+    reason: list[Reason] = field(default_factory=list)
+    detail: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def add(self, index: int, reason: Reason, detail: str) -> None:
+        """One more; the detail is cut to its limit."""
+        self.index.append(index)
+        self.reason.append(reason)
+        self.detail.append(detail[:DETAIL])
+
+    def add_all(self, index: Iterable[int], reason: Reason, detail: str) -> None:
+        """Many positions with one reason and one detail."""
+        for position in index:
+            self.add(int(position), reason, detail)
+
+    def in_order(self) -> Rejects:
+        """The same, ascending by position."""
+        order = sorted(range(len(self)), key=self.index.__getitem__)
+        return Rejects(*([column[at] for at in order] for column in (self.index, self.reason, self.detail)))  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One column of values, decoded: each input position is in `index` or in `rejects`, never in both."""
+
+    rows: pa.Table  # exactly the payload schema, only good values
+    index: pa.Int64Array  # position in the input of each row, ascending
+    rejects: Rejects
+    unknown: Structure | None = None  # what `evolve` would add, over otherwise good values
+    ignored: dict[str, int] = field(default_factory=dict)  # dotted names of ignored new fields, with counts
+
+
+class Decoder(Protocol):
+    """A format bound to a payload schema."""
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        ...
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        ...

@@ -1,0 +1,243 @@
+"""JSON, faithfully: the fast way proves most values good by the column, the exact way explains the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import duck
+from headrace.decode.contract import Decoded, Limits, NewField, Rejects
+from headrace.decode.exact import Exact, Parser, Real, Row
+from headrace.decode.layout import Layout, Node, layout_of, walk
+from headrace.decode.leaves import Unfit, seen
+from headrace.decode.proof import Proof, Prover
+from headrace.decode.question import pointer
+from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.structure import Structure, evolve, infer, struct
+from headrace.decode.surplus import Surveyor
+from headrace.errors import UsageError
+from headrace.reasons import Reason
+
+_BOM = b"\xef\xbb\xbf"
+_NAMES = 200  # ignored fields that are counted by name; the others together
+_OTHERS = "…"
+
+
+class JsonDecoder:
+    """JSON values into the rows of one payload schema."""
+
+    def __init__(self, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
+        self._payload = payload
+        self._layout = layout_of(payload)
+        self._new_field = new_field
+        self._limits = limits
+        self._exact = Exact(self._layout, new_field, limits)
+        self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
+        self._surveyor = Surveyor(self._layout, self._exact.refuse_name)
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        texts, at, rejects = triage(values, self._limits)
+        proof = self._proof(texts)
+        good = np.zeros(len(texts), bool)
+        strange = np.zeros(len(texts), bool)
+        names: Counter[str] = Counter()
+        if proof is not None:
+            good[proof.index[proof.proven]] = True
+            if proof.surplus.any():
+                names = self._survey(texts, proof, good, strange)
+        fast = self._fast_rows(proof, good)
+        rest = np.flatnonzero(~good)
+        rows, kept = self._explain(texts, at, rest, rejects)
+        for row, position in zip(rows, kept, strict=True):
+            names.update(row.strangers)
+            strange[position] = bool(row.strangers)
+        table, index = _joined(self._layout.schema, fast, np.flatnonzero(good), rows, np.array(kept, np.int64))
+        unknown = self._unknown(texts.filter(pa.array(strange))) if self._new_field == "evolve" else None
+        ignored = _bounded(names) if self._new_field == "ignore" else {}
+        return Decoded(table, pa.array(at[index]), rejects.in_order(), unknown, ignored)
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        parts = _parts(path)
+        texts, at, rejects = triage(values, self._limits)
+        found: list[Any] = [None] * len(values)
+        quick = _peek_quickly(texts, pointer(parts))
+        for position, text in enumerate(quick.to_pylist()):
+            found[at[position]] = text
+        for position in np.flatnonzero(bools(quick.is_null())):
+            try:
+                found[at[position]] = _peek_exactly(self._exact.parser, texts[position].as_py(), parts)
+            except Unfit as unfit:
+                rejects.add(int(at[position]), unfit.reason, unfit.detail)
+        return pa.array(found, pa.string()), rejects.in_order()
+
+    def _proof(self, texts: pa.StringArray) -> Proof | None:
+        if self._prover is None or not len(texts):
+            return None
+        try:
+            return self._prover.prove(texts)
+        except duckdb.Error:
+            return None  # the exact way needs no DuckDB
+
+    def _survey(self, texts: pa.StringArray, proof: Proof, good: Mask, strange: Mask) -> Counter[str]:
+        """Take the rows whose only surplus is new fields that the contract lets be."""
+        if self._prover is None or self._new_field in ("reject", "stop") and False:
+            return Counter()
+        at = np.flatnonzero(proof.surplus)
+        positions = proof.index[at]
+        within = texts.take(pa.array(positions))
+        found = self._surveyor.survey(within, proof.entries[at], proof.colons[at])
+        accepted = found.clean & self._prover.harmless(within)
+        if self._new_field in ("reject", "stop"):
+            accepted &= ~found.strange
+        good[positions[accepted]] = True
+        strange[positions[accepted]] = found.strange[accepted]
+        return found.names
+
+    def _fast_rows(self, proof: Proof | None, good: Mask) -> list[pa.Array]:
+        if proof is None:
+            return [pa.nulls(0, item.type) for item in self._layout.schema]
+        keep = good[proof.index]
+        return proof.columns if keep.all() else [column.filter(pa.array(keep)) for column in proof.columns]
+
+    def _explain(
+        self, texts: pa.StringArray, at: Numbers, rest: Numbers, rejects: Rejects
+    ) -> tuple[list[Row], list[int]]:
+        rows, kept = [], []
+        for position in rest.tolist():
+            try:
+                rows.append(self._exact.read(texts[position].as_buffer().to_pybytes()))
+                kept.append(position)
+            except Unfit as unfit:
+                rejects.add(int(at[position]), unfit.reason, unfit.detail)
+        return rows, kept
+
+    def _unknown(self, texts: pa.StringArray) -> Structure | None:
+        """What the schema lacks, if there is anything it could gain."""
+        if not len(texts):
+            return None
+        found = _beyond(self._layout.root, infer(texts))
+        return None if found is None or evolve(self._payload, found) == self._payload else found
+
+
+def triage(values: pa.BinaryArray, limits: Limits) -> tuple[pa.StringArray, Numbers, Rejects]:
+    """The values that are texts, with their positions; absent, empty, huge and undecodable ones are rejects."""
+    rejects = Rejects()
+    sizes = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
+    rejects.add_all(np.flatnonzero(sizes < 0), Reason.TOMBSTONE, "the value is null")
+    rejects.add_all(np.flatnonzero(sizes == 0), Reason.EMPTY, "the value has no bytes")
+    for position in np.flatnonzero(sizes > limits.record_bytes):
+        detail = f"{sizes[position]} bytes, the limit is {limits.record_bytes}"
+        rejects.add(int(position), Reason.TOO_BIG, detail)
+    fit = (sizes > 0) & (sizes <= limits.record_bytes)
+    at = np.flatnonzero(fit)
+    if len(rejects):
+        values = values.filter(pa.array(fit))
+    return (*_texts(values, at, rejects), rejects)
+
+
+def _texts(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.StringArray, Numbers]:
+    values = _without_bom(values)
+    try:
+        return values.cast(pa.string()), at
+    except pa.ArrowInvalid:
+        valid = np.ones(len(values), bool)
+        for position, raw in enumerate(values):
+            try:
+                Parser.text(raw.as_py())
+            except Unfit as unfit:
+                valid[position] = False
+                rejects.add(int(at[position]), unfit.reason, unfit.detail)
+        return values.filter(pa.array(valid)).cast(pa.string()), at[valid]
+
+
+def _without_bom(values: pa.BinaryArray) -> pa.BinaryArray:
+    marked = pc.starts_with(values, _BOM)
+    if not pc.any(marked).as_py():
+        return values
+    return pc.if_else(marked, pc.binary_slice(values, len(_BOM)), values)
+
+
+def _provable(layout: Layout) -> bool:
+    names = [part for path, _ in walk(layout.root) for part in path]
+    return not layout.overlaps and not any(not name or set('"\\\0') & set(name) for name in names)
+
+
+def _joined(
+    schema: pa.Schema, fast: list[pa.Array], fast_at: Numbers, rows: list[Row], rows_at: Numbers
+) -> tuple[pa.Table, Numbers]:
+    """Rows of both ways in the order of the input."""
+    table = pa.Table.from_arrays(fast, schema=schema)
+    if not rows:
+        return table, fast_at
+    slow = [pa.array([row.values[at] for row in rows], item.type) for at, item in enumerate(schema)]
+    index = np.concatenate([fast_at, rows_at])
+    order = np.argsort(index, kind="stable")
+    both = pa.concat_tables([table, pa.Table.from_arrays(slow, schema=schema)])
+    return both.take(pa.array(order)), index[order]
+
+
+def _bounded(names: Counter[str]) -> dict[str, int]:
+    if len(names) <= _NAMES:
+        return dict(names)
+    kept = dict(names.most_common(_NAMES))
+    return {**kept, _OTHERS: names.total() - sum(kept.values())}
+
+
+def _beyond(node: Node, structure: Structure) -> Structure | None:
+    """The part of a structure that a node does not know."""
+    kind = structure.get("type")
+    if node.kind == "list" and kind == "list":
+        element = _beyond(node.children["*"], structure["element"])
+        return element and {"type": "list", "element": element}
+    if kind != "struct" or node.kind not in ("object", "map"):
+        return None
+    found: dict[str, Structure] = {}
+    for key, item in structure["fields"].items():
+        child = node.children.get("*" if node.kind == "map" else key)
+        if (more := item if child is None else _beyond(child, item)) is not None:
+            found[key] = more
+    return struct(found) if found else None
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    if not path.startswith("/"):
+        return tuple(path.split("."))
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/"))
+
+
+def _peek_quickly(texts: pa.StringArray, where: str) -> pa.StringArray:
+    """The texts and integers at a pointer; NULL where that is not so simple."""
+    place = duck.literal(where)
+    sql = f"""
+        SELECT CASE WHEN json_type(j, {place}) IN ('VARCHAR', 'UBIGINT', 'BIGINT', 'BOOLEAN')
+                    THEN json_extract_string(j, {place}) END AS text
+        FROM (SELECT TRY_CAST(v AS JSON) AS j FROM seen)
+    """  # noqa: S608 - the pointer is quoted
+    return duck.query(sql, seen=pa.table({"v": texts}))["text"].combine_chunks()
+
+
+def _peek_exactly(parser: Parser, text: str, parts: tuple[str, ...]) -> str | None:
+    value: Any = parser.parse(text)
+    for part in parts:
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, dict | list):
+        raise Unfit(Reason.TYPE, f"{'.'.join(parts)}: expected one value, saw {seen(value)}")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None or isinstance(value, str):
+        return value
+    return value.text if isinstance(value, Real) else str(value)
+
+
+def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits) -> JsonDecoder:
+    """The factory of the format table."""
+    if new_field not in ("ignore", "evolve", "reject", "stop"):
+        raise UsageError(f"new_field cannot be '{new_field}' in decode json.")
+    return JsonDecoder(payload, new_field, limits)

@@ -1,0 +1,122 @@
+"""The layout a payload schema asks of a value: its columns, and every key that is known, at any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from headrace.errors import UsageError
+from headrace.tables.schema import JSON_TEXT
+
+UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
+
+Kind = Literal["object", "list", "map", "leaf", "json", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One place in a value: what must stand there, and the known places below it."""
+
+    kind: Kind
+    type: pa.DataType | None = None  # None: a mere way to columns deeper down, or a skipped value
+    nullable: bool = True
+    unit: str = ""
+    default: str | None = None  # JSON text
+    children: dict[str, Node] = field(default_factory=dict)  # an object's by key; list and map: one, under "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column and the way to its value."""
+
+    name: str
+    path: tuple[str, ...]
+    node: Node
+    field: pa.Field
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A payload schema, compiled once for both ways of decoding."""
+
+    schema: pa.Schema  # of the rows: without skipped columns
+    columns: tuple[Column, ...]
+    root: Node
+    overlaps: bool  # two columns read the same place, or one reads what another reads a part of
+
+
+def layout_of(payload: pa.Schema) -> Layout:
+    """Compile a payload schema; UsageError when its names or paths contradict each other."""
+    root = Node("object", nullable=False)
+    columns: list[Column] = []
+    overlaps = False
+    for item in payload:
+        skipped = (item.metadata or {}).get(SKIP) == b"true"
+        node, path = Node("skip") if skipped else _node(item), _path(item)
+        overlaps = _insert(root, path, node) or overlaps
+        if node.kind != "skip":
+            columns.append(Column(item.name, path, node, item))
+    _refuse_twins(root, "")
+    return Layout(pa.schema([column.field for column in columns]), tuple(columns), root, overlaps)
+
+
+def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
+    """Every known place below a node, parents first; `*` stands for a list's elements and a map's values."""
+    for key, child in node.children.items():
+        yield (*path, key), child
+        yield from walk(child, (*path, key))
+
+
+def _path(item: pa.Field) -> tuple[str, ...]:
+    metadata = item.metadata or {}
+    return tuple(metadata[PATH].decode().split(".")) if PATH in metadata else (item.name,)
+
+
+def _node(item: pa.Field) -> Node:
+    metadata = item.metadata or {}
+    unit = metadata.get(UNIT, b"").decode()
+    default = metadata[DEFAULT].decode() if DEFAULT in metadata else None
+    if metadata.get(JSON_TEXT) == b"true":
+        return Node("json", item.type, item.nullable, default=default)
+    kind, children = _below(item.type, unit)
+    return Node(kind, item.type, item.nullable, unit, default, children)
+
+
+def _below(kind: pa.DataType, unit: str) -> tuple[Kind, dict[str, Node]]:
+    if pa.types.is_struct(kind):
+        return "object", {item.name: _node(item) for item in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "list", {"*": _element(kind.value_field, unit)}
+    if pa.types.is_map(kind):
+        return "map", {"*": _element(kind.item_field, unit)}
+    return "leaf", {}
+
+
+def _element(item: pa.Field, unit: str) -> Node:
+    # Delta keeps no metadata on an array's elements: the column's unit is theirs too.
+    kind, children = _below(item.type, unit)
+    return Node(kind, item.type, item.nullable, unit, None, children)
+
+
+def _insert(root: Node, path: tuple[str, ...], node: Node) -> bool:
+    """Put a column's node at its path; True when the place is already taken."""
+    here = root
+    for key in path[:-1]:
+        here = here.children.setdefault(key, Node("object"))
+        if here.type is not None or here.kind == "skip":
+            return True
+    taken = path[-1] in here.children
+    # Where two readers meet, nothing below counts as new: one of them keeps it.
+    here.children[path[-1]] = Node("skip") if taken else node
+    return taken
+
+
+def _refuse_twins(node: Node, where: str) -> None:
+    seen: dict[str, str] = {}
+    for key, child in node.children.items():
+        if (twin := seen.setdefault(key.lower(), key)) != key:
+            raise UsageError(f"The columns '{where}{twin}' and '{where}{key}' differ only in case.")
+        _refuse_twins(child, f"{where}{key}.")

@@ -1,0 +1,70 @@
+"""Facts about texts that need no parser: counted over the bytes of a whole column at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+_QUOTE, _COLON, _BRACE, _SPACE = b'": '[0], b'": '[1], ord("{"), ord(" ")
+
+
+class Bytes:
+    """The bytes of a text column, laid end to end, with the position where each text begins."""
+
+    def __init__(self, texts: pa.StringArray) -> None:
+        _, offsets, content = texts.buffers()
+        starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+        whole = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+        self.content = whole[starts[0] : starts[-1]]
+        self.starts = starts - starts[0]
+
+    def first(self) -> Mask:
+        """Which texts begin with a brace."""
+        begins = np.zeros(len(self.starts) - 1, bool)
+        filled = np.diff(self.starts) > 0
+        begins[filled] = self.content[self.starts[:-1][filled]] == _BRACE
+        return begins
+
+    def colons(self) -> Numbers:
+        """Per text, the colons that may end a key: as many as it has keys, or more, never fewer."""
+        at = np.flatnonzero(self.content == _COLON)
+        before = self.content[at - 1]
+        return self._counts(at[(before == _QUOTE) | (before <= _SPACE)])
+
+    def openers(self) -> Numbers:
+        """Per text, the brackets and braces that may open a level: no text is deeper than that."""
+        return self._counts(np.flatnonzero((self.content | 0x20) == _BRACE))
+
+    def _counts(self, positions: Numbers) -> Numbers:
+        return np.diff(np.searchsorted(positions, self.starts))
+
+
+def matches(texts: pa.StringArray, pattern: str) -> Mask:
+    """Which texts hold a match of the pattern."""
+    return bools(pc.match_substring_regex(texts, pattern))
+
+
+def bools(column: pa.BooleanArray) -> Mask:
+    """A boolean column as a mask; NULL is false."""
+    filled = pc.fill_null(column, False) if column.null_count else column
+    mask: Mask = filled.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def lengths(lists: pa.Array) -> Numbers:
+    """How many elements each list or map holds; none where it is NULL."""
+    counted = np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    if lists.null_count:
+        counted[bools(lists.is_null())] = 0
+    return counted
+
+
+def owners(lists: pa.Array) -> Numbers:
+    """For each element of a column of lists, the position of the list it is in."""
+    return np.repeat(np.arange(len(lists)), lengths(lists))

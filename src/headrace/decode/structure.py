@@ -1,0 +1,201 @@
+"""What records were seen to hold: inferred from values, merged between tasks, turned into columns.
+
+A structure is JSON, so that it can leave a task: `{"type": "long"}`, `{"type": "struct", "fields": {…}}`,
+`{"type": "list", "element": …}`. `{}` is a value nobody has seen yet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import duck
+from headrace.tables.schema import JSON_TEXT
+
+Structure = dict[str, Any]
+
+KEYS = 200  # distinct keys in one nested object before it is taken for a map and kept as text
+COLUMNS = 2_000  # top-level columns a table may grow to by discovery
+RESERVED = frozenset({"_change_type", "_commit_version", "_commit_timestamp", "_source"})
+
+NULL: Structure = {"type": "null"}
+JSON: Structure = {"type": "json"}
+
+_REFUSED = re.compile(r"[ ,;{}()\n\t=]")  # by Delta, in a column's name
+_SEEN_AS = {
+    "NULL": "null",
+    "UBIGINT": "long",
+    "BIGINT": "long",
+    "HUGEINT": "long",
+    "DOUBLE": "double",
+    "BOOLEAN": "boolean",
+    "VARCHAR": "string",
+    "JSON": "json",
+}
+_ARROW = {"long": pa.int64(), "double": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
+# DuckDB sees an integer beyond 64 bits as a double, and cannot tell `{}` from a conflict.
+_MISLEADING = r"[:\[,]\s*-?\d{19}|\{\s*\}"
+
+
+def name_fits(name: str) -> bool:
+    """Whether a field's name may become a column's."""
+    return bool(name) and len(name) <= 255 and name.lower() not in RESERVED and not _REFUSED.search(name)
+
+
+def struct(fields: Mapping[str, Structure]) -> Structure:
+    """The structure of an object."""
+    return {"type": "struct", "fields": dict(fields)}
+
+
+def of(value: object) -> Structure:
+    """The structure of one JSON value as Python holds it."""
+    if isinstance(value, dict):
+        return struct({key: of(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return {"type": "list", "element": reduce(merge, map(of, value), NULL)}
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, str):
+        return {"type": "string"}
+    return {"type": "long" if isinstance(value, int) else "double"}
+
+
+def infer(values: pa.StringArray) -> Structure:
+    """The merged structure of good values, by their few distinct shapes."""
+    if not len(values):
+        return {}
+    rare = pc.match_substring_regex(values, _MISLEADING)
+    shapes = duck.query(
+        "SELECT DISTINCT CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",
+        seen=pa.table({"v": values.filter(pc.invert(rare))}),
+    )
+    seen = [_from_duck(json.loads(shape)) for shape in shapes["shape"].to_pylist() if shape is not None]
+    seen += [of(json.loads(text, parse_int=_integer)) for text in values.filter(rare).to_pylist()]
+    return merge_all(seen)
+
+
+def _integer(text: str) -> int:
+    return 0 if len(text) > 64 else int(text)  # only its being an integer counts
+
+
+def _from_duck(shape: Any) -> Structure:
+    if isinstance(shape, dict):
+        return struct({key: _from_duck(item) for key, item in shape.items()})
+    if isinstance(shape, list):
+        return {"type": "list", "element": _from_duck(shape[0]) if shape else NULL}
+    return {"type": _SEEN_AS.get(shape, "json")}
+
+
+def merge_all(structures: Iterable[Structure]) -> Structure:
+    """All of them as one."""
+    return reduce(merge, structures, {})
+
+
+def merge(one: Structure, two: Structure) -> Structure:
+    """What holds both: long and double make double, objects unite, other conflicts become JSON text."""
+    if _kind(one) == _kind(two) == "struct":
+        return struct(_united(one["fields"], two["fields"]))
+    return _merge_value(one, two)
+
+
+def _merge_value(one: Structure, two: Structure) -> Structure:
+    kinds = {_kind(one), _kind(two)}
+    if "null" in kinds:
+        return (two if _kind(one) == "null" else one) or NULL
+    if kinds == {"struct"}:
+        fields = _united(one["fields"], two["fields"])
+        return JSON if len(fields) > KEYS else struct(fields)
+    if kinds == {"list"}:
+        return {"type": "list", "element": _merge_value(one["element"], two["element"])}
+    if len(kinds) == 1:
+        return one
+    return {"type": "double"} if kinds == {"long", "double"} else JSON
+
+
+def _kind(structure: Structure) -> str:
+    return str(structure.get("type", "null"))
+
+
+def _united(one: Mapping[str, Structure], two: Mapping[str, Structure]) -> dict[str, Structure]:
+    united = dict(one)
+    for key, item in two.items():
+        united[key] = _merge_value(united[key], item) if key in united else item
+    return united
+
+
+def fields(structure: Structure) -> list[pa.Field]:
+    """The columns an object's structure asks for; what was only ever null asks for none."""
+    made: dict[str, pa.Field] = {}
+    for name, item in structure.get("fields", {}).items():
+        if name_fits(name) and name.lower() not in made and (column := _field(name, item)) is not None:
+            made[name.lower()] = column
+    return list(made.values())
+
+
+def _field(name: str, structure: Structure) -> pa.Field | None:
+    kind = _kind(structure)
+    if kind == "null":
+        return None
+    if (made := _type(structure)) is None:
+        return pa.field(name, pa.string(), metadata={JSON_TEXT: b"true"})
+    return pa.field(name, made)
+
+
+def _type(structure: Structure) -> pa.DataType | None:
+    """The Arrow type, or None where only the text can hold it (also lists of what needs text: they carry no note)."""
+    kind = _kind(structure)
+    if kind == "struct":
+        inner = fields(structure) if len(structure["fields"]) <= KEYS else []
+        return pa.struct(inner) if inner else None
+    if kind == "list":
+        element = _type(structure["element"])
+        return None if element is None else pa.list_(pa.field("element", element))
+    return _ARROW.get(kind)
+
+
+def evolve(schema: pa.Schema, structure: Structure) -> pa.Schema:
+    """The schema with new fields added, at every depth; an existing field never changes its type."""
+    grown = _grown(list(schema), structure)[: max(COLUMNS, len(schema))]
+    return pa.schema(grown, schema.metadata)
+
+
+def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:
+    seen: Mapping[str, Structure] = structure.get("fields", {})
+    grown = [_grown_field(item, seen.get(_key(item))) for item in known]
+    taken = {name.lower() for item in known for name in (item.name, _key(item))}
+    return grown + [item for item in fields(structure) if item.name.lower() not in taken]
+
+
+def _key(item: pa.Field) -> str:
+    """The key a column is read from; a column deeper down takes its first step's."""
+    return str((item.metadata or {}).get(b"headrace.path", item.name.encode()).decode().split(".")[0])
+
+
+def _grown_field(item: pa.Field, structure: Structure | None) -> pa.Field:
+    path = (item.metadata or {}).get(b"headrace.path", b"")
+    if structure is None or b"." in path:
+        return item
+    grown = _grown_type(item.type, structure)
+    return item if grown is item.type else pa.field(item.name, grown, item.nullable, item.metadata)
+
+
+def _grown_type(known: pa.DataType, structure: Structure) -> pa.DataType:
+    if pa.types.is_struct(known) and _kind(structure) == "struct":
+        inner = _grown(list(known), structure)
+        return known if inner == list(known) else pa.struct(inner)
+    if pa.types.is_list(known) and _kind(structure) == "list":
+        element = _grown_field(known.value_field, structure["element"])
+        return known if element == known.value_field else pa.list_(element)
+    if pa.types.is_map(known) and _kind(structure) == "struct":
+        value = reduce(_merge_value, structure["fields"].values(), NULL)
+        item = _grown_field(known.item_field, value)
+        return known if item == known.item_field else pa.map_(known.key_field, item)
+    return known
