@@ -1,0 +1,33 @@
+"""Headers as a map, so that expressions can write `_headers['trace']`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+HEADER_MAP = pa.map_(pa.string(), pa.binary())
+
+
+def header_map(headers: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Per record a map from a header's name to its bytes; the last header of a name wins."""
+    return pa.chunked_array([_mapped(chunk) for chunk in headers.chunks], HEADER_MAP)
+
+
+def _mapped(headers: pa.ListArray) -> pa.MapArray:
+    parents = pc.list_parent_indices(headers).to_numpy()
+    pairs = headers.flatten()
+    keys, values = pairs.field("key"), pairs.field("value")
+    last = _last(parents, keys)
+    counts = np.bincount(parents[last], minlength=len(headers))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    return pa.MapArray.from_arrays(offsets, keys.take(last), values.take(last))
+
+
+def _last(parents: np.ndarray, keys: pa.StringArray) -> np.ndarray:
+    """Positions of the last header of each name in each record, ascending; a header without a name is none."""
+    named = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+    codes = pc.fill_null(keys.dictionary_encode().indices, 0).to_numpy()
+    pairs = (parents * (int(codes.max(initial=0)) + 1) + codes)[named]
+    _, first = np.unique(pairs[::-1], return_index=True)
+    return named[np.sort(len(named) - 1 - first)]

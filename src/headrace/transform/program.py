@@ -1,0 +1,271 @@
+"""Steps compiled for one payload schema: a stack of projections for DuckDB, and where each output column is from.
+
+Every expression is one check with a number. It becomes `TRY({'v': expression})`, which is NULL only where the
+expression fails, and it may set the record's `event`: 0 while all is well, the check's number when it failed, minus
+that number when a `where` let the record go. The first event of a record stands. Expressions that do not read each
+other's results share a level of the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import duckdb
+import pyarrow as pa
+
+from headrace import duck
+from headrace.errors import UsageError
+from headrace.tables.schema import ENVELOPE as ENVELOPE_SCHEMA
+from headrace.tables.schema import TIMESTAMP
+from headrace.transform import results
+from headrace.transform.expressions import ENVELOPE, ROW, bound
+from headrace.transform.headers import HEADER_MAP, header_map
+
+INPUT = "headrace_input"
+CLOCK = "clock"
+EVENT = pa.field("event", pa.int32())
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One expression of the program."""
+
+    label: str
+    sql: str
+    before: int  # levels below it
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an output column comes from: a payload column, a made one, or (both None) NULL."""
+
+    field: pa.Field
+    origin: str | None = None
+    column: str | None = None
+    made: bool = False
+    loose: bool = False  # reads a field that nobody has sent yet
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps ready to run over rows of one schema."""
+
+    schema: pa.Schema
+    output: tuple[Source, ...]
+    levels: tuple[str, ...]
+    checks: tuple[Check, ...]
+    payload: tuple[tuple[str, str], ...]  # payload columns the expressions read: their name, and theirs in SQL
+    envelope: tuple[str, ...]  # envelope columns the expressions read
+
+    @property
+    def made(self) -> tuple[pa.Field, ...]:
+        """The computed columns that are part of the output, under their names in SQL."""
+        computed = (source for source in self.output if source.origin is None and source.column)
+        return tuple(source.field.with_name(source.column) for source in computed)
+
+    def input(self, rows: pa.Table, envelopes: pa.Table) -> pa.Table:
+        """Just the columns that the expressions read, under the names they have in SQL."""
+        columns = {sql: rows.column(name) for name, sql in self.payload}
+        columns |= {name: envelopes.column(name) for name in self.envelope if name != "headers"}
+        if "headers" in self.envelope:
+            columns["headers"] = header_map(envelopes.column("headers"))
+        return pa.table({**columns, EVENT.name: pa.repeat(pa.scalar(0, EVENT.type), len(rows))})
+
+    def statement(self, micros: int) -> str:
+        """The whole program as one statement, for a batch's clock."""
+        wanted = ", ".join((EVENT.name, *(item.name for item in self.made)))
+        return _select(wanted, f"({_stacked(self.levels, micros)})")
+
+    def explanation(self, check: Check, micros: int) -> str:
+        """One expression alone, without TRY: it fails aloud, or shows the value that cannot be stored."""
+        shown = f"left(CAST({check.sql} AS VARCHAR), 80) AS value"
+        return _select(shown, f"({_stacked(self.levels[: check.before], micros)})")
+
+    def failed(self) -> pa.Table:
+        """The answer for one record that the whole pass fails for."""
+        nulls = {item.name: pa.nulls(1, item.type) for item in self.made}
+        return pa.table({EVENT.name: pa.array([len(self.checks)], EVENT.type), **nulls})
+
+
+def _stacked(levels: Sequence[str], micros: int) -> str:
+    """The projections, one in another, over the input and the batch's clock."""
+    sql = _select(f"*, make_timestamptz({micros}::BIGINT) AS {CLOCK}", INPUT)
+    for level in levels:
+        sql = _select(level, f"({sql})")
+    return sql
+
+
+def _select(what: str, of: str) -> str:
+    return f"SELECT {what} FROM {of} AS {ROW}"  # noqa: S608 made of checked trees and our own names only
+
+
+def compiled(instructions: Iterable[tuple[str, str, str]], payload: pa.Schema) -> Program:
+    """The program of some steps for one payload schema; UsageError when they do not fit it."""
+    builder = _Builder(payload)
+    verbs = {"set": builder.set, "where": builder.where, "drop": builder.drop, "rename": builder.rename}
+    for verb, name, text in instructions:
+        verbs[verb](name, text)
+    return builder.program()
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    """An expression bound to the columns as they stand, and the type of its result in our type language."""
+
+    label: str
+    sql: str
+    type: pa.DataType
+    loose: bool
+
+
+class _Builder:
+    """The columns as they stand after each step, and the levels so far."""
+
+    def __init__(self, payload: pa.Schema) -> None:
+        self.payload = payload
+        self.columns: dict[str, Source] = {}  # by lower-case name, in the order of the output
+        self.checks: list[Check] = []
+        self.read: dict[str, str] = {}
+        self.envelope: set[str] = set()
+        self.levels: list[str] = []
+        self.level = _Level()
+        self.known = [pa.field(CLOCK, TIMESTAMP), *_envelope_fields()]  # what an expression may name, with its type
+        for nth, item in enumerate(payload):
+            self._admit(f"p{nth}", item)
+
+    def _admit(self, column: str, item: pa.Field) -> None:
+        key, absent = item.name.lower(), pa.types.is_null(item.type)
+        if not absent:
+            self.known.append(pa.field(column, item.type))
+        if not absent or key not in self.columns:
+            self.columns[key] = Source(item, item.name, None if absent else column, loose=absent)
+
+    def set(self, name: str, text: str) -> None:
+        """Make or replace a column."""
+        expression = self._expression(f"set {name}", text)
+        before = self.columns.get(name.lower())
+        kind, column = expression.type, None
+        if not pa.types.is_null(kind):
+            column = self._check(expression)
+            self.known.append(pa.field(column, kind))
+        elif before and not expression.loose:
+            kind = before.field.type
+        item = pa.field(before.field.name if before else name, kind)
+        self.columns[name.lower()] = Source(item, None, column, True, expression.loose)
+
+    def where(self, _: str, text: str) -> None:
+        """Keep rows for which the expression is true."""
+        expression = self._expression("where", text)
+        if not (pa.types.is_boolean(expression.type) or pa.types.is_null(expression.type)):
+            raise UsageError(f"where: '{text}' is {expression.type}, not true or false.")
+        self._check(replace(expression, type=pa.bool_()), filters=True)
+
+    def drop(self, name: str, _: str) -> None:
+        """Leave a column out; one that nobody has sent is already gone."""
+        self.columns.pop(name.lower(), None)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a column another name, in its place."""
+        if old.lower() not in self.columns:
+            return
+        if new.lower() != old.lower() and new.lower() in self.columns:
+            raise UsageError(f"rename: there is a column '{new}' already.", next="Drop it or rename it first.")
+        source = self.columns[old.lower()]
+        renamed = {old.lower(): (new.lower(), replace(source, field=source.field.with_name(new)))}
+        self.columns = dict(renamed.get(key, (key, each)) for key, each in self.columns.items())
+
+    def program(self) -> Program:
+        """What has been built."""
+        self._end_level()
+        output = tuple(self.columns.values())
+        schema = pa.schema([source.field for source in output], self.payload.metadata)
+        read, envelope = tuple(self.read.items()), tuple(sorted(self.envelope))
+        return Program(schema, output, tuple(self.levels), tuple(self.checks), read, envelope)
+
+    def _expression(self, label: str, text: str) -> _Expression:
+        names: set[str] = set()
+
+        def bind(name: str) -> str | None:
+            names.add(name)
+            return self._bind(name)
+
+        try:
+            sql = bound(text, bind, CLOCK)
+            given = self._typed(sql)
+        except duckdb.Error as error:
+            said = str(error).splitlines()[0].split("Error: ", 1)[-1].rstrip(".")
+            raise UsageError(f"{label}: '{text}' does not fit the columns: {said}.") from error
+        loose = any(self._is_loose(name) for name in names)
+        return _Expression(label, sql, results.storable(given, f"{label}: '{text}'", widest=loose), loose)
+
+    def _bind(self, name: str) -> str | None:
+        """The SQL column of a name: what a step made, then the envelope, then the payload."""
+        key = name.lower()
+        source = self.columns.get(key)
+        if key in ENVELOPE and not (source and source.made):
+            self.envelope.add(key[1:])
+            return key[1:]
+        if source is None:
+            return None
+        if source.origin is not None and source.column:
+            self.read[source.origin] = source.column
+        elif source.column in self.level.columns:
+            self._end_level()
+        return source.column
+
+    def _is_loose(self, name: str) -> bool:
+        source = self.columns.get(name.lower())
+        return source.loose if source else name.lower() not in ENVELOPE
+
+    def _typed(self, sql: str) -> pa.DataType:
+        """What DuckDB says the type of an expression is."""
+        empty = pa.schema(self.known).empty_table()
+        return duck.query(_select(f"{sql} AS v", INPUT), **{INPUT: empty}).schema.field("v").type
+
+    def _check(self, expression: _Expression, *, filters: bool = False) -> str:
+        """Number the expression and put it on the current level; answers the column that will hold its value."""
+        nth = len(self.checks) + 1
+        cast = f"CAST({expression.sql} AS {results.sql_type(expression.type)})"
+        self.checks.append(Check(expression.label, cast, len(self.levels)))
+        return self.level.add(nth, cast, results.sound(f"x{nth}.v", expression.type), filters)
+
+    def _end_level(self) -> None:
+        self.levels += self.level.projections()
+        self.level = _Level()
+
+
+def _envelope_fields() -> list[pa.Field]:
+    return [pa.field(item.name, HEADER_MAP if item.name == "headers" else item.type) for item in ENVELOPE_SCHEMA]
+
+
+@dataclass
+class _Level:
+    """Expressions that do not read each other's results: two projections in all."""
+
+    tries: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+
+    def add(self, nth: int, cast: str, sound: str | None, filters: bool) -> str:
+        """One more expression; answers the column that will hold its value."""
+        good = f"(x{nth} IS NOT NULL AND {sound})" if sound else f"(x{nth} IS NOT NULL)"
+        self.tries.append(f"TRY({{'v': {cast}}}) AS x{nth}")
+        self.events.append(f"WHEN NOT {good} THEN {nth}")
+        if filters:
+            self.events.append(f"WHEN x{nth}.v IS NOT TRUE THEN -{nth}")
+        else:
+            # A value that cannot be stored goes no further, so that it cannot grow from step to step.
+            self.values.append(f"CASE WHEN {good} THEN x{nth}.v END AS s{nth}" if sound else f"x{nth}.v AS s{nth}")
+        self.columns.append(f"s{nth}")
+        return f"s{nth}"
+
+    def projections(self) -> tuple[str, ...]:
+        """The level as SQL; nothing when it is empty."""
+        if not self.tries:
+            return ()
+        tried = ", ".join(text.rsplit(" ", 1)[-1] for text in self.tries)
+        event = f"CAST(CASE WHEN event <> 0 THEN event {' '.join(self.events)} ELSE 0 END AS INTEGER) AS event"
+        kept = f"* EXCLUDE (event, {tried})"
+        return f"*, {', '.join(self.tries)}", ", ".join((kept, event, *self.values))

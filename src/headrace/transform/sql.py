@@ -1,0 +1,256 @@
+"""The steps of a transform: SQL expressions over the rows, one vectorised pass, failures per record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import duck
+from headrace.decode.contract import Rejects
+from headrace.errors import UsageError
+from headrace.reasons import Reason
+from headrace.transform import expressions
+from headrace.transform.expressions import ENVELOPE
+from headrace.transform.program import INPUT, Check, Program, Source, compiled
+
+EXPLAINED = 32  # letters of one pass that get the failure's own words; finding them costs a query each
+_LONGEST_DETAIL = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Make or replace columns, in the order written; each expression sees the ones before it."""
+
+    expressions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Keep the rows for which the expression is true; the others are filtered and counted."""
+
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Leave columns out."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Give columns other names: old to new."""
+
+    names: Mapping[str, str]
+
+
+Step = Set | Where | Drop | Rename
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """What the steps make of a table: rows, and what became of every record that is not among them."""
+
+    rows: pa.Table
+    index: pa.Int64Array
+    filtered: pa.Int64Array
+    rejects: Rejects
+
+
+@dataclass
+class Transform:
+    """Steps, compiled once per payload schema and applied to whole tables."""
+
+    steps: Sequence[Step]
+    _programs: dict[bytes, Program] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.steps = tuple(self.steps)
+        for label, text in _texts(self.steps):
+            if found := expressions.check(text):
+                raise UsageError(f"{label}: {found[0]}.")
+
+    def inputs(self) -> frozenset[str]:
+        """The payload names that the steps read."""
+        return frozenset(_inputs(self.steps))
+
+    def targets(self) -> frozenset[str]:
+        """The names that `set` produces."""
+        return frozenset(name for step in self.steps if isinstance(step, Set) for name in step.expressions)
+
+    def renamed(self, name: str) -> str | None:
+        """Where a payload field ends up in the table; None when it is dropped."""
+        here: str | None = name
+        for step in self.steps:
+            if here is not None:
+                here = _moved(step, here)
+        return here
+
+    def output(self, payload: pa.Schema) -> pa.Schema:
+        """The schema after the steps; a column whose values can only be NULL has Arrow's null type."""
+        return self._program(payload).schema if self.steps else payload
+
+    def apply(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> Transformed:
+        """Rows after the steps, with the position each had; a record that an expression fails for is a reject."""
+        if not self.steps:
+            return Transformed(rows, _positions(len(rows)), _positions(0), Rejects())
+        program = self._program(rows.schema)
+        return _Pass(program, rows, envelopes, now).run()
+
+    def _program(self, payload: pa.Schema) -> Program:
+        key = payload.serialize().to_pybytes()
+        if key not in self._programs:
+            self._programs[key] = compiled(_instructions(self.steps), payload)
+        return self._programs[key]
+
+
+def evaluate(expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime) -> tuple[pa.StringArray, Rejects]:
+    """An expression's value per row, as text; NULL where it is NULL or fails, and then a reject says why."""
+    if found := expressions.check(expression):
+        raise UsageError(f"{found[0]}.")
+    made = Transform([Set({"route": f"CAST((\n{expression}\n) AS VARCHAR)"})]).apply(rows, envelopes, now)
+    values = np.full(len(rows), None, object)
+    values[made.index.to_numpy()] = made.rows["route"].to_numpy(zero_copy_only=False)
+    return pa.array(values, pa.string()), made.rejects
+
+
+class _Pass:
+    """One pass of a program over one table."""
+
+    def __init__(self, program: Program, rows: pa.Table, envelopes: pa.Table, now: datetime) -> None:
+        self.program = program
+        self.rows = rows
+        self.input = program.input(rows, envelopes)
+        self.micros = _micros(now)
+
+    def run(self) -> Transformed:
+        if not self.program.checks or not len(self.rows):
+            return Transformed(self._assembled(None), _positions(len(self.rows)), _positions(0), Rejects())
+        made, broken = _evaluated(self.program.statement(self.micros), self.input, self.program, 0)
+        events = made["event"].to_numpy()
+        rejects = self._rejects(events, broken)
+        rows, index = self._assembled(made), _positions(len(self.rows))
+        if events.any():
+            index = _at(events == 0)
+            rows = rows.take(index)
+        return Transformed(rows, index, _at(events < 0), rejects)
+
+    def _assembled(self, made: pa.Table | None) -> pa.Table:
+        columns = [self._column(source, made) for source in self.program.output]
+        return pa.Table.from_arrays(columns, schema=self.program.schema)
+
+    def _column(self, source: Source, made: pa.Table | None) -> pa.ChunkedArray | pa.Array:
+        if source.origin is not None:
+            return self.rows.column(source.origin)
+        if source.column is None or made is None:
+            return pa.nulls(len(self.rows), source.field.type)
+        column = made[source.column]
+        return column if column.type == source.field.type else column.cast(source.field.type)
+
+    def _rejects(self, events: np.ndarray, broken: Mapping[int, str]) -> Rejects:
+        index = [int(position) for position in np.flatnonzero(events > 0)]
+        details = []
+        for nth, position in enumerate(index):
+            check = self.program.checks[int(events[position]) - 1]
+            said = self._explained(check, position) if nth < EXPLAINED and position not in broken else _UNTOLD
+            details.append(broken.get(position, f"{check.label}: {said}")[:_LONGEST_DETAIL])
+        return Rejects(index, [Reason.TRANSFORM] * len(index), details)
+
+    def _explained(self, check: Check, position: int) -> str:
+        """The failure's own words: the expression once more, for this record alone and without TRY."""
+        sql = self.program.explanation(check, self.micros)
+        try:
+            shown = duck.query(sql, **{INPUT: self.input.slice(position, 1)})["value"][0].as_py()
+        except duckdb.Error as error:
+            return _shortened(error)
+        return f"its result {shown} cannot be stored"
+
+
+_UNTOLD = "the expression fails for this record, as for others of its batch"
+
+
+def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple[pa.Table, dict[int, str]]:
+    """The program's answer. TRY does not hold every error (memory): halve until the record is found that breaks it."""
+    try:
+        return duck.query(sql, **{INPUT: table}), {}
+    except duckdb.OperationalError as error:
+        if len(table) == 1:
+            return program.failed(), {first: _shortened(error)}
+    half = len(table) // 2
+    one, broken = _evaluated(sql, table.slice(0, half), program, first)
+    two, others = _evaluated(sql, table.slice(half), program, first + half)
+    return pa.concat_tables([one.cast(two.schema), two]), broken | others
+
+
+def _shortened(error: Exception) -> str:
+    """DuckDB's first line without its class, its advice and our names for columns."""
+    said = str(error).splitlines()[0].split("Error: ", 1)[-1]
+    for rest in (" Use TRY", " when casting from source column", " Try to"):
+        said = said.split(rest, 1)[0]
+    return said.strip()[:300]
+
+
+def _positions(count: int) -> pa.Int64Array:
+    return pa.array(np.arange(count, dtype=np.int64))
+
+
+def _at(mask: np.ndarray) -> pa.Int64Array:
+    return pa.array(np.flatnonzero(mask).astype(np.int64))
+
+
+def _micros(now: datetime) -> int:
+    return int(pc.cast(pa.scalar(now.astimezone(UTC), pa.timestamp("us", "UTC")), pa.int64()).as_py())
+
+
+def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
+    """The steps one by one, as the program knows them: what to do, to which name, with what."""
+    for step in steps:
+        match step:
+            case Set(made):
+                yield from (("set", name, text) for name, text in made.items())
+            case Where(text):
+                yield ("where", "", text)
+            case Drop(names):
+                yield from (("drop", name, "") for name in names)
+            case Rename(names):
+                yield from (("rename", old, new) for old, new in names.items())
+
+
+def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
+    for verb, name, text in _instructions(steps):
+        if verb in ("set", "where"):
+            yield f"{verb} {name}".strip(), text
+
+
+def _inputs(steps: Sequence[Step]) -> Iterator[str]:
+    """Names read, traced back through renames; what an earlier step made is no input."""
+    made: set[str] = set()
+    origin: dict[str, str] = {}
+    for verb, name, text in _instructions(steps):
+        if verb in ("set", "where"):
+            for read in expressions.columns_of(text):
+                if read.lower() not in made and read.lower() not in ENVELOPE:
+                    yield origin.get(read.lower(), read)
+        if verb == "set":
+            made.add(name.lower())
+        if verb == "rename":
+            origin[text.lower()] = origin.get(name.lower(), name)
+            if name.lower() in made:
+                made.add(text.lower())
+        if verb in ("rename", "drop"):
+            made.discard(name.lower())
+
+
+def _moved(step: Step, name: str) -> str | None:
+    if isinstance(step, Drop) and name.lower() in map(str.lower, step.names):
+        return None
+    if isinstance(step, Rename):
+        return next((new for old, new in step.names.items() if old.lower() == name.lower()), name)
+    return name
