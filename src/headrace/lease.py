@@ -167,6 +167,17 @@ class Lease:
             self.lost.set()
 
 
+def holder(store: Store) -> dict[str, object] | None:
+    """Who holds the lease now, as far as its note tells; None when nobody does."""
+    try:
+        note = _note(store.get(KEY))
+    except NotThere:
+        return None
+    if note is None or note.released or _dead(note) or note.until < time.time():
+        return None
+    return {"host": note.host, "pid": note.pid, "since": note.since}
+
+
 class _Taker:
     """One attempt after the other at a lease that others may hold."""
 
@@ -188,7 +199,9 @@ class _Taker:
             seen, tag = self._store.get_tagged(KEY)
         except NotThere:
             self._store.put_new(KEY, _text(self.note))
-            return self._store.get_tagged(KEY)[1]
+            seen, tag = self._store.get_tagged(KEY)
+        if seen == _text(self.note):
+            return tag
         return self._store.replace(KEY, _text(self.note), tag) if self._free(seen) else None
 
     def _free(self, seen: bytes) -> bool:

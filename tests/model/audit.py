@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -51,8 +52,14 @@ def ledger_rows(world: World) -> list[dict[str, Any]]:
     for path in added(store):
         data = store.raw(path)
         holds(data is not None, f"the ledger names {path}, which is not there")
-        found += pq.read_table(pa.BufferReader(data)).to_pylist(maps_as_pydicts="strict")
+        found.append(_row(data or b""))
     return found
+
+
+@lru_cache(maxsize=100)
+def _row(data: bytes) -> dict[str, Any]:
+    (row,) = pq.ParquetFile(pa.BufferReader(data)).read().to_pylist()
+    return dict(row)
 
 
 def added(store: ModelStore) -> list[str]:

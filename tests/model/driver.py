@@ -20,7 +20,7 @@ from model.world import World
 T = TypeVar("T")
 NAME = "p"
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
-AT_MOST = 3  # records of a partition in a batch
+AT_MOST = 2  # records of a partition in a batch
 FILTERED, DEAD = "", "dead"
 ROUTES = [  # one row a spec: the table of each kind of record
     {"a": "A", "b": "B", "c": "A", "d": DEAD, "f": FILTERED},
@@ -73,7 +73,8 @@ class Driver:
     def resume(self) -> None:
         """Accept whatever the broker lost or replaced, then live."""
         self.recover()
-        self.accept()
+        while self.accept():
+            pass
         self.live()
 
     def recover(self) -> None:
@@ -86,8 +87,8 @@ class Driver:
         if begun is not None:
             self.finish(begun)
 
-    def accept(self) -> None:
-        """What `resume` does after SourceGap or SourceReplaced."""
+    def accept(self) -> bool:
+        """What `resume` does after SourceGap or SourceReplaced; true when there was something to accept."""
         position, known = self.ledger.position(), self.ledger.known.topics
         anew = [
             Range(name, part, 0, 0, self.world.topics[name].id)
@@ -102,6 +103,7 @@ class Driver:
         }
         if anew or gone:
             self.ledger.decide("accepted", gone, anew)
+        return bool(anew or gone)
 
     def plan(self) -> tuple[Range, ...] | None:
         """The next ranges, at most a few records of each partition."""

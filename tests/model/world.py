@@ -6,13 +6,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 from headrace.errors import StorageUnreachable
 from headrace.faults import Abandoned
 from headrace.storage import AlreadyThere, Changed, Meta, NotThere, Profile, Store
 from headrace.tables import log
 
-STEPS_AT_MOST = 5000
+CALLS_AT_MOST = 5000
 
 
 class Violation(AssertionError):
@@ -20,11 +21,14 @@ class Violation(AssertionError):
 
 
 class Actor:
-    """One instance of the pipeline in a thread of its own; it rests before each call to the store."""
+    """One instance of the pipeline in a thread of its own; it makes the calls it is allowed, then rests."""
 
     def __init__(self, world: World, life: Callable[[], None]) -> None:
-        self._may, self._rests = threading.Semaphore(0), threading.Semaphore(0)
-        self._life, self._fate = life, "go"
+        self._may, self._rests = threading.Lock(), threading.Lock()  # each is held by whoever waits for the other
+        self._may.acquire()
+        self._rests.acquire()
+        self._life = life
+        self._fates: Iterator[str] = iter(())
         self.ended: BaseException | str = ""
         thread = threading.Thread(target=self._run, daemon=True)
         world.actors[thread] = self
@@ -40,26 +44,25 @@ class Actor:
         finally:
             self._rests.release()
 
-    def step(self, fate: str = "go") -> None:
-        """Let it go on to its next call; this is how the call it rests before ends."""
+    def go(self, calls: int, fate: str) -> None:
+        """Let it make some calls that go well, and then one that ends like this."""
         if not self.ended:
-            self._fate = fate
+            self._fates = chain(repeat("go", calls), [fate])
             self._may.release()
             self._rests.acquire()
 
     def finish(self) -> None:
         """Let it go on to its end."""
-        for _ in range(STEPS_AT_MOST):
-            if self.ended:
-                return
-            self.step()
-        raise Violation("an instance does not come to an end")
+        self.go(CALLS_AT_MOST, "go")
+        if not self.ended:
+            raise Violation("an instance does not come to an end")
 
-    def rest(self) -> str:
-        """Called by its own thread: wait to be told how the next call ends."""
-        self._rests.release()
-        self._may.acquire()
-        return self._fate
+    def fate(self) -> str:
+        """Asked by its own thread before each call: how will it end? Rests until that is decided."""
+        while (fate := next(self._fates, None)) is None:
+            self._rests.release()
+            self._may.acquire()
+        return fate
 
 
 @dataclass
@@ -77,7 +80,7 @@ class World:
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, str]] = {}
         self.actors: dict[threading.Thread, Actor] = {}
-        self.topics = {"x": Topic("x-0"), "y": Topic("y-0")}
+        self.topics = {"x": Topic("x-0", [list("abcdfa")]), "y": Topic("y-0", [list("abd")])}
         self.ever: dict[str, Topic] = {topic.id: topic for topic in self.topics.values()}
         self.spec = 0
         self.count = 0
@@ -125,7 +128,7 @@ class Gate:
 
     def _meet(self, call: Callable[[], str], read: bool = False) -> str:
         actor = self._world.actors.get(threading.current_thread())
-        fate = actor.rest() if actor else "go"
+        fate = actor.fate() if actor else "go"
         if fate == "die":
             raise Abandoned
         if fate == "fail" or (fate == "lose" and read):

@@ -72,9 +72,8 @@ class Ledger:
 
     def open_batch(self) -> Intent | None:
         """The batch that was begun and not booked; it must be finished before any other is begun."""
-        with suppress(NotThere):
-            return Intent.from_json(self._store.get(_begun(self.batch + 1)).decode())
-        return None
+        text = self._begun_text(self.batch + 1)
+        return Intent.from_json(text.decode()) if text is not None else None
 
     def begin(self, intent: Intent) -> None:
         """Make the batch's decision durable; Fenced when another driver was first.
@@ -87,7 +86,7 @@ class Ledger:
         try:
             self._store.put_new(_begun(intent.batch), text)
         except AlreadyThere:
-            if self._store.get(_begun(intent.batch)) != text:
+            if self._begun_text(intent.batch) != text:
                 raise self._fenced(f"batch {intent.batch} was begun by another driver") from None
         self._tail.follow()
         if self._booked() >= intent.batch:
@@ -137,6 +136,11 @@ class Ledger:
     def rows(self, last: int) -> list[dict[str, Any]]:
         """The newest rows, oldest first."""
         return account.newest(self._table, self.batch - last) if self.batch else []
+
+    def _begun_text(self, batch: int) -> bytes | None:
+        with suppress(NotThere):
+            return self._store.get(_begun(batch))
+        return None
 
     def _moved(self, at: tuple[str, int], until: int) -> Range:
         """A step forward spans what is given up; a step back spans nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,27 +55,35 @@ class Known:
         check_format(store, raw.get("format"))
         return cls(store, raw, tag)
 
+    def forget(self, table: str) -> None:
+        """Take a table out, as a person decided."""
+        kept = {path: item for path, item in self.tables.items() if path != table}
+        if kept != self.tables:
+            self._replace(kept, self.topics)
+
     def remember(
         self, *, tables: Mapping[str, KnownTable] | None = None, topics: Mapping[str, str] | None = None
     ) -> None:
         """Add or change tables and topics; Fenced when another driver wrote meanwhile."""
         new_tables, new_topics = {**self.tables, **(tables or {})}, {**self.topics, **(topics or {})}
-        if (new_tables, new_topics) == (self.tables, self.topics):
-            return
+        if (new_tables, new_topics) != (self.tables, self.topics):
+            self._replace(new_tables, new_topics)
+
+    def _replace(self, tables: dict[str, KnownTable], topics: dict[str, str]) -> None:
         raw = {
             "format": FORMAT,
-            "tables": {path: asdict(table) for path, table in sorted(new_tables.items())},
-            "topics": dict(sorted(new_topics.items())),
+            "tables": {path: asdict(table) for path, table in sorted(tables.items())},
+            "topics": dict(sorted(topics.items())),
         }
         self._tag = self._write(json.dumps(raw, indent=1).encode())
-        self.tables, self.topics = new_tables, new_topics
+        self.tables, self.topics = tables, topics
 
     def _write(self, text: bytes) -> str:
-        try:
+        with suppress(AlreadyThere, Changed):
             if self._tag is not None:
                 return self._store.replace(KEY, text, self._tag)
             self._store.put_new(KEY, text)
-        except (AlreadyThere, Changed):
-            if self._store.get(KEY) != text:  # else it is ours, and only the reply was lost
-                raise Fenced(f"Another driver changed {self._store.uri}/{KEY}.") from None
-        return self._store.get_tagged(KEY)[1]
+        found, tag = self._store.get_tagged(KEY)
+        if found != text:  # else it is ours: it was just made, or only a reply was lost
+            raise Fenced(f"Another driver changed {self._store.uri}/{KEY}.")
+        return tag
