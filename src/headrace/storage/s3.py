@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 _CLIENT = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
 # Short: the caller retries for ever, with its own back-off and on screen.
 _RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
-_BAD_KEYS = re.compile(
+_BAD_KEYS = (
     r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|TokenRefreshRequired"
     r"|RequestTimeTooSkewed|AuthorizationHeaderMalformed|CredentialsNotLoaded|169\.254\.169\.254"
 )
-_FULL = re.compile(r"QuotaExceeded|InsufficientStorage|507 |EntityTooLarge|XMinioStorageFull")
+# The server's own words come before the client's kind of error, which knows less.
+_CODES: tuple[tuple[re.Pattern[str], type[HeadraceError]], ...] = (
+    (re.compile(_BAD_KEYS), AuthenticationRefused),
+    (re.compile(r"QuotaExceeded|InsufficientStorage|507 |EntityTooLarge|XMinioStorageFull"), StorageFull),
+    (re.compile(r"<Code>NoSuchBucket<"), PermissionRefused),  # a wrong name never mends itself
+    (re.compile(r"<Code>NoSuchKey<"), NotThere),
+)
 _KINDS: tuple[tuple[type[Exception], type[HeadraceError]], ...] = (
     (trouble.AlreadyExistsError, AlreadyThere),
     (trouble.PreconditionError, Changed),
@@ -78,8 +84,8 @@ class Bucket:
 
     def replace(self, path: str, data: bytes, tag: str) -> str:
         with self._named(path):
-            mode = {"e_tag": tag, "version": None}
-            return _tag(obstore.put(self._client, self._prefix + path, data, mode=mode, use_multipart=False))
+            condition = {"e_tag": tag}
+            return _tag(obstore.put(self._client, self._prefix + path, data, mode=condition, use_multipart=False))
 
     def get(self, path: str) -> tuple[bytes, str]:
         with self._named(path):
@@ -120,10 +126,9 @@ def _words(error: Exception) -> str:
 
 def _kind(error: Exception) -> type[HeadraceError]:
     text = _words(error)
-    if _BAD_KEYS.search(text):
-        return AuthenticationRefused
-    if _FULL.search(text):
-        return StorageFull
+    for said, kind in _CODES:
+        if said.search(text):
+            return kind
     return next((ours for theirs, ours in _KINDS if isinstance(error, theirs)), StorageUnreachable)
 
 
@@ -133,6 +138,8 @@ def _gist(error: Exception) -> str:
     code = re.search(r"<Code>([^<]{1,80})</Code>", text)
     words = re.search(r"<Message>([^<]{1,200})</Message>", text)
     status = re.search(r"\b([1-5]\d\d [A-Z][A-Za-z ]{2,40})", text)
-    cause = re.search(r"(timed out|timeout|[Cc]onnection \w+(?: \w+)?|dns error|tcp connect error)", text)
+    cause = re.search(
+        r"(timed out|[Cc]onnection (?:refused|reset|closed)|dns error|tcp connect error|error sending request)", text
+    )
     found = [item[1] for item in (code, words, status, cause) if item]
     return ": ".join(dict.fromkeys(found)) + "." if found else f"{type(error).__name__}."
