@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from headrace.spec.columns import check_columns, names_after
+from headrace.spec.columns import check_columns, check_names, names_after
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.model import SECRETS, Spec, Step
 from headrace.spec.places import holds
@@ -123,6 +123,7 @@ def _places(spec: Spec) -> Iterator[Complaint]:
 
 
 def _transform(spec: Spec) -> Iterator[Complaint]:
+    yield from check_names(spec.transform)
     closed = spec.table.declared and spec.table.contract.new_field != "evolve" and not spec.tables
     names = [column.name for column in spec.table.columns] if closed else None
     for index, step in enumerate(spec.transform):
@@ -160,10 +161,9 @@ def _absent(here: Path, step: Step, names: list[str]) -> Iterator[Complaint]:
 
 
 def _tables(spec: Spec) -> Iterator[Complaint]:
-    yield from check_columns(spec.table, ("table",), spec.transform)
+    yield from check_columns(spec.table, spec.table, ("table",), spec.transform)
     for index, item in enumerate(spec.tables):
-        given = {name: getattr(item, name) for name in item.model_fields_set - {"match"}}
-        yield from check_columns(spec.table.model_copy(update=given), ("tables", index), spec.transform)
+        yield from check_columns(item.over(spec.table), item, ("tables", index), spec.transform)
 
 
 def _storage(spec: Spec) -> Iterator[Complaint]:

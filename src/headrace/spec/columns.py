@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import UsageError
 from headrace.spec.findings import Complaint, closest
-from headrace.spec.table import Column, TableSpec
+from headrace.spec.table import Column, TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 if TYPE_CHECKING:
@@ -21,13 +21,12 @@ RESERVED = frozenset({"_source", "_change_type", "_commit_version", "_commit_tim
 _REFUSED = re.compile(r"[ ,;{}()\n\t=\x00-\x1f]")
 
 
-def check_columns(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
-    """Everything that is wrong with the options of one table."""
-    yield from _columns(table.columns, (*here, "columns"))
-    yield from _steps(steps)
+def check_columns(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
+    """Everything that is wrong with a table; `own` are the options written here, the others are inherited."""
+    yield from _columns(own.columns, (*here, "columns"))
     yield from _partitions(table, here, steps)
-    yield from _contract(table, here)
-    yield from _properties(table, here)
+    yield from _contract(table, own, here)
+    yield from _properties(own, here)
 
 
 def names_after(steps: Sequence[Step], names: Sequence[str]) -> list[str]:
@@ -161,7 +160,8 @@ def _reads(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def _steps(steps: Sequence[Step]) -> Iterator[Complaint]:
+def check_names(steps: Sequence[Step]) -> Iterator[Complaint]:
+    """Every name that the transform makes and Delta refuses."""
     for index, step in enumerate(steps):
         made = [("set", name, name) for name in step.set or {}]
         made += [("rename", old, new) for old, new in (step.rename or {}).items()]
@@ -193,20 +193,20 @@ def _is_nested(text: str) -> bool:
     return text.strip().lower().startswith(("array", "map", "struct"))
 
 
-def _contract(table: TableSpec, here: Path) -> Iterator[Complaint]:
-    keys = table.contract_keys
-    if table.strict:
+def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+    keys = own.contract_keys
+    if own.strict:
         for name in sorted(keys.model_fields_set):
             if getattr(keys, name) not in (None, "reject"):
                 yield Complaint((*here, "contract", name), "another answer beside strict: true", "reject, or no strict")
-    if keys.missing == "default":
+    if table.contract.missing == "default":
         open_columns = [column.name for column in table.columns if not column.nullable and column.default is None]
         if open_columns or not table.declared:
             seen = f"no default for {', '.join(open_columns)}" if open_columns else "no declared columns"
             yield Complaint((*here, "contract", "missing"), seen, "a default on every column with nullable: false")
 
 
-def _properties(table: TableSpec, here: Path) -> Iterator[Complaint]:
+def _properties(table: TableOptions, here: Path) -> Iterator[Complaint]:
     """A table made here must be one that a blind append may write, for good."""
     from headrace.tables.adopt import may_adopt
     from headrace.tables.log import Metadata, Protocol, TableState

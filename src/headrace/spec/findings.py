@@ -10,11 +10,12 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from headrace.spec.model import SECRETS, Spec
 from headrace.spec.part import Part, Wrong, keys_of, parts_in
 from headrace.spec.tree import Node, Path, Spot
-from headrace.spec.units import spell_duration
+from headrace.spec.units import size, spell_duration, spell_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +107,19 @@ def closest(word: object, options: Collection[str]) -> str:
 
 def from_validation(trouble: ValidationError, document: Document) -> Iterator[Complaint]:
     """All that the models refuse, in our words."""
-    for error in trouble.errors(include_url=False, include_input=False):
-        yield _complaint(error, document)
+    errors = trouble.errors(include_url=False, include_input=False)
+    for error in errors:
+        # A list whose items are refused also counts as too short.
+        inner = [each for each in errors if each["loc"][:-1] == error["loc"]]
+        if not (error["type"] == "too_short" and inner):
+            yield _complaint(error, document)
 
 
 def _complaint(error: Any, document: Document) -> Complaint:
     path, kind, context = _path(error, document), error["type"], error.get("ctx", {})
     seen = show(document.at(path), path)
     if kind == "extra_forbidden":
-        return _unknown(path)
+        return _unknown(path) if path[-1] == error["loc"][-1] else _unknown_word(path, seen, error["loc"][-1])
     if kind == "missing":
         return Complaint(path, "required, but missing", _description(path))
     if kind == "value_error":
@@ -151,9 +156,20 @@ def _unknown(path: Path) -> Complaint:
     return Complaint(path, "unknown key", ", ".join(keys), closest(word, keys), on_key=True)
 
 
+def _unknown_word(path: Path, seen: str, word: str) -> Complaint:
+    """A word that stands for a mapping with that one key."""
+    part = part_at(path)
+    keys = list(keys_of(part)) if part else []
+    return Complaint(path, seen, ", ".join(keys), closest(word, keys))
+
+
+def _field(path: Path) -> FieldInfo | None:
+    part = part_at(path[:-1]) if path else None
+    return keys_of(part).get(str(path[-1])) if part else None
+
+
 def _description(path: Path) -> str:
-    part = part_at(path[:-1])
-    field = keys_of(part).get(str(path[-1])) if part else None
+    field = _field(path)
     return (field.description or "").removesuffix(".") if field else ""
 
 
@@ -168,14 +184,14 @@ def _refused(path: Path, seen: str, error: ValueError, on_key: bool) -> Complain
 def _not_a_choice(path: Path, seen: str, node: Node | None, expected: str) -> Complaint:
     options = re.findall(r"'([^']*)'", expected)
     part = part_at(path)
-    longer = f", or a mapping with one of {', '.join(keys_of(part))}" if part else ""
+    keys = list(keys_of(part)) if part else []
+    longer = f", or a mapping with one of {', '.join(keys)}" if keys else ""
     word = node.content if node and isinstance(node.content, str) else ""
-    return Complaint(path, seen, ", ".join(options) + longer, closest(word, options))
+    return Complaint(path, seen, ", ".join(options) + longer, closest(word, [*options, *keys]))
 
 
 def _expected(kind: str, context: dict[str, Any], path: Path) -> str:
     part = part_at(path)
-    bound = next((_spell(value) for name, value in context.items() if name in ("ge", "le")), "")
     return {
         "model_type": f"a mapping with {', '.join(keys_of(part))}" if part else "a mapping",
         "model_attributes_type": f"a mapping with {', '.join(keys_of(part))}" if part else "a mapping",
@@ -187,13 +203,20 @@ def _expected(kind: str, context: dict[str, Any], path: Path) -> str:
         "string_too_short": "a text that is not empty",
         "string_too_long": f"at most {context.get('max_length')} characters",
         "too_short": f"at least {context.get('min_length')}",
-        "greater_than_equal": f"at least {bound}",
-        "less_than_equal": f"at most {bound}",
+        "greater_than_equal": f"at least {_bound(path, 'ge')}",
+        "less_than_equal": f"at most {_bound(path, 'le')}",
     }.get(kind, "")
 
 
-def _spell(value: object) -> str:
-    return spell_duration(value) if isinstance(value, timedelta) else str(value)
+def _bound(path: Path, name: str) -> str:
+    """A bound of a field, spelled as the field's values are."""
+    field = _field(path)
+    metadata = field.metadata if field else []
+    bound = next((getattr(each, name) for each in metadata if hasattr(each, name)), "")
+    sized = any(getattr(each, "func", None) is size for each in metadata)
+    if isinstance(bound, timedelta):
+        return spell_duration(bound)
+    return spell_size(bound) if sized and isinstance(bound, int) else str(bound)
 
 
 def show(node: Node | None, path: Path) -> str:

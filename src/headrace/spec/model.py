@@ -50,7 +50,7 @@ def _format(value: Any) -> Any:
 class Decode(Part):
     """How a record's bytes are read; a format's name alone takes its defaults."""
 
-    json_: Json = Field(alias="json", description="One JSON object per record.")
+    json_: Json = Field(default=Json(), alias="json", description="One JSON object per record.")
 
     @property
     def format(self) -> str:
@@ -175,7 +175,7 @@ class Spec(Part):
         Decode,
         BeforeValidator(_format),
         Shorthand(const="json"),
-    ] = Field(default=Decode(json=Json()), description="How a record's bytes are read: `json`, or `{json: {…}}`.")
+    ] = Field(default=Decode(), description="How a record's bytes are read: `json`, or `{json: {…}}`.")
     transform: tuple[Step, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
     route: Route = Field(default=Route(), description="Which table a record belongs to.")
     table: TableSpec = Field(description="The table, or the pattern of the tables.")
@@ -272,8 +272,7 @@ class Spec(Part):
         """The table options that hold for a route: the first match's keys over the table's own."""
         for item in self.tables:
             if re.search(item.match, route):
-                given = {name: getattr(item, name) for name in item.model_fields_set - {"match"}}
-                return self.table.model_copy(update=given)
+                return item.over(self.table)
         return self.table
 
     def uri_of(self, route: str) -> str:

@@ -170,6 +170,13 @@ class TableMatch(TableOptions):
 
     match: Regex = Field(description="A regular expression found in the route; the first match of the list counts.")
 
+    def over(self, table: TableSpec) -> TableSpec:
+        """The table with the keys given here instead of its own; a contract of its own also ends `strict`."""
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"match"}}
+        if "contract_keys" in given:
+            given.setdefault("strict", False)
+        return table.model_copy(update=given)
+
 
 class DeadLetters(Part):
     """Where records go that could not become rows."""

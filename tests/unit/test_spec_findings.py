@@ -1,0 +1,335 @@
+"""Every finding says where, what was seen, what is allowed, and what was perhaps meant; all of them at once."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import SpecError
+from headrace.spec import examine_text, loads
+
+GOOD = """\
+pipeline: shop
+source:
+  kafka:
+    brokers: "localhost:9092"
+    topics: [shop.orders]
+table:
+  path: ./lake/orders
+"""
+
+
+def findings(more="", **changes):
+    """What is found in the good spec with lines added or changed."""
+    text = GOOD + more
+    for before, after in changes.pop("swap", {}).items():
+        assert before in text
+        text = text.replace(before, after)
+    return examine_text(text, Path("/base"), "shop.yaml")[1]
+
+
+def only(more="", **changes):
+    """The one finding."""
+    found = findings(more, **changes)
+    assert len(found) == 1, [str(each) for each in found]
+    return found[0]
+
+
+def test_a_good_spec_has_none():
+    assert findings() == []
+
+
+def test_a_finding_in_one_line():
+    assert str(only("flush: {evry: 5s}\n")) == (
+        "shop.yaml:8:9 flush.evry: unknown key; allowed: every, rows, bytes; did you mean 'every'?"
+    )
+
+
+def test_all_findings_come_at_once_in_the_order_of_the_file():
+    more = "flush: {every: 5, rows: many}\nroute: {by: topik}\nlimit: {}\n"
+    found = findings(more, swap={"localhost:9092": "localhost", "pipeline: shop": "pipeline: Shop!"})
+    assert [(each.line, each.column, each.key) for each in found] == [
+        (1, 11, "pipeline"),
+        (4, 14, "source.kafka.brokers"),
+        (8, 16, "flush.every"),
+        (8, 25, "flush.rows"),
+        (9, 13, "route.by"),
+        (10, 1, "limit"),
+    ]
+    with pytest.raises(SpecError) as refused:
+        loads(GOOD + "limit: {}\n")
+    assert (refused.value.exit_code, len(refused.value.findings)) == (2, 1)
+
+
+# What is added to the good spec · the key found · a word of what was seen · a word of what is allowed · what was meant
+SINGLE = [
+    ("pipelin: x", "pipelin", "unknown key", "pipeline", "pipeline"),
+    ("decode: avro", "decode", "'avro'", "json", ""),
+    ("decode: {json: {tombstone: skp}}", "decode.json.tombstone", "'skp'", "dead_letter, skip, row", "skip"),
+    ("route: {by: feld}", "route.by", "'feld'", "or a mapping with one of field, header, sql", "field"),
+    ("route: {by: {feld: a}}", "route.by.feld", "unknown key", "field", "field"),
+    ("route: {by: {field: a, sql: b}}", "route.by", "field and sql together", "exactly one", ""),
+    ("route: {by: 7}", "route.by", "'7'", "fixed, topic", ""),
+    ("transform: [{where: a, drop: [b]}]", "transform[0]", "where and drop together", "exactly one", ""),
+    ("transform: [{}]", "transform[0]", "none of", "exactly one", ""),
+    ("transform: {set: {a: b}}", "transform", "a mapping", "a list", ""),
+    ("transform: [{drop: []}]", "transform[0].drop", "a list", "at least 1", ""),
+    ("flush: 5s", "flush", "'5s'", "a mapping with every, rows, bytes", ""),
+    ("flush:", "flush", "nothing", "a mapping", ""),
+    ("flush: {every: 50ms}", "flush.every", "'50ms'", "at least 100ms", ""),
+    ("flush: {rows: 0}", "flush.rows", "'0'", "at least 1", ""),
+    ("flush: {rows: 2000000}", "flush.rows", "more than limits.batch_rows", "at most", ""),
+    ("flush: {every: 2d}", "flush.every", "more than a day", "1d", ""),
+    ("limits: {record_bytes: 0}", "limits.record_bytes", "'0'", "at least 1", ""),
+    ("limits: {depth: 513}", "limits.depth", "'513'", "at most 512", ""),
+    ("limits: {record_bytes: 16 MegaByte}", "limits.record_bytes", "MegaByte", "128MB", ""),
+    ("lease: {ttl: 6s}", "lease.renew", "half of ttl", "two renewals", ""),
+    ("retry: {unreachable: {first: 2m}}", "retry.unreachable.first", "more than longest", "up to longest", ""),
+    ("spark: {memory: 1gb}", "spark.memory", "'1gb'", "`2g`", ""),
+    ("spark: {memory: 256m}", "spark.memory", "'256m'", "512m", ""),
+    ("spark: {cores: two}", "spark.cores", "'two'", "whole number", ""),
+    ("state: 12", "state", "'12'", "text", ""),
+    ("state: ./s/{route}", "state", "a brace", "one fixed place", ""),
+    ("storage: {s3: {regio: x}}", "storage.s3.regio", "unknown key", "region", "region"),
+    ("tables: [{match: x}]", "tables", "there is one", "route.by other than fixed", ""),
+    ("route: {include: x}", "route.include", "there is one", "route.by other than fixed", ""),
+    ("route: {by: topic}", "table.path", "one path for all routes", "{route}", ""),
+]
+
+
+@pytest.mark.parametrize(("more", "key", "seen", "allowed", "meant"), SINGLE)
+def test_one_thing_wrong(more, key, seen, allowed, meant):
+    found = [each for each in findings(more + "\n") if each.seen != "required, but missing"]
+    assert len(found) == 1, [str(each) for each in found]
+    assert (found[0].key, found[0].meant) == (key, meant)
+    assert seen in found[0].seen
+    assert allowed in found[0].allowed
+
+
+KAFKA = [
+    ("topics: [shop.orders]", "", "source.kafka", "none of topics, pattern", ""),
+    ("topics: [shop.orders]", "topics: []", "source.kafka.topics", "a list", ""),
+    ("topics: [shop.orders]", "topics: shop.orders", "source.kafka.topics", "'shop.orders'", ""),
+    ("topics: [shop.orders]", "topics: [a/b]", "source.kafka.topics[0]", "'a/b'", ""),
+    ("topics: [shop.orders]", "topics: [a, a]", "source.kafka.topics[1]", "a second time", ""),
+    ("topics: [shop.orders]", 'pattern: "["', "source.kafka.pattern", "'['", ""),
+    ("topics:", "start: earlist\n    topics:", "source.kafka.start", "'earlist'", "earliest"),
+    ("topics:", "start: {timestamp: yesterday}\n    topics:", "source.kafka.start.timestamp", "'yesterday'", ""),
+    ("topics:", "start: {offsets: {a: 1}}\n    topics:", "source.kafka.start.offsets", "a mapping", ""),
+    ("topics:", "start: {offsets: {0: -1}}\n    topics:", "source.kafka.start.offsets", "a mapping", ""),
+    ("topics:", "start: {offsets: {0: {1: 2}, 3: 4}}\n    topics:", "source.kafka.start.offsets", "a mapping", ""),
+    ("topics:", "start: {offsets: {shop.order: {0: 1}}}\n    topics:", "source.kafka.start.offsets.shop.order",
+     "not read", "shop.orders"),
+    ("topics: [shop.orders]", "start: {offsets: {0: 1}}\n    topics: [a, b]", "source.kafka.start.offsets",
+     "without a topic", ""),
+    ("topics:", "settings: {fetch.max.byte: 1}\n    topics:", "source.kafka.settings.fetch.max.byte", "fetch.max.byte",
+     "fetch.max.bytes"),
+    ("localhost:9092", "localhost:99999", "source.kafka.brokers", "'localhost:99999'", ""),
+    ("localhost:9092", "kafka.example.com:9092", "source.kafka.brokers", "another machine", ""),
+    ("topics:", "plaintext: true\n    tls: true\n    topics:", "source.kafka.plaintext", "beside tls", ""),
+    ("topics:", "tls: {key: '${env:HOME}'}\n    topics:", "source.kafka.tls", "without the other", ""),
+    ("topics:", "tls: {ca: x}\n    topics:", "source.kafka.tls.ca", "no certificate", ""),
+    ("topics:", "sasl: {mechanism: plain, username: u, password: '${env:HOME}'}\n    topics:",
+     "source.kafka.sasl.mechanism", "'plain'", "PLAIN"),
+    ("topics:", "sasl: {mechanism: PLAIN, password: '${env:HOME}'}\n    topics:", "source.kafka.sasl.username",
+     "required, but missing", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "key", "seen", "meant"), KAFKA)
+def test_one_thing_wrong_with_kafka(before, after, key, seen, meant):
+    found = only(swap={before: after})
+    assert (found.key, found.meant) == (key, meant)
+    assert seen in found.seen
+    assert found.allowed
+
+
+HOSTILE_SETTINGS = {
+    "sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;",
+    "sasl.login.class": "x.Y",
+    "sasl.oauthbearer.token.endpoint.url": "file:///etc/passwd",
+    "security.protocol": "PLAINTEXT",
+    "security.providers": "x.Y",
+    "ssl.engine.factory.class": "x.Y",
+    "ssl.endpoint.identification.algorithm": '""',
+    "ssl.truststore.location": "/etc/x",
+    "interceptor.classes": "x.Y",
+    "metric.reporters": "x.Y",
+    "config.providers": "file",
+    "key.deserializer": "x.Y",
+    "group.id": "other",
+    "enable.auto.commit": "true",
+    "auto.offset.reset": "latest",
+    "isolation.level": "read_uncommitted",
+    "bootstrap.servers": "evil:9092",
+    "plugin.library.paths": "x",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_SETTINGS)
+def test_a_setting_that_could_do_harm_is_refused_with_the_reason(name):
+    found = only(swap={"topics:": f"settings: {{{name}: {HOSTILE_SETTINGS[name]}}}\n    topics:"})
+    assert found.seen == f"the setting '{name}'"
+    assert found.allowed
+
+
+def test_harmless_settings_are_taken():
+    text = GOOD.replace("topics:", "settings: {fetch.max.bytes: 1000, check.crcs: true}\n    topics:")
+    assert loads(text)[0].kafka.settings == {"fetch.max.bytes": "1000", "check.crcs": "true"}
+
+
+@pytest.mark.parametrize("broker", ["127.0.0.1:9092", "[::1]:9092", "localhost:1", "kafka.localhost:9092"])
+def test_a_broker_on_this_machine_needs_no_encryption(broker):
+    assert findings(swap={"localhost:9092": broker}) == []
+
+
+@pytest.mark.parametrize("more", ["tls: true", "plaintext: true"])
+def test_a_broker_elsewhere_is_encrypted_or_meant_to_be_plain(more):
+    assert findings(swap={"localhost:9092": "kafka.example.com:9092", "topics:": f"{more}\n    topics:"}) == []
+
+
+# Options of the table · the key found · a word of what was seen · what was meant
+TABLE = [
+    ("columns: [{name: id, type: bigit}]", "table.columns[0].type", "'bigit' is not a type", "bigint"),
+    ("columns: [{name: id}]", "table.columns[0].type", "required, but missing", ""),
+    ("columns: [{name: id, type: int, nullabel: true}]", "table.columns[0].nullabel", "unknown key", "nullable"),
+    ("columns: [{name: a, type: int}, {name: A, type: int}]", "table.columns[1].name", "a second time", ""),
+    ("columns: [{name: 'a b', type: int}]", "table.columns[0].name", "' ' in a column's name", ""),
+    ("columns: [{name: _source, type: int}]", "table.columns[0].name", "kept for Headrace", ""),
+    ("columns: [{name: _Change_Type, type: int}]", "table.columns[0].name", "kept for", ""),
+    ("columns: [{name: s, type: 'struct<a: int, A: int>'}]", "table.columns[0].type", "a field twice", ""),
+    ("columns: [{name: s, type: 'array<struct<a=b: int>>'}]", "table.columns[0].type", "'='", ""),
+    ("columns: [{name: a, type: int, unit: ms}]", "table.columns[0].unit", "a unit for int", ""),
+    ("columns: [{name: a, type: timestamp_ntz, unit: ms}]", "table.columns[0].unit", "a unit for", ""),
+    ("columns: [{name: a, type: int, json: true}]", "table.columns[0].json", "JSON text in int", ""),
+    ("columns: [{name: a, type: int, path: a..b}]", "table.columns[0].path", "'a..b'", ""),
+    ("columns: [{name: a, type: byte, default: 128}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: a, type: int, default: '1'}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: a, type: 'decimal(3,1)', default: 1.25}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: a, type: 'decimal(3,1)', default: x}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: a, type: boolean, default: 1}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: a, type: date, default: 1.2.2025}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: a, type: timestamp, unit: ms, default: x}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: a, type: binary, default: '?'}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: a, type: string, default: 1}]", "table.columns[0].default", "does not fit", ""),
+    ("columns: [{name: date, type: date}]\n  partition_by: [dat]", "table.partition_by[0]", "no column 'dat'", "date"),
+    ("columns: [{name: a, type: 'map<string,int>'}]\n  partition_by: [a]", "table.partition_by[0]", "has parts", ""),
+    ("partition_by: [_source]", "table.partition_by[0]", "has parts", ""),
+    ("partition_by: [a, A]", "table.partition_by[1]", "a second time", ""),
+    ("columns: [{name: a, type: int}]\n  partition_by: [a]\n  source: false", "table.partition_by", "every column", ""),
+    ("contract: {new_field: rescue}", "table.contract.new_field", "'rescue'", ""),
+    ("contract: {wrong_type: widen}", "table.contract.wrong_type", "'widen'", ""),
+    ("contract: {missing: default}", "table.contract.missing", "no declared columns", ""),
+    ("columns: [{name: a, type: int, nullable: false}]\n  contract: {missing: default}", "table.contract.missing",
+     "no default for a", ""),
+    ("strict: true\n  contract: {new_field: evolve}", "table.contract.new_field", "beside strict", ""),
+    ("mode: upsert", "table.mode", "'upsert'", ""),
+    ("compression: zst", "table.compression", "'zst'", "zstd"),
+    ("target_file_size: 1KB", "table.target_file_size", "'1KB'", ""),
+    ("properties: {delta.enableDeletionVectors: true}", "table.properties.delta.enableDeletionVectors", "'true'", ""),
+    ("properties: {delta.columnMapping.mode: name}", "table.properties.delta.columnMapping.mode", "'name'", ""),
+    ("properties: {delta.setTransactionRetentionDuration: interval 1 day}",
+     "table.properties.delta.setTransactionRetentionDuration", "marks that expire", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "key", "seen", "meant"), TABLE)
+def test_one_thing_wrong_with_the_table(more, key, seen, meant):
+    found = only(f"  {more}\n")
+    assert (found.key, found.meant) == (key, meant)
+    assert seen in found.seen
+    assert found.allowed
+
+
+GOOD_DEFAULTS = [
+    "{type: boolean, default: false}",
+    "{type: byte, default: -128}",
+    "{type: double, default: 1}",
+    "{type: 'decimal(38,2)', default: '123456789012345678901234567890.12'}",
+    "{type: 'decimal(3,1)', default: 1.5}",
+    "{type: date, default: 2025-01-31}",
+    "{type: timestamp, default: '2025-01-31T12:00:00Z'}",
+    "{type: timestamp, unit: ms, default: 0}",
+    "{type: binary, default: AAE=}",
+    "{type: string, json: true, default: {a: [1]}}",
+    "{type: 'array<int>', default: []}",
+    "{type: 'struct<a: int>', default: {a: 1}}",
+]
+
+
+@pytest.mark.parametrize("column", GOOD_DEFAULTS)
+def test_a_default_like_the_records_values_fits(column):
+    assert findings(f"  columns: [{column.replace('{type', '{name: a, type', 1)}]\n") == []
+
+
+def test_an_override_is_checked_with_what_it_inherits():
+    more = (
+        "  columns: [{name: a, type: int}, {name: b, type: int}]\n"
+        "tables:\n  - {match: x, partition_by: [c]}\n  - {match: y, partition_by: [b]}\n"
+        "route: {by: topic}\n"
+    )
+    found = only(more, swap={"./lake/orders": "./lake/{route}"})
+    assert (found.key, found.line) == ("tables[0].partition_by[0]", 10)
+
+
+@pytest.mark.parametrize(
+    ("path", "by", "seen"),
+    [
+        ("./lake/{rout}", "topic", "the variable {rout}"),
+        ("./lake/{topic}", "{header: type}", "the variable {topic}"),
+        ("./lake/{field:a}", "{field: b}", "the variable {field:a}"),
+        ("./lake/{route", "topic", "a brace alone"),
+        ("./lake/{route}", "fixed", "every record has the same"),
+        ("./lake/{route}", "{field: a..b}", "'a..b'"),
+    ],
+)
+def test_route_and_path_agree(path, by, seen):
+    found = findings(f"route: {{by: {by}}}\n", swap={"./lake/orders": f'"{path}"'})
+    assert seen in [each.seen for each in found] or any(seen in each.seen for each in found)
+
+
+def test_expressions_are_checked_where_they_stand():
+    more = (
+        "  columns: [{name: a, type: int}, {name: b, type: int}]\n"
+        "transform:\n"
+        "  - set: {c: a + b, d: random()}\n"
+        "  - where: c > (SELECT 1)\n"
+        "  - rename: {c: e}\n"
+        "  - where: c > 1\n"
+        "  - drop: [ee]\n"
+        "  - set: {'x y': '1'}\n"
+    )
+    found = findings(more)
+    assert [(each.key, each.line) for each in found] == [
+        ("transform[0].set.d", 10),
+        ("transform[1].where", 11),
+        ("transform[3].where", 13),
+        ("transform[4].drop[0]", 14),
+        ("transform[5].set.x y", 15),
+    ]
+    assert found[3].meant == "e"
+
+
+def test_a_column_can_come_from_the_transform():
+    more = '  columns: [{name: a, type: int}]\n  partition_by: [day]\ntransform: [{set: {day: "a // 86400"}}]\n'
+    assert findings(more) == []
+
+
+def test_pipelines_of_one_file_share_neither_name_nor_state():
+    found = examine_text(GOOD + "---\n" + GOOD, Path("/base"), "shop.yaml")[1]
+    assert [(each.key, each.line) for each in found] == [("pipeline", 1), ("pipeline", 9)]
+    other = GOOD.replace("shop\n", "other\n")
+    texts = [text + "state: ./state\n" for text in (GOOD, other)]
+    found = examine_text("---\n".join(texts), Path("/base"), "shop.yaml")[1]
+    assert [each.key for each in found] == ["state", "state"]
+
+
+def test_a_document_that_is_no_mapping():
+    found = examine_text("- pipeline: x\n", Path("/base"), "shop.yaml")[1]
+    assert found[0].seen == "a list"
+    assert "pipeline, source" in found[0].allowed
+
+
+def test_strange_characters_do_not_reach_the_terminal():
+    found = only('"\\e[31mred": 1\n')
+    assert "\x1b" not in str(found)
+    assert len(str(only(f"flush: {{every: {'x' * 10_000}}}\n"))) < 300

@@ -1,0 +1,167 @@
+"""Where tables and state may be."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.spec import examine_text, loads
+
+SPEC = """\
+pipeline: web
+source: {{kafka: {{brokers: "localhost:9092", topics: [a]}}}}
+table: {{path: "{path}"}}
+"""
+
+
+def _spec(path, more=""):
+    return loads(SPEC.format(path=path) + more, "/base/specs")[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        ("./lake/web", "/base/specs/lake/web"),
+        ("lake/web/", "/base/specs/lake/web"),
+        ("../lake/web", "/base/lake/web"),
+        ("/srv/lake/wéb", "/srv/lake/wéb"),
+        ("s3://lake/web", "s3://lake/web"),
+        ("s3a://lake/a b/web/", "s3://lake/a b/web"),
+        ("s3://lake/date=2025/web", "s3://lake/date=2025/web"),
+    ],
+)
+def test_a_path_means_one_place(path, uri):
+    assert _spec(path).table.path == uri
+
+
+HOSTILE = [
+    "",
+    " ",
+    "~/lake",
+    "~root/lake",
+    "lake/a\\\\b",
+    "lake/a%2e%2e/b",
+    "lake/*",
+    "lake/a?b",
+    "lake/a#b",
+    "lake/[ab]",
+    "lake/a\\0b",
+    "lake/a\\nb",
+    "file:///lake",
+    "file://host/lake",
+    "http://host/lake",
+    "https://host/lake",
+    "hdfs://host/lake",
+    "gs://lake/web",
+    "abfss://c@account/web",
+    "jar:file:/x",
+    "s3:lake",
+    "s3:/lake/web",
+    "s3://",
+    "s3:///web",
+    "s3://lake",
+    "s3://lake/",
+    "s3://a@lake/web",
+    "s3://a:b@lake/web",
+    "s3a://lake@evil/web",
+    "s3://lake:9000/web",
+    "s3://lake/../web",
+    "s3://lake/a/../../web",
+    "s3://lake/./web",
+    "s3://lake//web",
+    "s3://lake/a//b",
+    "s3://lake/web?x=1",
+    "s3://lake/web#x",
+    "s3://lake/%2e%2e/web",
+    "s3://lake/a%2fb",
+    "s3://lake/a\\\\b",
+    "s3://la ke/web",
+    "s3://.lake/web",
+    "s3://-lake/web",
+    "s3://lák/web",
+    "s3://{route}/web",
+    "s3://169.254.169.254:80/web",
+    "S3://lake/web",
+    "s3n://lake/web",
+]
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+def test_a_path_that_could_mean_another_place_is_refused(path):
+    specs, findings = examine_text(SPEC.format(path=path), Path("/base"), "web.yaml")
+    assert specs == []
+    assert [(each.key, each.line) for each in findings] == [("table.path", 3)]
+    assert findings[0].allowed
+
+
+ENDPOINTS = [
+    "s3.example.com",
+    "ftp://s3.example.com",
+    "https://",
+    "https://u:p@s3.example.com",
+    "https://s3.example.com?x=1",
+    "https://s3.example.com#x",
+    "https://s3.example.com:99999",
+    "https://169.254.169.254",
+    "https://[fd00:ec2::254]",
+    "https://[fe80::1]",
+    "https://[bad",
+]
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_an_endpoint_that_hides_something_is_refused(endpoint):
+    text = SPEC.format(path="s3://lake/web") + f'storage: {{s3: {{endpoint: "{endpoint}"}}}}\n'
+    _, findings = examine_text(text, Path("/base"), "web.yaml")
+    assert [each.key for each in findings] == ["storage.s3.endpoint"]
+
+
+def test_an_unencrypted_endpoint_must_be_meant():
+    text = SPEC.format(path="s3://lake/web") + 'storage: {s3: {endpoint: "http://127.0.0.1:9000/"}}\n'
+    assert examine_text(text, Path("/base"), "")[1][0].allowed == "https://, or allow_http: true"
+    profile = loads(text.replace('/"}}', '/", allow_http: true}}'))[0].storage_profile()
+    assert profile["endpoint"] == "http://127.0.0.1:9000"
+    assert profile["path_style"]
+
+
+def test_state_and_letters_lie_beside_the_tables():
+    fixed = _spec("s3://lake/shop/web")
+    assert fixed.base_uri == "s3://lake/shop"
+    assert fixed.state_uri == "s3://lake/shop/_headrace/web"
+    assert fixed.dead_letters_uri == "s3://lake/shop/_headrace/web/dead_letters"
+    routed = _spec("./lake/events_{route}/v1", "route: {by: topic}\n")
+    assert routed.base_uri == "/base/specs/lake"
+    assert routed.uri_of("orders") == "/base/specs/lake/events_orders/v1"
+
+
+def test_state_and_letters_can_be_elsewhere():
+    more = "state: s3://other/state\ndead_letters: {path: ./letters}\n"
+    spec = _spec("s3://lake/web", more)
+    assert (spec.state_uri, spec.dead_letters_uri) == ("s3://other/state", "/base/specs/letters")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "state: ./lake/web",
+        "state: ./lake/web/state",
+        "state: ./lake",
+        "dead_letters: {path: ./lake/web}",
+        "dead_letters: {path: ./lake/web/letters}",
+        "dead_letters: {path: ./lake/_headrace/web}",
+        "dead_letters: {path: ./lake/_headrace/web/ledger/letters}",
+        "dead_letters: {path: ./lake}",
+    ],
+)
+def test_no_place_lies_in_anothers_folder(more):
+    _, findings = examine_text(SPEC.format(path="./lake/web") + more, Path("/base"), "web.yaml")
+    assert [each.allowed for each in findings] == ["a folder of its own"]
+
+
+@pytest.mark.parametrize("name", ["{topic}", "{route}"])
+def test_the_route_has_one_name_inside(name):
+    assert _spec(f"./lake/{name}", "route: {by: topic}\n").table.path == "/base/specs/lake/{route}"
+
+
+def test_a_field_can_name_its_variable():
+    spec = _spec("./lake/{field:a.b}", "route: {by: {field: a.b}}\n")
+    assert spec.table.path == "/base/specs/lake/{route}"
