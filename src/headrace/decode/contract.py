@@ -51,7 +51,9 @@ class Rejects:
     def in_order(self) -> Rejects:
         """The same, ascending by position."""
         order = sorted(range(len(self)), key=self.index.__getitem__)
-        return Rejects(*([column[at] for at in order] for column in (self.index, self.reason, self.detail)))  # type: ignore[attr-defined]
+        return Rejects(
+            [self.index[at] for at in order], [self.reason[at] for at in order], [self.detail[at] for at in order]
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from json.decoder import scanstring
 from typing import Any
 
 from headrace.decode.contract import Limits, NewField
@@ -21,6 +20,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _BOM = "\ufeff"
 _DIGITS = 4_000  # beyond this an integer's value no longer matters, only that it fits nowhere
+_BEYOND: int = 10**_DIGITS
 
 
 class Real(float):
@@ -52,7 +52,7 @@ class Row:
 def _integer(text: str) -> int:
     if len(text) < _DIGITS:
         return int(text)
-    return (-1 if text[0] == "-" else 1) * 10**_DIGITS
+    return -_BEYOND if text[0] == "-" else _BEYOND
 
 
 def _no_constant(name: str) -> Any:
@@ -229,7 +229,7 @@ class Exact:
         made: dict[str, Any] = {}
         at = space(text, at + 1)
         while text[at] != "}":
-            key, at = scanstring(text, space(text, at) + 1, True)
+            key, at = self.parser.scan(text, at)
             at = space(text, space(text, at) + 1)
             child = node.children.get("*" if node.kind == "map" else key)
             made[key], at = self._spans(child, text, at)

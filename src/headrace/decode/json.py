@@ -49,8 +49,8 @@ class JsonDecoder:
         names: Counter[str] = Counter()
         if proof is not None:
             good[proof.index[proof.proven]] = True
-            if proof.surplus.any():
-                names = self._survey(texts, proof, good, strange)
+            if self._prover is not None and proof.surplus.any():
+                names = self._survey(self._prover, texts, proof, good, strange)
         fast = self._fast_rows(proof, good)
         rest = np.flatnonzero(~good)
         rows, kept = self._explain(texts, at, rest, rejects)
@@ -70,7 +70,7 @@ class JsonDecoder:
         quick = _peek_quickly(texts, pointer(parts))
         for position, text in enumerate(quick.to_pylist()):
             found[at[position]] = text
-        for position in np.flatnonzero(bools(quick.is_null())):
+        for position in np.flatnonzero(bools(quick.is_null())).tolist():
             try:
                 found[at[position]] = _peek_exactly(self._exact.parser, texts[position].as_py(), parts)
             except Unfit as unfit:
@@ -85,15 +85,13 @@ class JsonDecoder:
         except duckdb.Error:
             return None  # the exact way needs no DuckDB
 
-    def _survey(self, texts: pa.StringArray, proof: Proof, good: Mask, strange: Mask) -> Counter[str]:
+    def _survey(self, prover: Prover, texts: pa.StringArray, proof: Proof, good: Mask, strange: Mask) -> Counter[str]:
         """Take the rows whose only surplus is new fields that the contract lets be."""
-        if self._prover is None or self._new_field in ("reject", "stop") and False:
-            return Counter()
         at = np.flatnonzero(proof.surplus)
         positions = proof.index[at]
         within = texts.take(pa.array(positions))
         found = self._surveyor.survey(within, proof.entries[at], proof.colons[at])
-        accepted = found.clean & self._prover.harmless(within)
+        accepted = found.clean & prover.harmless(within)
         if self._new_field in ("reject", "stop"):
             accepted &= ~found.strange
         good[positions[accepted]] = True

@@ -21,7 +21,7 @@ class Node:
     """One place in a value: what must stand there, and the known places below it."""
 
     kind: Kind
-    type: pa.DataType | None = None  # None: a mere way to columns deeper down, or a skipped value
+    type: pa.DataType = pa.null()  # noqa: RUF009 - null: a mere way to columns deeper down, or a skipped value
     nullable: bool = True
     unit: str = ""
     default: str | None = None  # JSON text
@@ -106,7 +106,7 @@ def _insert(root: Node, path: tuple[str, ...], node: Node) -> bool:
     here = root
     for key in path[:-1]:
         here = here.children.setdefault(key, Node("object"))
-        if here.type is not None or here.kind == "skip":
+        if here.kind != "object" or not pa.types.is_null(here.type):
             return True
     taken = path[-1] in here.children
     # Where two readers meet, nothing below counts as new: one of them keeps it.

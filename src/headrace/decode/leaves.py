@@ -35,7 +35,11 @@ _RFC_3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))?", re.ASCII
 )
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+_FROM_BASE64 = r"""
+SELECT CASE WHEN to_base64(bytes) = v THEN bytes END AS bytes
+FROM (SELECT v, CASE WHEN regexp_full_match(v, '(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?')
+                     THEN from_base64(v) END AS bytes FROM leaf)
+"""
 
 
 class Unfit(Exception):
@@ -310,11 +314,7 @@ def _proven_decimals(kind: pa.DataType, column: pa.Array) -> pa.Array:
 
 
 def _proven_base64(column: pa.Array) -> pa.Array:
-    sql = (
-        "SELECT CASE WHEN to_base64(bytes) = v THEN bytes END AS bytes FROM "
-        f"(SELECT v, CASE WHEN regexp_full_match(v, '{_BASE64}') THEN from_base64(v) END AS bytes FROM leaf)"
-    )
-    return duck.query(sql, leaf=pa.table({"v": column}))["bytes"].combine_chunks().cast(pa.binary())
+    return duck.query(_FROM_BASE64, leaf=pa.table({"v": column}))["bytes"].combine_chunks().cast(pa.binary())
 
 
 def _proven_moments(node: Node, column: pa.Array) -> pa.Array:

@@ -52,7 +52,7 @@ class Prover:
         nodes = [node for _, node in walk(layout.root)]
         deepest = max((len(path) for path, _ in walk(layout.root)), default=0) + 1
         self._opaque = deepest >= limits.depth or any(node.kind in ("json", "skip") for node in nodes)
-        self._decimals = any(node.type is not None and pa.types.is_decimal(node.type) for node in nodes)
+        self._decimals = any(pa.types.is_decimal(node.type) for node in nodes)
         self._defaults = {at: default_of(column) for at, column in enumerate(layout.columns) if column.node.default}
         self._wary = False  # the last batch held malformed values: look before asking
 

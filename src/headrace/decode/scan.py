@@ -42,7 +42,8 @@ class Bytes:
         return self._counts(np.flatnonzero((self.content | 0x20) == _BRACE))
 
     def _counts(self, positions: Numbers) -> Numbers:
-        return np.diff(np.searchsorted(positions, self.starts))
+        counts: Numbers = np.diff(np.searchsorted(positions, self.starts))
+        return counts
 
 
 def matches(texts: pa.StringArray, pattern: str) -> Mask:
@@ -59,7 +60,7 @@ def bools(column: pa.BooleanArray) -> Mask:
 
 def lengths(lists: pa.Array) -> Numbers:
     """How many elements each list or map holds; none where it is NULL."""
-    counted = np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    counted: Numbers = np.diff(lists.offsets.to_numpy()).astype(np.int64)
     if lists.null_count:
         counted[bools(lists.is_null())] = 0
     return counted

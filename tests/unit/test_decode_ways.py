@@ -1,0 +1,256 @@
+"""The fast way and the exact way say the same of every value, whatever the schema."""
+
+from __future__ import annotations
+
+import json
+import math
+import string
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.decode import Decoded, Limits
+from headrace.decode.json import JsonDecoder
+
+NAMES = ["a", "b", "c", "id", "x.y", "we ird", "ü", "sl/ash", "til~de"]
+SCALARS = [
+    pa.bool_(),
+    pa.int8(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.decimal128(9, 2),
+    pa.decimal128(38, 10),
+    pa.string(),
+    pa.binary(),
+    pa.date32(),
+    pa.timestamp("us", "UTC"),
+    pa.timestamp("us"),
+]
+TEXTS = [
+    "",
+    "x",
+    "12",
+    "true",
+    '"quoted": "text"',
+    "a,]b,}c",
+    "ü😀\0",
+    "\\u",
+    "QUI=",
+    "QQ==",
+    "QR==",
+    "NaN",
+    "2024-02-29",
+    "2023-02-29",
+    "0000-01-01",
+    "2024-01-01T00:00:00Z",
+    "2024-01-01t00:00:00z",
+    "2024-01-01T00:00:00.123456789+05:30",
+    "2024-01-01T00:00:00",
+    "2024-12-31T23:59:60Z",
+    "0001-01-01T00:00:00+10:00",
+    "9999-12-31T23:59:59.999999Z",
+    "2024-01-01 00:00:00Z",
+    "2024-W01-1",
+]
+NUMBERS = [
+    "0",
+    "-0",
+    "1",
+    "-1",
+    "127",
+    "128",
+    "-129",
+    "1.0",
+    "1e3",
+    "1.70",
+    "0.1",
+    "-0.0",
+    "12345.67",
+    "12345.678",
+    "1e-7",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775809",
+    "18446744073709551616",
+    "123456789012345678901234567890",
+    "0.1234567890123456789",
+    "1e39",
+    "1e308",
+    "1e400",
+    "1714564800",
+    "1714564800123",
+    "-1",
+    "16777217",
+]
+BROKEN = ["NaN", "Infinity", "-inf", "tru", "01", "+1", "1.", "[1,]", '{"a":1,}', '"\\ud800"', "'x'", ""]
+
+
+def fields(depth: int, names: list[str] = NAMES) -> st.SearchStrategy[list[pa.Field]]:
+    def build(picked: list[str]) -> st.SearchStrategy[list[pa.Field]]:
+        return st.tuples(*(field(name, depth) for name in picked)).map(list)
+
+    return st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True).flatmap(build)
+
+
+def field(name: str, depth: int) -> st.SearchStrategy[pa.Field]:
+    metadata = st.sampled_from(
+        [None] * 6
+        + [{b"headrace.json": b"true"}, {b"headrace.unit": b"ms"}, {b"headrace.unit": b"ns"}]
+        + [{b"headrace.unit": b"local-utc"}]
+    )
+    return st.builds(
+        lambda kind, nullable, note: pa.field(name, *_noted(kind, nullable, note)),
+        types(depth),
+        st.sampled_from([True, True, True, False]),
+        metadata,
+    )
+
+
+def _noted(kind: pa.DataType, nullable: bool, note: dict[bytes, bytes] | None):
+    if note and b"headrace.json" in note:
+        return pa.string(), nullable, note
+    if note and not pa.types.is_timestamp(kind):
+        note = None
+    return kind, nullable, note
+
+
+def types(depth: int) -> st.SearchStrategy[pa.DataType]:
+    scalar = st.sampled_from(SCALARS)
+    if depth == 0:
+        return scalar
+    inner = types(depth - 1)
+    return st.one_of(
+        scalar,
+        scalar,
+        fields(depth - 1).map(pa.struct),
+        st.builds(lambda kind, null: pa.list_(pa.field("element", kind, null)), inner, st.booleans()),
+        st.builds(lambda kind, null: pa.map_(pa.string(), pa.field("value", kind, null)), inner, st.booleans()),
+    )
+
+
+@st.composite
+def texts(draw, schema: pa.Schema) -> str:
+    """A value that mostly fits, with its faults; written with or without white space."""
+    return draw(_object(list(schema), draw(st.sampled_from(["", " ", "\n  "]))))
+
+
+@st.composite
+def _object(draw, items: list[pa.Field], gap: str) -> str:
+    members = []
+    for item in items:
+        chance = draw(st.integers(0, 19))
+        if chance == 0:
+            continue
+        value = "null" if chance == 1 else draw(_value(item, gap))
+        members.append(f"{json.dumps(item.name)}:{gap}{value}")
+        if chance == 2:
+            members.append(f"{json.dumps(draw(st.sampled_from([item.name, item.name.upper()])))}:{gap}{value}")
+    if draw(st.integers(0, 9)) == 0:
+        strange = draw(st.sampled_from(["new", "A", "_source", "other=", "", "n" * 300]))
+        wild = st.sampled_from([*NUMBERS[:6], '"t"', "[]", "{}", '{"k":1,"k":2}', '{"k":{"m":[1,{"n":null}]}}', "NaN"])
+        members.append(f"{json.dumps(strange)}:{draw(wild)}")
+    return "{" + f",{gap}".join(members) + (gap if draw(st.booleans()) else "") + "}"
+
+
+@st.composite
+def _value(draw, item: pa.Field, gap: str) -> str:
+    if draw(st.integers(0, 24)) == 0:
+        return draw(st.sampled_from([*BROKEN, *NUMBERS, "{}", "[]", "true", '"5"', '{"k":[[[1]]]}']))
+    kind = item.type
+    if (item.metadata or {}).get(b"headrace.json"):
+        return draw(st.sampled_from(["1", "1.70", '"é"', '"\\u00e9"', '{"k":[1,{"m":null}]}', "[ 1,2 ]", '{"k": 1.0}']))
+    if pa.types.is_struct(kind):
+        return draw(_object(list(kind), gap))
+    if pa.types.is_map(kind):
+        keys = draw(st.lists(st.sampled_from(["k", "K", "l", "m m"]), max_size=3, unique=True))
+        return draw(_object([pa.field(key, kind.item_type) for key in keys], gap))
+    if pa.types.is_list(kind):
+        values = [draw(_value(kind.value_field, gap)) for _ in range(draw(st.integers(0, 3)))]
+        if draw(st.integers(0, 9)) == 0:
+            values.append("null")
+        return "[" + f",{gap}".join(values) + "]"
+    return draw(_scalar(kind, (item.metadata or {}).get(b"headrace.unit")))
+
+
+def _scalar(kind: pa.DataType, unit: bytes | None) -> st.SearchStrategy[str]:
+    if pa.types.is_boolean(kind):
+        return st.sampled_from(["true", "false"])
+    if pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and unit in (b"ms", b"ns")):
+        return st.one_of(st.integers(-130, 130).map(str), st.sampled_from(NUMBERS))
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        floats = st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr)
+        return st.one_of(st.integers(-(10**6), 10**6).map(lambda n: str(n / 100)), floats, st.sampled_from(NUMBERS))
+    letters = st.text(string.printable, max_size=5)
+    return st.one_of(st.sampled_from(TEXTS), letters).map(json.dumps)
+
+
+@st.composite
+def cases(draw):
+    schema = pa.schema(draw(fields(2, NAMES)))
+    values = draw(st.lists(texts(schema), min_size=1, max_size=8))
+    return schema, [value.encode() for value in values], draw(st.sampled_from(["ignore", "evolve", "reject"]))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_both_ways_agree(case):
+    schema, values, new_field = case
+    both, exact = JsonDecoder(schema, new_field, Limits()), JsonDecoder(schema, new_field, Limits())
+    assert both._prover is not None
+    exact._prover = None
+    column = pa.array(values, pa.binary())
+    assert_same(both.decode(column), exact.decode(column), values)
+
+
+def assert_same(one: Decoded, two: Decoded, values: list[bytes]) -> None:
+    assert list(zip(one.rejects.index, one.rejects.reason, strict=True)) == list(
+        zip(two.rejects.index, two.rejects.reason, strict=True)
+    ), values
+    assert one.rejects == two.rejects
+    assert one.index.to_pylist() == two.index.to_pylist()
+    assert one.rows.schema.equals(two.rows.schema, check_metadata=True)
+    assert [_comparable(row) for row in one.rows.to_pylist()] == [_comparable(row) for row in two.rows.to_pylist()]
+    assert one.ignored == two.ignored
+    assert one.unknown == two.unknown
+    one.rows.validate(full=True)
+    two.rows.validate(full=True)
+
+
+def _comparable(value):
+    """Equal only when every bit is: -0.0 is not 0.0."""
+    if isinstance(value, float):
+        return (value, math.copysign(1, value))
+    if isinstance(value, dict):
+        return {key: _comparable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(item) for item in value]
+    return value
+
+
+@pytest.mark.parametrize("new_field", ["ignore", "evolve", "reject"])
+def test_the_fast_way_takes_what_is_common(new_field):
+    """Missing and null fields, nested lists of objects and maps never cost a per-record call."""
+    line = pa.struct([("sku", pa.string()), ("n", pa.int32()), ("price", pa.decimal128(9, 2))])
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("lines", pa.list_(pa.field("element", line))),
+            ("labels", pa.map_(pa.string(), pa.string())),
+            ("address", pa.struct([("city", pa.string()), ("geo", pa.struct([("lat", pa.float64())]))])),
+        ]
+    )
+    values = [
+        b'{"id":1,"at":"2024-01-01T00:00:00.123456789Z","lines":[{"sku":"a","n":1,"price":9.90},{"sku":null}]}',
+        b'{"labels":{"k":"v","K":null},"address":{"city":"x","geo":{"lat":1}}}',
+        b'{"address":{"geo":null}, "id": null,\n "lines": []}',
+        b"{}",
+    ]
+    decoder = JsonDecoder(schema, new_field, Limits())
+    proof = decoder._prover.prove(pa.array([value.decode() for value in values]))
+    assert proof.proven.all()
+    assert len(decoder.decode(pa.array(values, pa.binary())).rows) == 4
