@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode
-from collections.abc import Callable, Iterator, Sequence
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import UsageError
@@ -50,6 +47,13 @@ def bad_name(name: str) -> str:
 
 
 def _columns(columns: Sequence[Column], here: Path) -> Iterator[Complaint]:
+    each = list(_each_column(columns, here))
+    yield from each
+    if columns and not each and (seen := _misfit(columns)):
+        yield Complaint(here, seen, "columns that can be read side by side")
+
+
+def _each_column(columns: Sequence[Column], here: Path) -> Iterator[Complaint]:
     seen: set[str] = set()
     for index, column in enumerate(columns):
         if trouble := bad_name(column.name):
@@ -76,8 +80,8 @@ def _column(column: Column, here: Path) -> Iterator[Complaint]:
         yield Complaint((*here, "json"), f"JSON text in {column.type}", "json only for string")
     if column.path is not None and not all(column.path.split(".")):
         yield Complaint((*here, "path"), f"'{column.path}'", "a.b, without empty parts")
-    if column.default is not None and (wanted := _misfit(column, kind)):
-        yield Complaint((*here, "default"), "a default that does not fit", wanted)
+    if column.default is not None and (seen := _misfit([column])):
+        yield Complaint((*here, "default"), seen, "a value as the records have it")
 
 
 def _inner_names(kind: Any, here: Path) -> Iterator[Complaint]:
@@ -101,63 +105,18 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind))
 
 
-def _misfit(column: Column, kind: Any) -> str:
-    """What a default must be; empty when it is."""
-    import pyarrow.types as is_
+def _misfit(columns: Sequence[Column]) -> str:
+    """What the decoder has against columns: a default that does not fit, two fields that are one."""
+    import pyarrow as pa
 
-    if column.json_text:
-        return ""
-    tests: tuple[tuple[Callable[[Any], bool], Callable[[Any, Any], bool], str], ...] = (
-        (is_.is_boolean, lambda value, _: isinstance(value, bool), "true or false"),
-        (is_.is_integer, _fits_integer, "a whole number that the type holds"),
-        (is_.is_floating, lambda value, _: _is_number(value), "a number"),
-        (is_.is_decimal, _fits_decimal, "a number with the type's digits, in quotes where it is long"),
-        (is_.is_string, lambda value, _: isinstance(value, str), "text"),
-        (is_.is_binary, lambda value, _: _reads(lambda: b64decode(value, validate=True)), "Base64 text"),
-        (is_.is_date, lambda value, _: _reads(lambda: date.fromisoformat(value)), "a date, 2025-01-31"),
-        (is_.is_timestamp, _fits_timestamp, "a time like those of the records"),
-        (is_.is_struct, lambda value, _: isinstance(value, dict), "a mapping"),
-        (is_.is_map, lambda value, _: isinstance(value, dict), "a mapping"),
-        (is_.is_list, lambda value, _: isinstance(value, list), "a list"),
-    )
-    for is_kind, fits, wanted in tests:
-        if is_kind(kind):
-            given = (column.default, column) if is_kind is is_.is_timestamp else (column.default, kind)
-            return "" if fits(*given) else wanted
+    from headrace.decode import decoder
+    from headrace.shape import declared_field
+
+    try:
+        decoder("json", pa.schema([declared_field(column) for column in columns]))
+    except UsageError as trouble:
+        return trouble.seen.removesuffix(".")
     return ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _fits_integer(value: Any, kind: Any) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1)
-
-
-def _fits_decimal(value: Any, kind: Any) -> bool:
-    try:
-        number = Decimal(str(value))
-        scaled = number.scaleb(kind.scale)
-    except InvalidOperation:
-        return False
-    whole = not isinstance(value, bool) and number.is_finite() and scaled == scaled.to_integral_value()
-    return whole and abs(scaled) < 10**kind.precision
-
-
-def _fits_timestamp(value: Any, column: Column) -> bool:
-    if column.unit in ("s", "ms", "us", "ns"):
-        return isinstance(value, int) and not isinstance(value, bool)
-    return _reads(lambda: datetime.fromisoformat(value))
-
-
-def _reads(attempt: Callable[[], object]) -> bool:
-    try:
-        attempt()
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def check_names(steps: Sequence[Step]) -> Iterator[Complaint]:
