@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
+from typing import Any
 
 from headrace.errors import Fenced, HeadraceError, LeaseHeld
 from headrace.storage import AlreadyThere, Changed, NotThere, Store
@@ -225,8 +226,23 @@ class _Taker:
         return self._clock.now() < holder.until <= self._clock.now() + holder.ttl
 
 
+def holder(store: Store) -> dict[str, Any] | None:
+    """Who holds the lease, as `status` shows it; None when nobody does."""
+    try:
+        note = _note(store.get(KEY))
+    except NotThere:
+        return None
+    if note is None or note.released or _dead(note):
+        return None
+    return {"host": note.host, "pid": note.pid, "since": _date(note.since), "until": _date(note.until)}
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
 def _held(holder: Note) -> LeaseHeld:
-    since = datetime.fromtimestamp(holder.since, UTC).isoformat(timespec="seconds")
+    since = _date(holder.since)
     return LeaseHeld(
         f"The pipeline already runs on {holder.host} as pid {holder.pid}, since {since}.",
         next="Stop that one first, or pass --wait to take over when it ends.",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Fenced, LeaseHeld, StorageUnreachable
-from headrace.lease import Clock, Lease
+from headrace.lease import Clock, Lease, holder
 from headrace.storage import Store
 
 FAR = 3600.0  # a renewal thread that never comes to its turn: the tests renew by hand
@@ -82,6 +82,13 @@ def test_a_released_lease_is_taken_at_once_by_a_new_token(store):
     assert json.loads(store.get("lease"))["token"] == ""
     with take(store) as second:
         assert first.token != second.token
+
+
+def test_status_can_tell_who_holds_it(store):
+    assert holder(store) is None
+    with take(store):
+        assert holder(store)["pid"] == os.getpid()
+    assert holder(store) is None
 
 
 def test_the_state_folder_is_private(store):

@@ -269,6 +269,8 @@ def test_what_is_known_is_written_only_when_it_changes(store):
     ledger.known.remember(topics={"orders": "id-2"})
     seen = reopened(store).known
     assert (seen.tables, seen.topics) == ({"lake/a": table}, {"orders": "id-2"})
+    seen.forget("lake/a")
+    assert reopened(store).known.tables == {}
 
 
 def test_what_is_known_is_never_written_over_another_drivers(store):

@@ -65,11 +65,15 @@ class Known:
         self, *, tables: Mapping[str, KnownTable] | None = None, topics: Mapping[str, str] | None = None
     ) -> None:
         """Add or change tables and topics; Fenced when another driver wrote meanwhile."""
-        new_tables, new_topics = {**self.tables, **(tables or {})}, {**self.topics, **(topics or {})}
-        if (new_tables, new_topics) != (self.tables, self.topics):
-            self._replace(new_tables, new_topics)
+        self._become({**self.tables, **(tables or {})}, {**self.topics, **(topics or {})})
 
-    def _replace(self, tables: dict[str, KnownTable], topics: dict[str, str]) -> None:
+    def forget(self, path: str) -> None:
+        """Let a table be made anew where there was one."""
+        self._become({key: table for key, table in self.tables.items() if key != path}, self.topics)
+
+    def _become(self, tables: dict[str, KnownTable], topics: dict[str, str]) -> None:
+        if (tables, topics) == (self.tables, self.topics):
+            return
         raw = {
             "format": FORMAT,
             "tables": {path: asdict(table) for path, table in sorted(tables.items())},
