@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Any
 
 from headrace.errors import Fenced, HeadraceError, LeaseHeld
 from headrace.storage import AlreadyThere, Changed, NotThere, Store
@@ -224,17 +223,6 @@ class _Taker:
     def _fresh(self, holder: Note) -> bool:
         """Its date is one that a holder whose clock agrees with ours would write; any other must be watched."""
         return self._clock.now() < holder.until <= self._clock.now() + holder.ttl
-
-
-def holder(store: Store) -> dict[str, Any] | None:
-    """Who holds the lease, as `status` shows it; None when nobody does."""
-    try:
-        note = _note(store.get(KEY))
-    except NotThere:
-        return None
-    if note is None or note.released or _dead(note):
-        return None
-    return {"host": note.host, "pid": note.pid, "since": _date(note.since), "until": _date(note.until)}
 
 
 def _date(seconds: float) -> str:

@@ -55,12 +55,6 @@ class Known:
         check_format(store, raw.get("format"))
         return cls(store, raw, tag)
 
-    def forget(self, table: str) -> None:
-        """Take a table out, as a person decided."""
-        kept = {path: item for path, item in self.tables.items() if path != table}
-        if kept != self.tables:
-            self._replace(kept, self.topics)
-
     def remember(
         self, *, tables: Mapping[str, KnownTable] | None = None, topics: Mapping[str, str] | None = None
     ) -> None:
