@@ -157,6 +157,24 @@ def test_no_place_lies_in_anothers_folder(more):
     assert [each.allowed for each in findings] == ["a folder of its own"]
 
 
+@pytest.mark.parametrize(
+    ("path", "state", "meets"),
+    [
+        ("./lake/{route}", "./lake/orders", True),
+        ("./lake/{route}", "./lake", True),
+        ("./lake/{route}", "./lake/orders/state", True),
+        ("./lake/_{route}", "./lake/_headrace/web", True),
+        ("./lake/{route}/v1", "./lake/orders/v2", False),
+        ("./lake/{route}", "./lake/_state", False),
+        ("./lake/{route}", "./state", False),
+    ],
+)
+def test_no_route_leads_into_the_state(path, state, meets):
+    text = SPEC.format(path=path) + f"route: {{by: topic}}\nstate: {state}\n"
+    _, findings = examine_text(text, Path("/base"), "web.yaml")
+    assert [each.key for each in findings] == ["table.path"] * meets
+
+
 @pytest.mark.parametrize("name", ["{topic}", "{route}"])
 def test_the_route_has_one_name_inside(name):
     assert _spec(f"./lake/{name}", "route: {by: topic}\n").table.path == "/base/specs/lake/{route}"

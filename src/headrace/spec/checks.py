@@ -9,7 +9,7 @@ from datetime import timedelta
 from headrace.spec.columns import check_columns, check_names, names_after
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.model import SECRETS, Spec, Step
-from headrace.spec.places import holds
+from headrace.spec.places import holds, may_meet
 from headrace.spec.secrets import BadReference, Secret
 from headrace.spec.table import route_names
 from headrace.spec.tree import Path
@@ -110,15 +110,13 @@ def _is_field(text: str) -> bool:
 
 
 def _places(spec: Spec) -> Iterator[Complaint]:
-    """Tables, letters and state must not lie in one another's folders (letters lie in the state's)."""
-    fixed = spec.route.kind == "fixed"
-    table, letters, state = spec.table.path, spec.dead_letters_uri, spec.state_uri
-    taken = {"the state": state, "the ledger": f"{state}/ledger", "the dead letters": letters}
-    for name, place in taken.items():
-        if fixed and (holds(table, place) or holds(place, table)):
+    """Tables, letters and state must not lie in one another's folders (the state has a folder for letters)."""
+    state, letters = spec.state_uri, spec.dead_letters_uri
+    for name, place in (("the state", state), ("the dead letters", letters)):
+        if may_meet(spec.table.path, place):
             yield Complaint(("table", "path"), f"a folder that {name} ({place}) shares", "a folder of its own")
             return
-    if holds(letters, state) or holds(letters, f"{state}/ledger") or holds(f"{state}/ledger", letters):
+    if letters != f"{state}/dead_letters" and (holds(letters, state) or holds(state, letters)):
         yield Complaint(("dead_letters", "path"), f"a folder that the state ({state}) shares", "a folder of its own")
 
 

@@ -167,15 +167,19 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Compl
 
 def _properties(table: TableOptions, here: Path) -> Iterator[Complaint]:
     """A table made here must be one that a blind append may write, for good."""
-    from headrace.tables.adopt import may_adopt
-    from headrace.tables.log import Metadata, Protocol, TableState
-
     for name, value in table.properties.items():
         path = (*here, "properties", name)
-        made = Metadata("", '{"type":"struct","fields":[]}', (), {name: value})
-        if may_adopt(TableState(0, made, Protocol())) is not None:
+        if not _adoptable(name, value):
             yield Complaint(path, f"'{value}'", "properties that ask nothing of an append")
         if name == "delta.setTransactionRetentionDuration":
             yield Complaint(
                 path, "marks that expire", "no such retention: the marks are what makes a record count once"
             )
+
+
+def _adoptable(name: str, value: str) -> bool:
+    from headrace.tables.adopt import may_adopt
+    from headrace.tables.log import Metadata, Protocol, TableState
+
+    made = Metadata("", '{"type":"struct","fields":[]}', (), {name: value})
+    return may_adopt(TableState(0, made, Protocol())) is None

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 from headrace.spec.secrets import base_of
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_ROUTE = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 # Characters that mean something to one of the readers: globs to Spark, escapes and queries to URL parsers.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\%?#*\[\]]")
@@ -83,6 +84,12 @@ def folder_of(path: str) -> str:
 def holds(outer: str, inner: str) -> bool:
     """Whether one place is the other or a folder in it."""
     return f"{inner}/".startswith(f"{outer}/")
+
+
+def may_meet(template: str, place: str) -> bool:
+    """Whether some route makes a template the same folder as a place, one in it, or one around it."""
+    pairs = zip(template.split("/"), place.split("/"), strict=False)
+    return all(re.fullmatch(re.escape(one).replace(r"\{route\}", _ROUTE), two) for one, two in pairs)
 
 
 Place = Annotated[str, AfterValidator(place), WithJsonSchema({"type": "string", "minLength": 1})]
