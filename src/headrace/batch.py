@@ -109,6 +109,7 @@ class TableIntent:
     partition_by: tuple[str, ...]
     properties: Mapping[str, str]
     files: tuple[StagedFile, ...]
+    letters: bool = False  # the dead-letter table
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,54 @@
+"""The command line: one file per command, each a call into the API."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from headrace.cli.check import command
+from headrace.cli.demo import demo
+from headrace.cli.preview import preview
+from headrace.cli.resume import resume
+from headrace.cli.run import run
+from headrace.cli.schema import schema
+from headrace.cli.setup import setup
+from headrace.cli.status import status
+from headrace.errors import HeadraceError
+from headrace.spec import Finding, Spec
+from headrace.version import VERSION
+
+app = typer.Typer(
+    name="headrace",
+    help="Streams events from brokers into Delta Lake tables, exactly once, on Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _online(spec: Spec) -> list[Finding]:
+    from headrace.online import online  # asks brokers and stores: not needed by any other command
+
+    return online(spec)
+
+
+check = command(_online)
+for _command in (run, check, preview, schema, status, resume, demo, setup):
+    app.command()(_command)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(VERSION)
+
+
+def main() -> None:
+    """The `headrace` program: exit 0 done, 1 stopped with a name, 2 bad usage or spec, 3 running elsewhere."""
+    try:
+        app()
+    except HeadraceError as error:
+        sys.stderr.write(f"headrace: {error.name}: {error}\n")
+        sys.exit(error.exit_code)

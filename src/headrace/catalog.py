@@ -1,0 +1,289 @@
+"""The tables of a running pipeline: opened, followed, evolved; and the shapes that tasks work from."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import faults
+from headrace.batch import Intent, Receipt, StagedFile, TableIntent
+from headrace.commit import Committer, LogTable
+from headrace.commit.marks import batch_mark
+from headrace.decode.structure import Structure
+from headrace.decode.structure import merge as merge_structures
+from headrace.errors import TableFeature, TableGone, TableReplaced
+from headrace.ledger import KnownTable, Ledger
+from headrace.plan import EVERY, Plan
+from headrace.shape import Offsets, Shape, payload_of, shape_of
+from headrace.spec import Spec, TableSpec
+from headrace.stage import Layout
+from headrace.storage import Profile, Store
+from headrace.tables.adopt import may_adopt
+from headrace.tables.schema import DEAD_LETTERS, to_delta
+
+LETTERS = "dead letters"  # a route no record can have: names match no blank
+
+
+@dataclass
+class Entry:
+    """One table of the pipeline and what the driver knows of it."""
+
+    route: str
+    store: Store
+    rules: TableSpec
+    committer: Committer
+    table_id: str
+    learned: Structure | None = None
+    floors: Offsets = field(default_factory=dict)
+
+    @property
+    def existing(self) -> pa.Schema | None:
+        """The table's columns that rows may fill; None while it does not exist."""
+        return None if self.committer.state is None else self.committer.writable()
+
+
+class Catalog:
+    """Every table the pipeline has met."""
+
+    def __init__(self, spec: Spec, profile: Profile, ledger: Ledger, spark_table: Callable[[Store], Committer]) -> None:
+        self.spec = spec
+        self.profile = profile
+        self.ledger = ledger
+        self.transform = Plan(spec, {}).transform
+        self.shapes: dict[str, Shape | None] = {}
+        self.shared: Structure | None = None  # what the one payload of an SQL route has shown
+        self._spark_table = spark_table
+        self._entries: dict[str, Entry] = {}
+
+    # ---- opening ----
+
+    def open(self, topics: Iterable[str]) -> None:
+        """Meet the tables that are known before the first record: fixed, by topic, and those of the ledger."""
+        self._entries[LETTERS] = self._open(LETTERS, self.spec.dead_letters_uri)
+        if self.spec.route.kind == "fixed":
+            self._meet("")
+        elif self.spec.route.kind == "topic":
+            for topic in topics:
+                if self.spec.uri_of(topic) in self.ledger.known.tables:
+                    self._meet(topic)
+        if self.spec.route.kind == "sql":
+            self._meet_known()
+        self._refresh()
+
+    def _meet_known(self) -> None:
+        """Tables of an SQL route share their columns, so all that exist are needed before the first decode."""
+        pattern = self.spec.table.path
+        before, _, after = pattern.partition("{route}")
+        for uri in self.ledger.known.tables:
+            if uri.startswith(before) and uri.endswith(after):
+                self._meet(uri[len(before) : len(uri) - len(after)])
+
+    def _meet(self, name: str) -> Entry:
+        if name not in self._entries:
+            self._entries[name] = self._open(name, self.spec.uri_of(name))
+        return self._entries[name]
+
+    def _open(self, name: str, uri: str) -> Entry:
+        store = Store(uri, self.profile)
+        committer: Committer = LogTable.open(store, self.spec.pipeline)
+        known = self.ledger.known.tables.get(uri)
+        if committer.state is not None:
+            committer = self._of_its_kind(committer, store, known)
+        _check_identity(uri, committer, known)
+        rules = self.spec.table_for("" if name == LETTERS else name)
+        if committer.state is None and rules.create == "never" and name != LETTERS:
+            raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
+        table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
+        return Entry(name, store, rules, committer, table_id)
+
+    def _of_its_kind(self, tail: Committer, store: Store, known: Any) -> Committer:
+        """One kind of committer per table, for good: the one it was first written with."""
+        assert tail.state is not None  # noqa: S101
+        why_not = may_adopt(tail.state)
+        if known is not None and known.committer == "adopt" and why_not:
+            raise TableFeature(
+                f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
+                next="Take the feature away, or write to a new table.",
+            )
+        if why_not or (known is not None and known.committer == "spark"):
+            return self._spark_table(store)
+        return tail
+
+    # ---- shapes ----
+
+    def answer(self, discovered: Mapping[str, Structure]) -> None:
+        """Meet new routes, learn new fields, and evolve the tables that exist before anything is staged for them."""
+        for name, structure in discovered.items():
+            if name == EVERY:
+                self.shared = _merged(self.shared, structure)
+            elif name in self._entries or len(self._entries) <= self.spec.limits.tables:
+                entry = self._meet(name)
+                entry.learned = _merged(entry.learned, structure)
+            else:
+                self.shapes[name] = None
+        self._refresh()
+        for name, entry in self._entries.items():
+            if name != LETTERS:
+                self._evolve(entry)
+
+    def _refresh(self) -> None:
+        if self.spec.route.kind == "sql":
+            self._share()
+        for name, entry in self._entries.items():
+            if name != LETTERS and not self._unknown(entry):
+                self.shapes[name] = self._shape(entry)
+
+    def _unknown(self, entry: Entry) -> bool:
+        """Nothing says yet which columns the table has: its first records must show them."""
+        return entry.existing is None and not entry.rules.columns and entry.learned is None and self.shared is None
+
+    def _shape(self, entry: Entry) -> Shape:
+        learned = self.shared if self.spec.route.kind == "sql" else entry.learned
+        return shape_of(
+            entry.store.uri,
+            entry.rules,
+            self.transform,
+            existing=entry.existing,
+            learned=learned,
+            floors=entry.floors,
+        )
+
+    def _share(self) -> None:
+        """One payload for all tables of an SQL route: the sum of what they have and what records have shown."""
+        rules = self.spec.table_for("")
+        columns: dict[str, pa.Field] = {}
+        for name, entry in self._entries.items():
+            if name != LETTERS and entry.existing is not None:
+                columns |= {item.name: item for item in payload_of(rules, self.transform, entry.existing, None)}
+        if not columns and self.shared is None and not rules.columns:
+            return
+        existing = pa.schema(list(columns.values())) if columns else None
+        self.shapes[EVERY] = shape_of(
+            self.spec.uri_of(""), rules, self.transform, existing=existing, learned=self.shared
+        )
+
+    def _evolve(self, entry: Entry) -> None:
+        shape = self.shapes.get(entry.route)
+        have = entry.existing
+        if shape is None or have is None or shape.table == have:
+            return
+        entry.committer.evolve(shape.table)
+        faults.reach(faults.Point.EVOLVED)
+        self.shapes[entry.route] = self._shape(entry)
+
+    def layouts(self, batch: int) -> dict[str, Layout]:
+        """Where each route's files are staged in this batch."""
+        return {
+            name: self._layout(name, shape, batch) for name, shape in self.shapes.items() if shape and name != EVERY
+        }
+
+    def _layout(self, name: str, shape: Shape, batch: int) -> Layout:
+        entry = self._entries[name]
+        adopted = entry.committer.adopts
+        return Layout(
+            entry.store.uri if adopted else self.staging(entry, batch),
+            shape.table,
+            self.partition_by(entry) if adopted else (),
+            entry.rules.compression,
+            entry.rules.target_file_size,
+        )
+
+    def letters(self) -> Layout:
+        """The dead-letter table's layout."""
+        return Layout(self._entries[LETTERS].store.uri, DEAD_LETTERS, ("date",))
+
+    def staging(self, entry: Entry, batch: int) -> str:
+        """Where files wait that Spark will append: never inside the table."""
+        return f"{self.spec.state_uri}/staging/{batch}/{entry.table_id}"
+
+    def partition_by(self, entry: Entry) -> tuple[str, ...]:
+        """The table's own partitioning rules once it exists."""
+        state = entry.committer.state
+        return tuple(entry.rules.partition_by) if state is None else tuple(state.partition_by)
+
+    # ---- committing ----
+
+    def intents(self, files: Iterable[StagedFile], batch: int) -> tuple[TableIntent, ...]:
+        """What the batch will do, table by table; dead letters last."""
+        grouped: dict[str, list[StagedFile]] = {}
+        for each in files:
+            grouped.setdefault(each.table, []).append(each)
+        layouts = {**self.layouts(batch), LETTERS: self.letters()}
+        by_path = {layout.path: (name, layout) for name, layout in layouts.items()}
+        named = sorted((by_path[path][0] == LETTERS, path) for path in grouped)
+        return tuple(self._intent(*by_path[path], grouped[path]) for _, path in named)
+
+    def _intent(self, name: str, layout: Layout, files: list[StagedFile]) -> TableIntent:
+        entry = self._entries[name]
+        properties = dict(entry.rules.properties) if name != LETTERS else {}
+        partition_by = ("date",) if name == LETTERS else self.partition_by(entry)
+        return TableIntent(
+            entry.store.uri,
+            entry.table_id,
+            entry.committer.state is None,
+            to_delta(layout.schema),
+            partition_by,
+            properties,
+            tuple(files),
+            name == LETTERS,
+        )
+
+    def commit(self, table: TableIntent, intent: Intent) -> Receipt:
+        """One table's part of a batch; the same part twice changes nothing."""
+        entry = self._entry_at(table.path)
+        receipt = entry.committer.commit(table, intent)
+        if table.create and receipt.version == 0:
+            faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
+        faults.reach(faults.Point.COMMIT_LANDED, batch=intent.batch)
+        if (
+            entry.route != LETTERS
+            and (shape := self.shapes.get(entry.route)) is not None
+            and shape.table != entry.existing
+        ):
+            self.shapes[entry.route] = self._shape(entry)  # somebody added a column: follow from the next batch on
+        return receipt
+
+    def has(self, table: TableIntent, intent: Intent) -> bool:
+        """Whether a table already holds its part of a batch."""
+        state = self._entry_at(table.path).committer.state
+        return state is not None and state.marks.get(batch_mark(intent.pipeline), 0) >= intent.batch
+
+    def _entry_at(self, uri: str) -> Entry:
+        for entry in self._entries.values():
+            if entry.store.uri == uri:
+                return entry
+        before, _, after = self.spec.table.path.partition("{route}")
+        name = uri[len(before) : len(uri) - len(after)]
+        self._entries[name] = self._open(name, uri)
+        return self._entries[name]
+
+    def tables(self) -> dict[str, KnownTable]:
+        """What the ledger should remember of the tables that exist."""
+        return {
+            entry.store.uri: KnownTable(entry.committer.state.table_id, "adopt" if entry.committer.adopts else "spark")
+            for entry in self._entries.values()
+            if entry.committer.state is not None
+        }
+
+
+def _merged(known: Structure | None, seen: Structure) -> Structure:
+    return seen if known is None else merge_structures(known, seen)
+
+
+def _check_identity(uri: str, committer: Committer, known: Any) -> None:
+    if known is None:
+        return
+    if committer.state is None:
+        raise TableGone(
+            f"The table {uri} was written before and is gone.",
+            next="Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
+        )
+    if committer.state.table_id != known.id:
+        raise TableReplaced(
+            f"The table {uri} is another one now: id {committer.state.table_id}, it was {known.id}.",
+            next="Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with the new one.",
+        )

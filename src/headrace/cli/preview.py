@@ -1,0 +1,116 @@
+"""`headrace preview`: a few records through the plan, without Spark and without writing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def preview(
+    spec: Annotated[Path, typer.Argument(help="The spec file.", exists=True, dir_okay=False)],
+    file: Annotated[
+        str | None, typer.Argument(help="Payloads to use instead of the source's: a file, or - for stdin; one a line.")
+    ] = None,
+    records: Annotated[int, typer.Option(help="How many records of each topic.", min=1, max=10_000)] = 10,
+    where: Annotated[str, typer.Option("--from", help="start, end, or an RFC 3339 time.")] = "end",
+    raw: Annotated[bool, typer.Option(help="The file is one payload, whatever it holds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+) -> None:
+    """Show what records become: rows by table, dead letters with their reasons. Writes nothing."""
+    from headrace.look import look
+    from headrace.spec.load import load
+
+    for each in load(spec):
+        envelopes = payloads(file, raw) if file is not None else None
+        found = look(each, envelopes, records, where)
+        _print_json(found) if as_json else _print(found)
+
+
+def payloads(file: str, raw: bool) -> Any:
+    """A file's lines (or the whole of it) as envelopes."""
+    import pyarrow as pa
+
+    from headrace.tables.schema import ENVELOPE
+
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    values = [data] if raw else [line for line in data.split(b"\n") if line.strip()]
+    now = datetime.now(UTC)
+    rows = [
+        {"topic": "preview", "partition": 0, "offset": offset, "timestamp": now, "timestamp_type": 0, "value": value}
+        for offset, value in enumerate(values)
+    ]
+    return pa.Table.from_pylist(rows, ENVELOPE)
+
+
+def _print_json(found: Any) -> None:
+    from headrace.cli.show import emit
+
+    for note in found.notes:
+        emit({"event": "note", "text": note})
+    for uri, rows in found.tables.items():
+        for row in rows.to_pylist():
+            emit({"event": "row", "table": uri, "row": row})
+    for letter in found.letters.to_pylist():
+        emit({"event": "dead_letter", **{key: readable(value) for key, value in letter.items()}})
+    emit({"event": "summary", "pipeline": found.pipeline, **found.account})
+
+
+def _print(found: Any) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    for note in found.notes:
+        console.print(escape(note), style="dim")
+    for uri, rows in found.tables.items():
+        table = Table(title=escape(f"{uri} · {len(rows)} rows"), title_justify="left")
+        for name in rows.column_names:
+            table.add_column(escape(name), overflow="ellipsis", no_wrap=True, max_width=40)
+        for row in rows.to_pylist():
+            table.add_row(*(escape(cell(value)) for value in row.values()))
+        console.print(table)
+    if len(found.letters):
+        table = Table(
+            "topic",
+            "partition",
+            "offset",
+            "step",
+            "reason",
+            "detail",
+            "value",
+            title=f"dead letters · {len(found.letters)}",
+            title_justify="left",
+        )
+        for row in found.letters.to_pylist():
+            cells = (row["topic"], row["partition"], row["offset"], row["step"], row["reason"], row["detail"])
+            table.add_row(*(escape(cell(value)) for value in cells), escape(cell(row["value"])[:60]))
+        console.print(table)
+    account = found.account
+    console.print(
+        f"read {account['read']} = routed {account['routed']} + dead {account['dead']} + filtered {account['filtered']}"
+    )
+
+
+def cell(value: Any) -> str:
+    """A value as one harmless line: control characters are escaped, bytes shown as text where they are."""
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    text = json.dumps(value, default=str, ensure_ascii=False) if isinstance(value, dict | list) else text
+    return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
+
+
+def readable(value: Any) -> Any:
+    """Bytes as text where they are text, else as hex."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"hex": value.hex()}
+    if isinstance(value, list):
+        return [readable(item) for item in value]
+    return {key: readable(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,134 @@
+"""What people and programs see of a running pipeline: a live line each, plain lines, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+_SILENT = ("tick", "progress")
+
+
+@dataclass
+class Line:
+    """One pipeline's figures."""
+
+    began: float = field(default_factory=time.monotonic)
+    read: int = 0
+    dead: int = 0
+    rate: float = 0.0
+    tables: set[str] = field(default_factory=set)
+    lag: int | None = None
+    lag_seconds: float | None = None
+    batch: int = 0
+    committed: float | None = None
+    word: str = "starting"
+
+
+class Show:
+    """Takes a pipeline's events and shows them; stdout is for JSON alone."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.console = Console(stderr=True, highlight=False)
+        self.lines: dict[str, Line] = {}
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Show:
+        if not self.as_json and self.console.is_terminal:
+            self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=4, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        with self._lock:
+            self._keep(event)
+            if self.as_json and event["event"] != "tick":
+                emit(event)
+            elif not self.as_json and (self._live is None or event["event"] not in ("batch", "progress", "tick")):
+                self._say(event)
+
+    def _keep(self, event: Mapping[str, Any]) -> None:
+        line = self.lines.setdefault(event["pipeline"], Line())
+        kind = event["event"]
+        if kind == "batch":
+            line.read += event["read"]
+            line.dead += event["dead"]
+            line.rate = event["read"] / max(event["seconds"], 0.001)
+            line.tables |= set(event["tables"])
+            line.batch, line.committed, line.word = event["batch"], time.monotonic(), "running"
+        elif kind == "progress":
+            line.lag, line.lag_seconds = event["lag"], event["lag_seconds"]
+            line.word = "running"
+        elif kind == "wait":
+            line.word = f"waiting: {event['reason']}"
+        elif kind == "stop":
+            line.word = f"stopped: {event['reason']}"
+
+    def _say(self, event: Mapping[str, Any]) -> None:
+        if event["event"] not in _SILENT:
+            self.console.print(escape(sentence(event)), soft_wrap=True)
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for title in ("pipeline", "state", "rows/s", "read", "dead", "tables", "lag", "last commit"):
+            table.add_column(title, justify="left" if title in ("pipeline", "state") else "right")
+        for name, line in self.lines.items():
+            table.add_row(
+                name,
+                escape(line.word),
+                f"{line.rate:,.0f}",
+                f"{line.read:,}",
+                f"{line.dead:,}",
+                str(len(line.tables)),
+                lag_text(line.lag, line.lag_seconds),
+                _ago(line.committed),
+            )
+        return table
+
+
+def emit(event: Mapping[str, Any]) -> None:
+    """One JSON object on a line of stdout."""
+    sys.stdout.write(json.dumps(event, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def lag_text(records: int | None, seconds: float | None) -> str:
+    """Lag as people read it."""
+    if records is None:
+        return "unknown"
+    return f"{records:,}" if not records or seconds is None else f"{records:,} ({seconds:,.1f} s)"
+
+
+def _ago(moment: float | None) -> str:
+    return "–" if moment is None else f"{time.monotonic() - moment:.0f} s ago"
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """An event in words."""
+    name, kind = event["pipeline"], event["event"]
+    if kind == "batch":
+        account = f"read {event['read']:,} = routed {event['routed']:,} + dead {event['dead']:,}"
+        account += f" + filtered {event['filtered']:,}" + (f" + held {event['held']:,}" if event["held"] else "")
+        return f"{name}: batch {event['batch']}: {account}; {len(event['tables'])} tables, {event['seconds']:.2f} s"
+    if kind == "wait":
+        return f"{name}: {event['reason']}; trying again in {event['seconds']} s. {event['seen']}"
+    if kind == "stop":
+        return f"{name}: stopped: {event['reason']}. {event['seen']} {event['next']}".rstrip()
+    if kind == "recover":
+        return f"{name}: finishing batch {event['batch']}, which was begun and not booked"
+    return f"{name}: {event['text']}" if "text" in event else f"{name}: {kind}"

@@ -1,0 +1,48 @@
+"""`headrace status`: where a pipeline stands, read from its state alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def status(
+    specs: Annotated[list[Path], typer.Argument(help="Spec files.", exists=True, dir_okay=False)],
+    batches: Annotated[int, typer.Option(help="How many of the newest batches to show.", min=1, max=1000)] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+) -> None:
+    """Show who runs the pipeline, what was booked, its lag, and an open batch if there is one."""
+    from headrace.cli.show import emit
+    from headrace.spec.load import load
+    from headrace.standing import standing
+
+    for path in specs:
+        for spec in load(path):
+            found = standing(spec, batches)
+            emit({"event": "status", **found}) if as_json else _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from headrace.cli.show import lag_text
+
+    console = Console(highlight=False)
+    holder = found["holder"]
+    running = f"running on {holder['host']} as process {holder['pid']}" if holder else "not running"
+    console.print(escape(f"{found['pipeline']}: {running}; last batch {found['batch']}"))
+    console.print(f"  lag: {lag_text(found['lag'], found['lag_seconds'])}")
+    if found["open_batch"]:
+        console.print(f"  batch {found['open_batch']} is begun and not booked; the next run finishes it first")
+    for table in found["tables"]:
+        console.print(escape(f"  {table}"))
+    if found["batches"]:
+        table = Table("batch", "finished", "read", "written", "dead", "filtered", "note", box=None)
+        for row in found["batches"]:
+            cells = [row[key] for key in ("batch", "finished", "read", "written", "dead", "filtered", "note")]
+            table.add_row(*(escape(f"{cell:,}" if isinstance(cell, int) else str(cell or "")) for cell in cells))
+        console.print(table)

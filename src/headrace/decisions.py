@@ -1,0 +1,80 @@
+"""Decisions that only a person can take after a named stop; each is booked, so that the ledger tells it for ever."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from headrace.batch import Range
+from headrace.ledger import KnownTable, Ledger
+from headrace.pipeline import Pipeline
+from headrace.read import Source
+from headrace.runner import SharedSession
+from headrace.spec import Spec
+from headrace.storage import Store
+from headrace.tables.adopt import may_adopt
+from headrace.tables.log import load
+
+
+class Decision(StrEnum):
+    """What can be accepted."""
+
+    GAP = "accept-gap"
+    REPLACED_TOPIC = "accept-replaced-topic"
+    NEW_TABLE = "accept-new-table"
+
+
+def decide(spec: Spec, decisions: list[Decision]) -> list[str]:
+    """Take the lease, finish an open batch, book the decisions; answers what was done, in words."""
+    pipeline = Pipeline(spec, SharedSession([spec]).get)
+    with pipeline.take_lease():
+        ledger = pipeline.open_ledger()
+        said: list[str] = []
+        if Decision.NEW_TABLE in decisions:
+            said += _new_tables(pipeline, ledger)
+        pipeline.finish_open_batch()
+        if said:
+            ledger.decide("new table accepted: " + "; ".join(said), {})
+        if Decision.REPLACED_TOPIC in decisions:
+            said += _replaced_topics(pipeline.source, ledger)
+        if Decision.GAP in decisions:
+            said += _gaps(pipeline.source, ledger)
+    return said or [f"{spec.pipeline}: nothing of that kind had happened; nothing was changed"]
+
+
+def _gaps(source: Source, ledger: Ledger) -> list[str]:
+    bounds, ids = source.bounds(), source.topics()
+    position = ledger.position()
+    moved, ranges = {}, []
+    for each, offset in position.items():
+        if each in bounds and not bounds[each].earliest <= offset <= bounds[each].latest:
+            moved[each] = min(max(offset, bounds[each].earliest), bounds[each].latest)
+            if moved[each] > offset:
+                ranges.append(Range(*each, offset, moved[each], ids[each[0]]))
+    if not moved:
+        return []
+    ledger.decide("gap accepted", moved, ranges)
+    return [f"{topic}/{part}: goes on at {at}, was at {position[topic, part]}" for (topic, part), at in moved.items()]
+
+
+def _replaced_topics(source: Source, ledger: Ledger) -> list[str]:
+    ids, bounds = source.topics(), source.bounds()
+    replaced = {name for name, topic_id in ids.items() if ledger.known.topics.get(name, topic_id) != topic_id}
+    if not replaced:
+        return []
+    begin = {each: found.earliest for each, found in bounds.items() if each[0] in replaced}
+    ledger.decide(f"replaced topic accepted: {', '.join(sorted(replaced))}", begin)
+    ledger.known.remember(topics={name: ids[name] for name in replaced})
+    return [f"{name}: the new topic is read from its first record" for name in sorted(replaced)]
+
+
+def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+    said = []
+    for uri, known in dict(ledger.known.tables).items():
+        state = load(Store(uri, pipeline.profile))
+        if state is None:
+            ledger.known.forget(uri)
+            said.append(f"{uri}: is gone; a new table will be made and filled from here on")
+        elif state.table_id != known.id:
+            ledger.known.remember(tables={uri: KnownTable(state.table_id, "spark" if may_adopt(state) else "adopt")})
+            said.append(f"{uri}: goes on with the table that is there now")
+    return said

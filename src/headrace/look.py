@@ -1,0 +1,63 @@
+"""A look at what a spec makes of a few records: the plan alone, in this process, writing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooLate
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.plan import Plan
+from headrace.read import open_source
+from headrace.spec import Spec
+from headrace.storage import Profile, Store
+from headrace.tables.log import load
+
+_PATIENCE = 2.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen."""
+
+    pipeline: str
+    tables: Mapping[str, pa.Table]
+    letters: pa.Table
+    account: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Look:
+    """Records of the source (or those given) through the plan; existing tables lend their columns."""
+    if envelopes is None:
+        source = open_source(spec)
+        try:
+            envelopes = source.tail(records, where)
+        finally:
+            source.close()
+    existing, note = _existing(spec) if spec.route.kind == "fixed" else (None, "")
+    applied = Plan(spec, existing={} if existing is None else {"": existing}).apply(envelopes)
+    counts = applied.counts
+    account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
+    tables = {spec.uri_of(name): rows for name, rows in applied.tables.items()}
+    return Look(spec.pipeline, tables, applied.letters, account, (note,) if note else ())
+
+
+def _existing(spec: Spec) -> tuple[pa.Schema | None, str]:
+    """The table's columns, if its store answers in time."""
+    uri = spec.uri_of("")
+    pool = ThreadPoolExecutor(1)
+    try:
+        state = pool.submit(load, Store(uri, Profile(**spec.storage_profile()))).result(_PATIENCE)
+    except TooLate:
+        return None, f"{uri} does not answer within {_PATIENCE:.0f} s: columns are taken from the spec or the records."
+    except HeadraceError as error:
+        return None, f"{uri} cannot be read ({error.name}): columns are taken from the spec or the records."
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    if state is None:
+        return None, f"{uri} does not exist yet."
+    return state.schema, f"{uri} exists, at version {state.version}."

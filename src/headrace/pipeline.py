@@ -1,0 +1,315 @@
+"""One batch, start to end, and the loop around it. There is one way to resume, used at every start: the ledger."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace import faults, retry, task
+from headrace.batch import Counts, Intent, Manifest, Range, Receipt, merge
+from headrace.catalog import Catalog
+from headrace.errors import TooManyPartitions, Transient
+from headrace.lease import Lease
+from headrace.ledger import Ledger
+from headrace.read import Offsets, Source, open_source
+from headrace.read.verify import same_topics, verify
+from headrace.spec import Spec
+from headrace.spec.load import loads
+from headrace.storage import Profile, Store
+from headrace.stream import Stream
+from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Report = Callable[[dict[str, Any]], None]
+_COMMITS_AT_ONCE = 8
+_TELL_EVERY = 2.0  # seconds
+
+
+@dataclass
+class Summary:
+    """What a run did, added up over its batches."""
+
+    pipeline: str
+    batches: int = 0
+    counts: Counts = field(default_factory=Counts)
+    tables: dict[str, int] = field(default_factory=dict)  # rows by table
+    recovered: int = 0
+
+    def add(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
+        """One more finished batch."""
+        self.batches += 1
+        self.counts = self.counts + intent.counts
+        for receipt in receipts:
+            self.tables[receipt.path] = self.tables.get(receipt.path, 0) + receipt.rows
+
+
+class Pipeline:
+    """A spec at work under its lease."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        spark: Callable[[], SparkSession],
+        *,
+        until: str | None = None,
+        report: Report = lambda event: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.spec = spec
+        self.until = until
+        self.report = report
+        self.stop = stop or threading.Event()
+        self.profile = Profile(**spec.storage_profile())
+        self.state = Store(spec.state_uri, self.profile)
+        self.summary = Summary(spec.pipeline)
+        self.source: Source = open_source(spec)
+        self.position: Offsets = {}
+        self.topics: dict[str, str] = {}
+        self._told = time.monotonic()
+        self._start_spark = spark
+        self._policy = retry.Retry(
+            spec.retry.unreachable.first.total_seconds(),
+            spec.retry.unreachable.longest.total_seconds(),
+            spec.retry.refused,
+            spec.retry.conflict,
+        )
+
+    def take_lease(self, wait: bool = False) -> Lease:
+        """One writer per pipeline: LeaseHeld when somebody else is at it."""
+        ttl, renew = self.spec.lease.ttl.total_seconds(), self.spec.lease.renew.total_seconds()
+        take = partial(Lease.take, self.state, ttl=ttl, renew=renew, wait=wait, stop=self.stop)
+        self.lease: Lease = self._retrying(take)
+        return self.lease
+
+    def run(self) -> Summary:
+        """Until the end asked for, or a request to stop; what passes by itself is waited out."""
+        try:
+            self._retrying(self._attempt)
+        except retry.StopAsked:
+            pass
+        finally:
+            self.source.close()
+        return self.summary
+
+    def _retrying(self, attempt: Callable[[], Any]) -> Any:
+        return retry.call(attempt, self._policy, stop=self.stop, on_wait=self._waiting)
+
+    def _waiting(self, name: str, seconds: float, error: Exception) -> None:
+        self.report(
+            {
+                "event": "wait",
+                "pipeline": self.spec.pipeline,
+                "reason": name,
+                "seconds": round(seconds, 1),
+                "seen": str(error),
+            }
+        )
+
+    def _attempt(self) -> None:
+        """From the ledger on: finish what was begun, look at the source, stream."""
+        self.open_ledger()
+        self.finish_open_batch()
+        self.topics, self.position = verify(self.source, self.ledger)
+        self.catalog.open(self.topics)
+        while Stream(self).run():
+            pass
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, started when it is first needed."""
+        return self._start_spark()
+
+    def open_ledger(self) -> Ledger:
+        """Where the pipeline stands."""
+        self.ledger = Ledger.open(self.state, self.spec.pipeline)
+        self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table)
+        return self.ledger
+
+    def finish_open_batch(self) -> None:
+        """Before anything else is begun, what was begun is booked."""
+        if (begun := self.ledger.open_batch()) is not None:
+            self._finish(begun)
+
+    def _spark_table(self, store: Store) -> Any:
+        from headrace.commit.spark import SparkTable
+
+        return SparkTable(self.spark, store, self.spec.pipeline)
+
+    # ---- one batch ----
+
+    def one_batch(self, frame: DataFrame, ranges: tuple[Range, ...]) -> None:
+        """read → decode → transform → route → stage (one Spark job), then commit, then book."""
+        batch, started = self.ledger.batch + 1, datetime.now(UTC)
+        faults.reach(faults.Point.PLANNED, batch=batch)
+        manifests, runs = self.discover_and_stage(frame, batch, started)
+        faults.reach(faults.Point.ALL_STAGED, batch=batch)
+        self._same_topics(ranges)
+        intent = self.intend(batch, ranges, manifests, started, runs)
+        self.lease.check()
+        self.ledger.begin(intent)
+        self.settle(intent)
+
+    def discover_and_stage(self, frame: DataFrame, batch: int, now: datetime) -> tuple[list[Manifest], int]:
+        """Stage; when tasks met fields or tables nobody knew, answer them and stage again."""
+        manifests, runs = self.stage(frame, batch, now), 1
+        while discovered := _discovered(manifests):
+            self.catalog.answer(discovered)
+            manifests, runs = self.stage(frame, batch, now), runs + 1
+        return manifests, runs
+
+    def stage(self, frame: DataFrame, batch: int, now: datetime) -> list[Manifest]:
+        """Run the plan over the batch in Spark's tasks; only manifests come back."""
+        order = task.Order(
+            self.spec, self.catalog.shapes, self.catalog.layouts(batch), self.catalog.letters(), self.profile
+        ).to_bytes()
+        rows = frame.mapInArrow(partial(task.run, order, batch, now), "manifest string").collect()
+        manifests = [Manifest.from_json(row.manifest) for row in rows]
+        task.raise_if_stopped(manifests)
+        return manifests
+
+    def intend(
+        self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int
+    ) -> Intent:
+        """The whole decision of the batch, to be made durable before any of it is visible."""
+        files, counts = merge(manifests)
+        tables = self.catalog.intents(files, batch)
+        _check_partition_values(tables, self.spec.limits.partition_values)
+        return Intent(
+            self.spec.pipeline,
+            batch,
+            ranges,
+            tables,
+            counts,
+            started,
+            self.lease.token,
+            self.spec.text,
+            self.spec.digest,
+            VERSION,
+            runs,
+        )
+
+    def settle(self, intent: Intent) -> None:
+        """Commit every table, then the dead letters, then book; also how an open batch is finished."""
+        receipts = self._commit(intent)
+        faults.reach(faults.Point.LEDGER_NOT, batch=intent.batch)
+        self.ledger.known.remember(tables=self.catalog.tables(), topics={r.topic: r.topic_id for r in intent.ranges})
+        self.ledger.book(intent, receipts, datetime.now(UTC))
+        faults.reach(faults.Point.LEDGER_DONE, batch=intent.batch)
+        self.summary.add(intent, receipts)
+        self.position |= {(each.topic, each.partition): each.until for each in intent.ranges}
+        self.report(_batch_event(intent, receipts))
+
+    def _commit(self, intent: Intent) -> list[Receipt]:
+        data = [table for table in intent.tables if not table.letters]
+        rest = [table for table in intent.tables if table.letters]
+        receipts = [self._commit_one(table, intent) for table in data[:1]]
+        if len(data) > 1:
+            faults.reach(faults.Point.TABLE_A_DONE, batch=intent.batch)
+            with ThreadPoolExecutor(min(_COMMITS_AT_ONCE, len(data))) as pool:
+                receipts += pool.map(lambda table: self._commit_one(table, intent), data[1:])
+        if rest:
+            faults.reach(faults.Point.LETTERS_NOT, batch=intent.batch)
+        return receipts + [self._commit_one(table, intent) for table in rest]
+
+    def _commit_one(self, table: Any, intent: Intent) -> Receipt:
+        self.lease.check()
+        return self._retrying(lambda: self.catalog.commit(table, intent))
+
+    def _same_topics(self, ranges: Sequence[Range]) -> None:
+        """What was just read must come from the topics we knew, not from ones made anew meanwhile."""
+        same_topics(self.source, {each.topic: each.topic_id for each in ranges})
+
+    # ---- recovery ----
+
+    def _finish(self, begun: Intent) -> None:
+        """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
+        self.report({"event": "recover", "pipeline": self.spec.pipeline, "batch": begun.batch})
+        if self.missing(begun):
+            begun = self._again(begun)
+        self.settle(begun)
+        self.summary.recovered += 1
+        self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table)
+
+    def missing(self, begun: Intent) -> list[str]:
+        """Staged files that somebody deleted before they were committed."""
+        return [
+            f"{item.table}/{item.path}"
+            for table in begun.tables
+            if not self.catalog.has(table, begun)
+            for item in table.files
+            if not Store(item.table, self.profile).exists(item.path)
+        ]
+
+    def _again(self, begun: Intent) -> Intent:
+        """Read exactly the batch's ranges once more, with the spec that began it."""
+        old = Pipeline(loads(begun.spec, self.spec.base)[0], lambda: self.spark, report=self.report, stop=self.stop)
+        old.lease, old.ledger = self.lease, self.ledger
+        old.catalog = Catalog(old.spec, old.profile, old.ledger, old._spark_table)
+        old.catalog.open({each.topic for each in begun.ranges})
+        frame = old.source.read(self.spark, begun.ranges)
+        manifests, runs = old.discover_and_stage(frame, begun.batch, begun.started)
+        return old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)
+
+    # ---- what people see ----
+
+    def mean_bytes(self) -> float:
+        """The running mean of a record's size; a guess before the first batch."""
+        counts = self.summary.counts
+        return counts.value_bytes / counts.read if counts.read else 1000.0
+
+    def on_tick(self) -> None:
+        """Called several times a second while the stream runs; now and then it tells how far behind we are."""
+        if time.monotonic() - self._told < _TELL_EVERY:
+            return
+        self._told = time.monotonic()
+        try:
+            lag, seconds = self.source.lag(self.position)
+        except Transient:
+            lag, seconds = None, None
+        self.report({"event": "progress", "pipeline": self.spec.pipeline, "lag": lag, "lag_seconds": seconds})
+
+
+def _discovered(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    from headrace.decode.structure import merge as merge_structures
+
+    found: dict[str, Any] = {}
+    for manifest in manifests:
+        for name, structure in manifest.discovered.items():
+            found[name] = merge_structures(found[name], structure) if name in found else structure
+    return found
+
+
+def _check_partition_values(tables: Sequence[Any], limit: int) -> None:
+    for table in tables:
+        values = {item.partition for item in table.files}
+        if len(values) > limit:
+            raise TooManyPartitions(
+                f"{table.path}: a batch brings {len(values)} partition values; the limit is {limit}.",
+                next="Partition by something coarser, or raise limits.partition_values.",
+            )
+
+
+def _batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    counts = intent.counts
+    took = (datetime.now(UTC) - intent.started).total_seconds()
+    return {
+        "event": "batch",
+        "pipeline": intent.pipeline,
+        "batch": intent.batch,
+        "read": counts.read,
+        "routed": counts.routed,
+        "dead": counts.dead,
+        "filtered": counts.filtered,
+        "held": counts.held,
+        "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
+        "runs": intent.runs,
+        "seconds": round(took, 3),
+    }

@@ -1,0 +1,320 @@
+"""A spec compiled into a pure function over Arrow batches: route, decode, transform, fit. No Spark in here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import route
+from headrace.batch import Counts
+from headrace.decode import Decoded, Limits, Rejects, decoder
+from headrace.decode.structure import Structure
+from headrace.decode.structure import merge as merge_structures
+from headrace.errors import ContractBroken
+from headrace.fit import fit
+from headrace.reasons import Reason
+from headrace.shape import Shape, shape_of
+from headrace.spec import Spec, TableSpec
+from headrace.tables.schema import DEAD_LETTERS, ENVELOPE
+from headrace.transform import Set, Transform
+
+EVERY = "*"  # the one payload of a pipeline whose SQL route picks the table after the decode
+_MISFITS = frozenset({Reason.TYPE, Reason.OVERFLOW, Reason.TIMESTAMP})
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a batch of envelopes becomes."""
+
+    tables: Mapping[str, pa.Table]  # rows per route, each with its shape's table schema
+    letters: pa.Table  # dead letters, in the columns of their table
+    counts: Counts
+    discovered: Mapping[str, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
+
+
+class Plan:
+    """The compiled spec. Give it shapes, or let it learn them from the first batch it sees."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        shapes: Mapping[str, Shape | None] | None = None,
+        *,
+        existing: Mapping[str, pa.Schema] | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.spec = spec
+        self.transform = Transform(spec.steps())
+        self.routing = spec.routing()
+        self.limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys)
+        self.shapes: dict[str, Shape | None] = dict(shapes or {})
+        self.now = now
+        self._learns = shapes is None
+        self._existing = dict(existing or {})
+        self._learned: dict[str, Structure] = {}
+        self._decoders: dict[str, Any] = {}
+
+    def apply(self, envelopes: pa.Table | pa.RecordBatch) -> Applied:
+        """Rows per route, dead letters, and the account of every record."""
+        table = _as_envelopes(envelopes)
+        applied = _Application(self, table).run()
+        while applied.discovered and self._learns:
+            self._learn(applied.discovered)
+            applied = _Application(self, table).run()
+        return applied
+
+    def decoder(self, name: str, payload: pa.Schema, new_field: str) -> Any:
+        """One decoder per route, kept."""
+        if name not in self._decoders:
+            self._decoders[name] = decoder(self.spec.format, payload, new_field=new_field, limits=self.limits)
+        return self._decoders[name]
+
+    def _learn(self, discovered: Mapping[str, Structure]) -> None:
+        for name, structure in discovered.items():
+            known = self._learned.get(name)
+            self._learned[name] = merge_structures(known, structure) if known else structure
+            self._decoders.pop(name, None)
+            rules = self.spec.table_for("" if name == EVERY else name)
+            self.shapes[name] = shape_of(
+                self.spec.uri_of("" if name == EVERY else name),
+                rules,
+                self.transform,
+                existing=self._existing.get(name),
+                learned=self._learned[name],
+            )
+
+
+class _Application:
+    """One run of the plan over one batch of envelopes."""
+
+    def __init__(self, plan: Plan, envelopes: pa.Table) -> None:
+        self.plan = plan
+        self.envelopes = envelopes
+        self.now = plan.now()
+        self.tables: dict[str, list[pa.Table]] = {}
+        self.letters: list[pa.Table] = []
+        self.discovered: dict[str, Structure] = {}
+        self.routed = self.filtered = self.held = 0
+        self.reasons: dict[str, int] = {}
+        self.ignored: dict[str, int] = {}
+
+    def run(self) -> Applied:
+        if len(self.envelopes):
+            self._by_route()
+        letters = pa.concat_tables(self.letters) if self.letters else DEAD_LETTERS.empty_table()
+        counts = Counts(
+            read=len(self.envelopes),
+            routed=self.routed,
+            dead=len(letters),
+            filtered=self.filtered,
+            held=self.held,
+            value_bytes=self.envelopes.column("value").nbytes if len(self.envelopes) else 0,
+            reasons=self.reasons,
+            ignored=self.ignored,
+        )
+        tables = {name: pa.concat_tables(parts) for name, parts in self.tables.items()}
+        return Applied(tables, letters, counts, self.discovered)
+
+    def _by_route(self) -> None:
+        """The type of a record first, because each type has its own columns."""
+        routing = self.plan.routing
+        if routing.by in ("fixed", "sql"):
+            self._one_type(EVERY if routing.by == "sql" else "", self.envelopes)
+            return
+        envelopes, peeked = self.envelopes, None
+        if routing.by == "field":
+            envelopes, peeked = self._peek(routing.value or "")
+        for name, rows in self._split(routing, envelopes, peeked):
+            self._one_type(name, rows)
+
+    def _peek(self, path: str) -> tuple[pa.Table, pa.StringArray]:
+        values = _values(self.envelopes)
+        peeked, rejects = self.plan.decoder("", pa.schema([]), "ignore").peek(values, path)
+        self._reject(self.envelopes, rejects, "decode", None)
+        keep = _without(len(values), rejects.index)
+        return _take(self.envelopes, keep), peeked if keep is None else peeked.take(keep)
+
+    def _split(
+        self, routing: route.Routing, envelopes: pa.Table, peeked: pa.StringArray | None
+    ) -> list[tuple[str, pa.Table]]:
+        routed = route.routes(routing, envelopes, peeked)
+        self.filtered += len(routed.filtered)
+        self._reject(envelopes, routed.rejects, "route", None)
+        return [(name, _take(envelopes, index)) for name, index in route.split(routed.values).items()]
+
+    def _one_type(self, name: str, envelopes: pa.Table) -> None:
+        if name not in self.plan.shapes:
+            self._discover(name, envelopes)
+            return
+        shape = self.plan.shapes[name]
+        if shape is None:
+            self._refuse(envelopes, name)
+            return
+        rules = self.plan.spec.table_for("" if name == EVERY else name)
+        envelopes = self._hold(envelopes, shape)
+        found = self.plan.decoder(name, shape.payload, rules.contract.new_field).decode(_values(envelopes))
+        found = self._settle_tombstones(found, shape)
+        if found.unknown:
+            self.discovered[name] = found.unknown
+        self._count_ignored(shape.uri, found.ignored)
+        self._reject(envelopes, found.rejects, "decode", shape.uri, rules)
+        if not self.discovered:
+            self._transform(name, shape, rules, found.rows, _take(envelopes, found.index))
+
+    def _discover(self, name: str, envelopes: pa.Table) -> None:
+        """A route nobody has met: say which fields its records bring; the driver answers with a shape."""
+        found = self.plan.decoder(f"{name}?", pa.schema([]), "evolve").decode(_values(envelopes))
+        self.discovered[name] = found.unknown or {}
+
+    def _refuse(self, envelopes: pa.Table, name: str) -> None:
+        limit = self.plan.spec.limits.tables
+        detail = f"'{name}' would be a table beyond the limit of {limit}"
+        everyone = list(range(len(envelopes)))
+        reasons = [Reason.TOO_MANY_TABLES] * len(everyone)
+        self._reject(envelopes, Rejects(everyone, reasons, [detail] * len(everyone)), "route", None)
+
+    def _hold(self, envelopes: pa.Table, shape: Shape) -> pa.Table:
+        """Leave out what the table's marks say it already has."""
+        if not shape.floors:
+            return envelopes
+        there = np.zeros(len(envelopes), bool)
+        topics, partitions = envelopes.column("topic"), envelopes.column("partition")
+        for (topic, partition), floor in shape.floors.items():
+            same = pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition))
+            below = pc.less_equal(envelopes.column("offset"), floor)
+            there |= pc.and_(same, below).to_numpy()
+        self.held += int(there.sum())
+        return envelopes.filter(pa.array(~there))
+
+    def _settle_tombstones(self, found: Decoded, shape: Shape) -> Decoded:
+        answer = self.plan.spec.tombstone
+        if answer == "dead_letter" or Reason.TOMBSTONE not in found.rejects.reason:
+            return found
+        triples = list(zip(found.rejects.index, found.rejects.reason, found.rejects.detail, strict=True))
+        nulls = [position for position, reason, _ in triples if reason is Reason.TOMBSTONE]
+        others = [each for each in triples if each[1] is not Reason.TOMBSTONE]
+        rejects = Rejects([each[0] for each in others], [each[1] for each in others], [each[2] for each in others])
+        if answer == "skip":
+            self.filtered += len(nulls)
+            return replace(found, rejects=rejects)
+        empty = pa.table([pa.nulls(len(nulls), item.type) for item in found.rows.schema], schema=found.rows.schema)
+        index = np.concatenate([found.index.to_numpy(), np.array(nulls, np.int64)])
+        order = np.argsort(index, kind="stable")
+        rows = pa.concat_tables([found.rows, empty]).take(pa.array(order))
+        return replace(found, rows=rows, index=pa.array(index[order]), rejects=rejects)
+
+    def _transform(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
+        for absent in shape.absent:
+            rows = rows.append_column(absent, pa.nulls(len(rows)))
+        done = self.plan.transform.apply(rows, envelopes, self.now)
+        self.filtered += len(done.filtered)
+        self._reject(envelopes, done.rejects, "transform", shape.uri)
+        rows, envelopes = done.rows, _take(envelopes, done.index)
+        if name != EVERY:
+            self._fit(name, shape, rules, rows, envelopes)
+            return
+        for target, part, theirs in self._by_sql(rows, envelopes):
+            self._into(target, part, theirs)
+
+    def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
+        """The table's name as an expression over the transformed row."""
+        pick = Transform([Set({"__route": f"CAST(({self.plan.routing.value}) AS VARCHAR)"})])
+        done = pick.apply(rows, envelopes, self.now)
+        self._reject(envelopes, done.rejects, "route", None)
+        rows, envelopes = done.rows, _take(envelopes, done.index)
+        names = rows.column("__route").combine_chunks()
+        routed = route.routes(self.plan.routing, envelopes, names)
+        self.filtered += len(routed.filtered)
+        self._reject(envelopes, routed.rejects, "route", None)
+        rows = rows.drop_columns(["__route"])
+        return [(each, _take(rows, at), _take(envelopes, at)) for each, at in route.split(routed.values).items()]
+
+    def _into(self, name: str, rows: pa.Table, envelopes: pa.Table) -> None:
+        if name not in self.plan.shapes:
+            self.discovered.setdefault(name, {})
+            return
+        shape = self.plan.shapes[name]
+        if shape is None:
+            self._refuse(envelopes, name)
+            return
+        self._fit(name, shape, self.plan.spec.table_for(name), rows, envelopes)
+
+    def _fit(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
+        table, _, rejects = fit(rows, envelopes, shape)
+        self._reject(envelopes, rejects, "stage", shape.uri, rules)
+        if len(table):
+            self.tables.setdefault(name, []).append(table)
+            self.routed += len(table)
+
+    def _count_ignored(self, uri: str, ignored: Mapping[str, int]) -> None:
+        for name, count in ignored.items():
+            key = f"{uri}: {name}"
+            self.ignored[key] = self.ignored.get(key, 0) + count
+
+    def _reject(
+        self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, rules: TableSpec | None = None
+    ) -> None:
+        if not rejects.index:
+            return
+        if rules is not None:
+            _hold_to_contract(rejects, rules, table or "")
+        for reason in rejects.reason:
+            self.reasons[reason.value] = self.reasons.get(reason.value, 0) + 1
+        self.letters.append(_letters(self.plan.spec, _take(envelopes, rejects.index), rejects, step, table, self.now))
+
+
+def _hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
+    """A contract may ask for a stop where the default is a letter."""
+    for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
+        wrong = reason in _MISFITS and rules.contract.wrong_type == "stop"
+        if wrong or (reason is Reason.MISSING and rules.contract.missing == "stop"):
+            raise ContractBroken(
+                f"{table}: {detail} ({reason.value}), and the contract says stop.",
+                next="Mend the producer or change table.contract, then run again: the record is read anew.",
+            )
+
+
+def _letters(
+    spec: Spec, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, now: datetime
+) -> pa.Table:
+    count = len(envelopes)
+    carried = [envelopes.column(name) for name in DEAD_LETTERS.names[:7]]
+    rest = [
+        pa.array([table] * count, pa.string()),
+        pa.array([step] * count),
+        pa.array([reason.value for reason in rejects.reason]),
+        pa.array([detail[:512] for detail in rejects.detail]),
+        pa.nulls(count, pa.int32()),
+        pa.array([spec.pipeline] * count),
+        pa.array([spec.digest] * count),
+        pa.array([now] * count, DEAD_LETTERS.field("rejected_at").type),
+        pa.array([now.date()] * count),
+    ]
+    return pa.table([*carried, *rest], schema=DEAD_LETTERS)
+
+
+def _as_envelopes(given: pa.Table | pa.RecordBatch) -> pa.Table:
+    table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+    return table if table.schema == ENVELOPE else table.select(ENVELOPE.names).cast(ENVELOPE)
+
+
+def _values(envelopes: pa.Table) -> pa.BinaryArray:
+    values = envelopes.column("value").combine_chunks()
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _take(table: pa.Table, index: Any) -> pa.Table:
+    """The rows at `index`; the table itself when that is all of them (positions are ascending)."""
+    if index is None or len(index) == len(table):
+        return table
+    return table.take(index if isinstance(index, pa.Array) else pa.array(index, pa.int64()))
+
+
+def _without(length: int, gone: list[int]) -> pa.Int64Array | None:
+    return pa.array(np.delete(np.arange(length), gone), pa.int64()) if gone else None

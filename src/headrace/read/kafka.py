@@ -1,0 +1,303 @@
+"""Kafka: Spark's own connector for the records, librdkafka's admin client for everything around them."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from headrace.batch import Range
+from headrace.errors import (
+    AuthenticationRefused,
+    BrokerUnreachable,
+    HeadraceError,
+    PermissionRefused,
+    SourceTopicGone,
+    UsageError,
+)
+from headrace.read import ENVELOPE_COLUMNS, Bounds, Offsets, Partition
+from headrace.spec import Spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+_TIMEOUT = 15.0
+_AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
+_PERMISSION = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+}
+_GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+
+# Spark asks the broker for its bounds after every poll, so polls are few and large.
+_CONSUMER = {
+    "kafka.max.poll.records": "100000",
+    "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
+    "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
+    "kafka.receive.buffer.bytes": str(1024 * 1024),
+    "kafkaConsumer.pollTimeoutMs": "30000",
+    "fetchOffset.numRetries": "2",
+    "failOnDataLoss": "true",
+    "includeHeaders": "true",
+}
+
+
+class KafkaSource:
+    """The topics of one spec on one cluster; assigns, never joins a group."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.kafka = spec.kafka
+        self._refused = threading.Event()
+        self._said = ""
+        self._admin: AdminClient | None = None
+        self._watcher: Consumer | None = None
+
+    # ---- the broker's own facts ----
+
+    def topics(self) -> dict[str, str]:
+        """Topic names with their ids; SourceTopicGone for a name the cluster does not have."""
+        names = self._names()
+        found = self._ask(lambda admin: admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT))
+        return {name: str(self._answer(future, name).topic_id) for name, future in found.items()}
+
+    def bounds(self) -> dict[Partition, Bounds]:
+        """Earliest and latest (last stable, for read_committed) offset of every partition."""
+        partitions = self._partitions()
+        early = self._offsets({each: OffsetSpec.earliest() for each in partitions})
+        late = self._offsets({each: OffsetSpec.latest() for each in partitions})
+        return {each: Bounds(early[each], late[each]) for each in partitions}
+
+    def start(self) -> Offsets:
+        """Where `start:` says to begin."""
+        start = self.kafka.start
+        bounds = self.bounds()
+        if isinstance(start, str):
+            return {each: found.latest if start == "latest" else found.earliest for each, found in bounds.items()}
+        if start.timestamp is not None:
+            return self._since(start.timestamp, bounds)
+        return self._given(start.offsets_by_topic(self._names()), bounds)
+
+    def _since(self, moment: datetime, bounds: Mapping[Partition, Bounds]) -> Offsets:
+        milliseconds = int(moment.timestamp() * 1000)
+        found = self._offsets({each: OffsetSpec.for_timestamp(milliseconds) for each in bounds})
+        return {each: bounds[each].latest if offset < 0 else offset for each, offset in found.items()}
+
+    def _given(self, given: Mapping[str, Mapping[int, int]], bounds: Mapping[Partition, Bounds]) -> Offsets:
+        for topic, partitions in given.items():
+            for partition in partitions:
+                if (topic, partition) not in bounds:
+                    raise UsageError(f"start.offsets names {topic}/{partition}, which the broker does not have.")
+        return {
+            (topic, partition): given.get(topic, {}).get(partition, found.earliest)
+            for (topic, partition), found in bounds.items()
+        }
+
+    def _names(self) -> list[str]:
+        if self.kafka.topics:
+            return list(self.kafka.topics)
+        pattern = re.compile(self.kafka.pattern or "")
+        listed = self._ask(lambda admin: admin.list_topics(timeout=_TIMEOUT)).topics
+        return sorted(name for name in listed if pattern.search(name) and not name.startswith("__"))
+
+    def _partitions(self) -> list[Partition]:
+        names = self._names()
+        found = self._ask(lambda admin: admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT))
+        return [
+            (name, each.id)
+            for name, future in sorted(found.items())
+            for each in sorted(self._answer(future, name).partitions, key=lambda part: part.id)
+        ]
+
+    def _offsets(self, wanted: Mapping[Partition, Any]) -> Offsets:
+        if not wanted:
+            return {}
+        level = IsolationLevel.READ_COMMITTED
+        if self.kafka.isolation == "read_uncommitted":
+            level = IsolationLevel.READ_UNCOMMITTED
+        asked = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
+        found = self._ask(lambda admin: admin.list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT))
+        return {(each.topic, each.partition): self._answer(future, each.topic).offset for each, future in found.items()}
+
+    # ---- asking, and what an answer means ----
+
+    def _ask(self, question: Callable[[AdminClient], T]) -> T:
+        try:
+            return question(self._client())
+        except KafkaException as error:
+            raise self._named(error.args[0], "") from None
+
+    def _answer(self, future: Any, topic: str) -> Any:
+        try:
+            return future.result(timeout=_TIMEOUT + 5)
+        except KafkaException as error:
+            raise self._named(error.args[0], topic) from None
+        except TimeoutError:
+            raise BrokerUnreachable(f"The broker at {self.kafka.bootstrap} does not answer.") from None
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient({**self._librdkafka(), "error_cb": self._on_error}, logger=_silent())
+        return self._admin
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() in _AUTHENTICATION:
+            self._said = error.str()
+            self._refused.set()
+
+    def _named(self, error: KafkaError, topic: str) -> HeadraceError:
+        code = error.code()
+        where = self.kafka.bootstrap
+        if code in _AUTHENTICATION or self._refused.is_set():
+            self._refused.clear()
+            said = self._said or error.str()
+            return AuthenticationRefused(
+                f"The broker at {where} refuses our identity: {said}.",
+                next="Look at source.kafka.tls and source.kafka.sasl.",
+            )
+        if code in _PERMISSION:
+            return PermissionRefused(
+                f"The broker at {where} refuses {topic or 'the request'}: {error.str()}.",
+                next="Grant READ and DESCRIBE on the topic.",
+            )
+        if code in _GONE:
+            return SourceTopicGone(
+                f"The topic '{topic}' does not exist at {where}.",
+                next="Make it again, or take it out of the spec; nothing was reset.",
+                topic=topic,
+            )
+        return BrokerUnreachable(f"The broker at {where} does not answer: {error.str()}.")
+
+    def _librdkafka(self) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.kafka.bootstrap,
+            "socket.timeout.ms": 10_000,
+            "reconnect.backoff.max.ms": 2_000,
+            "log_level": 0,
+            **self.kafka.librdkafka_security(),
+        }
+
+    # ---- the records ----
+
+    def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
+        """A streaming frame of envelopes from `position` on."""
+        reader = spark.readStream.format("kafka").options(**self._spark(), **self._subscription())
+        reader = reader.options(startingOffsets=_offsets_json(position), **{key: str(limits[key]) for key in limits})
+        return reader.load().selectExpr(*ENVELOPE_COLUMNS)
+
+    def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
+        """A plain frame of exactly these ranges."""
+        starts = {(each.topic, each.partition): each.start for each in ranges}
+        ends = {(each.topic, each.partition): each.until for each in ranges}
+        partitions: dict[str, list[int]] = {}
+        for each in ranges:
+            partitions.setdefault(each.topic, []).append(each.partition)
+        reader = spark.read.format("kafka").options(**self._spark()).option("assign", json.dumps(partitions))
+        reader = reader.options(startingOffsets=_offsets_json(starts), endingOffsets=_offsets_json(ends))
+        return reader.load().selectExpr(*ENVELOPE_COLUMNS)
+
+    def ends(self, offset: str) -> Offsets:
+        """The end offsets in Spark's own JSON for a Kafka source."""
+        return {
+            (topic, int(partition)): until
+            for topic, partitions in json.loads(offset).items()
+            for partition, until in partitions.items()
+        }
+
+    def _subscription(self) -> dict[str, str]:
+        if self.kafka.topics:
+            return {"subscribe": ",".join(self.kafka.topics)}
+        return {"subscribePattern": self.kafka.pattern or ""}
+
+    def _spark(self) -> dict[str, str]:
+        return {
+            **_CONSUMER,
+            "kafka.bootstrap.servers": self.kafka.bootstrap,
+            "kafka.isolation.level": self.kafka.isolation,
+            "groupIdPrefix": f"headrace-{self.spec.pipeline}",
+            **{f"kafka.{key}": value for key, value in self.kafka.java_security().items()},
+            **{f"kafka.{key}": str(value) for key, value in self.kafka.settings.items()},
+        }
+
+    def tail(self, count: int, where: str = "end") -> Any:
+        """The last (or first, or since a time) `count` envelopes of each topic, by a consumer that joins no group."""
+        from headrace.read.peek import peek
+
+        bounds = self.bounds()
+        if where == "end":
+            begin = {each: max(found.earliest, found.latest - count) for each, found in bounds.items()}
+        elif where == "start":
+            begin = {each: found.earliest for each, found in bounds.items()}
+        else:
+            begin = self._since(datetime.fromisoformat(where), bounds)
+        consumer = self._consumer("preview")
+        try:
+            return peek(consumer, begin, {each: found.latest for each, found in bounds.items()}, count, where)
+        finally:
+            consumer.close()
+
+    def lag(self, position: Offsets) -> tuple[int, float | None]:
+        """Records that wait, and the age of the oldest of them in seconds."""
+        from headrace.read.peek import oldest
+
+        bounds = self.bounds()
+        waiting = {
+            each: max(position.get(each, found.earliest), found.earliest)
+            for each, found in bounds.items()
+            if found.latest > position.get(each, found.earliest)
+        }
+        records = sum(bounds[each].latest - offset for each, offset in waiting.items())
+        if not waiting:
+            return 0, 0.0
+        self._watcher = self._watcher or self._consumer("lag")
+        return records, oldest(self._watcher, waiting)
+
+    def _consumer(self, purpose: str) -> Consumer:
+        """A consumer that is assigned its partitions and commits nothing."""
+        settings = {
+            "group.id": f"headrace-{purpose}-{self.spec.pipeline}",
+            "enable.auto.commit": False,
+            "isolation.level": self.kafka.isolation,
+            "enable.partition.eof": True,
+            "queued.max.messages.kbytes": 1024,
+        }
+        return Consumer({**self._librdkafka(), **settings}, logger=_silent())
+
+    def close(self) -> None:
+        """Let the clients go."""
+        self._admin = None
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+
+
+def _offsets_json(position: Offsets) -> str:
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in position.items():
+        topics.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(topics)
+
+
+def _silent() -> Any:
+    import logging
+
+    logger = logging.getLogger("headrace.librdkafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger

@@ -1,0 +1,72 @@
+"""Before a record is read: is the source still what the ledger says it was, and does it still hold what is next?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.errors import SourceGap, SourceReplaced, SourceRewound, SourceTopicGone
+from headrace.ledger import Ledger
+from headrace.read import Bounds, Offsets, Partition, Source
+
+
+def verify(source: Source, ledger: Ledger) -> tuple[dict[str, str], Offsets]:
+    """The topics with their ids, and the position to read from; a named stop when the two disagree."""
+    topics = same_topics(source, ledger.known.topics)
+    bounds = source.bounds()
+    known = {each: offset for each, offset in ledger.position().items() if each[0] in topics}
+    for each, offset in known.items():
+        _check(each, offset, bounds)
+    fresh = [each for each in bounds if each not in known]
+    if not fresh:
+        return topics, known
+    if known_topics := {topic for topic, _ in known}:
+        # A partition added to a topic we read begins at its first record, whatever `start` says.
+        begin = {each: bounds[each].earliest for each in fresh if each[0] in known_topics}
+        fresh = [each for each in fresh if each not in begin]
+        known |= begin
+    if fresh:
+        start = source.start()
+        known |= {each: start[each] for each in fresh}
+        if any(known[each] != bounds[each].earliest for each in fresh):
+            # Where `latest` or a time pointed to is decided once, or a restart would point elsewhere.
+            ledger.decide("start", {each: known[each] for each in fresh})
+    return topics, known
+
+
+def same_topics(source: Source, known: Mapping[str, str]) -> dict[str, str]:
+    """The source's topics; SourceReplaced when one has another id than before."""
+    topics = source.topics()
+    for name, topic_id in topics.items():
+        if known.get(name, topic_id) != topic_id:
+            raise SourceReplaced(
+                f"The topic '{name}' was deleted and made again: its id is {topic_id}, it was {known[name]}.",
+                next="Run `headrace resume SPEC --accept-replaced-topic` to read the new one from its first record.",
+                topic=name,
+            )
+    return topics
+
+
+def _check(each: Partition, offset: int, bounds: Mapping[Partition, Bounds]) -> None:
+    topic, partition = each
+    if each not in bounds:
+        raise SourceTopicGone(f"The partition {topic}/{partition} no longer exists.", next="Nothing was reset.")
+    found = bounds[each]
+    if offset < found.earliest:
+        raise SourceGap(
+            f"{topic}/{partition}: offsets {offset} to {found.earliest - 1} are gone from the broker "
+            f"(its earliest is {found.earliest}); they were never read.",
+            next="Run `headrace resume SPEC --accept-gap` to book the gap and go on after it.",
+            topic=topic,
+            partition=partition,
+            wanted=offset,
+            earliest=found.earliest,
+        )
+    if offset > found.latest:
+        raise SourceRewound(
+            f"{topic}/{partition}: the broker ends at {found.latest}, but everything before {offset} was already read.",
+            next="Was the broker restored from a backup? `headrace resume SPEC --accept-gap` goes on from its end.",
+            topic=topic,
+            partition=partition,
+            read=offset,
+            latest=found.latest,
+        )

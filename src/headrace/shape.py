@@ -1,0 +1,156 @@
+"""What is known of a route: the payload fields decode looks for, and the columns its table's files hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.decode.structure import Structure, evolve
+from headrace.errors import UsageError
+from headrace.spec import Column, TableSpec
+from headrace.tables.schema import JSON_TEXT, SOURCE, parse_type, type_name
+from headrace.transform import ENVELOPE_NAMES, Rename, Transform
+
+SKIP = b"headrace.skip"
+
+Offsets = Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One route's table and the payload that feeds it."""
+
+    uri: str
+    payload: pa.Schema
+    table: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()  # names the expressions read that no record has shown yet
+    floors: Offsets = field(default_factory=dict)  # per (topic, partition): offsets up to here are already in the table
+
+
+def shape_of(
+    uri: str,
+    rules: TableSpec,
+    transform: Transform,
+    *,
+    existing: pa.Schema | None = None,
+    learned: Structure | None = None,
+    floors: Offsets | None = None,
+) -> Shape:
+    """Bring together what the spec declares, what the table has, and what records have shown."""
+    payload = payload_of(rules, transform, existing, learned)
+    absent = tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
+    table = table_of(uri, rules, transform.output(with_absent(payload, absent)), existing)
+    missing = [name for name in rules.partition_by if name not in table.names]
+    if missing and (existing is not None or learned is not None or rules.columns):
+        raise UsageError(f"{uri}: partition column '{missing[0]}' is not among its columns: {', '.join(table.names)}.")
+    return Shape(uri, payload, table, tuple(rules.partition_by), absent, floors or {})
+
+
+def with_absent(payload: pa.Schema, absent: Iterable[str]) -> pa.Schema:
+    """The payload as expressions see it: a field nobody has sent yet is NULL, of no type."""
+    return pa.schema([*decoded(payload), *(pa.field(name, pa.null()) for name in absent)])
+
+
+def decoded(payload: pa.Schema) -> list[pa.Field]:
+    """The payload fields that become columns (a skipped key is known, not kept)."""
+    return [item for item in payload if SKIP not in (item.metadata or {})]
+
+
+def payload_of(
+    rules: TableSpec, transform: Transform, existing: pa.Schema | None, learned: Structure | None
+) -> pa.Schema:
+    """The fields decode looks for, with their types."""
+    fields = _declared(rules.columns) if rules.columns else _stored(existing, transform)
+    derived = transform.targets() - transform.inputs()
+    known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
+    grows = rules.contract.new_field == "evolve" or not fields
+    return evolve(known, learned) if learned and grows else known
+
+
+def _declared(columns: Iterable[Column]) -> list[pa.Field]:
+    return [declared_field(column) for column in columns]
+
+
+def declared_field(column: Column) -> pa.Field:
+    """A column of the spec as a payload field."""
+    said = {
+        b"headrace.path": column.path,
+        b"headrace.unit": column.unit,
+        b"headrace.default": None if column.default is None else json.dumps(column.default),
+        JSON_TEXT: "true" if column.json_text else None,
+    }
+    metadata = {key: value.encode() for key, value in said.items() if value is not None}
+    return pa.field(column.name, parse_type(column.type), column.nullable, metadata or None)
+
+
+def _stored(existing: pa.Schema | None, transform: Transform) -> list[pa.Field]:
+    """An existing table's columns under the names they have in the payload."""
+    if existing is None:
+        return []
+    olds = [old for step in transform.steps if isinstance(step, Rename) for old in step.names]
+    origin = {transform.renamed(old): old for old in olds}
+    return [item.with_name(origin.get(item.name, item.name)) for item in existing if item.name != SOURCE.name]
+
+
+def _skipped(item: pa.Field) -> pa.Field:
+    return pa.field(item.name, item.type, True, {SKIP: b"true"})
+
+
+def table_of(uri: str, rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -> pa.Schema:
+    """The table's columns: those it has, in its order, then what the records bring."""
+    wanted = {column.name: declared_field(column) for column in rules.columns or ()}
+    made = [_made(item, wanted.get(item.name)) for item in output if not pa.types.is_null(item.type)]
+    if existing is None:
+        columns = made + ([SOURCE] if rules.source else [])
+        return pa.schema([_plain(item) for item in columns])
+    for item in made:
+        _must_fit(uri, item, existing)
+    added = [_plain(item.with_nullable(True)) for item in made if item.name not in existing.names]
+    return pa.schema([*existing, *added])
+
+
+def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
+    if declared is None:
+        return item
+    return pa.field(item.name, declared.type, declared.nullable, item.metadata)
+
+
+def _plain(item: pa.Field) -> pa.Field:
+    """A table column keeps of its field's metadata only what outlives this run."""
+    kept = {key: value for key, value in (item.metadata or {}).items() if key in (JSON_TEXT, b"comment")}
+    return item.with_metadata(kept or None)
+
+
+def _must_fit(uri: str, item: pa.Field, existing: pa.Schema) -> None:
+    if item.name not in existing.names:
+        return
+    have = existing.field(item.name).type
+    if not fits(item.type, have):
+        raise UsageError(
+            f"{uri}: column '{item.name}' is {type_name(have)} in the table, the spec makes it {type_name(item.type)}.",
+            next="Change the spec's type or write an explicit cast in the expression.",
+        )
+
+
+def fits(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether values of one type may be offered to a column of another; each value is still checked."""
+    if have == want or same_type(have, want):
+        return True
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(is_a(have) for is_a in numbers) and any(is_a(want) for is_a in numbers)
+
+
+def same_type(one: pa.DataType, two: pa.DataType) -> bool:
+    """Equal but for nullability and metadata inside."""
+    if pa.types.is_struct(one) and pa.types.is_struct(two):
+        names = [item.name for item in one] == [item.name for item in two]
+        return names and all(same_type(a.type, b.type) for a, b in zip(one, two, strict=True))
+    if pa.types.is_map(one) and pa.types.is_map(two):
+        return same_type(one.key_type, two.key_type) and same_type(one.item_type, two.item_type)
+    if pa.types.is_list(one) and pa.types.is_list(two):
+        return same_type(one.value_type, two.value_type)
+    return bool(one == two)

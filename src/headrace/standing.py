@@ -1,0 +1,40 @@
+"""Where a pipeline stands, read from its state and its source; changes nothing and starts no Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import lease
+from headrace.errors import HeadraceError
+from headrace.ledger import Ledger
+from headrace.read import open_source
+from headrace.spec import Spec
+from headrace.storage import Profile, Store
+
+
+def standing(spec: Spec, batches: int = 5) -> dict[str, Any]:
+    """Holder, newest batches, open batch, tables and lag; what cannot be asked is None."""
+    state = Store(spec.state_uri, Profile(**spec.storage_profile()))
+    ledger = Ledger.open(state, spec.pipeline)
+    begun = ledger.open_batch()
+    lag, seconds = _lag(spec, ledger)
+    return {
+        "pipeline": spec.pipeline,
+        "holder": lease.holder(state),
+        "batch": ledger.batch,
+        "open_batch": None if begun is None else begun.batch,
+        "lag": lag,
+        "lag_seconds": seconds,
+        "tables": sorted(ledger.known.tables),
+        "batches": ledger.rows(batches),
+    }
+
+
+def _lag(spec: Spec, ledger: Ledger) -> tuple[int | None, float | None]:
+    source = open_source(spec)
+    try:
+        return source.lag(ledger.position())
+    except HeadraceError:
+        return None, None
+    finally:
+        source.close()

@@ -1,0 +1,111 @@
+"""What runs inside a Spark task: envelopes in, Parquet files out, one manifest back. No rows leave it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import errors, faults
+from headrace.batch import Counts, Manifest
+from headrace.decode.structure import Structure
+from headrace.decode.structure import merge as merge_structures
+from headrace.plan import Plan
+from headrace.shape import Shape
+from headrace.spec import Spec
+from headrace.stage import Layout, Stager
+from headrace.storage import Profile, Store
+
+MANIFEST = pa.schema([pa.field("manifest", pa.string())])
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a task must know, the same for every batch until a shape changes."""
+
+    spec: Spec
+    shapes: Mapping[str, Shape | None]
+    layouts: Mapping[str, Layout]  # where each route's files go
+    letters: Layout
+    profile: Profile = field(repr=False)
+
+    def to_bytes(self) -> bytes:
+        """For the way into the task."""
+        return pickle.dumps(self)
+
+
+def run(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The body of `mapInArrow`."""
+    manifest = _manifest(order, batch, now, batches)
+    yield pa.RecordBatch.from_pydict({"manifest": [manifest.to_json()]}, schema=MANIFEST)
+
+
+def raise_if_stopped(manifests: Iterable[Manifest]) -> None:
+    """A named error found in a task, raised again where it can be answered."""
+    for manifest in manifests:
+        if manifest.stop:
+            name, seen, next_step = manifest.stop.split("|", 2)
+            raise getattr(errors, name)(seen, next=next_step)
+
+
+def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Manifest:
+    given, plan, stores = _compiled(order)
+    plan.now = lambda: now
+    limits = given.spec.limits
+    name = f"{batch:08d}-{_task_number():05d}"
+    stager = Stager(stores, name, open_writers=limits.open_writers, partition_values=limits.partition_values)
+    try:
+        return _stage_all(given, plan, stager, batches)
+    except errors.HeadraceError as error:
+        stager.abandon()
+        return Manifest(stop=f"{error.name}|{error.seen}|{error.next}")
+    except BaseException:
+        stager.abandon()
+        raise
+
+
+def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
+    counts, discovered = Counts(), dict[str, Structure]()
+    for each in batches:
+        applied = plan.apply(each)
+        for name, structure in applied.discovered.items():
+            known = discovered.get(name)
+            discovered[name] = merge_structures(known, structure) if known else structure
+        counts = counts + applied.counts
+        if discovered:
+            continue  # the driver will answer and run the batch again: from here on only look
+        for name, rows in applied.tables.items():
+            stager.add(order.layouts[name], rows)
+        if len(applied.letters):
+            stager.add(order.letters, applied.letters)
+        faults.reach(faults.Point.SOME_STAGED)
+    if discovered:
+        stager.abandon()
+        return Manifest(counts=counts, discovered=discovered)
+    return Manifest(stager.finish(), counts)
+
+
+@lru_cache(maxsize=4)
+def _compiled(order: bytes) -> tuple[Order, Plan, Any]:
+    """Kept in the worker from batch to batch."""
+    given: Order = pickle.loads(order)  # noqa: S301 (our own bytes, from our own driver)
+    stores: dict[str, Store] = {}
+
+    def store_for(uri: str) -> Store:
+        if uri not in stores:
+            stores[uri] = Store(uri, given.profile)
+        return stores[uri]
+
+    return given, Plan(given.spec, given.shapes), store_for
+
+
+def _task_number() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else int(context.partitionId())
