@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.contract import Rejects
+from headrace.decode import Rejects
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 

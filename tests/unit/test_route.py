@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UsageError
@@ -123,6 +123,7 @@ def test_split_gives_positions_in_order() -> None:
     assert split(pa.array([], pa.string())) == {}
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.sampled_from("abcdef")))
 def test_split_loses_and_doubles_nothing(values: list[str | None]) -> None:
     parts = split(pa.array(values, pa.string()))
@@ -130,6 +131,7 @@ def test_split_loses_and_doubles_nothing(values: list[str | None]) -> None:
     assert seen == [(position, name) for position, name in enumerate(values) if name is not None]
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=20))
 def test_every_record_has_a_route_or_is_accounted_for(values: list[str | None]) -> None:
     for unrouted in ("dead_letter", "skip"):

@@ -81,8 +81,8 @@ TYPES = frozenset(
     _words(
         "bigint binary blob bool boolean bytea char date datetime dec decimal double float float4 float8 hugeint int "
         "int1 int128 int16 int2 int32 int4 int64 int8 integer interval json list long map numeric real short smallint "
-        "string struct text timestamp timestamp_ms timestamp_s timestamp_us timestamptz tinyint ubigint uinteger usmallint "
-        "utinyint uuid varbinary varchar"
+        "string struct text timestamp timestamp_ms timestamp_s timestamp_us timestamptz tinyint ubigint uinteger "
+        "usmallint utinyint uuid varbinary varchar"
     )
 ) | {"timestamp with time zone"}
 

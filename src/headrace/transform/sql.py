@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
-from headrace.decode.contract import Rejects
+from headrace.decode import Rejects
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.transform import expressions
