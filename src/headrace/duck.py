@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import OrderedDict
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 _local = threading.local()
+_numbers = itertools.count()
+
+_PLANS = 256  # statements a thread keeps planned
 
 # `lock_configuration` comes last: after it nothing in an expression can open a door again.
 _SETTINGS = (
@@ -19,6 +25,7 @@ _SETTINGS = (
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
     "SET enable_external_access = false",
+    "SET python_enable_replacements = false",
     "SET lock_configuration = true",
 )
 
@@ -30,6 +37,7 @@ def connection() -> Any:
         for setting in _SETTINGS:
             made.execute(setting)
         _local.connection = made
+        _local.plans = OrderedDict()
     return _local.connection
 
 
@@ -43,6 +51,62 @@ def query(sql: str, **tables: Any) -> Any:
     finally:
         for name in tables:
             duck.unregister(name)
+
+
+class _Source:
+    """A table whose content can change under a plan that reads it: DuckDB asks for it anew at each run."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.name = f"source_{next(_numbers)}"
+        self.table = schema.empty_table()
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.table.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+class _Plan:
+    """A statement planned once, for tables of one schema each."""
+
+    def __init__(self, sql: str, schemas: dict[str, pa.Schema]) -> None:
+        duck = connection()
+        self.name = f"plan_{next(_numbers)}"
+        self.sources = {name: _Source(schema) for name, schema in schemas.items()}
+        for source in self.sources.values():
+            duck.register(source.name, source)
+        given = ", ".join(f"{quote(name)} AS (FROM {source.name})" for name, source in self.sources.items())
+        duck.execute(f"PREPARE {self.name} AS WITH {given} {sql}")
+
+    def run(self, tables: dict[str, pa.Table]) -> Any:
+        """The answer for these tables."""
+        for name, table in tables.items():
+            self.sources[name].table = table
+        try:
+            return connection().sql(f"EXECUTE {self.name}").to_arrow_table()
+        finally:
+            for name, table in tables.items():
+                self.sources[name].table = table.schema.empty_table()
+
+    def forget(self) -> None:
+        """Let DuckDB drop it."""
+        connection().execute(f"DEALLOCATE {self.name}")
+        for source in self.sources.values():
+            connection().unregister(source.name)
+
+
+def planned(sql: str, **tables: pa.Table) -> Any:
+    """As `query`, for a SELECT that runs for every batch: planned at its first run only, which costs more than it."""
+    connection()
+    key = (sql, *((name, table.schema.to_string()) for name, table in tables.items()))
+    plans: OrderedDict[Any, _Plan] = _local.plans
+    if key not in plans:
+        plans[key] = _Plan(sql, {name: table.schema for name, table in tables.items()})
+        if len(plans) > _PLANS:
+            plans.popitem(last=False)[1].forget()
+    plans.move_to_end(key)
+    return plans[key].run(tables)
 
 
 def quote(name: str) -> str:

@@ -218,7 +218,7 @@ def _peek_quickly(texts: pa.StringArray, where: str) -> pa.StringArray:
                     THEN json_extract_string(j, {place}) END AS text
         FROM (SELECT TRY_CAST(v AS JSON) AS j FROM seen)
     """  # noqa: S608 - the pointer is quoted
-    return duck.query(sql, seen=pa.table({"v": texts}))["text"].combine_chunks()
+    return duck.planned(sql, seen=pa.table({"v": texts}))["text"].combine_chunks()
 
 
 def _peek_exactly(parser: Parser, text: str, parts: tuple[str, ...]) -> str | None:

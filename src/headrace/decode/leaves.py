@@ -314,7 +314,7 @@ def _proven_decimals(kind: pa.DataType, column: pa.Array) -> pa.Array:
 
 
 def _proven_base64(column: pa.Array) -> pa.Array:
-    return duck.query(_FROM_BASE64, leaf=pa.table({"v": column}))["bytes"].combine_chunks().cast(pa.binary())
+    return duck.planned(_FROM_BASE64, leaf=pa.table({"v": column}))["bytes"].combine_chunks().cast(pa.binary())
 
 
 def _proven_moments(node: Node, column: pa.Array) -> pa.Array:

@@ -75,10 +75,10 @@ class Prover:
         return (Bytes(texts).openers() < self._limits.depth) & ~matches(texts, _NOT_A_NUMBER)
 
     def _ask(self, texts: pa.StringArray) -> pa.Table:
-        return duck.query(self._question.sql, seen=pa.table({"v": texts}))
+        return duck.planned(self._question.sql, seen=pa.table({"v": texts}))
 
     def _valid(self, texts: pa.StringArray) -> Mask:
-        answer = duck.query("SELECT json_valid(v) AS valid FROM seen", seen=pa.table({"v": texts}))
+        answer = duck.planned("SELECT json_valid(v) AS valid FROM seen", seen=pa.table({"v": texts}))
         return bools(answer["valid"].combine_chunks())
 
     def _check(self, index: Numbers, texts: pa.StringArray, answer: pa.Table) -> Proof:

@@ -73,7 +73,7 @@ def infer(values: pa.StringArray) -> Structure:
     if not len(values):
         return {}
     rare = pc.match_substring_regex(values, _MISLEADING)
-    shapes = duck.query(
+    shapes = duck.planned(
         "SELECT DISTINCT CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",
         seen=pa.table({"v": values.filter(pc.invert(rare))}),
     )

@@ -51,7 +51,7 @@ class Surveyor:
 
     def survey(self, texts: pa.StringArray, entries: Numbers, colons: Numbers) -> Survey:
         """Judge rows by the few shapes they have; the colons tell which of them hide keys deeper down."""
-        answer = duck.query(self._sql, seen=pa.table({"v": texts}))
+        answer = duck.planned(self._sql, seen=pa.table({"v": texts}))
         shapes = answer["shape"].combine_chunks().dictionary_encode()
         verdicts = [self._strangers(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
         codes = shapes.indices.to_numpy()
@@ -61,7 +61,7 @@ class Surveyor:
         unsure = np.flatnonzero(clean & hidden)
         if len(unsure):
             clean[unsure] = bools(
-                duck.query(_NO_TWINS, seen=pa.table({"v": texts.take(unsure)}))["good"].combine_chunks()
+                duck.planned(_NO_TWINS, seen=pa.table({"v": texts.take(unsure)}))["good"].combine_chunks()
             )
         names: Counter[str] = Counter()
         for code, count in enumerate(np.bincount(codes[clean], minlength=len(verdicts))):
