@@ -72,9 +72,9 @@ class Document:
             spot.line,
             spot.column,
             dotted(complaint.path),
-            complaint.seen,
-            complaint.allowed,
-            complaint.meant,
+            _printable(complaint.seen, 400),
+            _printable(complaint.allowed, 1200),
+            _printable(complaint.meant),
             complaint.severity,
         )
 
@@ -89,7 +89,7 @@ class Document:
 
 def at_spot(file: str, spot: Spot, seen: str, allowed: str) -> Finding:
     """A finding that belongs to no key."""
-    return Finding(file, spot.line, spot.column, "", seen, allowed)
+    return Finding(file, spot.line, spot.column, "", _printable(seen, 400), allowed)
 
 
 def dotted(path: Path) -> str:
@@ -235,6 +235,6 @@ def show(node: Node | None, path: Path) -> str:
     return f"'{_printable(re.sub(r'[^ /,]+@', '…@', text))}'"
 
 
-def _printable(text: str) -> str:
+def _printable(text: str, longest: int = 80) -> str:
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-    return shown if len(shown) <= 80 else shown[:79] + "…"
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
