@@ -253,7 +253,14 @@ def test_one_profile_speaks_to_every_engine() -> None:
     assert conf["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9"
     assert conf["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert conf["spark.hadoop.fs.s3a.secret.key"] == "CANARY-SECRET"
+    assert profile(**{"fs.s3a.threads.max": "4"}).hadoop_conf()["spark.hadoop.fs.s3a.threads.max"] == "4"
+    assert "fs.s3a.threads.max" not in profile(**{"fs.s3a.threads.max": "4"}).deltalake_options()
     assert Profile().hadoop_conf() == {}
+
+
+def test_an_option_nobody_knows_is_a_mistake_of_the_spec() -> None:
+    with pytest.raises(UsageError, match="s3://lake/shop"):
+        Store("s3://lake/shop", profile(aws_no_such_thing="1")).get("key")
 
 
 @contextmanager
@@ -288,6 +295,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
     ("status", "code", "kind"),
     [
         (403, "AccessDenied", PermissionRefused),
+        (404, "NoSuchBucket", PermissionRefused),
         (403, "InvalidAccessKeyId", AuthenticationRefused),
         (403, "SignatureDoesNotMatch", AuthenticationRefused),
         (400, "ExpiredToken", AuthenticationRefused),

@@ -13,6 +13,7 @@ from headrace.commit.marks import pipeline_of
 from headrace.tables.log import Metadata
 from headrace.version import VERSION
 
+_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 ENGINE = f"headrace/{VERSION}"
 
 
@@ -23,7 +24,7 @@ def now() -> int:
 
 def commit(lines: Iterable[Mapping[str, Any]]) -> bytes:
     """The JSON of a version."""
-    return "\n".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines).encode() + b"\n"
+    return "\n".join(map(_JSON.encode, lines)).encode() + b"\n"
 
 
 def adds(files: Sequence[StagedFile]) -> Iterator[dict[str, Any]]:

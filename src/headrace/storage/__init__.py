@@ -33,7 +33,7 @@ class Profile:
     access_key_id: str = field(default="", repr=False)
     secret_access_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # obstore's names; they override
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # aws_… or fs.s3a.…; they override
 
     def object_options(self) -> dict[str, str]:
         """The options as obstore and delta-rs both spell them."""
@@ -45,7 +45,8 @@ class Profile:
             "aws_secret_access_key": self.secret_access_key,
             "aws_session_token": self.session_token,
         }
-        return {key: value for key, value in named.items() if value} | dict(self.options)
+        given = {key: value for key, value in self.options.items() if not key.startswith("fs.")}
+        return {key: value for key, value in named.items() if value} | given
 
     def deltalake_options(self) -> dict[str, str]:
         """Storage options of delta-rs; commits stay conditional puts."""
@@ -65,7 +66,9 @@ class Profile:
             conf["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
         elif self.access_key_id:
             conf["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-        return {f"spark.hadoop.fs.s3a.{name}": value for name, value in conf.items() if value}
+        given = {key: value for key, value in self.options.items() if key.startswith("fs.")}
+        named = {f"fs.s3a.{name}": value for name, value in conf.items() if value}
+        return {f"spark.hadoop.{name}": value for name, value in {**named, **given}.items()}
 
 
 def clean(path: str) -> str:

@@ -14,7 +14,14 @@ import obstore
 from obstore import exceptions as trouble
 from obstore.store import S3Store
 
-from headrace.errors import AuthenticationRefused, HeadraceError, PermissionRefused, StorageFull, StorageUnreachable
+from headrace.errors import (
+    AuthenticationRefused,
+    HeadraceError,
+    PermissionRefused,
+    StorageFull,
+    StorageUnreachable,
+    UsageError,
+)
 from headrace.storage.base import AlreadyThere, Changed, Meta, NotThere
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ _CODES: tuple[tuple[re.Pattern[str], type[HeadraceError]], ...] = (
     (re.compile(r"<Code>NoSuchKey<"), NotThere),
 )
 _KINDS: tuple[tuple[type[Exception], type[HeadraceError]], ...] = (
+    (trouble.UnknownConfigurationKeyError, UsageError),
     (trouble.AlreadyExistsError, AlreadyThere),
     (trouble.PreconditionError, Changed),
     (trouble.NotFoundError, NotThere),
@@ -135,6 +143,8 @@ def _kind(error: Exception) -> type[HeadraceError]:
 def _gist(error: Exception) -> str:
     """The server's code and words; never the request, whose headers and URL may carry credentials."""
     text = _words(error)
+    if "169.254.169.254" in text:
+        return "No credentials are given, neither in the spec nor in the environment nor by the machine."
     code = re.search(r"<Code>([^<]{1,80})</Code>", text)
     words = re.search(r"<Message>([^<]{1,200})</Message>", text)
     status = re.search(r"\b([1-5]\d\d [A-Z][A-Za-z ]{2,40})", text)

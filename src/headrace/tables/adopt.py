@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from headrace.errors import TableFeature
@@ -95,14 +96,22 @@ def _objections(state: TableState) -> Iterator[str]:
     for name, value in sorted(state.properties.items()):
         if name.lower().startswith("delta.") and not _PROPERTIES.get(name, _is())(str(value)):
             yield f"its property {name} is '{value}'"
-    fields = json.loads(state.schema_json)["fields"]
-    for path, key in _metadata_keys(fields, ""):
-        if key != "comment" and not key.startswith("headrace."):
-            yield f"its column {path} carries {key}"
+    yield from _schema_objections(state.schema_json)
+
+
+@lru_cache(maxsize=1024)
+def _schema_objections(schema_json: str) -> tuple[str, ...]:
+    """Kept, because a wide schema would be read again at every commit."""
+    found = [
+        f"its column {path} carries {key}"
+        for path, key in _metadata_keys(json.loads(schema_json)["fields"], "")
+        if key != "comment" and not key.startswith("headrace.")
+    ]
     try:
-        from_delta(state.schema_json)
+        from_delta(schema_json)
     except TableFeature as unknown:
-        yield unknown.seen
+        found.append(unknown.seen)
+    return tuple(found)
 
 
 def _unknown_features(protocol: Protocol) -> frozenset[str]:

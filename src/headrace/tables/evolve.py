@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from headrace.errors import TableChanged
@@ -12,10 +13,15 @@ from headrace.tables.log import TableState
 
 def check_fits(file_schema_json: str, state: TableState) -> None:
     """TableChanged unless files written for this schema are right in the table: names, case, types, nullability."""
-    for problem in _misfits(json.loads(file_schema_json)["fields"], json.loads(state.schema_json)["fields"], ""):
+    if problem := _first_misfit(file_schema_json, state.schema_json):
         raise TableChanged(
             f"Staged files do not fit version {state.version} of the table: {problem}.", version=state.version
         )
+
+
+@lru_cache(maxsize=1024)
+def _first_misfit(file_schema_json: str, schema_json: str) -> str | None:
+    return next(_misfits(json.loads(file_schema_json)["fields"], json.loads(schema_json)["fields"], ""), None)
 
 
 def _misfits(files: list[dict[str, Any]], table: list[dict[str, Any]], prefix: str) -> Iterator[str]:

@@ -1,0 +1,163 @@
+"""What a commit costs: at 1, 10 and 50 tables, and as one table grows to 10,000 commits and 50,000 files.
+
+    python bench/commit_loop.py [--quick] [--json FILE]
+
+Each commit is a real one, through the log tail, with its marks and its background log checkpoints; the data files
+it names are made up, because a commit never opens them. Local disk is fsynced; S3 is the server of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from headrace.batch import Counts, Intent, Range, StagedFile, TableIntent
+from headrace.commit.adopt import LogTable
+from headrace.commit.checkpoints import Checkpoints
+from headrace.commit.marks import mark_names
+from headrace.commit.tail import Tail
+from headrace.storage import Profile, Store
+from headrace.tables.schema import SOURCE, to_delta
+from services.s3 import s3_server
+
+SCHEMA = to_delta(pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string()), SOURCE]))
+STATS = '{"numRecords":1000,"minValues":{"id":1},"maxValues":{"id":1000},"nullCount":{"id":0,"text":0}}'
+LAST = 200  # commits that a percentile is taken over
+PARTITIONS = 4
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Milliseconds of one table's commit, under one condition."""
+
+    storage: str
+    condition: str
+    p50: float
+    p95: float
+    p99: float
+    batch: float  # median of all tables of a batch together
+
+
+@dataclass
+class Table:
+    """A table under test."""
+
+    committer: LogTable
+    table_id: str
+    files: int
+
+    def commit(self, batch: int) -> float:
+        """Seconds that one commit takes."""
+        store = self.committer.tail.store
+        files = tuple(self._file(store.uri) for _ in range(self.files))
+        part = TableIntent(store.uri, self.table_id, batch == 1, SCHEMA, (), {}, files)
+        decided = _intent(batch)
+        began = time.perf_counter()
+        self.committer.commit(part, decided)
+        return time.perf_counter() - began
+
+    def _file(self, uri: str) -> StagedFile:
+        return StagedFile(uri, f"part-{uuid.uuid4()}.c000.snappy.parquet", (), 50_000, 1000, STATS)
+
+
+def _intent(batch: int) -> Intent:
+    ranges = tuple(Range("orders", number, batch * 10, batch * 10 + 10) for number in range(PARTITIONS))
+    counts = Counts(read=40, routed=40)
+    return Intent("bench", batch, ranges, (), counts, datetime.now(UTC), "", "", "digest", "0")
+
+
+def _table(store: Store, checkpoints: Checkpoints, files: int) -> Table:
+    return Table(LogTable(Tail.open(store, mark_names("bench")), checkpoints), str(uuid.uuid4()), files)
+
+
+def many_tables(storage: str, lake: Store, count: int, batches: int) -> Figure:
+    """Every batch commits to all tables, eight at a time, as a pipeline does."""
+    checkpoints = Checkpoints()
+    tables = [_table(lake.child(f"t{count}/{number}"), checkpoints, 2) for number in range(count)]
+    commits: list[float] = []
+    wholes: list[float] = []
+    with ThreadPoolExecutor(8) as pool:
+        for batch in range(1, batches + 1):
+            began = time.perf_counter()
+            each = list(pool.map(lambda table, number=batch: table.commit(number), tables))
+            wholes.append(time.perf_counter() - began)
+            commits += each
+    checkpoints.wait(120)
+    return _figure(storage, f"{count} tables, {batches} batches", commits, wholes)
+
+
+def growth(storage: str, lake: Store, milestones: list[int], files: int) -> Iterator[Figure]:
+    """One table, watched over the last commits before each milestone."""
+    checkpoints = Checkpoints()
+    table = _table(lake.child("grown"), checkpoints, files)
+    commits: list[float] = []
+    for batch in range(1, milestones[-1] + 1):
+        commits.append(table.commit(batch))
+        if batch in milestones:
+            yield _figure(storage, f"commit {batch:,}, {batch * files:,} files", commits[-LAST:], commits[-LAST:])
+    checkpoints.wait(120)
+
+
+def _figure(storage: str, condition: str, commits: list[float], wholes: list[float]) -> Figure:
+    cuts = statistics.quantiles(commits, n=100) if len(commits) > 1 else commits * 99
+    p50, p95, p99 = (round(cuts[number - 1] * 1000, 2) for number in (50, 95, 99))
+    return Figure(storage, condition, p50, p95, p99, round(statistics.median(wholes) * 1000, 1))
+
+
+@contextmanager
+def _lakes(folder: Path) -> Iterator[dict[str, Store]]:
+    with s3_server(folder / "s3") as server:
+        profile = Profile(
+            server.endpoint,
+            path_style=True,
+            allow_http=True,
+            access_key_id=server.key,
+            secret_access_key=server.secret,
+        )
+        yield {"local": Store(str(folder / "lake")), "s3": Store(f"s3://{server.bucket()}/lake", profile)}
+
+
+def measure(*, quick: bool = False, only: str = "") -> Iterator[Figure]:
+    """All figures, one after the other."""
+    batches, milestones = (50, [10, 300]) if quick else (1000, [10, 1000, 10_000])
+    with tempfile.TemporaryDirectory() as folder, _lakes(Path(folder)) as lakes:
+        for storage, lake in lakes.items():
+            if only in ("", storage):
+                for count in (1, 10, 50):
+                    yield many_tables(storage, lake, count, batches)
+                yield from growth(storage, lake, milestones, files=5)
+
+
+def main() -> None:
+    """Print each figure as it comes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=["local", "s3"], default="")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    print(f"{'storage':8} {'condition':32} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'batch ms':>9}")
+    figures = []
+    for figure in measure(quick=asked.quick, only=asked.only):
+        figures.append(asdict(figure))
+        print("{storage:8} {condition:32} {p50:8} {p95:8} {p99:8} {batch:9}".format(**figures[-1]), flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
