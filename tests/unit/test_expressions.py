@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from headrace import duck
 from headrace.errors import UsageError
 from headrace.transform import allowed
-from headrace.transform.expressions import DEEPEST, LONGEST, ROW, bound, check, columns_of, parse, write
+from headrace.transform.expressions import ROW, bound, check, columns_of
+from headrace.transform.tree import DEEPEST, LONGEST, parse, write
 
 COLUMNS = ("a", "b", "l", "j", "status")
 

@@ -413,8 +413,8 @@ WHOLE = Transform(
 )
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.lists(VALUES, max_size=8))
+@settings(deadline=None, max_examples=25)
+@given(st.lists(VALUES, max_size=5))
 def test_a_record_fares_the_same_alone_and_among_others(values: list[dict[str, Any]]) -> None:
     together = WHOLE.apply(rows(*values), envelopes(len(values)), NOW)
     seen = sorted([*together.index.to_pylist(), *together.filtered.to_pylist(), *together.rejects.index])

@@ -7,29 +7,32 @@ names are bound to the columns we mean, and the tree is written out as SQL again
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 
-from headrace import duck
-from headrace.errors import UsageError
 from headrace.transform import allowed
+from headrace.transform.tree import (
+    Node,
+    Refused,
+    called,
+    children,
+    fragment,
+    is_clock,
+    is_lambda,
+    is_parameter,
+    parameters,
+    parse,
+    references,
+    write,
+)
 
-LONGEST = 8 * 1024
-DEEPEST = 128
 DEEPEST_LAMBDA = 2
 
 ENVELOPE = ("_topic", "_partition", "_offset", "_timestamp", "_timestamp_type", "_key", "_headers")
 
 ROW = "_row_"  # the relation that bound columns belong to
 
-Node = dict[str, Any]
 Bind = Callable[[str], str | None]
-
-
-class Refused(UsageError):
-    """The text is not an expression that may run."""
 
 
 def check(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -46,100 +49,7 @@ def check(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...]:
 
 def columns_of(text: str) -> frozenset[str]:
     """The names an expression reads, as they are written; the clock's own names are none of them."""
-    return frozenset(node["column_names"][0] for node in _references(parse(text)) if not _is_clock(node))
-
-
-@lru_cache(maxsize=1024)
-def parse(text: str) -> Node:
-    """The tree of exactly one expression, not to be changed; Refused when the text is anything else."""
-    if len(text.encode("utf-8", "replace")) > LONGEST:
-        raise Refused(f"the expression is longer than {LONGEST} bytes")
-    if "\0" in text:
-        raise Refused("the expression holds a NUL character")
-    if not text.strip():
-        raise Refused("the expression is empty")
-    # Parsed bare and in parentheses, the same tree must come out: `a) + (b`, `a;` and `a AS b` do not pass.
-    bare, closed = _selected(f"SELECT {text}\n"), _selected(f"SELECT (\n{text}\n)")
-    if _depth(bare) > DEEPEST:
-        raise Refused(f"the expression is nested deeper than {DEEPEST}")
-    if write(bare) != write(closed):
-        raise Refused("the text is not one expression")
-    return bare
-
-
-@lru_cache(maxsize=1024)
-def _serialized(statement: str) -> str:
-    try:
-        answer = duck.query(f"SELECT json_serialize_sql({duck.literal(statement)}) AS tree")
-    except Exception as error:  # the text cannot even be handed over (a lone surrogate)
-        raise Refused(f"the text cannot be read: {_first_line(error)}") from error
-    return str(answer["tree"][0].as_py())
-
-
-def _selected(statement: str) -> Node:
-    try:
-        tree = json.loads(_serialized(statement))
-    except RecursionError:
-        raise Refused(f"the expression is nested deeper than {DEEPEST}") from None
-    if tree["error"]:
-        raise Refused(_syntax(tree))
-    if len(tree["statements"]) != 1:
-        raise Refused("the text is more than one statement")
-    return _only_expression(tree["statements"][0]["node"])
-
-
-def _syntax(tree: Node) -> str:
-    said = str(tree["error_message"])
-    if said.startswith("Only SELECT"):
-        return "the text is more than one statement"
-    if "depth" in said:
-        return f"the expression is nested deeper than {DEEPEST}"
-    return f"not an SQL expression: {said}"
-
-
-def _only_expression(select: Node) -> Node:
-    """The one item of a SELECT that has nothing else: whatever this shape does not know is refused."""
-    if select["type"] != "SELECT_NODE":
-        raise Refused("the text is a query, not an expression")
-    empty: Node = {
-        "modifiers": [],
-        "cte_map": {"map": []},
-        "where_clause": None,
-        "group_expressions": [],
-        "group_sets": [],
-    }
-    empty |= {"having": None, "sample": None, "qualify": None, "aggregate_handling": "STANDARD_HANDLING"}
-    rest = {key: value for key, value in select.items() if key not in ("type", "select_list", "from_table")}
-    if rest != empty or select["from_table"]["type"] != "EMPTY":
-        raise Refused("the text is a query, not an expression")
-    if len(select["select_list"]) != 1:
-        raise Refused("the text is more than one expression")
-    node: Node = select["select_list"][0]
-    if node["alias"]:
-        raise Refused(f"the expression is given a name ('{node['alias']}'); the key before it is its name")
-    return node
-
-
-_NOTHING_ELSE: Node = {
-    "modifiers": [],
-    "cte_map": {"map": []},
-    "where_clause": None,
-    "group_expressions": [],
-    "group_sets": [],
-    "aggregate_handling": "STANDARD_HANDLING",
-    "having": None,
-    "sample": None,
-    "qualify": None,
-}
-
-
-def write(node: Node) -> str:
-    """A tree as SQL text."""
-    select = json.loads(_serialized("SELECT 1"))
-    select["statements"][0]["node"]["select_list"] = [node]
-    text = duck.literal(json.dumps(select))
-    sql = duck.query(f"SELECT json_deserialize_sql({text}) AS sql")["sql"][0].as_py()
-    return str(sql).removeprefix("SELECT ")
+    return frozenset(node["column_names"][0] for node in references(parse(text)) if not is_clock(node))
 
 
 def bound(text: str, bind: Bind, now: str) -> str:
@@ -154,16 +64,16 @@ def bound(text: str, bind: Bind, now: str) -> str:
 
 
 def _bound(node: Node, bind: Bind, now: str, scope: frozenset[str]) -> Node:
-    if _is_clock(node) and not _is_parameter(node, scope):
-        kind = allowed.CLOCK[_called(node)]
-        return _fragment(f"{ROW}.{now}" if kind == "TIMESTAMPTZ" else f"CAST({ROW}.{now} AS DATE)")
+    if is_clock(node) and not is_parameter(node, scope):
+        kind = allowed.CLOCK[called(node)]
+        return fragment(f"{ROW}.{now}" if kind == "TIMESTAMPTZ" else f"CAST({ROW}.{now} AS DATE)")
     if node["class"] == "COLUMN_REF":
-        return node if _is_parameter(node, scope) else _column(node, bind)
+        return node if is_parameter(node, scope) else _column(node, bind)
     if node["class"] == "LAMBDA":
         if node["syntax_type"] == "SINGLE_ARROW":
             node = _json_extract(node)
         else:
-            scope |= _parameters(node)
+            scope |= parameters(node)
             return {**node, "expr": _bound(node["expr"], bind, now, scope)}
     return _folded({key: _within(value, bind, now, scope) for key, value in node.items()})
 
@@ -176,7 +86,7 @@ def _folded(node: Node) -> Node:
         parts = node["children"][:1]
     else:
         parts = []
-    return _fragment("NULL") if any(map(_is_null, parts)) else node
+    return fragment("NULL") if any(map(_is_null, parts)) else node
 
 
 def _is_null(node: Node) -> bool:
@@ -196,79 +106,22 @@ def _within(value: Any, bind: Bind, now: str, scope: frozenset[str]) -> Any:
 def _column(node: Node, bind: Bind) -> Node:
     name, *path = node["column_names"]
     column = bind(name)
-    return _fragment("NULL") if column is None else {**node, "column_names": [ROW, column, *path]}
+    return fragment("NULL") if column is None else {**node, "column_names": [ROW, column, *path]}
 
 
 def _json_extract(node: Node) -> Node:
     """`a -> b` is a lambda to DuckDB's parser; as a call it means one thing only."""
-    call = _fragment("json_extract(1, 2)")
+    call = fragment("json_extract(1, 2)")
     call["arguments"][0]["expression"] = node["lhs"]
     call["arguments"][1]["expression"] = node["expr"]
     return call
 
 
-def _fragment(sql: str) -> Node:
-    return _selected(f"SELECT {sql}")
-
-
-def _children(node: Any) -> Iterator[Node]:
-    for value in node.values() if isinstance(node, dict) else node:
-        if isinstance(value, dict) and "class" in value:
-            yield value
-        elif isinstance(value, (dict, list)):
-            yield from _children(value)
-
-
-def _depth(node: Node) -> int:
-    deepest, level = 0, [node]
-    while level:
-        deepest, level = deepest + 1, [child for each in level for child in _children(each)]
-    return deepest
-
-
-def _called(node: Node) -> str:
-    name = node["function_name"] if node["class"] == "FUNCTION" else node["column_names"][0]
-    return str(name).lower()
-
-
-def _is_clock(node: Node) -> bool:
-    if node["class"] == "COLUMN_REF":
-        return len(node["column_names"]) == 1 and _called(node) in ("current_date", "current_timestamp")
-    return bool(node["class"] == "FUNCTION" and _called(node) in allowed.CLOCK and not node["arguments"])
-
-
-def _is_parameter(node: Node, scope: frozenset[str]) -> bool:
-    return node["class"] == "COLUMN_REF" and _called(node) in scope
-
-
-def _is_lambda(node: Node) -> bool:
-    return bool(node["class"] == "LAMBDA" and node["syntax_type"] != "SINGLE_ARROW")
-
-
-def _parameters(node: Node) -> frozenset[str]:
-    """The names a lambda gives its arguments: `lambda x: …` or `lambda x, i: …`."""
-    given = node["lhs"]
-    named = [given] if given["class"] == "COLUMN_REF" else list(_children(given))
-    return frozenset(_called(each) for each in named)
-
-
-def _references(node: Node, scope: frozenset[str] = frozenset()) -> Iterator[Node]:
-    if node["class"] == "COLUMN_REF":
-        if not _is_parameter(node, scope):
-            yield node
-        return
-    if _is_lambda(node):
-        yield from _references(node["expr"], scope | _parameters(node))
-        return
-    for child in _children(node):
-        yield from _references(child, scope)
-
-
 def _unknown(tree: Node, columns: Iterable[str]) -> Iterator[str]:
     known = {name.lower(): name for name in (*columns, *ENVELOPE)}
-    for node in _references(tree):
+    for node in references(tree):
         name = node["column_names"][0]
-        if name.lower() not in known and not _is_clock(node):
+        if name.lower() not in known and not is_clock(node):
             yield f"there is no column '{name}'{_meant(name.lower(), known)}"
 
 
@@ -285,7 +138,7 @@ def _judged(tree: Node) -> Iterator[str]:
 
 def _growth(node: Node) -> int:
     """How many times longer than its input a text may become, at the worst."""
-    inner = max(map(_growth, _children(node)), default=1)
+    inner = max(map(_growth, children(node)), default=1)
     name = node.get("function_name", "").lower()
     if name not in ("replace", "regexp_replace") or len(node["arguments"]) < 3:
         return inner
@@ -309,15 +162,15 @@ def _findings(node: Node, lambdas: int) -> Iterator[str]:
         return
     if judge := _JUDGES.get(kind):
         yield from judge(node)
-    for child in _children(node):
+    for child in children(node):
         yield from _findings(child, lambdas)
 
 
 def _lambda_findings(node: Node, lambdas: int) -> Iterator[str]:
-    if _is_lambda(node):
+    if is_lambda(node):
         if lambdas == DEEPEST_LAMBDA:
             yield f"lambdas are nested deeper than {DEEPEST_LAMBDA}"
-        if ROW in _parameters(node):
+        if ROW in parameters(node):
             yield f"a lambda's parameter cannot be called {ROW}"
         yield from _findings(node["expr"], lambdas + 1)
         return
@@ -354,7 +207,7 @@ def _argument_findings(name: str, node: Node) -> Iterator[str]:
         yield f"{name}: the text to put in must be a literal, not an expression"
     if name in ("list_transform", "list_apply", "list_filter"):
         for argument in arguments:
-            if argument["class"] == "LAMBDA" and not _is_lambda(argument):
+            if argument["class"] == "LAMBDA" and not is_lambda(argument):
                 yield f"{name}: write the lambda as 'lambda x: …', not 'x -> …'"
 
 
@@ -379,7 +232,3 @@ _JUDGES: dict[str, Callable[[Node], Iterator[str]]] = {
     "OPERATOR": _operator_findings,
     "TYPE": _type_findings,
 }
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
