@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -165,6 +165,17 @@ def stop(spark: Any, *, within: float = 10) -> None:
         _shared.holders -= 1
         if _shared.holders <= 0:
             _drop(within)
+
+
+def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterable[Any]], schema: str) -> Any:
+    """`DataFrame.mapInArrow` without its demand for pandas, which it neither needs nor uses."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.pandas.functions import vectorized_udf
+    from pyspark.util import PythonEvalType
+
+    mapped = vectorized_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column = mapped(*[frame[name] for name in frame.columns])
+    return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
 
 
 def pid(spark: Any) -> int:

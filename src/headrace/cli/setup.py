@@ -1,0 +1,35 @@
+"""`headrace setup`: fetch ahead what a first run would fetch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+GROUPS = ("spark", "kafka", "s3", "s3proxy")
+
+
+def setup(
+    groups: Annotated[
+        list[str] | None,
+        typer.Argument(help="spark, kafka (the demo's broker), s3, s3proxy (tests).", metavar="GROUP…"),
+    ] = None,
+) -> None:
+    """Find Java or fetch it, fetch the pinned jars, and check those already here against their checksums."""
+    from headrace.errors import UsageError
+    from headrace.runtime import jars
+    from headrace.runtime.java import find_java
+
+    wanted = groups or ["spark", "kafka"]
+    if unknown := [group for group in wanted if group not in GROUPS]:
+        raise UsageError(f"There is no group {unknown[0]!r}.", next=f"Name some of {', '.join(GROUPS)}.")
+    java = find_java(progress=_say)
+    _say(f"Java {java.version} in {java.home}")
+    for group in wanted:
+        jars.verify(group)
+        found = jars.ensure(group, progress=_say)
+        _say(f"{group}: {len(found)} jars, checked")
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
