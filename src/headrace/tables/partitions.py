@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.batch import StagedFile
 from headrace.errors import TooManyPartitions, UsageError
@@ -19,6 +19,11 @@ Partition = tuple[tuple[str, str | None], ...]
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES = 255  # what a file system takes as one name
 
+# The years 1 to 9999, which is what every reader can spell.
+_RANGES = (
+    (pa.types.is_date32, pa.int32(), -719_162, 2_932_896),
+    (pa.types.is_timestamp, pa.int64(), -62_135_596_800_000_000, 253_402_300_799_999_999),
+)
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 
 
@@ -37,6 +42,24 @@ def check_partitioning(schema: pa.Schema, partition_by: tuple[str, ...]) -> None
         raise UsageError("partition_by names a column twice.")
     if len(partition_by) == len(schema.names):
         raise UsageError("partition_by names every column: nothing would be left for the files.")
+
+
+def unstorable(name: str, column: Any) -> Any:
+    """Which values cannot be partition values, as booleans: a reader would see another value, or none."""
+    if pa.types.is_string(column.type):
+        return pc.fill_null(_unstorable_text(name, column), False)
+    for is_kind, physical, first, last in _RANGES:
+        if is_kind(column.type):
+            raw = column.cast(physical)
+            return pc.fill_null(pc.or_(pc.less(raw, first), pc.greater(raw, last)), False)
+    return pa.repeat(False, len(column))
+
+
+def _unstorable_text(name: str, column: Any) -> Any:
+    """The empty text, on which readers differ; what folders cannot hold, as Polars takes values from folders."""
+    room = FOLDER_BYTES - len(f"{_escape(name)}=".encode())
+    size = pc.binary_length(pc.replace_substring_regex(column, _ESCAPED.pattern, "%00"))
+    return pc.or_(pc.or_(pc.equal(size, 0), pc.greater(size, room)), pc.equal(column, NULL_FOLDER))
 
 
 def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[Partition, pa.Table]]:
@@ -71,12 +94,9 @@ def _partitions(groups: pa.Table, partition_by: tuple[str, ...]) -> Iterator[Par
 def _spelled(name: str, column: pa.ChunkedArray) -> list[str | None]:
     """Values as Delta writes them beside a file."""
     physical, spell = _spelling(column.type)
-    found = column.cast(physical).to_pylist()
-    spelled = [None if value is None else spell(value) for value in found]
-    for value, text in zip(found, spelled, strict=True):
-        if value is not None and not text:
-            raise ValueError(f"column {name}: {value!r} cannot be a partition value")
-    return spelled
+    if pc.any(unstorable(name, column)).as_py():
+        raise ValueError(f"column {name} holds a value that cannot be a partition value")
+    return [None if value is None else spell(value) for value in column.cast(physical).to_pylist()]
 
 
 def _spelling(kind: pa.DataType) -> tuple[pa.DataType, Callable[[Any], str | None]]:
@@ -116,11 +136,7 @@ def folder(partition: Partition) -> str:
 
 
 def _folder(name: str, value: str | None) -> str:
-    text = f"{_escape(name)}={NULL_FOLDER if value is None else _escape(value)}"
-    if len(text.encode()) <= FOLDER_BYTES:
-        return text
-    # Delta reads the value from its log, never from the folder, so a long one may go by another name.
-    return f"{_escape(name)[:32]}=~{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{_escape(name)}={NULL_FOLDER if value is None else _escape(value)}"
 
 
 def _escape(text: str) -> str:
