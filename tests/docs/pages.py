@@ -1,0 +1,79 @@
+"""Markdown as the tests read it: pages, fenced blocks, tables, headings, links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it begins, its language, its mark, its text."""
+
+    page: Path
+    line: int
+    language: str
+    mark: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{name(self.page)}:{self.line}"
+
+
+def name(page: Path) -> str:
+    """A page as people call it."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def text(page: str) -> str:
+    """A page's text."""
+    return (ROOT / page).read_text()
+
+
+def blocks(language: str, *pages: Path) -> list[Block]:
+    """All blocks of a language."""
+    return [each for page in pages or PAGES for each in _blocks(page) if each.language == language]
+
+
+def _blocks(page: Path) -> Iterator[Block]:
+    for found in re.finditer(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        line = page.read_text()[: found.start()].count("\n") + 1
+        yield Block(page, line, found[1], found[2].strip(), found[3])
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next one of its level or above."""
+    level, found = heading.split(" ")[0], text(page).split(f"\n{heading}\n", 1)
+    assert len(found) == 2, f"{page} has no heading '{heading}'"
+    return re.split(rf"^#{{1,{len(level)}}} ", found[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(markdown: str) -> list[list[str]]:
+    """The cells of all table rows, heads and rules left out."""
+    lines = markdown.splitlines()
+    rules = {number for number, line in enumerate(lines) if re.fullmatch(r"[|: -]*-{3}[|: -]*", line)}
+    heads = {number - 1 for number in rules}
+    table = [line for number, line in enumerate(lines) if line.startswith("|") and number not in rules | heads]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def codes(cell: str) -> list[str]:
+    """The words in back quotes."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

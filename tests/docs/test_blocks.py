@@ -1,0 +1,99 @@
+"""Every YAML block is a spec that loads, and every Python block runs as it stands."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from docs.pages import DOCS, PAGES, Block, blocks, name
+from headrace.spec import Spec, examine_text
+from headrace.spec.part import Part, keys_of, parts_in
+from services.certs import Certificates
+
+BASE = {
+    "pipeline": "web",
+    "source": {"kafka": {"brokers": "localhost:9092", "topics": ["web_requests"]}},
+    "table": {"path": "./lake/web_requests"},
+}
+_VARIABLES = ("KAFKA", "KAFKA_PASSWORD", "KEY_PASSWORD", "LAKE_KEY", "LAKE_SECRET", "LAKE_TOKEN")
+
+
+@pytest.fixture
+def base(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the examples refer to."""
+    for variable in _VARIABLES:
+        monkeypatch.setenv(variable, "made-up")
+    shown = {
+        "ca.pem": certificates.authority,
+        "client.pem": certificates.client_chain,
+        "client.key": certificates.client_key,
+    }
+    for name, file in shown.items():
+        (tmp_path / name).write_bytes(file.read_bytes())
+        (tmp_path / name).chmod(0o600)
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_blocks_load(block: Block, base: Path):
+    _, findings = examine_text(whole(block), base, str(block))
+    assert not [str(finding) for finding in findings]
+
+
+def whole(block: Block) -> str:
+    """A block as a whole spec: a fragment is laid over the smallest one."""
+    if block.mark != "fragment":
+        return block.text
+    return yaml.safe_dump(laid_over(BASE, yaml.safe_load(block.text)))
+
+
+def laid_over(below: Any, above: Any) -> Any:
+    """Mappings united, all else replaced."""
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+        return above
+    return {key: laid_over(below.get(key), above[key]) if key in above else below[key] for key in {**below, **above}}
+
+
+def test_the_guide_uses_every_key():
+    used = {
+        path
+        for block in blocks("yaml", DOCS / "guide.md")
+        for document in yaml.safe_load_all(whole(block))
+        for path in paths(document, Spec)
+    }
+    assert not sorted(set(known(Spec)) - used)
+
+
+def known(part: type[Part], prefix: str = "") -> Iterator[str]:
+    """The dotted paths of all keys; those of `tables` are those of `table` and need no second example."""
+    for key, field in keys_of(part).items():
+        yield prefix + key
+        for inner in parts_in(field.annotation) if key != "tables" else ():
+            yield from known(inner, f"{prefix}{key}.")
+
+
+def paths(value: Any, part: type[Part], prefix: str = "") -> Iterator[str]:
+    """The dotted paths of the keys a spec uses."""
+    for each in value if isinstance(value, list) else [value]:
+        for key, inner in each.items() if isinstance(each, dict) else ():
+            field = keys_of(part).get(key)
+            yield prefix + key
+            for model in parts_in(field.annotation) if field else ():
+                yield from paths(inner, model, f"{prefix}{key}.")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks("python", page)], ids=name)
+def test_python_blocks_run(page: Path, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One after the other, as a reader would type them, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "example"}
+    for block in blocks("python", page):
+        code = compile("\n" * block.line + block.text, str(page), "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            exec(code, names)  # noqa: S102

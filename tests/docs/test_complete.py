@@ -1,0 +1,150 @@
+"""All that a user can meet is documented: commands, options, errors, reasons, events, columns, variables."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+import headrace
+from docs.pages import ROOT, codes, rows, section, text
+from headrace import errors
+from headrace.cli import app
+from headrace.decisions import Decision
+from headrace.errors import HeadraceError
+from headrace.ledger.account import SCHEMA as LEDGER
+from headrace.reasons import MEANING, Reason
+from headrace.tables.schema import DEAD_LETTERS
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "src" / "headrace").rglob("*.py")))
+
+
+def first_codes(markdown: str) -> list[str]:
+    """The words in back quotes of each row's first cell."""
+    return [code for row in rows(markdown) for code in codes(row[0])]
+
+
+def classes(root: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
+    yield root
+    for each in root.__subclasses__():
+        if each.__module__.startswith("headrace."):
+            yield from classes(each)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _all_modules() -> None:
+    """A class is only known once its module is."""
+    for module in pkgutil.walk_packages(headrace.__path__, "headrace."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+# ---- commands ----
+
+
+def test_every_command_has_its_section():
+    headings = re.findall(r"^## headrace (\w+)$", text("docs/cli.md"), re.MULTILINE)
+    assert sorted(headings) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_and_argument_is_documented(command: str):
+    expected: set[str] = set()
+    for each in COMMANDS[command].params:
+        is_option = each.param_type_name == "option"
+        expected |= {*each.opts, *each.secondary_opts} if is_option else {each.human_readable_name.upper()}
+    listed = first_codes(section("docs/cli.md", f"## headrace {command}"))
+    documented = {re.split(r"[ .]", code)[0] for code in listed if re.match(r"--|[A-Z]", code)}
+    assert documented == expected - {"--help"}
+
+
+def test_the_overview_lists_every_command():
+    listed = re.findall(r"^headrace (\w+) ", text("docs/cli.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)
+
+
+def test_every_event_is_documented():
+    sent = set(re.findall(r'"event": "(\w+)"', SOURCES))
+    page = text("docs/cli.md")
+    assert not {event for event in sent if f"`{event}`" not in page}
+
+
+def test_the_events_of_a_run_have_all_their_keys():
+    keys = {row[0].strip("`"): set(codes(row[2])) for row in rows(section("docs/cli.md", "### Events"))}
+    for function, event in (("_batch_event", "batch"), ("summary_event", "summary"), ("stop_event", "stop")):
+        body = re.search(rf"def {function}\(.*?\n(?=\n\n|def |\Z)", SOURCES, re.DOTALL)
+        assert body is not None
+        said = set(re.findall(r'"(\w+)":', body[0])) - {"event", "pipeline"}
+        assert said <= keys[event]
+
+
+@pytest.mark.parametrize("page", ["docs/cli.md", "docs/errors.md"])
+def test_exit_codes_are_those_of_the_classes(page: str):
+    used = {each.exit_code for each in classes(HeadraceError)}
+    documented = [int(row[0]) for row in rows(text(page)) if row[0].isdigit()]
+    assert documented == sorted(used) == [0, 1, 2, 3]
+
+
+# ---- errors and reasons ----
+
+
+def test_every_error_is_documented_once():
+    documented = [code for row in rows(_errors()) for code in codes(row[0])]
+    assert sorted(documented) == sorted(each.__name__ for each in classes(HeadraceError))
+
+
+def _errors() -> str:
+    before, _, _ = text("docs/errors.md").partition("## Reasons of dead letters")
+    return before
+
+
+def test_the_drawn_tree_has_every_error_of_its_module():
+    drawn = set(re.findall(r"\b[A-Z]\w+[a-z]\w*\b", (errors.__doc__ or "").split("\n", 2)[2]))
+    own = {each.__name__ for each in classes(HeadraceError) if each.__module__ == errors.__name__}
+    assert own <= drawn
+
+
+def test_the_exit_code_beside_an_error_is_its_own():
+    known = {each.__name__: each.exit_code for each in classes(HeadraceError)}
+    listed = {codes(row[0])[0]: int(row[1]) for row in rows(section("docs/errors.md", "## Before anything runs"))}
+    assert listed == {name: known[name] for name in listed}
+
+
+def test_every_decision_is_named_where_its_stop_is():
+    assert not [each for each in Decision if f"--{each}`" not in _errors()]
+
+
+def test_every_reason_is_documented_in_the_words_of_the_code():
+    listed = [(codes(row[0])[0], row[1]) for row in rows(section("docs/errors.md", "## Reasons of dead letters"))]
+    assert listed == [(reason.value, MEANING[reason]) for reason in Reason]
+
+
+# ---- what is in the lake and around it ----
+
+
+def test_the_columns_of_the_ledger():
+    assert first_codes(section("docs/operations.md", "## The ledger")) == LEDGER.names
+
+
+def test_the_columns_of_dead_letters():
+    assert first_codes(section("docs/operations.md", "## Dead letters")) == DEAD_LETTERS.names
+
+
+def test_every_variable_is_documented():
+    read = set(re.findall(r"\b(?:HEADRACE|XDG)_[A-Z]+(?:_[A-Z]+)*\b", SOURCES))
+    assert read <= set(first_codes(section("docs/operations.md", "## Environment")))
+
+
+def test_every_public_name_is_documented():
+    page = text("docs/python.md")
+    assert not [name for name in headrace.__all__ if f"headrace.{name}" not in page]
+
+
+def test_the_steps_are_in_the_glossary():
+    words = re.findall(r"^\| \*\*(.+?)\*\*", text("docs/glossary.md"), re.MULTILINE)
+    assert {"read", "decode", "transform", "route", "stage", "commit", "book"} <= set(words)
