@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from headrace.errors import HeadraceError
 from headrace.plan import Plan
@@ -26,7 +27,7 @@ def _asked(spec: Spec, key: str, ask: Callable[[Spec], Iterator[Finding]]) -> li
         return [_finding(spec, key, f"{error.name}: {error.seen}", error.next or "an answer")]
 
 
-def _finding(spec: Spec, key: str, seen: str, allowed: str, severity: str = "error") -> Finding:
+def _finding(spec: Spec, key: str, seen: str, allowed: str, severity: Literal["error", "warning"] = "error") -> Finding:
     return Finding(spec.pipeline, 1, 1, key, seen, allowed, severity=severity)
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import faults, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, merge
@@ -19,6 +19,7 @@ from headrace.lease import Lease
 from headrace.ledger import Ledger
 from headrace.read import Offsets, Source, open_source
 from headrace.read.verify import same_topics, verify
+from headrace.runtime import session
 from headrace.spec import Spec
 from headrace.spec.load import loads
 from headrace.storage import Profile, Store
@@ -28,6 +29,7 @@ from headrace.version import VERSION
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 Report = Callable[[dict[str, Any]], None]
 _COMMITS_AT_ONCE = 8
 _TELL_EVERY = 2.0  # seconds
@@ -86,7 +88,7 @@ class Pipeline:
         """One writer per pipeline: LeaseHeld when somebody else is at it."""
         ttl, renew = self.spec.lease.ttl.total_seconds(), self.spec.lease.renew.total_seconds()
         take = partial(Lease.take, self.state, ttl=ttl, renew=renew, wait=wait, stop=self.stop)
-        self.lease: Lease = self._retrying(take)
+        self.lease = self._retrying(take)
         return self.lease
 
     def run(self) -> Summary:
@@ -99,7 +101,7 @@ class Pipeline:
             self.source.close()
         return self.summary
 
-    def _retrying(self, attempt: Callable[[], Any]) -> Any:
+    def _retrying(self, attempt: Callable[[], T]) -> T:
         return retry.call(attempt, self._policy, stop=self.stop, on_wait=self._waiting)
 
     def _waiting(self, name: str, seconds: float, error: Exception) -> None:
@@ -170,7 +172,7 @@ class Pipeline:
         order = task.Order(
             self.spec, self.catalog.shapes, self.catalog.layouts(batch), self.catalog.letters(), self.profile
         ).to_bytes()
-        rows = frame.mapInArrow(partial(task.run, order, batch, now), "manifest string").collect()
+        rows = session.map_in_arrow(frame, partial(task.run, order, batch, now), "manifest string").collect()
         manifests = [Manifest.from_json(row.manifest) for row in rows]
         task.raise_if_stopped(manifests)
         return manifests

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from headrace import route
 from headrace.batch import Counts
 from headrace.decode import Decoded, Limits, Rejects, decoder
+from headrace.decode.contract import NewField
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import ContractBroken
@@ -22,7 +23,7 @@ from headrace.reasons import Reason
 from headrace.shape import Shape, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.tables.schema import DEAD_LETTERS, ENVELOPE
-from headrace.transform import Set, Transform
+from headrace.transform import Transform, evaluate
 
 EVERY = "*"  # the one payload of a pipeline whose SQL route picks the table after the decode
 _MISFITS = frozenset({Reason.TYPE, Reason.OVERFLOW, Reason.TIMESTAMP})
@@ -69,7 +70,7 @@ class Plan:
             applied = _Application(self, table).run()
         return applied
 
-    def decoder(self, name: str, payload: pa.Schema, new_field: str) -> Any:
+    def decoder(self, name: str, payload: pa.Schema, new_field: NewField) -> Any:
         """One decoder per route, kept."""
         if name not in self._decoders:
             self._decoders[name] = decoder(self.spec.format, payload, new_field=new_field, limits=self.limits)
@@ -224,15 +225,13 @@ class _Application:
 
     def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
         """The table's name as an expression over the transformed row."""
-        pick = Transform([Set({"__route": f"CAST(({self.plan.routing.value}) AS VARCHAR)"})])
-        done = pick.apply(rows, envelopes, self.now)
-        self._reject(envelopes, done.rejects, "route", None)
-        rows, envelopes = done.rows, _take(envelopes, done.index)
-        names = rows.column("__route").combine_chunks()
+        names, rejects = evaluate(self.plan.routing.value or "", rows, envelopes, self.now)
+        self._reject(envelopes, rejects, "route", None)
+        if (keep := _without(len(rows), rejects.index)) is not None:
+            rows, envelopes, names = rows.take(keep), envelopes.take(keep), names.take(keep)
         routed = route.routes(self.plan.routing, envelopes, names)
         self.filtered += len(routed.filtered)
         self._reject(envelopes, routed.rejects, "route", None)
-        rows = rows.drop_columns(["__route"])
         return [(each, _take(rows, at), _take(envelopes, at)) for each, at in route.split(routed.values).items()]
 
     def _into(self, name: str, rows: pa.Table, envelopes: pa.Table) -> None:
