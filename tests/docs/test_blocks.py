@@ -33,9 +33,9 @@ def base(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyP
         "client.pem": certificates.client_chain,
         "client.key": certificates.client_key,
     }
-    for name, file in shown.items():
-        (tmp_path / name).write_bytes(file.read_bytes())
-        (tmp_path / name).chmod(0o600)
+    for path, file in shown.items():
+        (tmp_path / path).write_bytes(file.read_bytes())
+        (tmp_path / path).chmod(0o600)
     return tmp_path
 
 

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer
@@ -54,13 +55,17 @@ def test_every_command_has_its_section():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_and_argument_is_documented(command: str):
-    expected: set[str] = set()
-    for each in COMMANDS[command].params:
-        is_option = each.param_type_name == "option"
-        expected |= {*each.opts, *each.secondary_opts} if is_option else {each.human_readable_name.upper()}
+    expected = {word for each in COMMANDS[command].params for word in _words(each)}
     listed = first_codes(section("docs/cli.md", f"## headrace {command}"))
-    documented = {re.split(r"[ .]", code)[0] for code in listed if re.match(r"--|[A-Z]", code)}
+    documented = {re.split(r"[ .…]", code)[0] for code in listed if re.match(r"--|[A-Z]", code)}
     assert documented == expected - {"--help"}
+
+
+def _words(parameter: Any) -> list[str]:
+    """What stands on the command line for a parameter: its options, or its name in capitals."""
+    if parameter.param_type_name == "option":
+        return [*parameter.opts, *parameter.secondary_opts]
+    return [(parameter.metavar or parameter.name.upper()).rstrip(".…")]
 
 
 def test_the_overview_lists_every_command():
