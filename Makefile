@@ -1,42 +1,47 @@
-# Every target does its own set-up: on a fresh machine only Python 3.11+, git and make are needed.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+STAMP := .venv/.ready
 
-.DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all bench wheel lock clean
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+setup: $(STAMP) ## Virtual environment, locked packages, Java if there is none, jars
+	@$(BIN)/headrace setup spark kafka
 
-$(STAMP): requirements-dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer, this is " + sys.version)'
-	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . && touch $@
-
-setup: $(STAMP) ## Install everything: packages, Java when there is none, jars
-	@$(BIN)/headrace setup --all
-
-demo: $(STAMP) ## Run the whole way on embedded parts, ending with the proof
+demo: setup ## A real Kafka, a pipeline, Delta tables, and the account of it
 	@$(BIN)/headrace demo
 
-check: $(STAMP) ## Lint, format and types
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+check: $(STAMP) ## Lint, format, types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
 
-test: setup ## All tests but the slow matrices
-	$(BIN)/python -m pytest -m "not slow"
+test: $(STAMP) ## All tests but the slow ones
+	@$(BIN)/headrace setup spark kafka s3 s3proxy
+	$(BIN)/pytest -m "not slow" $(ARGS)
 
-test-all: setup ## All tests
-	$(BIN)/python -m pytest
+test-all: $(STAMP) ## All tests
+	@$(BIN)/headrace setup spark kafka s3 s3proxy
+	$(BIN)/pytest $(ARGS)
 
-bench: setup ## Measure against the peers (QUICK=1: 5 minutes)
-	$(BIN)/python -m bench
+bench: setup ## Side by side with the textbook and plain consumers (QUICK=1: five minutes)
+	QUICK=$(QUICK) $(BIN)/python -m bench $(ARGS)
 
-wheel: $(STAMP) ## Build the wheel
-	$(BIN)/python -m build --wheel --no-isolation
+wheel: $(STAMP) ## The package, in dist/
+	$(BIN)/python -m build --no-isolation --outdir dist
 
-lock: ## Pin the packages anew (needs uv)
-	for name in requirements requirements-dev; do uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 $$name.in -o $$name.txt; done
+lock: ## Resolve the packages anew (needs uv)
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements.in -o requirements.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-dev.in -o requirements-dev.txt
 
-clean: ## Remove what make made here
-	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove what was made here; the cache of jars stays
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis headrace-demo bench/results
+
+$(STAMP): requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . && touch $@
+
+.PHONY: help setup demo check test test-all bench wheel lock clean

@@ -170,7 +170,7 @@ def stop(spark: Any, *, within: float = 10) -> None:
 def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterable[Any]], schema: str) -> Any:
     """`DataFrame.mapInArrow` without its demand for pandas, which it neither needs nor uses."""
     from pyspark.sql import DataFrame
-    from pyspark.sql.pandas.functions import vectorized_udf
+    from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its stubs
     from pyspark.util import PythonEvalType
 
     mapped = vectorized_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
