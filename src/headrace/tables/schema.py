@@ -57,6 +57,8 @@ _SPELLINGS: dict[str, pa.DataType] = {
     "date32": pa.date32(),
     "date64": pa.date32(),
 }
+_PLAIN_NAME = r"[^\s:,<>`]+"
+_RAW = "\0"  # before metadata that is not text but JSON of another kind, so that it goes back as it came
 _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 
 
@@ -106,15 +108,22 @@ def _parse_nested(name: str, rest: str) -> tuple[pa.DataType, str]:
         return pa.map_(key, value), _expect(rest, ">")
     fields: list[pa.Field] = []
     while True:
-        found = re.match(r"\s*(`[^`]+`|[^\s:,<>`]+)\s*:", rest)
+        found = re.match(rf"\s*(?:`((?:[^`]|``)+)`|({_PLAIN_NAME}))\s*:", rest)
         if found is None:
             raise UsageError(f"'{rest}': a struct's fields are written name: type.")
         item, rest = _parse(rest[found.end() :])
-        fields.append(pa.field(found[1].strip("`"), item))
+        fields.append(pa.field(found[2] or found[1].replace("``", "`"), item))
         rest = rest.lstrip()
         if not rest.startswith(","):
-            return pa.struct(fields), _expect(rest, ">")
+            return _struct(fields), _expect(rest, ">")
         rest = rest[1:]
+
+
+def _struct(fields: list[pa.Field]) -> pa.DataType:
+    names = [item.name.lower() for item in fields]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"A struct has the field '{twice[0]}' twice; names that differ only in case are the same.")
+    return pa.struct(fields)
 
 
 def _expect(rest: str, mark: str) -> str:
@@ -129,12 +138,16 @@ def type_name(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_struct(kind):
-        return "struct<" + ", ".join(f"{item.name}: {type_name(item.type)}" for item in kind) + ">"
+        return "struct<" + ", ".join(f"{_name(item.name)}: {type_name(item.type)}" for item in kind) + ">"
     if pa.types.is_map(kind):
         return f"map<{type_name(kind.key_type)},{type_name(kind.item_type)}>"
     if _is_list(kind):
         return f"array<{type_name(kind.value_type)}>"
     return _DELTA_NAMES[kind]
+
+
+def _name(name: str) -> str:
+    return name if re.fullmatch(_PLAIN_NAME, name) else f"`{name.replace('`', '``')}`"
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -147,8 +160,12 @@ def to_delta(schema: pa.Schema) -> str:
 
 
 def _field_to_delta(item: pa.Field) -> dict[str, Any]:
-    metadata = {key.decode(): value.decode() for key, value in (item.metadata or {}).items()}
+    metadata = {key.decode(): _plain(value.decode()) for key, value in (item.metadata or {}).items()}
     return {"name": item.name, "type": _type_to_delta(item.type), "nullable": item.nullable, "metadata": metadata}
+
+
+def _plain(value: str) -> Any:
+    return json.loads(value[1:]) if value.startswith(_RAW) else value
 
 
 def _type_to_delta(kind: pa.DataType) -> Any:
@@ -175,7 +192,9 @@ def from_delta(text: str) -> pa.Schema:
 
 
 def _field_from_delta(raw: dict[str, Any]) -> pa.Field:
-    metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in raw["metadata"].items()}
+    metadata = {
+        key: value if isinstance(value, str) else _RAW + json.dumps(value) for key, value in raw["metadata"].items()
+    }
     return pa.field(raw["name"], _type_from_delta(raw["type"]), raw["nullable"], metadata or None)
 
 
