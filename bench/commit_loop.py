@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -85,6 +86,16 @@ def _table(store: Store, checkpoints: Checkpoints, files: int) -> Table:
     return Table(LogTable(Tail.open(store, mark_names("bench")), checkpoints), str(uuid.uuid4()), files)
 
 
+def floor(storage: str, lake: Store) -> Figure:
+    """What the storage itself takes for one durable put-if-absent of a commit's size, on this machine, now."""
+    puts = []
+    for _ in range(LAST):
+        began = time.perf_counter()
+        lake.put_new(f"floor/{uuid.uuid4()}", b"x" * 2000)
+        puts.append(time.perf_counter() - began)
+    return _figure(storage, "one bare put, no commit", puts, puts)
+
+
 def many_tables(storage: str, lake: Store, count: int, batches: int) -> Figure:
     """Every batch commits to all tables, eight at a time, as a pipeline does."""
     checkpoints = Checkpoints()
@@ -138,6 +149,7 @@ def measure(*, quick: bool = False, only: str = "") -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder, _lakes(Path(folder)) as lakes:
         for storage, lake in lakes.items():
             if only in ("", storage):
+                yield floor(storage, lake)
                 for count in (1, 10, 50):
                     yield many_tables(storage, lake, count, batches)
                 yield from growth(storage, lake, milestones, files=5)
@@ -155,6 +167,7 @@ def main() -> None:
     for figure in measure(quick=asked.quick, only=asked.only):
         figures.append(asdict(figure))
         print("{storage:8} {condition:32} {p50:8} {p95:8} {p99:8} {batch:9}".format(**figures[-1]), flush=True)
+    print(f"load average of the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if asked.json:
         asked.json.write_text(json.dumps(figures, indent=2))
 

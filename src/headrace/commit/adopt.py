@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from headrace.tables.log import TableState
 from headrace.tables.schema import to_delta
 
 _checkpoints = Checkpoints()
+atexit.register(_checkpoints.wait, 10)  # one that has begun is finished rather than torn
 
 
 class LogTable:

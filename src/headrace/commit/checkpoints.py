@@ -6,10 +6,8 @@ import logging
 import threading
 from collections import OrderedDict
 
-from deltalake import DeltaTable
-
 from headrace.storage import Store
-from headrace.tables.log import TableState
+from headrace.tables.log import TableState, open_at
 
 INTERVAL = 100  # where the table names none
 _log = logging.getLogger(__name__)
@@ -20,7 +18,7 @@ class Checkpoints:
 
     def __init__(self) -> None:
         self._reached: dict[str, int] = {}  # version at which each table was last looked after
-        self._waiting: OrderedDict[str, Store] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[Store, int]] = OrderedDict()
         self._changed = threading.Condition()
         self._busy = False
 
@@ -32,7 +30,7 @@ class Checkpoints:
             if state.version // interval == last // interval:
                 return
             self._reached[store.uri] = state.version
-            self._waiting[store.uri] = store
+            self._waiting[store.uri] = (store, state.version)
             if not self._busy:
                 self._busy = True
                 threading.Thread(target=self._work, name="log-checkpoints", daemon=True).start()
@@ -43,14 +41,15 @@ class Checkpoints:
             return self._changed.wait_for(lambda: not self._busy, timeout)
 
     def _work(self) -> None:
-        while (store := self._take()) is not None:
+        while (asked := self._take()) is not None:
+            store, version = asked
             try:
                 # Opened anew each time: a table kept open for days holds all its files in memory.
-                DeltaTable(store.delta_uri, storage_options=store.delta_options).create_checkpoint()
+                open_at(store, version).create_checkpoint()
             except Exception as error:
                 _log.warning("no log checkpoint of %s this time: %s", store.uri, str(error).partition("\n")[0][:300])
 
-    def _take(self) -> Store | None:
+    def _take(self) -> tuple[Store, int] | None:
         with self._changed:
             if self._waiting:
                 return self._waiting.popitem(last=False)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,10 +14,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.errors import StorageUnreachable, TableFeature
-from headrace.storage import Store
+from headrace.storage import NotThere, Store
 from headrace.tables.schema import from_delta
 
 LOG = "_delta_log"
+_VERSION = re.compile(rf"{LOG}/(\d{{20}})\.(?:json|checkpoint\b.*\.parquet)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +199,34 @@ def apply(state: TableState, commit: Commit) -> TableState:
 
 def load(store: Store, marks: Iterable[str] = ()) -> TableState | None:
     """The newest state through delta-rs; None where there is no table, TableFeature where delta-rs cannot read it."""
-    if next(store.list(LOG), None) is None:  # asked through our own layer, which names an unreachable store as such
-        return None
+    version = newest(store)
+    return None if version is None else _state(open_at(store, version), marks)
+
+
+def newest(store: Store) -> int | None:
+    """The newest version of a log, as a listing shows it."""
+    after = _last_checkpoint(store)
+    listed = store.list(LOG, None if after is None else f"{LOG}/{after:020}")
+    return max((int(found[1]) for item in listed if (found := _VERSION.match(item.path))), default=after)
+
+
+def _last_checkpoint(store: Store) -> int | None:
+    """A hint that saves most of the listing where there is one."""
     try:
-        table = DeltaTable(store.delta_uri, storage_options=store.delta_options)
-        return _state(table, marks)
-    except TableNotFoundError:
+        return int(json.loads(store.get(f"{LOG}/_last_checkpoint"))["version"])
+    except (NotThere, ValueError, KeyError, TypeError):
         return None
+
+
+def open_at(store: Store, version: int) -> DeltaTable:
+    """The table at a version that was seen. Asked for the newest, delta-rs lists a folder while versions are being
+    added, may see one and not the one before it, and calls that a gap; below a version once seen there is none."""
+    try:
+        return DeltaTable(store.delta_uri, version, storage_options=store.delta_options)
     except OSError as error:
         raise StorageUnreachable(f"{store.uri}: its log cannot be read: {_first_line(error)}") from error
+    except TableNotFoundError as error:
+        raise StorageUnreachable(f"{store.uri}: version {version} was there a moment ago.") from error
     except DeltaError as error:
         raise TableFeature(f"{store.uri}: delta-rs cannot read this table: {_first_line(error)}") from error
 
