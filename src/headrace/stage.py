@@ -222,7 +222,7 @@ class Stager:
         part.file = None
         layout = part.table.layout
         path = self._path(layout, part.partition)
-        file = StagedFile(layout.path, path, part.partition, data.size, rows, stats)
+        file = StagedFile(layout.path, path, part.partition, data.nbytes, rows, stats)
         self._files.append(file)  # before the upload: one that fails may still have left something
         self._uploads.append(self._pool.submit(self._store_for(file.table).put, path, data))
 

@@ -46,11 +46,12 @@ class OpenFile:
         self._tally.add(rows)
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
-    def close(self) -> tuple[pa.Buffer, int, str]:
-        """The file's bytes, its rows and its statistics."""
+    def close(self) -> tuple[Any, int, str]:
+        """The file's bytes (a view: no store needs a copy of them), its rows and its statistics."""
         self._writer.close()
         footer = self._footers[0]
-        return self._sink.getvalue(), footer.num_rows, self._tally.to_json(footer)
+        view = memoryview(self._sink.getvalue()).cast("B")
+        return view, footer.num_rows, self._tally.to_json(footer)
 
 
 @lru_cache(maxsize=1024)
