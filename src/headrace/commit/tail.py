@@ -56,17 +56,17 @@ class _Step:
 class Tail:
     """Follows one table's log and appends to it; for one thread at a time."""
 
-    def __init__(self, store: Store, names: Sequence[str], state: TableState | None, tag: str | None) -> None:
+    def __init__(self, store: Store, names: Sequence[str]) -> None:
         self.store = store
         self._names = names
-        self._state = state
-        self._tag = tag  # of the newest version's JSON: tells the log we know from one made or written over anew
+        self._state: TableState | None = None
+        self._tag: str | None = None  # of the state's JSON: tells the log we know from one made or written over anew
         self._driver = uuid.uuid4()
 
     @classmethod
     def open(cls, store: Store, marks: Iterable[str] = ()) -> Tail:
         """Begin at the newest version, or before the first one where there is no table."""
-        tail = cls(store, tuple(marks), None, None)
+        tail = cls(store, tuple(marks))
         tail._reload()
         return tail
 

@@ -40,7 +40,7 @@ class Profile:
         named = {
             "aws_endpoint": self.endpoint,
             "aws_region": self.region or ("us-east-1" if self.endpoint else ""),
-            "aws_virtual_hosted_style_request": "" if self.path_style else "true" if not self.endpoint else "false",
+            "aws_virtual_hosted_style_request": "false" if self.path_style else "true",
             "aws_access_key_id": self.access_key_id,
             "aws_secret_access_key": self.secret_access_key,
             "aws_session_token": self.session_token,
@@ -58,7 +58,7 @@ class Profile:
         conf = {
             "endpoint": self.endpoint,
             "endpoint.region": self.region or ("us-east-1" if self.endpoint else ""),
-            "path.style.access": "true" if self.path_style or self.endpoint else "",
+            "path.style.access": "true" if self.path_style else "",
             "connection.ssl.enabled": "false" if self.endpoint.startswith("http://") else "",
             **{name: getattr(self, key) for key, name in _HADOOP.items()},
         }
