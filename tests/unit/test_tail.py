@@ -156,6 +156,27 @@ def test_a_table_altered_beyond_following_stops(store: Store, table: pa.Table, s
     assert opened(store).version() == version
 
 
+def test_a_batch_that_is_in_the_table_is_skipped_whatever_was_altered_since(store: Store) -> None:
+    tail, slow = made(store), Tail.open(store, MARKS)
+    file = staged(store, [3])
+    tail.append([file], marks(2), {})
+    overwrite(store, pa.table({"id": ["1"]}))
+    narrow = to_delta(SCHEMA)
+    assert tail.append([file], marks(2), {}, schema=narrow).skipped
+    assert slow.append([file], marks(2), {}, schema=narrow).skipped
+    assert Tail.open(store, MARKS).append([file], marks(2), {}, schema=narrow).skipped
+    with pytest.raises(TableChanged):
+        slow.append([staged(store, [4])], marks(3), {}, schema=narrow)
+
+
+def test_every_stop_says_what_to_do_next(store: Store) -> None:
+    tail = made(store)
+    shutil.rmtree(store.root)
+    with pytest.raises(TableGone) as caught:
+        tail.append([], marks(2), {})
+    assert "headrace resume SPEC --accept-new-table" in caught.value.next
+
+
 def test_another_partitioning_stops(store: Store) -> None:
     tail = made(store)
     metadata = json.loads(store.get(version_path(0)).splitlines()[2])

@@ -16,6 +16,7 @@ from headrace.commit import actions
 from headrace.commit.changes import Change, change_of
 from headrace.commit.checkpoints import INTERVAL
 from headrace.commit.marks import numbered
+from headrace.commit.stops import stop
 from headrace.errors import (
     Fenced,
     HeadraceError,
@@ -78,7 +79,7 @@ class Tail:
     def known(self) -> TableState:
         """The state of a table that must exist; TableGone when it does not."""
         if self._state is None:
-            raise TableGone(f"{self.store.uri}: there is no table.")
+            raise stop(TableGone, f"{self.store.uri}: there is no table.")
         return self._state
 
     def follow(self) -> list[Change]:
@@ -115,7 +116,7 @@ class Tail:
             return None
         wanted = {**_DEFAULTS, **properties}
         metadata = Metadata(table_id, schema, tuple(partition_by), wanted, actions.now())
-        state = TableState(0, metadata, protocol_for(schema, wanted), dict(marks))
+        state = TableState(0, metadata, protocol_for(schema, wanted))
         wish = self._wish(marks, schema, files, state)
         self._check(state, wish)
         said = actions.created(metadata, files, wish.commit_id, info)
@@ -124,7 +125,7 @@ class Tail:
         if tag is None and _commit_id(self.store, 0) != wish.commit_id:
             self._reload()
             return None
-        self._state, self._tag = state, tag or self.store.tag(version_path(0))
+        self._state, self._tag = replace(state, marks=dict(marks)), tag or self.store.tag(version_path(0))
         return actions.receipt(self.store.uri, 0, files)
 
     def append(
@@ -142,15 +143,15 @@ class Tail:
         """
         known = self.known()
         if table_id is not None and known.table_id != table_id:
-            raise TableReplaced(f"{self.store.uri} has the id {known.table_id}; the batch is for {table_id}.")
+            raise stop(TableReplaced, f"{self.store.uri} has the id {known.table_id}; the batch is for {table_id}.")
         wish = self._wish(marks, schema or known.schema_json, files, known)
-        self._check(known, wish)
         said = actions.appended(files, wish.number, wish.commit_id, info)
         text = actions.commit([said, *actions.adds(files), *actions.txns(marks)])
 
         def step(state: TableState) -> _Step | None:
             if _is_marked(state, wish, self.store.uri):
                 return None
+            self._check(state, wish)
             return _Step(text, replace(state, version=state.version + 1, marks={**state.marks, **marks}))
 
         version, wrote = self._commit(wish, step)
@@ -220,22 +221,26 @@ class Tail:
         """Take one version of others into the state, or raise what it means for us."""
         known, where = self.known(), f"Version {commit.version} of {self.store.uri}"
         if commit.operation == "RESTORE":
-            raise TableRestored(f"{where} restored the table to an older one.", version=commit.version)
+            raise stop(TableRestored, f"{where} restored the table to an older one.")
         after = log.apply(known, commit)
         if after.table_id != known.table_id:
-            raise TableReplaced(f"{where} gave the table the id {after.table_id} in place of {known.table_id}.")
+            raise stop(TableReplaced, f"{where} gave the table the id {after.table_id} in place of {known.table_id}.")
         if wish is not None and wish.number is not None:
             name, _ = wish.number
             if after.marks.get(name, -1) < known.marks.get(name, -1):
-                raise MarksDisagree(f"{where} set the mark {name} back to {after.marks[name]}.")
+                raise stop(MarksDisagree, f"{where} set the mark {name} back to {after.marks[name]}.")
         if commit.metadata is not None or commit.protocol is not None:
             self._check(after, wish)
         self._state = after
 
     def _check(self, state: TableState, wish: _Wish | None) -> None:
-        """Whether the wish may go into a table of this state."""
+        """Whether the wish may go into a table of this state; one that is in it already may stay."""
+        if wish is not None and _is_in(state, wish):
+            return
         if wish is not None and wish.partition_by not in (None, state.partition_by):
-            raise TableChanged(f"{self.store.uri} is partitioned by {list(state.partition_by)}; the files are not.")
+            raise stop(
+                TableChanged, f"{self.store.uri} is partitioned by {list(state.partition_by)}; the files are not."
+            )
         if wish is not None and wish.schema not in (None, state.schema_json):
             check_fits(wish.schema or "", state)
         if reason := may_adopt(state):
@@ -248,7 +253,7 @@ class Tail:
             return known
         found = self._load(known.marks)
         if found is None:
-            raise TableGone(f"{self.store.uri}: the table is gone; it was at version {known.version}.")
+            raise stop(TableGone, f"{self.store.uri}: the table is gone; it was at version {known.version}.")
         self._compare(known, found)
         self._check(found, wish)
         self._state = found
@@ -258,13 +263,13 @@ class Tail:
     def _compare(self, known: TableState, found: TableState) -> None:
         """Whether a log read anew continues the one we knew (old versions may be cleaned away)."""
         if found.table_id != known.table_id:
-            raise TableReplaced(f"{self.store.uri} has the id {found.table_id} in place of {known.table_id}.")
+            raise stop(TableReplaced, f"{self.store.uri} has the id {found.table_id} in place of {known.table_id}.")
         if found.version < known.version:
-            raise TableRestored(f"{self.store.uri} is at version {found.version} and was at {known.version}.")
-        for name, mark in known.marks.items():
-            if found.marks.get(name, -1) < mark:
-                seen = found.marks.get(name, "none")
-                raise MarksDisagree(f"{self.store.uri}: mark {name} was {mark} and is {seen}: a version was lost.")
+            raise stop(TableRestored, f"{self.store.uri} is at version {found.version} and was at {known.version}.")
+        for name in self._names:
+            was, seen = known.marks.get(name, -1), found.marks.get(name, -1)
+            if seen < was:
+                raise stop(MarksDisagree, f"{self.store.uri}: {name} was {was} and is {seen}: a version was lost.")
 
     def _load(self, names: Iterable[str] = ()) -> TableState | None:
         return log.load(self.store, sorted({*self._names, *names}))
@@ -281,8 +286,12 @@ class Tail:
         commit_id = uuid.uuid5(self._driver, f"{number[0]}={number[1]}") if number else uuid.uuid4()
         layouts = {tuple(name for name, _ in file.partition) for file in files} or {state.partition_by}
         if len(layouts) > 1:
-            raise TableChanged(f"{self.store.uri}: files of one batch are partitioned in {len(layouts)} ways.")
+            raise stop(TableChanged, f"{self.store.uri}: files of one batch are partitioned in {len(layouts)} ways.")
         return _Wish(str(commit_id), number, schema, layouts.pop())
+
+
+def _is_in(state: TableState, wish: _Wish) -> bool:
+    return wish.number is not None and state.marks.get(wish.number[0], -1) >= wish.number[1]
 
 
 def _is_marked(state: TableState, wish: _Wish, uri: str) -> bool:
@@ -292,7 +301,7 @@ def _is_marked(state: TableState, wish: _Wish, uri: str) -> bool:
     name, number = wish.number
     mark = state.marks.get(name)
     if mark is not None and mark > number:
-        raise Fenced(f"{uri} is at {name} = {mark}; this driver is still at {number}: another one has gone on.")
+        raise stop(Fenced, f"{uri} is at {name} = {mark}; this driver is still at {number}: another one has gone on.")
     return mark == number
 
 
