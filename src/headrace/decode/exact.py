@@ -1,44 +1,22 @@
-"""The exact way: one JSON value at a time, by the letter; it defines what the fast way must equal."""
+"""The exact way: one JSON value at a time; it defines what the fast way must equal."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.decode.contract import Limits, NewField
-from headrace.decode.layout import Column, Layout, Node, walk
+from headrace.decode.layout import Column, Layout, Node
 from headrace.decode.leaves import Unfit, leaf_reader, seen
+from headrace.decode.strict import Cutter, Parser, holds_text
 from headrace.decode.structure import name_fits
 from headrace.errors import ContractBroken, UsageError
 from headrace.reasons import Reason
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
-_BOM = "\ufeff"
-_DIGITS = 4_000  # beyond this an integer's value no longer matters, only that it fits nowhere
-_BEYOND: int = 10**_DIGITS
+Reader = Callable[[Any], Any]  # of a value that is not null
 
-
-class Real(float):
-    """A number with a fraction or an exponent, and the text it was written as."""
-
-    __slots__ = ("text",)
-    text: str
-
-    def __new__(cls, text: str) -> Real:
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
-
-
-class Span(str):
-    """The original text of a value."""
-
-    __slots__ = ()
+ABSENT: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,231 +27,88 @@ class Row:
     strangers: tuple[str, ...] = ()
 
 
-def _integer(text: str) -> int:
-    if len(text) < _DIGITS:
-        return int(text)
-    return -_BEYOND if text[0] == "-" else _BEYOND
-
-
-def _no_constant(name: str) -> Any:
-    raise Unfit(Reason.MALFORMED, f"{name} is not JSON")
-
-
-class Parser:
-    """Strict JSON: nothing beyond RFC 8259, no key twice, within the limits."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._twice: str | None = None
-        self._widest = 0
-        self._decoder = json.JSONDecoder(
-            object_pairs_hook=self._object, parse_float=Real, parse_int=_integer, parse_constant=_no_constant
-        )
-
-    @staticmethod
-    def text(raw: bytes) -> str:
-        """The value's text, without a byte-order mark."""
-        try:
-            return raw.decode().removeprefix(_BOM)
-        except UnicodeDecodeError as error:
-            raise Unfit(Reason.ENCODING, f"byte {error.start} is not valid UTF-8") from None
-
-    def parse(self, text: str) -> dict[str, Any]:
-        """The object a text holds; Unfit says why there is none."""
-        self._twice, self._widest = None, 0
-        self._refuse_depth(text)
-        value = self._whole(text)
-        if self._twice is not None:
-            raise Unfit(Reason.DUPLICATE_KEY, f"the key {seen(self._twice)} appears twice in one object")
-        if self._widest > self._limits.keys:
-            raise Unfit(Reason.TOO_WIDE, f"an object has {self._widest} keys, the limit is {self._limits.keys}")
-        if _SURROGATE.search(text):
-            _refuse_lone_surrogates(value)
-        if not isinstance(value, dict):
-            raise Unfit(Reason.NOT_AN_OBJECT, f"the value is {seen(value)}")
-        return value
-
-    def scan(self, text: str, at: int) -> tuple[Any, int]:
-        """The value that begins at a position, and the position after it."""
-        found: tuple[Any, int] = self._decoder.raw_decode(text, at)
-        return found
-
-    def _whole(self, text: str) -> Any:
-        try:
-            value, end = self.scan(text, space(text, 0))
-        except json.JSONDecodeError as error:
-            raise Unfit(Reason.MALFORMED, f"{error.msg} at character {error.pos}") from None
-        if space(text, end) != len(text):
-            raise Unfit(Reason.TRAILING_DATA, f"the value ends at character {end} of {len(text)}")
-        return value
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs) and self._twice is None:
-            keys = [key for key, _ in pairs]
-            self._twice = next(key for key in keys if keys.count(key) > 1) if len(keys) < 1000 else "…"
-        self._widest = max(self._widest, len(pairs))
-        return made
-
-    def _refuse_depth(self, text: str) -> None:
-        limit = self._limits.depth
-        if text.count("{") + text.count("[") < limit:
-            return
-        depth = 0
-        for found in _BRACKETS.finditer(text):
-            if found[0] in "{[":
-                depth += 1
-            elif found[0] in "}]":
-                depth -= 1
-            if depth >= limit:
-                raise Unfit(Reason.TOO_DEEP, f"nested {limit} deep or deeper at character {found.start()}")
-
-
-def space(text: str, at: int) -> int:
-    """The first position from `at` on that is not white space."""
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
-
-
-def _refuse_lone_surrogates(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Unfit(Reason.ENCODING, "an escape is half of a surrogate pair") from None
-
-
 class Exact:
     """Reads single values into rows of a layout."""
 
     def __init__(self, layout: Layout, new_field: NewField, limits: Limits) -> None:
         self.parser = Parser(limits)
-        self._layout = layout
+        self._root = layout.root
         self._new_field = new_field
-        self._columns = [(column, _reader(column.node)) for column in layout.columns]
         self._column_names = {column.name.lower() for column in layout.columns}
-        self._defaults = {column.name: default_of(column) for column in layout.columns}
-        self._cut = _holds_text(layout.root) or layout.overlaps
+        self._columns = [_column_reader(column) for column in layout.columns]
+        # Columns that keep text read a value of their own, cut from the original.
+        texts = [at for at, column in enumerate(layout.columns) if holds_text(column.node)]
+        shared = Cutter(self.parser, layout.root)
+        self._cutters = {
+            at: Cutter(self.parser, _way_to(layout.columns[at])) if layout.overlaps else shared for at in texts
+        }
 
     def read(self, raw: bytes) -> Row:
         """The row of one value; Unfit when it has none, ContractBroken when a new field stops the pipeline."""
         text = self.parser.text(raw)
         value = self.parser.parse(text)
-        strangers: list[str] = []
-        self._meet(self._layout.root, value, "", strangers)
-        row = tuple(self._column(column, read, value, text) for column, read in self._columns)
-        if strangers and self._new_field == "reject":
-            raise Unfit(Reason.NEW_FIELD, f"{strangers[0]}: the contract knows no such field")
-        if strangers and self._new_field == "stop":
-            raise ContractBroken(f"A record brings the new field '{strangers[0]}', and new_field is stop.")
+        strangers: dict[str, None] = {}
+        self._meet(self._root, value, "", strangers)
+        cuts = {cutter: cutter.cut(text) for cutter in set(self._cutters.values())}
+        row = tuple(
+            [read(cuts[self._cutters[at]] if at in self._cutters else value) for at, read in enumerate(self._columns)]
+        )
+        if strangers:
+            self._answer(next(iter(strangers)))
         return Row(row, tuple(strangers))
 
-    def _column(self, column: Column, read: Callable[[Any, str], Any], value: dict[str, Any], text: str) -> Any:
-        if self._cut and _holds_text(column.node):
-            root = _way_to(column) if self._layout.overlaps else self._layout.root
-            value, _ = self._spans(root, text, space(text, 0))
-        found = _dig(value, column.path)
-        if found is _ABSENT:
-            found_default = self._defaults[column.name]
-            if found_default is not _ABSENT:
-                return found_default
-            found = None
-        return _fitted(column.node, read, found, ".".join(column.path))
+    def _answer(self, name: str) -> None:
+        if self._new_field == "reject":
+            raise Unfit(Reason.NEW_FIELD, f"{name}: the contract knows no such field")
+        if self._new_field == "stop":
+            raise ContractBroken(f"A record brings the new field '{name}', and the contract says: stop.")
 
-    def _meet(self, node: Node, value: Any, where: str, strangers: list[str]) -> None:
+    def _meet(self, node: Node, value: Any, where: str, strangers: dict[str, None]) -> None:
         """Note the fields nobody knows, at every depth; refuse names that cannot stand beside the known ones."""
-        if node.kind == "object" and isinstance(value, dict):
-            self._meet_keys(node, value, where, strangers)
-            for key, child in node.children.items():
-                if child.children and key in value:
-                    self._meet(child, value[key], f"{where}{key}.", strangers)
-        elif node.kind == "list" and isinstance(value, list):
+        if node.kind == "list" and isinstance(value, list):
             for item in value:
                 self._meet(node.children["*"], item, where, strangers)
         elif node.kind == "map" and isinstance(value, dict):
             for item in value.values():
                 self._meet(node.children["*"], item, where, strangers)
+        elif node.kind == "object" and isinstance(value, dict):
+            if not value.keys() <= node.children.keys():
+                self._meet_keys(node, value, where, strangers)
+            for key in node.inner:
+                if key in value:
+                    self._meet(node.children[key], value[key], f"{where}{key}.", strangers)
 
-    def _meet_keys(self, node: Node, value: Mapping[str, Any], where: str, strangers: list[str]) -> None:
-        if value.keys() <= node.children.keys():
-            return
+    def _meet_keys(self, node: Node, value: Mapping[str, Any], where: str, strangers: dict[str, None]) -> None:
         if len({key.lower() for key in value}) != len(value):
             raise Unfit(Reason.DUPLICATE_KEY, f"{where or 'the object '}has keys that differ only in case")
         for key in value:
             if key not in node.children:
                 self.refuse_name(node, key, where)
-                if where + key not in strangers:
-                    strangers.append(where + key)
+                strangers[where + key] = None
 
     def refuse_name(self, node: Node, key: str, where: str) -> None:
         """Unfit when a new key is a known one in other case, or could never be the column it asks to be."""
         known = {name.lower() for name in node.children}
-        if node is self._layout.root and self._new_field == "evolve":
+        if node is self._root and self._new_field == "evolve":
             known |= self._column_names
         if key.lower() in known:
             raise Unfit(Reason.BAD_NAME, f"{where}{key[:300]}: differs from a known field only in case")
         if self._new_field == "evolve" and not name_fits(key):
             raise Unfit(Reason.BAD_NAME, f"{where}{seen(key)} cannot be a column's name")
 
-    def _spans(self, node: Node | None, text: str, at: int) -> tuple[Any, int]:
-        """Read a valid value again, keeping the original text where a column wants it."""
-        if node is not None and node.kind == "json":
-            value, end = self.parser.scan(text, at)
-            return (None if value is None else Span(text[at:end])), end
-        if node is not None and _holds_text(node):
-            if text[at] == "{" and node.kind in ("object", "map"):
-                return self._span_members(node, text, at)
-            if text[at] == "[" and node.kind == "list":
-                return self._span_elements(node, text, at)
-        return self.parser.scan(text, at)
-
-    def _span_members(self, node: Node, text: str, at: int) -> tuple[dict[str, Any], int]:
-        made: dict[str, Any] = {}
-        at = space(text, at + 1)
-        while text[at] != "}":
-            key, at = self.parser.scan(text, at)
-            at = space(text, space(text, at) + 1)
-            child = node.children.get("*" if node.kind == "map" else key)
-            made[key], at = self._spans(child, text, at)
-            at = _past_comma(text, at)
-        return made, at + 1
-
-    def _span_elements(self, node: Node, text: str, at: int) -> tuple[list[Any], int]:
-        made: list[Any] = []
-        at = space(text, at + 1)
-        while text[at] != "]":
-            item, at = self._spans(node.children["*"], text, at)
-            made.append(item)
-            at = _past_comma(text, at)
-        return made, at + 1
-
-
-_ABSENT: Any = object()
-
 
 def default_of(column: Column) -> Any:
-    """A column's default as a value; the marker for none where it has none."""
-    node = column.node
-    if node.default is None:
-        return _ABSENT
-    if node.kind == "json":
-        return node.default
+    """A column's default as a value of its type; ABSENT where it has none."""
+    return _default(column.node, column.name)
+
+
+def _default(node: Node, name: str) -> Any:
+    if node.default is None or node.kind == "json":
+        return ABSENT if node.default is None else node.default
     try:
-        return _fitted(node, _reader(node), Parser(Limits()).scan(node.default, 0)[0], column.name)
-    except (Unfit, ValueError) as error:
-        raise UsageError(f"The default of column '{column.name}' does not fit it: {error}") from None
-
-
-def has_default(column: Column) -> bool:
-    """Whether an absent field takes a default."""
-    return column.node.default is not None
-
-
-def _past_comma(text: str, at: int) -> int:
-    at = space(text, at)
-    return space(text, at + 1) if text[at] == "," else at
-
-
-def _holds_text(node: Node) -> bool:
-    return node.kind == "json" or any(child.kind == "json" for _, child in walk(node))
+        return _fitted(node, _reader(node), Parser(Limits()).value(node.default))
+    except Unfit as unfit:
+        raise UsageError(f"The default of column '{name}' does not fit it: {unfit.detail}.") from None
 
 
 def _way_to(column: Column) -> Node:
@@ -283,75 +118,109 @@ def _way_to(column: Column) -> Node:
     return node
 
 
-def _dig(value: Any, path: tuple[str, ...]) -> Any:
-    for depth, key in enumerate(path):
-        if value is None or value is _ABSENT:
-            return _ABSENT
+def _column_reader(column: Column) -> Callable[[dict[str, Any]], Any]:
+    read, default = _reader(column.node), default_of(column)
+    *way, last = column.path
+
+    def of(value: dict[str, Any]) -> Any:
+        found = (_dig(value, way) if way else value).get(last, ABSENT)
+        if found is ABSENT and default is not ABSENT:
+            return default
+        try:
+            return _fitted(column.node, read, None if found is ABSENT else found)
+        except Unfit as unfit:
+            raise unfit.within(".".join(column.path)) from None
+
+    return of
+
+
+def _dig(value: Any, path: Sequence[str]) -> dict[str, Any]:
+    """The object at a path; an empty one where the way there ends."""
+    for depth, key in enumerate(path, 1):
+        value = value.get(key)
+        if value is None:
+            return {}
         if not isinstance(value, dict):
-            raise Unfit(Reason.TYPE, f"{'.'.join(path[:depth])}: expected an object, saw {seen(value)}")
-        value = value.get(key, _ABSENT)
-    return value
+            raise _not("an object", value).within(".".join(path[:depth]))
+    made: dict[str, Any] = value
+    return made
 
 
-def _fitted(node: Node, read: Callable[[Any, str], Any], value: Any, where: str) -> Any:
+def _not(wanted: str, value: object) -> Unfit:
+    return Unfit(Reason.TYPE, f"expected {wanted}, saw {seen(value)}")
+
+
+def _fitted(node: Node, read: Reader, value: Any) -> Any:
     if value is not None:
-        return read(value, where)
+        return read(value)
     if not node.nullable:
-        raise Unfit(Reason.MISSING, f"{where}: required, and absent or null")
+        raise Unfit(Reason.MISSING, "required, and absent or null")
     return None
 
 
-def _reader(node: Node) -> Callable[[Any, str], Any]:
+def _reader(node: Node) -> Reader:
     """How a value that is not null becomes the node's type."""
     if node.kind == "json":
-        return lambda value, where: str(value)
+        return str
     if node.kind == "object":
         return _object_reader(node)
     if node.kind == "list":
-        return _list_reader(node)
+        return _list_reader(node.children["*"])
     if node.kind == "map":
-        return _map_reader(node)
+        return _map_reader(node.children["*"])
     return leaf_reader(node)
 
 
-def _object_reader(node: Node) -> Callable[[Any, str], Any]:
-    children = [(key, child, _reader(child)) for key, child in node.children.items()]
-    defaults = {key: default_of(Column(key, (key,), child, None)) for key, child in node.children.items()}
+def _object_reader(node: Node) -> Reader:
+    children = [(key, child, _reader(child), _default(child, key)) for key, child in node.children.items()]
 
-    def read(value: Any, where: str) -> dict[str, Any]:
+    def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise Unfit(Reason.TYPE, f"{where}: expected an object, saw {seen(value)}")
+            raise _not("an object", value)
         made = {}
-        for key, child, inner in children:
-            found = value.get(key, defaults[key])
-            if key not in value and found is not _ABSENT:
-                made[key] = found
-            else:
-                made[key] = _fitted(child, inner, None if found is _ABSENT else found, f"{where}.{key}")
+        for key, child, inner, default in children:
+            found = value.get(key, ABSENT)
+            if found is ABSENT and default is not ABSENT:
+                made[key] = default
+                continue
+            try:
+                made[key] = _fitted(child, inner, None if found is ABSENT else found)
+            except Unfit as unfit:
+                raise unfit.within(f".{key}") from None
         return made
 
     return read
 
 
-def _list_reader(node: Node) -> Callable[[Any, str], Any]:
-    element = node.children["*"]
+def _list_reader(element: Node) -> Reader:
     inner = _reader(element)
 
-    def read(value: Any, where: str) -> list[Any]:
+    def read(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise Unfit(Reason.TYPE, f"{where}: expected an array, saw {seen(value)}")
-        return [_fitted(element, inner, item, f"{where}[{at}]") for at, item in enumerate(value)]
+            raise _not("an array", value)
+        made: list[Any] = []
+        try:
+            for item in value:
+                made.append(_fitted(element, inner, item))
+        except Unfit as unfit:
+            raise unfit.within(f"[{len(made)}]") from None
+        return made
 
     return read
 
 
-def _map_reader(node: Node) -> Callable[[Any, str], Any]:
-    element = node.children["*"]
+def _map_reader(element: Node) -> Reader:
     inner = _reader(element)
 
-    def read(value: Any, where: str) -> list[tuple[str, Any]]:
+    def read(value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
-            raise Unfit(Reason.TYPE, f"{where}: expected an object, saw {seen(value)}")
-        return [(key, _fitted(element, inner, item, f"{where}.{key}")) for key, item in value.items()]
+            raise _not("an object", value)
+        made: list[tuple[str, Any]] = []
+        for key, item in value.items():
+            try:
+                made.append((key, _fitted(element, inner, item)))
+            except Unfit as unfit:
+                raise unfit.within(f".{key}") from None
+        return made
 
     return read

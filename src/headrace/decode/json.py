@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode.contract import Decoded, Limits, NewField, Rejects
-from headrace.decode.exact import Exact, Parser, Real, Row
+from headrace.decode.exact import Exact, Row
 from headrace.decode.layout import Layout, Node, layout_of, walk
 from headrace.decode.leaves import Unfit, seen
 from headrace.decode.proof import Proof, Prover
 from headrace.decode.question import pointer
-from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.scan import Bytes, Mask, Numbers, bools
+from headrace.decode.strict import Parser, Real
 from headrace.decode.structure import Structure, evolve, infer, struct
 from headrace.decode.surplus import Surveyor
 from headrace.errors import UsageError
@@ -146,9 +147,9 @@ def _texts(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.St
         return values.cast(pa.string()), at
     except pa.ArrowInvalid:
         valid = np.ones(len(values), bool)
-        for position, raw in enumerate(values):
+        for position in np.flatnonzero(Bytes(values).beyond_ascii()).tolist():
             try:
-                Parser.text(raw.as_py())
+                Parser.text(values[position].as_py())
             except Unfit as unfit:
                 valid[position] = False
                 rejects.add(int(at[position]), unfit.reason, unfit.detail)

@@ -27,6 +27,11 @@ class Node:
     default: str | None = None  # JSON text
     children: dict[str, Node] = field(default_factory=dict)  # an object's by key; list and map: one, under "*"
 
+    @property
+    def inner(self) -> list[str]:
+        """The keys below which there is more to know."""
+        return [key for key, child in self.children.items() if child.children]
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -43,12 +43,23 @@ FROM (SELECT v, CASE WHEN regexp_full_match(v, '(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0
 
 
 class Unfit(Exception):
-    """A value that cannot become a row: the reason and what was seen where."""
+    """A value that cannot become a row: the reason, what was seen, and where; the way there is told on the way up."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
+    def __init__(self, reason: Reason, what: str) -> None:
+        super().__init__(what)
         self.reason = reason
-        self.detail = detail
+        self.what = what
+        self.where = ""
+
+    def within(self, step: str) -> Unfit:
+        """The same, seen from one level further up."""
+        self.where = step + self.where
+        return self
+
+    @property
+    def detail(self) -> str:
+        """The text a person reads."""
+        return f"{self.where.removeprefix('.')}: {self.what}" if self.where else self.what
 
 
 def seen(value: object) -> str:
@@ -70,7 +81,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def leaf_reader(node: Node) -> Callable[[Any, str], Any]:
+def leaf_reader(node: Node) -> Callable[[Any], Any]:
     """How one JSON scalar becomes a value of the node's type; Unfit when it does not."""
     kind = node.type
     if pa.types.is_boolean(kind):
@@ -93,62 +104,62 @@ def leaf_reader(node: Node) -> Callable[[Any, str], Any]:
     return _text_reader(kind, _moment_reader(kind, node.unit), Reason.TIMESTAMP, wanted)
 
 
-def _misfit(kind: pa.DataType, value: object, where: str) -> Unfit:
-    return Unfit(Reason.TYPE, f"{where}: expected {type_name(kind)}, saw {seen(value)}")
+def _misfit(kind: pa.DataType, value: object) -> Unfit:
+    return Unfit(Reason.TYPE, f"expected {type_name(kind)}, saw {seen(value)}")
 
 
-def _overflow(kind: pa.DataType, value: object, where: str) -> Unfit:
-    return Unfit(Reason.OVERFLOW, f"{where}: {seen(value)} does not fit {type_name(kind)}")
+def _overflow(kind: pa.DataType, value: object) -> Unfit:
+    return Unfit(Reason.OVERFLOW, f"{seen(value)} does not fit {type_name(kind)}")
 
 
-def _plain(wanted: type, kind: pa.DataType) -> Callable[[Any, str], Any]:
-    def read(value: Any, where: str) -> Any:
+def _plain(wanted: type, kind: pa.DataType) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
         if type(value) is not wanted:
-            raise _misfit(kind, value, where)
+            raise _misfit(kind, value)
         return value
 
     return read
 
 
-def _integer_reader(kind: pa.DataType) -> Callable[[Any, str], int]:
+def _integer_reader(kind: pa.DataType) -> Callable[[Any], int]:
     limit = 1 << (kind.bit_width - 1)
 
-    def read(value: Any, where: str) -> int:
+    def read(value: Any) -> int:
         if type(value) is not int:
-            raise _misfit(kind, value, where)
+            raise _misfit(kind, value)
         if not -limit <= value < limit:
-            raise _overflow(kind, value, where)
+            raise _overflow(kind, value)
         return value
 
     return read
 
 
-def _float_reader(kind: pa.DataType) -> Callable[[Any, str], float]:
+def _float_reader(kind: pa.DataType) -> Callable[[Any], float]:
     single = kind.bit_width == 32
 
-    def read(value: Any, where: str) -> float:
+    def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _misfit(kind, value, where)
+            raise _misfit(kind, value)
         try:
             near = float(value)
             if single:
                 (near,) = struct.unpack("f", struct.pack("f", near))
         except OverflowError:
-            raise _overflow(kind, value, where) from None
+            raise _overflow(kind, value) from None
         if isinf(near):
-            raise _overflow(kind, value, where)
+            raise _overflow(kind, value)
         return near
 
     return read
 
 
-def _decimal_reader(kind: pa.DataType) -> Callable[[Any, str], Decimal]:
-    def read(value: Any, where: str) -> Decimal:
+def _decimal_reader(kind: pa.DataType) -> Callable[[Any], Decimal]:
+    def read(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _misfit(kind, value, where)
+            raise _misfit(kind, value)
         exact = exact_decimal(getattr(value, "text", None) or str(value), kind)
         if exact is None:
-            raise _overflow(kind, value, where)
+            raise _overflow(kind, value)
         return exact
 
     return read
@@ -174,16 +185,14 @@ def exact_decimal(text: str, kind: pa.DataType) -> Decimal | None:
     return Decimal((sign, digits, exponent))
 
 
-def _text_reader(
-    kind: pa.DataType, parse: Callable[[str], Any], reason: Reason, wanted: str
-) -> Callable[[Any, str], Any]:
-    def read(value: Any, where: str) -> Any:
+def _text_reader(kind: pa.DataType, parse: Callable[[str], Any], reason: Reason, wanted: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
         if type(value) is not str:
-            raise _misfit(kind, value, where)
+            raise _misfit(kind, value)
         try:
             return parse(value)
         except ValueError:
-            raise Unfit(reason, f"{where}: expected {wanted}, saw {seen(value)}") from None
+            raise Unfit(reason, f"expected {wanted}, saw {seen(value)}") from None
 
     return read
 
@@ -237,16 +246,14 @@ def _in_range(moment: int) -> int:
     return moment
 
 
-def _epoch_reader(kind: pa.DataType, unit: str) -> Callable[[Any, str], int]:
-    def read(value: Any, where: str) -> int:
+def _epoch_reader(kind: pa.DataType, unit: str) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
         if type(value) is not int:
-            raise _misfit(kind, value, where)
+            raise _misfit(kind, value)
         try:
             return _in_range(value // 1000 if unit == "ns" else value * _PER_UNIT[unit])
         except ValueError:
-            raise Unfit(
-                Reason.TIMESTAMP, f"{where}: {seen(value)} is no time in {unit} of the years 1 to 9999"
-            ) from None
+            raise Unfit(Reason.TIMESTAMP, f"{seen(value)} is no time in {unit} of the years 1 to 9999") from None
 
     return read
 

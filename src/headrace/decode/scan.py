@@ -17,7 +17,7 @@ _QUOTE, _COLON, _BRACE, _SPACE = b'": '[0], b'": '[1], ord("{"), ord(" ")
 class Bytes:
     """The bytes of a text column, laid end to end, with the position where each text begins."""
 
-    def __init__(self, texts: pa.StringArray) -> None:
+    def __init__(self, texts: pa.StringArray | pa.BinaryArray) -> None:
         _, offsets, content = texts.buffers()
         starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
         whole = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
@@ -30,6 +30,11 @@ class Bytes:
         filled = np.diff(self.starts) > 0
         begins[filled] = self.content[self.starts[:-1][filled]] == _BRACE
         return begins
+
+    def beyond_ascii(self) -> Mask:
+        """Which texts hold a byte above 127."""
+        marked: Mask = self._counts(np.flatnonzero(self.content > 127)) > 0
+        return marked
 
     def colons(self) -> Numbers:
         """Per text, the colons that may end a key: as many as it has keys, or more, never fewer."""
