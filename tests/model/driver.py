@@ -26,6 +26,7 @@ ROUTES = [  # one row a spec: the table of each kind of record
     {"a": "A", "b": "B", "c": "A", "d": DEAD, "f": FILTERED},
     {"a": "B", "b": "B", "c": "C", "d": "A", "f": DEAD},
     {"a": "A", "b": "C", "c": DEAD, "d": FILTERED, "f": "A"},
+    {"a": "C", "b": "C", "c": "C", "d": DEAD, "f": FILTERED},
 ]
 
 
@@ -35,7 +36,7 @@ def schema(*columns: str) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
-COLUMNS = [schema("id"), schema("id"), schema("id", "extra")]  # the last spec evolves its tables
+COLUMNS = [schema("id"), schema("id"), schema("id", "extra"), schema("id")]  # one spec evolves its tables
 
 
 class NoWait:

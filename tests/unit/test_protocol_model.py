@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from headrace import faults, ledger
-from headrace.errors import Fenced, SourceGap, SourceReplaced, StorageUnreachable
-from headrace.faults import Abandoned
+from headrace.commit import tail as tail_module
+from headrace.errors import Fenced, HeadraceError, SourceGap, SourceReplaced, StorageUnreachable
+from headrace.faults import Abandoned, Point
+from headrace.storage import AlreadyThere
 from headrace.tables import log
 from model.audit import FOREIGN, TABLES, audit, watch
 from model.driver import Driver
@@ -27,7 +33,7 @@ PRODUCE = st.tuples(st.just("produce"), TOPIC, PART, KINDS)
 ACTION = st.one_of(
     *[RUN] * 7,
     *[PRODUCE] * 3,
-    *[st.tuples(st.just("spec"), st.integers(0, 2))] * 2,
+    *[st.tuples(st.just("spec"), st.integers(0, 3))] * 2,
     st.tuples(st.just("resume"), SLOT, CALLS, FATE),
     st.tuples(st.just("partition"), TOPIC),
     st.tuples(st.just("append"), st.sampled_from(TABLES)),
@@ -119,9 +125,11 @@ class Play:
     def end(self) -> None:
         """An instance alone finishes everything; then all that rested wake up; then again one alone."""
         self.alone()
-        for actor in self.everyone:
+        resting = [actor for actor in self.everyone if not actor.ended]
+        for actor in resting:
             actor.finish()
-        self.alone()
+        if resting:
+            self.alone()
         for actor in self.everyone:
             if isinstance(actor.ended, BaseException) and not isinstance(actor.ended, EXPECTED_ENDS):
                 raise actor.ended
@@ -170,7 +178,167 @@ def _in_memory(monkeypatch):
 CALM = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
 
 
-@settings(max_examples=300, **CALM)
+# One instance meets a fate at each of its calls in turn ("go": it falls asleep there); another goes on with a spec
+# that leaves two of the tables alone; whoever slept wakes up at the end.
+SWEEP = [
+    [("run", 0, call, fate), ("spec", 3), ("run", 1, 400, "go"), ("produce", "x", 0, "abd"), ("run", 1, 400, "go")]
+    for call in range(80)
+    for fate in ("go", "die", "die-after", "lose", "fail")
+]
+
+
+Random(1).shuffle(SWEEP)
+
+
+def test_a_misfortune_at_each_single_call():
+    for history in SWEEP:
+        play(history)
+
+
+@settings(max_examples=150, **CALM)
 @given(HISTORY)
 def test_whatever_happens_each_record_is_in_its_table_once(history):
     play(history)
+
+
+@pytest.mark.slow
+@settings(max_examples=20_000, **CALM)
+@given(HISTORY)
+def test_whatever_happens_in_many_more_histories(history):
+    play(history)
+
+
+@pytest.mark.parametrize("then", [None, *Point])
+@pytest.mark.parametrize("point", list(Point))
+@pytest.mark.parametrize("action", ["abandon", "lost-reply"])
+def test_each_crash_point_and_each_during_recovery(point, then, action):
+    world = World()
+    watch(world)
+    first = faults.arm(point, action)
+    run(world)
+    assert first.nth == 0
+    if then is not None:
+        with faults.armed(then, "abandon"):
+            run(world)
+    run(world)
+    audit(world)
+    assert ledger.Ledger.open(world.store("state"), "p").position() == {("x", 0): 6, ("y", 0): 3}
+
+
+def run(world):
+    """One instance from its start to its end, each with another spec."""
+    world.spec = (world.spec + 1) % 4
+    with suppress(Abandoned, StorageUnreachable):
+        Driver(world).live()
+
+
+class BooksBeforeTheLetters(Driver):
+    """Broken: says that a batch is done before it is."""
+
+    def finish(self, intent):
+        letters = tuple(table for table in intent.tables if table.letters)
+        rest = tuple(table for table in intent.tables if not table.letters)
+        super().finish(replace(intent, tables=rest))
+        for table in letters:
+            self.commit(table, intent)
+
+
+class FinishesWithTheNewSpec(Driver):
+    """Broken: an open batch is staged again by whatever spec there is now."""
+
+    def recover(self):
+        self.ledger = ledger.Ledger.open(self.state, "p")
+        begun = self.ledger.open_batch()
+        if begun is not None and begun.digest:
+            begun = self.stage(begun.ranges)
+        if begun is not None:
+            self.finish(begun)
+
+
+class CommitsBeforeItBegins(Driver):
+    """Broken: rows are visible before the decision is durable."""
+
+    def stage(self, ranges):
+        intent = super().stage(ranges)
+        self.commit(intent.tables[0], intent)
+        return intent
+
+
+class NeverLooksAtAnOpenBatch(Driver):
+    """Broken: takes the next number, as if nothing had been begun."""
+
+    def recover(self):
+        self.ledger = ledger.Ledger.open(self.state, "p")
+        if self.ledger.open_batch() is not None:
+            self.state.delete([f"begun/{self.ledger.batch + 1:012}"])
+
+
+def marks_do_not_count(patch):
+    """Broken: a table that has the batch gets it again."""
+    patch.setattr(tail_module, "_is_marked", lambda *_: False)
+
+
+def anybody_may_begin(patch):
+    """Broken: a batch that another driver has begun is begun over it."""
+
+    def begin(self, intent):
+        self._store.put(f"begun/{intent.batch:012}", intent.to_json().encode())
+
+    patch.setattr(ledger.Ledger, "begin", begin)
+
+
+def a_sleeper_may_begin(patch):
+    """Broken: nobody looks whether the batch is booked and its `begun` forgotten."""
+
+    def begin(self, intent):
+        try:
+            self._store.put_new(f"begun/{intent.batch:012}", intent.to_json().encode())
+        except AlreadyThere:
+            if self._begun_text(intent.batch) != intent.to_json().encode():
+                raise Fenced("begun by another") from None
+
+    patch.setattr(ledger.Ledger, "begin", begin)
+
+
+def a_booking_forgets_other_partitions(patch):
+    """Broken: a booking carries only the marks of the partitions it read."""
+    whole = ledger._all_marks
+
+    def newest(table, state, name):
+        last = max(whole(table, state, name).items(), key=lambda item: item[0].count(":"))
+        return {name: state.marks[name], last[0]: last[1]}
+
+    patch.setattr(ledger, "_all_marks", newest)
+
+
+BROKEN: list[Callable] = [
+    BooksBeforeTheLetters,
+    FinishesWithTheNewSpec,
+    CommitsBeforeItBegins,
+    NeverLooksAtAnOpenBatch,
+    marks_do_not_count,
+    anybody_may_begin,
+    a_sleeper_may_begin,
+    a_booking_forgets_other_partitions,
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_a_broken_protocol_is_caught(broken, monkeypatch):
+    driver = broken if isinstance(broken, type) else Driver
+    if driver is Driver:
+        broken(monkeypatch)
+
+    @settings(max_examples=1000, phases=[Phase.generate], **CALM)
+    @seed(7)
+    @given(HISTORY)
+    def random_ones(history):
+        play(history, driver)
+
+    def all_of_them():
+        for history in SWEEP:
+            play(history, driver)
+        random_ones()
+
+    with pytest.raises((Violation, HeadraceError)):
+        all_of_them()
