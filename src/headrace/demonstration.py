@@ -23,6 +23,7 @@ MARKER = ".headrace-demo"
 TOPIC = "shop.events"
 PARTITIONS = 4
 _BAD = 0.02
+_QUIET = {"log_level": 0}
 _SEED = 7
 _SPEC = """\
 pipeline: shop
@@ -86,7 +87,7 @@ class Demonstration:
                 self.stop.set()
 
     def _produce(self, brokers: str) -> None:
-        producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True, "linger.ms": 20})
+        producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True, "linger.ms": 20, **_QUIET})
         each = -(-self.records // PARTITIONS)
         sent = 0
         for chunk in range(0, each, 500):
@@ -116,6 +117,7 @@ class Demonstration:
             "consumer_count": consumed,
             "proven": adds_up and consumed == counts.read and rows == counts.routed and letters == counts.dead,
             "spec": str(self.folder / "shop.yaml"),
+            "lake": str(self.folder / "lake"),
         }
 
     def _say(self, text: str) -> None:
@@ -133,7 +135,7 @@ def _clear(folder: Path) -> None:
 
 
 def _make_topic(brokers: str) -> None:
-    admin = AdminClient({"bootstrap.servers": brokers})
+    admin = AdminClient({"bootstrap.servers": brokers, **_QUIET})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
 
 
@@ -146,6 +148,7 @@ def count(brokers: str) -> int:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            **_QUIET,
         }
     )
     try:
@@ -168,7 +171,6 @@ def _rows(path: str) -> int:
 
 def words(done: dict[str, Any]) -> str:
     """The demo's end, as people read it."""
-    lake = Path(next(iter(done["tables"]))).parent
     table = next((path for path in done["tables"] if path.endswith("page_view")), next(iter(done["tables"])))
     verdict = "they agree" if done["proven"] else "THEY DO NOT AGREE"
     lines = [
@@ -184,6 +186,6 @@ def words(done: dict[str, Any]) -> str:
         f"  DuckDB   SELECT path, count(*) FROM delta_scan('{table}') GROUP BY ALL;",  # noqa: S608
         f"  Polars   pl.read_delta('{table}').group_by('path').len()",
         f"  Spark    spark.read.format('delta').load('{table}').groupBy('path').count()",
-        f"Its spec is {done['spec']}; the lake is {lake}.",
+        f"Its spec is {done['spec']}, its lake {done['lake']}.",
     ]
     return "\n".join(lines)

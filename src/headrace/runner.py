@@ -27,6 +27,7 @@ class Outcome:
 
     summary: Summary
     error: HeadraceError | None = None
+    died: BaseException | None = None  # given up in a way that nothing answers: raised again to the caller
 
 
 def run(spec: Spec | str | Path, until: str | None = None, report: Report = lambda event: None) -> Summary:
@@ -72,6 +73,10 @@ def run_all(
         for thread in threads:
             while thread.is_alive():  # a bare join would keep signals from being answered
                 thread.join(0.2)
+    shared.close()
+    for outcome in outcomes:
+        if outcome.died is not None:
+            raise outcome.died
     return outcomes
 
 
@@ -85,6 +90,8 @@ def _run_one(pipeline: Pipeline, outcome: Outcome) -> None:
         outcome.error = HeadraceError(f"{type(error).__name__}: {error}", next="This is a bug in Headrace; report it.")
         outcome.error.__cause__ = error
         pipeline.report(stop_event(pipeline.spec.pipeline, outcome.error))
+    except BaseException as error:
+        outcome.died = error
 
 
 def stop_event(pipeline: str, error: HeadraceError) -> dict[str, Any]:
@@ -106,6 +113,15 @@ class SharedSession:
         self._specs = specs
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
+
+    def close(self) -> None:
+        """Let go of the session; its JVM ends with the last holder."""
+        from headrace.runtime import session
+
+        with self._lock:
+            if self._spark is not None:
+                session.stop(self._spark)
+                self._spark = None
 
     def get(self) -> SparkSession:
         """The session; after its JVM died, a new one."""

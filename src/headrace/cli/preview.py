@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,38 +64,31 @@ def _print_json(found: Any) -> None:
 def _print(found: Any) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     console = Console(highlight=False)
     for note in found.notes:
         console.print(escape(note), style="dim")
     for uri, rows in found.tables.items():
-        table = Table(title=escape(f"{uri} · {len(rows)} rows"), title_justify="left")
-        for name in rows.column_names:
-            table.add_column(escape(name), overflow="ellipsis", no_wrap=True, max_width=40)
+        console.print(escape(f"{uri} · {len(rows)} rows"), style="bold")
         for row in rows.to_pylist():
-            table.add_row(*(escape(cell(value)) for value in row.values()))
-        console.print(table)
+            console.print(escape(_block(row, console.width)), soft_wrap=True)
     if len(found.letters):
-        table = Table(
-            "topic",
-            "partition",
-            "offset",
-            "step",
-            "reason",
-            "detail",
-            "value",
-            title=f"dead letters · {len(found.letters)}",
-            title_justify="left",
-        )
+        console.print(f"dead letters · {len(found.letters)}", style="bold")
         for row in found.letters.to_pylist():
-            cells = (row["topic"], row["partition"], row["offset"], row["step"], row["reason"], row["detail"])
-            table.add_row(*(escape(cell(value)) for value in cells), escape(cell(row["value"])[:60]))
-        console.print(table)
+            where = f"{row['topic']}/{row['partition']}@{row['offset']}"
+            said = {"record": where, "step": row["step"], "reason": row["reason"], "detail": row["detail"]}
+            console.print(escape(_block({**said, "value": row["value"]}, console.width)), soft_wrap=True)
     account = found.account
     console.print(
         f"read {account['read']} = routed {account['routed']} + dead {account['dead']} + filtered {account['filtered']}"
     )
+
+
+def _block(row: Mapping[str, Any], width: int) -> str:
+    """A row as lines of name and value: readable however many columns there are."""
+    longest = max(len(name) for name in row)
+    lines = [f"  {cell(name):<{longest}}  {cell(value)}" for name, value in row.items()]
+    return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines) + "\n"
 
 
 def cell(value: Any) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from headrace.batch import Range
 from headrace.read import Bounds, Offsets, Partition
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOPIC = "generated"
-_SCHEMA = (
-    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>"
-)
-_CHUNK = 10_000
 
 
 class GenerateSource:
@@ -48,6 +41,8 @@ class GenerateSource:
 
     def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
         """A streaming frame of the events from `position` on."""
+        from headrace.read.generated import GeneratedData
+
         spark.dataSource.register(GeneratedData)
         reader = spark.readStream.format(GeneratedData.name()).options(**self._options())
         starts = json.dumps({str(part): offset for (_, part), offset in position.items()})
@@ -55,6 +50,8 @@ class GenerateSource:
 
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         """A plain frame of exactly these ranges."""
+        from headrace.read.generated import GeneratedData
+
         spark.dataSource.register(GeneratedData)
         spans = json.dumps([[each.partition, each.start, each.until] for each in ranges])
         return spark.read.format(GeneratedData.name()).options(**self._options(), spans=spans).load()
@@ -68,7 +65,7 @@ class GenerateSource:
         sizes = self.bounds()
         begin = {part: max(0, found.latest - count) if where == "end" else 0 for part, found in sizes.items()}
         batches = [
-            _batch(self._options(), part, start, min(start + count, sizes[(topic, part)].latest))
+            batch(self._options(), part, start, min(start + count, sizes[(topic, part)].latest))
             for (topic, part), start in begin.items()
         ]
         return pa.Table.from_batches(batches, ENVELOPE).slice(0, count)
@@ -85,76 +82,8 @@ class GenerateSource:
         return {"seed": str(self.generate.seed), "bad": str(self.generate.bad), "sizes": json.dumps(sizes)}
 
 
-class _Span(InputPartition):
-    def __init__(self, partition: int, start: int, until: int) -> None:
-        self.partition, self.start, self.until = partition, start, until
-
-
-class GeneratedData(DataSource):
-    """What Spark sees of the source."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return "headrace_generate"
-
-    def schema(self) -> str:
-        """The envelope's columns."""
-        return _SCHEMA
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        """Ranges, read once."""
-        return _Reader(self.options)
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """An unrolling topic."""
-        return _StreamReader(self.options)
-
-
-class _Reader(DataSourceReader):
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self.options = dict(options)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [_Span(*span) for span in json.loads(self.options["spans"])]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, partition)
-
-
-class _StreamReader(DataSourceStreamReader):
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self.options = dict(options)
-
-    def initialOffset(self) -> dict[str, int]:
-        starts: dict[str, int] = json.loads(self.options["starts"])
-        return starts
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        cap = int(self.options["cap"])
-        return ReadMaxRows(cap) if cap else ReadAllAvailable()
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        sizes: dict[str, int] = json.loads(self.options["sizes"])
-        share = limit.max_rows // len(sizes) if isinstance(limit, ReadMaxRows) else max(sizes.values())
-        return {part: min(size, start.get(part, 0) + max(1, share)) for part, size in sizes.items()}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [
-            _Span(int(part), start.get(part, 0), until) for part, until in end.items() if until > start.get(part, 0)
-        ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, partition)
-
-
-def _read(options: Mapping[str, str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    assert isinstance(partition, _Span)  # noqa: S101
-    for start in range(partition.start, partition.until, _CHUNK):
-        yield _batch(options, partition.partition, start, min(start + _CHUNK, partition.until))
-
-
-def _batch(options: Mapping[str, str], partition: int, start: int, until: int) -> pa.RecordBatch:
+def batch(options: Mapping[str, str], partition: int, start: int, until: int) -> pa.RecordBatch:
+    """A range of events as envelopes."""
     made = list(events(int(options["seed"]), partition, start, until, float(options["bad"])))
     count = len(made)
     columns = [
