@@ -160,7 +160,9 @@ def _without_bom(values: pa.BinaryArray) -> pa.BinaryArray:
     marked = pc.starts_with(values, _BOM)
     if not pc.any(marked).as_py():
         return values
-    return pc.if_else(marked, pc.binary_slice(values, len(_BOM)), values)
+    # Arrow's own slice fails when nothing is left of a value.
+    rest = pa.array([raw.removeprefix(_BOM) for raw in values.filter(marked).to_pylist()], pa.binary())
+    return pc.replace_with_mask(values, marked, rest)
 
 
 def _provable(layout: Layout) -> bool:
