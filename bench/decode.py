@@ -117,7 +117,9 @@ def exactly(values: pa.BinaryArray) -> object:
 
 def duckdb_sql(select: str) -> Callable[[pa.BinaryArray], object]:
     """One DuckDB expression over the texts."""
-    return lambda values: duck.planned(f"SELECT {select} AS x FROM seen", seen=pa.table({"v": values.cast(pa.string())}))
+    return lambda values: duck.planned(
+        f"SELECT {select} AS x FROM seen", seen=pa.table({"v": values.cast(pa.string())})
+    )
 
 
 def by_arrow(values: pa.BinaryArray) -> object:
@@ -146,7 +148,9 @@ def figures(count: int) -> dict[str, float]:
     nulls = written(with_every(rows, 2, lambda row: {**row, "note": None, "device": None}))
     flat = written([{**row, "extra": 1, "more": "x"} for row in rows])
     deep = written([{**row, "extra": {"k": [{"m": 1}]}} for row in rows])
-    poisoned = pa.array([POISON[at % 15] if at % 10 == 0 else raw for at, raw in enumerate(clean.to_pylist())], pa.binary())
+    poisoned = pa.array(
+        [POISON[at % 15] if at % 10 == 0 else raw for at, raw in enumerate(clean.to_pylist())], pa.binary()
+    )
     few = pa.schema([item for item in SCHEMA if item.name in ("id", "event", "ts")])
     text = pa.schema([*SCHEMA, pa.field("extra", pa.string(), metadata={b"headrace.json": b"true"})])
     return {

@@ -239,7 +239,12 @@ def test_peek_answers_every_value(format):
 @pytest.mark.parametrize("format", FORMATS)
 def test_limits_are_the_callers(format):
     tight = decoder(format, SCHEMA, limits=Limits(record_bytes=60, depth=3, keys=3))
-    values = [b'{"id":1}', b'{"id":2,"name":"' + b"x" * 60 + b'"}', b'{"id":3,"x":{"y":{}}}', b'{"id":4,"a":1,"b":2,"c":3}']
+    values = [
+        b'{"id":1}',
+        b'{"id":2,"name":"' + b"x" * 60 + b'"}',
+        b'{"id":3,"x":{"y":{}}}',
+        b'{"id":4,"a":1,"b":2,"c":3}',
+    ]
     found = tight.decode(pa.array(values, pa.binary()))
     assert found.index.to_pylist() == [0]
     assert found.rejects.reason == [Reason.TOO_BIG, Reason.TOO_DEEP, Reason.TOO_WIDE]
