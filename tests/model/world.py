@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
-from headrace.errors import StorageUnreachable
+from headrace.errors import HeadraceError, StorageUnreachable
 from headrace.faults import Abandoned
 from headrace.storage import AlreadyThere, Changed, Meta, NotThere, Profile, Store
 from headrace.tables import log
@@ -82,6 +83,7 @@ class World:
         self.actors: dict[threading.Thread, Actor] = {}
         self.topics = {"x": Topic("x-0", [list("abcdfa")]), "y": Topic("y-0", [list("abd")])}
         self.ever: dict[str, Topic] = {topic.id: topic for topic in self.topics.values()}
+        self.late: list[Callable[[], str]] = []  # calls that were given up and still may land
         self.spec = 0
         self.count = 0
         self.on_commit: Callable[[str, bytes], None] = lambda path, data: None
@@ -90,6 +92,13 @@ class World:
         """A new number each time."""
         self.count += 1
         return self.count
+
+    def land(self) -> None:
+        """What was on its way arrives."""
+        late, self.late = self.late, []
+        for call in late:
+            with suppress(HeadraceError):
+                call()
 
     def store(self, root: str) -> ModelStore:
         """A store that rests before each call when an actor makes it."""
@@ -121,7 +130,7 @@ class ModelStore(Store):
 
 
 class Gate:
-    """Where the fate of each call is met: go, die before or after it, or lose it or its reply."""
+    """Where the fate of each call is met: go, die before or after it, lose it or its reply, or let it land late."""
 
     def __init__(self, world: World, root: str) -> None:
         self._world, self._root = world, root
@@ -131,8 +140,11 @@ class Gate:
         fate = actor.fate() if actor else "go"
         if fate == "die":
             raise Abandoned
-        if fate == "fail" or (fate == "lose" and read):
+        if fate == "fail" or (read and fate in ("lose", "late")):
             raise StorageUnreachable("nothing was done")
+        if fate == "late":
+            self._world.late.append(call)
+            raise StorageUnreachable("given up, but still on its way")
         answer = call()
         if fate == "die-after":
             raise Abandoned

@@ -26,13 +26,14 @@ EXPECTED_ENDS = (Fenced, SourceGap, SourceReplaced, Abandoned, StorageUnreachabl
 KINDS = st.text("abcdf", min_size=1, max_size=4)
 TOPIC, PART = st.sampled_from("xy"), st.integers(0, 2)
 SLOT, CALLS = st.integers(0, 2), st.integers(0, 60)
-FATE = st.sampled_from(["go", "go", "die", "die-after", "lose", "fail"])
+FATE = st.sampled_from(["go", "go", "die", "die-after", "lose", "fail", "late"])
 
 RUN = st.tuples(st.just("run"), SLOT, CALLS, FATE)
 PRODUCE = st.tuples(st.just("produce"), TOPIC, PART, KINDS)
 ACTION = st.one_of(
     *[RUN] * 7,
     *[PRODUCE] * 3,
+    st.just(("land",)),
     *[st.tuples(st.just("spec"), st.integers(0, 3))] * 2,
     st.tuples(st.just("resume"), SLOT, CALLS, FATE),
     st.tuples(st.just("partition"), TOPIC),
@@ -68,6 +69,10 @@ class Play:
     def resume(self, slot: int, calls: int, fate: str) -> None:
         """The same for a person who accepts what the broker lost."""
         self.run(slot, calls, fate, "resume")
+
+    def land(self) -> None:
+        """What was given up and still on its way arrives."""
+        self.world.land()
 
     def produce(self, topic: str, part: int, kinds: str) -> None:
         """Records arrive."""
@@ -125,11 +130,12 @@ class Play:
     def end(self) -> None:
         """An instance alone finishes everything; then all that rested wake up; then again one alone."""
         self.alone()
+        self.world.land()
         resting = [actor for actor in self.everyone if not actor.ended]
         for actor in resting:
             actor.finish()
-        if resting:
-            self.alone()
+        self.world.land()
+        self.alone()
         for actor in self.everyone:
             if isinstance(actor.ended, BaseException) and not isinstance(actor.ended, EXPECTED_ENDS):
                 raise actor.ended
@@ -181,9 +187,16 @@ CALM = {"database": None, "deadline": None, "suppress_health_check": list(Health
 # One instance meets a fate at each of its calls in turn ("go": it falls asleep there); another goes on with a spec
 # that leaves two of the tables alone; whoever slept wakes up at the end.
 SWEEP = [
-    [("run", 0, call, fate), ("spec", 3), ("run", 1, 400, "go"), ("produce", "x", 0, "abd"), ("run", 1, 400, "go")]
+    [
+        ("run", 0, call, fate),
+        ("spec", 3),
+        ("run", 1, 400, "go"),
+        ("produce", "x", 0, "abd"),
+        ("land",),
+        ("run", 1, 400, "go"),
+    ]
     for call in range(80)
-    for fate in ("go", "die", "die-after", "lose", "fail")
+    for fate in ("go", "die", "die-after", "lose", "fail", "late")
 ]
 
 
