@@ -145,7 +145,7 @@ def _lakes(folder: Path) -> Iterator[dict[str, Store]]:
 
 def measure(*, quick: bool = False, only: str = "") -> Iterator[Figure]:
     """All figures, one after the other."""
-    batches, milestones = (50, [10, 300]) if quick else (1000, [10, 1000, 10_000])
+    batches, milestones = (50, [10, LAST, 400]) if quick else (1000, [10, LAST, 1000, 10_000])
     with tempfile.TemporaryDirectory() as folder, _lakes(Path(folder)) as lakes:
         for storage, lake in lakes.items():
             if only in ("", storage):
