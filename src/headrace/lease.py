@@ -1,4 +1,9 @@
-"""The lease: one writer per pipeline at a time. It is manners; the marks are the safety."""
+"""The lease: one writer per pipeline at a time. It is manners; the marks are the safety.
+
+Each holder has a number and a note of its own, `lease/<n>`. Whoever finds the newest note free puts the next one, if
+absent: the one condition that every store keeps (not all of them replace atomically). Only its holder writes a note
+again, so a renewal and a release need no condition, and a holder that was overtaken sees a newer note than its own.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,10 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 
 from headrace.errors import Fenced, HeadraceError, LeaseHeld
-from headrace.storage import AlreadyThere, Changed, NotThere, Store
+from headrace.storage import AlreadyThere, NotThere, Store
 
-KEY = "lease"
+FOLDER = "lease"
+_KEPT = 4  # notes behind the newest; older ones are dropped
 
 
 class Clock:
@@ -62,8 +68,8 @@ _ours: set[str] = set()  # tokens that this very process holds or is about to
 class Lease:
     """A taken lease: renews itself in the background until it is released or somebody else has it."""
 
-    def __init__(self, store: Store, note: Note, tag: str, renew: float, clock: Clock) -> None:
-        self._store, self._note, self._tag, self._clock = store, note, tag, clock
+    def __init__(self, store: Store, note: Note, number: int, renew: float, clock: Clock) -> None:
+        self._store, self._note, self._number, self._clock = store, note, number, clock
         self._renewed = clock.monotonic()
         self._turn = Lock()
         self._ended = Event()
@@ -89,13 +95,13 @@ class Lease:
         taker = _Taker(store, ttl, min(renew, ttl / 4), clock, wait)
         _ours.add(taker.note.token)
         try:
-            while (tag := taker.attempt()) is None:
+            while (number := taker.attempt()) is None:
                 if clock.wait(stop, taker.pause):
                     raise LeaseHeld("Asked to stop while waiting for the lease.")
         except BaseException:
             _ours.discard(taker.note.token)
             raise
-        return cls(store, taker.note, tag, renew, clock)
+        return cls(store, taker.note, number, renew, clock)
 
     @property
     def token(self) -> str:
@@ -119,19 +125,17 @@ class Lease:
                 return
             moment = self._clock.monotonic()
             note = replace(self._note, until=self._clock.now() + self._note.ttl, beat=self._note.beat + 1)
-            try:
-                self._tag = self._store.replace(KEY, _text(note), self._tag)
-            except (Changed, NotThere):
-                self._settle()
+            self._store.put(_key(self._number), _text(note))
+            if _newest(self._store) > self._number:
+                self.lost.set()
                 return
             self._note, self._renewed = note, moment
 
     def release(self) -> None:
-        """Give it back, if it is still ours. It is overwritten, not deleted: only an overwrite can be conditional."""
+        """Give it back; a note of ours that is no longer the newest interests nobody."""
         self.abandon()
-        with self._turn, suppress(Changed, NotThere):
-            if not self.lost.is_set():
-                self._store.replace(KEY, _text(replace(self._note, token="", until=0)), self._tag)
+        with self._turn:
+            self._store.put(_key(self._number), _text(replace(self._note, token="", until=0)))
 
     def abandon(self) -> None:
         """End the renewals and tell nobody, as death would."""
@@ -152,25 +156,11 @@ class Lease:
             with suppress(HeadraceError):
                 self.renew()
 
-    def _settle(self) -> None:
-        """It is not as we left it: our own renewal whose reply was lost, or another holder."""
-        try:
-            data, tag = self._store.get_tagged(KEY)
-        except NotThere:
-            self.lost.set()
-            return
-        note = _note(data)
-        if note is not None and note.token == self.token:
-            self._note, self._tag = note, tag
-            self._renewed = self._clock.monotonic()
-        else:
-            self.lost.set()
-
 
 def holder(store: Store) -> dict[str, object] | None:
     """Who holds the lease now, as far as its note tells; None when nobody does."""
     try:
-        note = _note(store.get(KEY))
+        note = _note(store.get(_key(_newest(store))))
     except NotThere:
         return None
     if note is None or note.released or _dead(note) or note.until < time.time():
@@ -186,23 +176,24 @@ class _Taker:
         self.note = _me(ttl)
         self._watched: tuple[bytes, float] | None = None  # what was seen, and since when it has not changed
 
-    def attempt(self) -> str | None:
-        """The tag of the lease when it is now ours, None when it must be watched on; LeaseHeld when it is held."""
+    def attempt(self) -> int | None:
+        """The number of the lease when it is now ours, None when it must be watched on; LeaseHeld when it is held."""
         now = self._clock.now()
         self.note = replace(self.note, since=now, until=now + self.note.ttl)
-        with suppress(AlreadyThere, Changed, NotThere):
+        with suppress(AlreadyThere, NotThere):
             return self._claim()
         return self.attempt()  # another was quicker: look who
 
-    def _claim(self) -> str | None:
-        try:
-            seen, tag = self._store.get_tagged(KEY)
-        except NotThere:
-            self._store.put_new(KEY, _text(self.note))
-            seen, tag = self._store.get_tagged(KEY)
-        if seen == _text(self.note):
-            return tag
-        return self._store.replace(KEY, _text(self.note), tag) if self._free(seen) else None
+    def _claim(self) -> int | None:
+        newest = _newest(self._store)
+        if newest and not self._free(self._store.get(_key(newest))):
+            return None
+        number = newest + 1
+        self._store.put_new(_key(number), _text(self.note))
+        if _newest(self._store) != number:  # we slept so long that this number was taken, and its note dropped
+            raise AlreadyThere(f"{self._store.uri} has a newer lease.")
+        self._store.delete([_key(old) for old in range(max(number - _KEPT * 2, 1), number - _KEPT)])
+        return number
 
     def _free(self, seen: bytes) -> bool:
         holder = _note(seen)
@@ -266,6 +257,16 @@ def _born(pid: int) -> int:
     except OSError:
         return 0
     return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _key(number: int) -> str:
+    return f"{FOLDER}/{number:012}"
+
+
+def _newest(store: Store) -> int:
+    """The number of the newest note, 0 when there is none."""
+    names = (item.path.rpartition("/")[2] for item in store.list(FOLDER))
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def _text(note: Note) -> bytes:

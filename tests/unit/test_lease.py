@@ -61,10 +61,28 @@ def take(store, world=None, ahead=0.0, **more):
     return Lease.take(store, ttl=20, renew=FAR, clock=world.clock(ahead) if world else None, **more)
 
 
+def newest(store):
+    return list(store.list("lease"))[-1].path
+
+
+def note(store):
+    return json.loads(store.get(newest(store)))
+
+
+def change(store, **changed):
+    store.put(newest(store), json.dumps({**note(store), **changed}).encode())
+
+
 def elsewhere(store, **changed):
     """Let the lease look as if another host held it."""
-    data, tag = store.get_tagged("lease")
-    store.replace("lease", json.dumps({**json.loads(data), "host": "other", **changed}).encode(), tag)
+    change(store, host="other", **changed)
+
+
+def overtake(store):
+    """Let another host have taken it."""
+    number = int(newest(store).rpartition("/")[2]) + 1
+    taken = {**note(store), "host": "other", "token": "another"}
+    store.put_new(f"lease/{number:012}", json.dumps(taken).encode())
 
 
 def test_a_second_taker_is_told_who_holds_it(store):
@@ -79,7 +97,7 @@ def test_a_second_taker_is_told_who_holds_it(store):
 def test_a_released_lease_is_taken_at_once_by_a_new_token(store):
     with take(store) as first:
         pass
-    assert json.loads(store.get("lease"))["token"] == ""
+    assert note(store)["token"] == ""
     with take(store) as second:
         assert first.token != second.token
 
@@ -141,16 +159,14 @@ def test_the_lease_of_a_killed_process_is_taken_at_once(store, world):
 
 def test_a_pid_used_again_does_not_keep_the_lease(store, world):
     take(store, world).abandon()
-    data, tag = store.get_tagged("lease")
-    store.replace("lease", json.dumps({**json.loads(data), "pid": os.getppid(), "born": 1}).encode(), tag)
+    change(store, pid=os.getppid(), born=1)
     take(store, world).release()
     assert world.waited == 0
 
 
 def test_the_same_pid_in_another_boot_or_container_proves_nothing(store, world):
     take(store, world).abandon()
-    data, tag = store.get_tagged("lease")
-    store.replace("lease", json.dumps({**json.loads(data), "boot": "another pid:[1]"}).encode(), tag)
+    change(store, boot="another pid:[1]")
     with pytest.raises(LeaseHeld):
         take(store, world)
 
@@ -175,8 +191,7 @@ def test_a_holder_that_renews_keeps_it_however_the_clocks_differ(store, world, a
 
 
 def renewed_elsewhere(store, holder):
-    note = json.loads(store.get("lease"))
-    elsewhere(store, beat=note["beat"] + 1)
+    elsewhere(store, beat=note(store)["beat"] + 1)
 
 
 @pytest.mark.parametrize("ahead", [300.0, -300.0, 10 * 365 * 86400.0, -86400.0])
@@ -204,40 +219,45 @@ def test_waiting_ends_with_a_request_to_stop(store, world):
 
 def test_whoever_was_overtaken_learns_it_before_the_next_commit(store, world):
     first = take(store, world)
-    elsewhere(store, token="another")
+    overtake(store)
     first.check()
     world.time += 15
     with pytest.raises(Fenced):
         first.check()
     assert first.lost.is_set()
     first.release()
-    assert json.loads(store.get("lease"))["token"] == "another"
+    assert note(store)["token"] == "another"
 
 
-def test_a_lease_that_vanished_is_lost(store, world):
+def test_a_note_that_somebody_deleted_is_written_again(store, world):
     lease = take(store, world)
-    store.delete(["lease"])
-    lease.renew()
-    assert lease.lost.is_set()
-
-
-def test_a_renewal_whose_reply_was_lost_is_ours(store, world, monkeypatch):
-    lease = take(store, world)
-    landed = store.replace
-
-    def lose_reply(*args):
-        landed(*args)
-        raise StorageUnreachable("no answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "replace", lose_reply)
-        with pytest.raises(StorageUnreachable):
-            lease.renew()
+    store.delete([newest(store)])
     lease.renew()
     lease.check()
     with pytest.raises(LeaseHeld):
         take(store, world)
     lease.release()
+
+
+def test_a_taker_that_slept_does_not_take_a_number_of_the_past(store, world, monkeypatch):
+    take(store, world).release()
+    landed = store.put_new
+
+    def sleep_first(*args):
+        monkeypatch.setattr(store, "put_new", landed)
+        for _ in range(6):
+            take(store, world).release()
+        holders.append(take(store, world))
+        assert not store.exists("lease/000000000002")
+        return landed(*args)
+
+    holders = []
+    monkeypatch.setattr(store, "put_new", sleep_first)
+    with pytest.raises(LeaseHeld):
+        take(store, world)
+    holders[0].renew()
+    holders[0].check()
+    holders[0].release()
 
 
 def test_an_unreachable_store_is_not_a_lost_lease(store, world, monkeypatch):
@@ -248,7 +268,7 @@ def test_an_unreachable_store_is_not_a_lost_lease(store, world, monkeypatch):
 
     world.time += 60
     with monkeypatch.context() as patch:
-        patch.setattr(store, "replace", unreachable)
+        patch.setattr(store, "put", unreachable)
         with pytest.raises(StorageUnreachable):
             lease.check()
     lease.check()
@@ -256,7 +276,7 @@ def test_an_unreachable_store_is_not_a_lost_lease(store, world, monkeypatch):
 
 
 def test_a_lease_nobody_can_read_is_only_taken_after_a_watch(store, world):
-    store.put("lease", b"\xff garbage")
+    store.put("lease/000000000001", b"\xff garbage")
     take(store, world).release()
     assert 20 < world.waited <= 30
 
@@ -272,12 +292,11 @@ def test_a_frozen_holder_loses_and_knows_it_when_it_wakes(store):
 
 def test_a_holder_that_lives_renews_by_itself(store):
     with child(store, ttl=0.4) as holder:
-        token = json.loads(store.get("lease"))["token"]
+        token = note(store)["token"]
         seen = set()
         while len(seen) < 4:
-            note = json.loads(store.get("lease"))
-            assert note["token"] == token
-            seen.add(note["beat"])
+            assert note(store)["token"] == token
+            seen.add(note(store)["beat"])
         answer, _ = holder.communicate("go\n", timeout=20)
         assert answer == "still ours\n"
 
