@@ -12,10 +12,11 @@ import pytest
 import typer
 
 import headrace
-from docs.pages import ROOT, codes, rows, section, text
+from docs.pages import ROOT, blocks, codes, rows, section, text
 from headrace import errors
 from headrace.cli import app
 from headrace.decisions import Decision
+from headrace.demonstration import words
 from headrace.errors import HeadraceError
 from headrace.ledger.account import SCHEMA as LEDGER
 from headrace.reasons import MEANING, Reason
@@ -153,3 +154,24 @@ def test_every_public_name_is_documented():
 def test_the_steps_are_in_the_glossary():
     words = re.findall(r"^\| \*\*(.+?)\*\*", text("docs/glossary.md"), re.MULTILINE)
     assert {"read", "decode", "transform", "route", "stage", "commit", "book"} <= set(words)
+
+
+def test_the_readme_shows_what_the_demo_prints():
+    shown = next(each.text for each in blocks("", ROOT / "README.md") if each.text.startswith("Rows by table"))
+    parts = re.split(r"^(?:Rows by table|Dead letters|The account|Query).*\n", shown, flags=re.MULTILINE)
+    tables, reasons = (_counted(part) for part in parts[1:3])
+    read, routed, dead, filtered, consumed, lag = (
+        int(each.replace(",", "")) for each in re.findall(r"[\d,]+", parts[3])
+    )
+    done = {"tables": tables, "reasons": reasons, "read": read, "routed": routed, "dead": dead, "filtered": filtered}
+    done |= {"consumer_count": consumed, "lag": lag, "proven": True}
+    done |= {"spec": "headrace-demo/shop.yaml", "lake": "headrace-demo/lake"}
+    assert shown.strip() == words(done).strip()
+    assert read == routed + dead + filtered == consumed
+    assert sum(reasons.values()) == dead
+    assert sum(tables.values()) == routed + dead
+
+
+def _counted(lines: str) -> dict[str, int]:
+    pairs = [line.split() for line in lines.splitlines()]
+    return {name: int(number.replace(",", "")) for number, name in pairs}
