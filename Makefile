@@ -19,11 +19,11 @@ check: $(STAMP) ## Lint, format, types
 	$(BIN)/mypy
 
 test: $(STAMP) ## All tests but the slow ones
-	@$(BIN)/headrace setup spark kafka s3 s3proxy
+	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy
 	$(BIN)/pytest -m "not slow" $(ARGS)
 
 test-all: $(STAMP) ## All tests
-	@$(BIN)/headrace setup spark kafka s3 s3proxy
+	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy
 	$(BIN)/pytest $(ARGS)
 
 bench: setup ## Side by side with the textbook and plain consumers (QUICK=1: five minutes)

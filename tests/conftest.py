@@ -38,6 +38,8 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
             patch.delenv(name)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("TZ", "UTC")
+        # A test's JVM does not live long enough to earn back what the optimising compiler costs.
+        patch.setenv("HEADRACE_JVM", "-XX:TieredStopAtLevel=1")
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 

@@ -14,6 +14,7 @@ def setup(
         list[str] | None,
         typer.Argument(help="spark, kafka (the demo's broker), s3, s3proxy (tests).", metavar="GROUP…"),
     ] = None,
+    warm: Annotated[bool, typer.Option(help="Also make class archives, so that Java starts faster.")] = False,
 ) -> None:
     """Find Java or fetch it, fetch the pinned jars, and check those already here against their checksums."""
     from headrace.errors import UsageError
@@ -29,6 +30,14 @@ def setup(
         jars.verify(group)
         found = jars.ensure(group, progress=_say)
         _say(f"{group}: {len(found)} jars, checked")
+    if warm:
+        _warm()
+
+
+def _warm() -> None:
+    from headrace.runtime.warm import make_archives
+
+    make_archives(progress=_say)
 
 
 def _say(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import random
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace.errors import SetupError
-from headrace.runtime import jars
+from headrace.runtime import archive, jars
 from headrace.runtime.child import Child, spawn
 from headrace.runtime.java import find_java
 
@@ -93,18 +94,19 @@ class Broker:
         settings: Mapping[str, str] | None = None,
         tls: Tls | None = None,
         users: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = (),
         progress: jars.Progress | None = None,
     ) -> Self:
         """Start a broker with its data below `folder`, on free loopback ports, and wait until it answers."""
-        class_path = ":".join(map(str, jars.ensure("kafka", progress=progress)))
-        java = [*find_java(progress=progress).command, *_JVM, "-cp", class_path]
+        parts, java = jars.ensure("kafka", progress=progress), find_java(progress=progress)
+        run = [*java.command, *_JVM, "-cp", os.pathsep.join(map(str, parts)), *archive.use("kafka", java, parts)]
         folder.mkdir(parents=True, exist_ok=True)
         ports = dict(zip(dict.fromkeys(("plain", *listeners, "controller")), free_ports(), strict=False))
         properties = folder / "server.properties"
         properties.touch(mode=0o600)
         properties.write_text(_properties(folder, ports, tls, users or {}, settings or {}))
-        _format([*java, "kafka.tools.StorageTool"], properties)
-        broker = cls(folder, ports, dict(users or {}), [*java, "kafka.Kafka", str(properties)])
+        _format([*run, "kafka.tools.StorageTool"], properties)
+        broker = cls(folder, ports, dict(users or {}), [*run, *jvm, "kafka.Kafka", str(properties)])
         broker._up()
         broker._add_scram_users()
         return broker

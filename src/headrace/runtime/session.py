@@ -13,13 +13,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import SetupError, SparkDied
-from headrace.runtime import jars
+from headrace.runtime import archive, jars
 from headrace.runtime.child import Child, spawn
 from headrace.runtime.java import find_java
 
@@ -128,6 +129,7 @@ def start(
     memory: str = "1g",
     extra_jars: Sequence[Path] = (),
     conf: Mapping[str, str] | None = None,
+    jvm: Sequence[str] = (),
     work: Path | None = None,
     progress: jars.Progress | None = None,
 ) -> Any:
@@ -138,18 +140,24 @@ def start(
             _shared.holders += 1
             return _shared.spark
         _drop()
-        class_path = [*jars.ensure("spark", progress=progress), *extra_jars]
+        parts = class_path(progress=progress)
         scratch = Path(tempfile.mkdtemp(prefix=f"headrace-{os.getpid()}-"))
-        settings = _settings(app, cores, scratch) | dict(conf or {})
-        jvm = _start_jvm(class_path, memory, scratch, log_folder(work))
+        options = [f"-Xmx{memory}", *_JVM, *os.environ.get("HEADRACE_JVM", "").split()]
+        options += jvm or archive.use("spark", find_java(), parts)
+        child = _start_jvm([*parts, *extra_jars], options, scratch, log_folder(work))
         try:
-            spark = _open(jvm, settings, scratch)
+            spark = _open(child, _settings(app, cores, scratch) | dict(conf or {}), scratch)
         except BaseException:
-            jvm.crash()
+            child.crash()
             shutil.rmtree(scratch, ignore_errors=True)
             raise
-        _shared = _Shared(spark, jvm, scratch)
+        _shared = _Shared(spark, child, scratch)
         return spark
+
+
+def class_path(*, progress: jars.Progress | None = None) -> list[Path]:
+    """Every jar of a session, in order: ours, then PySpark's own."""
+    return [*jars.ensure("spark", progress=progress), *sorted((_spark_home() / "jars").glob("*.jar"))]
 
 
 def alive(spark: Any) -> bool:
@@ -203,25 +211,22 @@ def _settings(app: str, cores: int | None, scratch: Path) -> dict[str, str]:
     }
 
 
-def _start_jvm(class_path: Sequence[Path], memory: str, scratch: Path, logs: Path) -> Child:
+def _start_jvm(parts: Sequence[Path], options: Sequence[str], scratch: Path, logs: Path) -> Child:
     _tidy(logs)
     log = logs / f"spark-{os.getpid()}.log"
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.format(file=log, level=os.environ.get("HEADRACE_LOG_LEVEL", "warn")))
-    home = _spark_home()
-    path = os.pathsep.join([*map(str, class_path), str(home / "jars" / "slf4j-api-2.0.17.jar"), f"{home / 'jars'}/*"])
-    command = [*find_java().command, f"-Xmx{memory}", *_JVM, f"-Djava.io.tmpdir={scratch}"]
-    command += [f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-cp", path]
-    command += ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
-    return spawn(command, log=log, env=_environment(home, scratch))
+    command = [*find_java().command, *options, f"-Djava.io.tmpdir={scratch}"]
+    command += [f"-Dlog4j2.configurationFile={log4j.as_uri()}", "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
+    return spawn(command, log=log, env=_environment(scratch) | {"CLASSPATH": os.pathsep.join(map(str, parts))})
 
 
-def _environment(home: Path, scratch: Path) -> dict[str, str]:
+def _environment(scratch: Path) -> dict[str, str]:
     """What the JVM and the Python workers below it see."""
     python_path = [*_import_roots(), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
-        "SPARK_HOME": str(home),
+        "SPARK_HOME": str(_spark_home()),
         "SPARK_SCALA_VERSION": "2.13",
         "SPARK_CONNECT_MODE": "0",
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -296,24 +301,34 @@ def _drop(within: float = 0) -> None:
     if _shared is None:
         return
     gone, _shared = _shared, None
-    _close(gone, within)
+    if within and gone.jvm.poll() is None:
+        closing = threading.Thread(target=_close, args=(gone, within), daemon=True)
+        closing.start()
+        closing.join(within)
     gone.jvm.crash()
+    _forget()
     shutil.rmtree(gone.scratch, ignore_errors=True)
 
 
 def _close(gone: _Shared, within: float) -> None:
-    """Stop the session in the JVM as far as that goes, and make PySpark forget it."""
+    """End in good order: the session first; then the JVM ends by itself when its standard input does."""
+    with suppress(Exception):
+        gone.spark.stop()
+        if gone.jvm.stdin:
+            gone.jvm.stdin.close()
+        gone.jvm.wait(within)
+
+
+def _forget() -> None:
+    """Make PySpark forget its gateway, which it would otherwise use again."""
     from pyspark import SparkContext
 
-    if within and gone.jvm.poll() is None:
-        stopping = threading.Thread(target=gone.spark.stop, daemon=True)
-        stopping.start()
-        stopping.join(within)
     gateway = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     if gateway is not None:
-        gateway.shutdown_callback_server()
-        gateway.close()
+        with suppress(Exception):
+            gateway.shutdown_callback_server()
+            gateway.close()
 
 
 def _tidy(logs: Path, keep: int = 20) -> None:
