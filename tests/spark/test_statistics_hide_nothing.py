@@ -7,6 +7,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -246,9 +247,12 @@ def true_for(asked: list[str], rows: Rows) -> dict[str, list[int]]:
 
 def assert_nothing_hidden(asked: list[str], ask: Callable[[str, Path], Rows], tables: tuple[Path, Path]) -> None:
     full, bare = tables
-    for start in range(0, len(asked), 20):
-        some = asked[start : start + 20]
+
+    def compare(some: list[str]) -> None:
         assert found_by(some, ask(filtered(some), full)) == true_for(some, ask(projected(some), bare))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compare, (asked[start : start + 20] for start in range(0, len(asked), 20))))
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +295,7 @@ def test_spark_does_leave_files_out(interpreted: Any, tables: tuple[Path, Path],
 
 def test_spark_counts_and_bounds_are_those_of_the_rows(interpreted: Any, tables: tuple[Path, Path]) -> None:
     # Delta answers some of these from statistics alone.
-    for column in ("*", *COLUMNS):
+    for column in ("*", "id", "byte", "long", "day", "real", "small", "price"):
         what = "count(*)" if column == "*" else f"min({column}), max({column}), count({column})"
         full, bare = (str(interpreted.sql(f"SELECT {what} FROM delta.`{table}`").collect()) for table in tables)
         assert full == bare, column
