@@ -48,6 +48,13 @@ def test_commands_shown_are_commands_with_these_options(page: Path):
     assert not wrong
 
 
+def test_commands_named_by_messages_exist():
+    sources = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+    named = set(re.findall(r"`(headrace [a-z]+[^`\"\n]*)`", sources))
+    assert named
+    assert not [line for line in named if not _exists(line)]
+
+
 def _command_lines(page: Path) -> list[str]:
     quoted = re.findall(r"`(headrace [a-z][^`]*)`", prose(page))
     shell = [line for language in ("sh", "console", "bash") for each in blocks(language, page) for line in _lines(each)]
