@@ -86,6 +86,25 @@ NUMBERS = [
     "-1",
     "16777217",
 ]
+STRANGERS = ["new", "new", "new", "NEW", "A", "0", "*", "_source", "other=", "", "n" * 300]
+STRANGE = [
+    *NUMBERS[:9],
+    '"t"',
+    "[]",
+    "{}",
+    "[5]",
+    "[[1]]",
+    "[NaN]",
+    "NaN",
+    '{"k":1.5}',
+    '{"k":1,"k":2}',
+    '{"0":1}',
+    '{"k":{"m":[1,{"n":null}]}}',
+    '{"k":[{"m":1},{"m":2,"o":"x"}]}',
+    '{"k":[{"m":1,"m":2}]}',
+    '{"K":1,"k":inf}',
+    '[{"m":1},{"m":{"n":[]}}]',
+]
 BROKEN = ["NaN", "Infinity", "-inf", "tru", "01", "+1", "1.", "[1,]", '{"a":1,}', '"\\ud800"', "'x'", ""]
 
 
@@ -149,10 +168,8 @@ def _object(draw, items: list[pa.Field], gap: str) -> str:
         members.append(f"{json.dumps(item.name)}:{gap}{value}")
         if chance == 2:
             members.append(f"{json.dumps(draw(st.sampled_from([item.name, item.name.upper()])))}:{gap}{value}")
-    if draw(st.integers(0, 9)) == 0:
-        strange = draw(st.sampled_from(["new", "A", "_source", "other=", "", "n" * 300]))
-        wild = st.sampled_from([*NUMBERS[:6], '"t"', "[]", "{}", '{"k":1,"k":2}', '{"k":{"m":[1,{"n":null}]}}', "NaN"])
-        members.append(f"{json.dumps(strange)}:{draw(wild)}")
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        members.append(f"{json.dumps(draw(st.sampled_from(STRANGERS)))}:{gap}{draw(st.sampled_from(STRANGE))}")
     return "{" + f",{gap}".join(members) + (gap if draw(st.booleans()) else "") + "}"
 
 
@@ -195,15 +212,17 @@ def cases(draw):
     return schema, [value.encode() for value in values], draw(st.sampled_from(["ignore", "evolve", "reject"]))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_both_ways_agree(case):
     schema, values, new_field = case
     both, exact = JsonDecoder(schema, new_field, Limits()), JsonDecoder(schema, new_field, Limits())
     assert both._prover is not None
     exact._prover = None
-    column = pa.array(values, pa.binary())
-    assert_same(both.decode(column), exact.decode(column), values)
+    # What the first batch teaches the fast way must not change what it says of the next.
+    for some in (values[: len(values) // 2], values, values[::-1]):
+        column = pa.array(some, pa.binary())
+        assert_same(both.decode(column), exact.decode(column), some)
 
 
 def assert_same(one: Decoded, two: Decoded, values: list[bytes]) -> None:

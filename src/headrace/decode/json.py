@@ -15,7 +15,8 @@ from headrace.decode.contract import Decoded, Limits, NewField, Rejects
 from headrace.decode.exact import Exact, Row
 from headrace.decode.layout import Layout, Node, layout_of, walk
 from headrace.decode.leaves import Unfit, seen
-from headrace.decode.proof import Proof, Prover
+from headrace.decode.lessons import Lessons
+from headrace.decode.proof import Proof, Prover, harmless
 from headrace.decode.question import pointer
 from headrace.decode.scan import Bytes, Mask, Numbers, bools
 from headrace.decode.strict import Parser, Real
@@ -40,6 +41,7 @@ class JsonDecoder:
         self._exact = Exact(self._layout, new_field, limits)
         self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
         self._surveyor = Surveyor(self._layout, self._exact.refuse_name)
+        self._lessons = Lessons(self._layout, new_field == "ignore", limits)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
@@ -50,8 +52,9 @@ class JsonDecoder:
         names: Counter[str] = Counter()
         if proof is not None:
             good[proof.index[proof.proven]] = True
-            if self._prover is not None and proof.surplus.any():
-                names = self._survey(self._prover, texts, proof, good, strange)
+            names = self._lessons.count(proof)
+            if proof.surplus.any():
+                names += self._survey(texts, proof, good, strange)
         fast = self._fast_rows(proof, good)
         rest = np.flatnonzero(~good)
         rows, kept = self._explain(texts, at, rest, rejects)
@@ -86,17 +89,18 @@ class JsonDecoder:
         except duckdb.Error:
             return None  # the exact way needs no DuckDB
 
-    def _survey(self, prover: Prover, texts: pa.StringArray, proof: Proof, good: Mask, strange: Mask) -> Counter[str]:
+    def _survey(self, texts: pa.StringArray, proof: Proof, good: Mask, strange: Mask) -> Counter[str]:
         """Take the rows whose only surplus is new fields that the contract lets be."""
         at = np.flatnonzero(proof.surplus)
         positions = proof.index[at]
-        within = texts.take(pa.array(positions))
-        found = self._surveyor.survey(within, proof.entries[at], proof.colons[at])
-        accepted = found.clean & prover.harmless(within)
-        if self._new_field in ("reject", "stop"):
-            accepted &= ~found.strange
+        within = texts if len(at) == len(texts) else texts.take(pa.array(positions))
+        calm = harmless(within, self._limits)
+        found = self._surveyor.survey(within, proof.entries[at], proof.colons[at], calm)
+        accepted = found.clean if self._new_field in ("ignore", "evolve") else found.clean & ~found.strange
         good[positions[accepted]] = True
         strange[positions[accepted]] = found.strange[accepted]
+        if self._lessons.learn(within.filter(pa.array(accepted)), len(texts)):
+            self._prover = self._lessons.prover()
         return found.names
 
     def _fast_rows(self, proof: Proof | None, good: Mask) -> list[pa.Array]:
@@ -166,8 +170,10 @@ def _without_bom(values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _provable(layout: Layout) -> bool:
-    names = [part for path, _ in walk(layout.root) for part in path]
-    return not layout.overlaps and not any(not name or set('"\\\0') & set(name) for name in names)
+    """Whether every name can stand in a path without being taken for something else."""
+    nodes = [layout.root, *(node for _, node in walk(layout.root))]
+    names = [key for node in nodes if node.kind == "object" for key in node.children]
+    return not layout.overlaps and not any(not name or set('"*\\\0') & set(name) for name in names)
 
 
 def _joined(

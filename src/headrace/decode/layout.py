@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -73,6 +73,20 @@ def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ..
     for key, child in node.children.items():
         yield (*path, key), child
         yield from walk(child, (*path, key))
+
+
+def with_skipped(layout: Layout, paths: Iterable[tuple[str, ...]]) -> Layout:
+    """The layout with more places known but not read; parents come before what is below them."""
+    root = layout.root
+    for path in paths:
+        root = _grafted(root, path)
+    return replace(layout, root=root)
+
+
+def _grafted(node: Node, path: tuple[str, ...]) -> Node:
+    key, *rest = path
+    child = node.children.get(key, Node("skip"))
+    return replace(node, children={**node.children, key: _grafted(child, tuple(rest)) if rest else child})
 
 
 def _path(item: pa.Field) -> tuple[str, ...]:

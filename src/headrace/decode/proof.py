@@ -40,18 +40,20 @@ class Proof:
     keys: Numbers  # known keys present
     entries: Numbers  # of these, keys of maps
     colons: Numbers  # keys in the text, or more
+    strangers: list[Mask]  # for each stranger asked for, where it is present
 
 
 class Prover:
     """A layout compiled into one query and the checks of its answer."""
 
-    def __init__(self, layout: Layout, limits: Limits) -> None:
+    def __init__(self, layout: Layout, limits: Limits, strangers: tuple[Path, ...] = ()) -> None:
         self._layout = layout
         self._limits = limits
-        self._question = question(layout)
+        self._strangers = len(strangers)
+        self._question = question(layout, strangers)
         nodes = [node for _, node in walk(layout.root)]
         deepest = max((len(path) for path, _ in walk(layout.root)), default=0) + 1
-        self._opaque = deepest >= limits.depth or any(node.kind in ("json", "skip") for node in nodes)
+        self._deep = deepest >= limits.depth
         self._decimals = any(pa.types.is_decimal(node.type) for node in nodes)
         self._defaults = {at: default_of(column) for at, column in enumerate(layout.columns) if column.node.default}
         self._wary = False  # the last batch held malformed values: look before asking
@@ -70,10 +72,6 @@ class Prover:
             answer = self._ask(texts)
         return self._check(index, texts, answer)
 
-    def harmless(self, texts: pa.StringArray) -> Mask:
-        """Texts whose unread parts hold no NaN and cannot be too deep."""
-        return (Bytes(texts).openers() < self._limits.depth) & ~matches(texts, _NOT_A_NUMBER)
-
     def _ask(self, texts: pa.StringArray) -> pa.Table:
         return duck.planned(self._question.sql, seen=pa.table({"v": texts}))
 
@@ -89,17 +87,20 @@ class Prover:
         sure &= ~matches(texts, _TRAILING_COMMA)
         if self._decimals:
             sure &= ~matches(texts, _LONG_NUMBER)
-        if self._opaque:
-            sure &= self.harmless(texts)
+        unread = bools(answer["open"].combine_chunks()) | self._deep
         doubt = Doubt(len(texts))
         columns = [self._column(at, column, answer, doubt) for at, column in enumerate(self._layout.columns)]
         for at, place in enumerate(self._question.wild):
             types = answer[f"w{at}"].combine_chunks()
             doubt.compare(place, types)
+            unread |= (lengths(types) > 0) & (expected(place.node) is None)
             keys += lengths(types) * place.keyed
             entries += lengths(types) * place.entry
         sure &= ~doubt.rows
-        return Proof(index, columns, sure & (colons == keys), sure & (colons != keys), keys, entries, colons)
+        if (ask := np.flatnonzero(sure & unread & (colons == keys))).size:
+            sure[ask] = harmless(texts if ask.size == len(texts) else texts.take(pa.array(ask)), self._limits)
+        strangers = [bools(answer[f"s{at}"].combine_chunks()) for at in range(self._strangers)]
+        return Proof(index, columns, sure & (colons == keys), sure & (colons != keys), keys, entries, colons, strangers)
 
     def _column(self, at: int, column: Column, answer: pa.Table, doubt: Doubt) -> pa.Array:
         made = doubt.build(column.node, answer[f"c{at}"].combine_chunks(), None, column.path)
@@ -109,6 +110,12 @@ class Prover:
         if made.null_count and not column.node.nullable:
             doubt.add(None, made.is_null())
         return made
+
+
+def harmless(texts: pa.StringArray, limits: Limits) -> Mask:
+    """Which texts hold no NaN and cannot be too deep, in whatever parts nobody reads."""
+    calm: Mask = (Bytes(texts).openers() < limits.depth) & ~matches(texts, _NOT_A_NUMBER)
+    return calm
 
 
 @dataclass(slots=True)
@@ -154,7 +161,9 @@ class Doubt:
 
     def compare(self, place: Place, types: pa.ListArray) -> None:
         """Hold the values read at a wild place against the JSON types seen there: none strange, none lost."""
-        seen, read = types.flatten(), self._wild[place.path]
+        if (read := self._wild.get(place.path)) is None:
+            return
+        seen = types.flatten()
         if (allowed := expected(place.node)) is not None:
             strange = pc.invert(pc.is_in(seen, value_set=pa.array([*allowed, "NULL"])))
             if strange.true_count:

@@ -25,24 +25,31 @@ class Place:
     keyed: bool  # each type seen there stands behind a key of its own
     entry: bool  # that key is a map's
 
+    @property
+    def told(self) -> bool:
+        """Whether the types there tell anything: what they should be, or how many keys there are."""
+        return self.keyed or expected(self.node) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """The SQL over a table `seen(v)`, and what its columns mean.
 
-    `c<i>` the i-th column's value, `d<i>` whether it is absent (columns with a default only), `w<i>` the JSON types
-    at the i-th wild place, `ok` whether all other places fit, `n` how many keys those have.
+    `c<i>` the i-th column's value, `d<i>` whether it is absent (columns with a default only), `s<i>` whether the i-th
+    stranger is present, `w<i>` the JSON types at the i-th wild place, `ok` whether all other places fit, `n` how many
+    keys those have, `open` whether a value that is not read might still hold something that is not JSON.
     """
 
     sql: str
     wild: tuple[Place, ...]
 
 
-def question(layout: Layout) -> Question:
-    """Compile a layout."""
+def question(layout: Layout, strangers: tuple[Path, ...] = ()) -> Question:
+    """Compile a layout, and count the strangers among its skipped places."""
     places = list(walk(layout.root))
     plain = {path: (at + 1, node) for at, (path, node) in enumerate(p for p in places if "*" not in p[0])}
-    wild = tuple(_place(layout.root, path, node) for path, node in places if "*" in path)
+    wild = tuple(place for path, node in places if "*" in path and (place := _place(layout.root, path, node)).told)
+    wilds = {place.path: f"w{at}" for at, place in enumerate(wild)}
     columns = list(enumerate(layout.columns))
 
     pointers = [pointer(path) for path in plain] or [""]
@@ -58,7 +65,11 @@ def question(layout: Layout) -> Question:
 
     outer = [f"{_value(column.path)} AS c{at}" for at, column in columns]
     outer += [f"t[{plain[column.path][0]}] IS NULL AS d{at}" for at, column in columns if column.node.default]
+    outer += [f"t[{plain[path][0]}] IS NOT NULL AS s{at}" for at, path in enumerate(strangers) if path in plain]
+    outer += [f"len({wilds[path]}) > 0 AS s{at}" for at, path in enumerate(strangers) if path in wilds]
     outer += [f"w{at}" for at in range(len(wild))]
+    unread = [f"t[{at}] IN ('DOUBLE', 'ARRAY')" for at, node in plain.values() if expected(node) is None]
+    outer.append(f"coalesce({' OR '.join(unread) or 'false'}, false) AS open")
     outer.append(f"coalesce({' AND '.join(fits) or 'true'}, false) AS ok")
     outer.append(f"list_count(t) - {0 if plain else 1} AS n")
     return Question(f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM seen)", wild)  # noqa: S608
@@ -80,7 +91,7 @@ def json_path(root: Node, path: Path) -> str:
     """A JSONPath with wildcards for lists and maps."""
     node, text = root, "$"
     for part in path:
-        text += ("[*]" if node.kind == "list" else ".*") if part == "*" else f'."{part}"'
+        text += (".*" if node.kind == "map" else "[*]") if part == "*" else f'."{part}"'
         node = node.children[part]
     return text
 
@@ -89,7 +100,7 @@ def _place(root: Node, path: Path, node: Node) -> Place:
     above = root
     for part in path[:-1]:
         above = above.children[part]
-    return Place(path, node, json_path(root, path), above.kind != "list", above.kind == "map")
+    return Place(path, node, json_path(root, path), path[-1] != "*" or above.kind == "map", above.kind == "map")
 
 
 def _fit(path: Path, at: int, node: Node) -> str:

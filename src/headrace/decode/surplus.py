@@ -49,13 +49,13 @@ class Surveyor:
         total = " + ".join(f"coalesce(len({each}), 0)" for each in lists)
         self._sql = f"SELECT CAST(to_json([{shapes}]) AS VARCHAR) AS shape, {total} AS n FROM seen"  # noqa: S608
 
-    def survey(self, texts: pa.StringArray, entries: Numbers, colons: Numbers) -> Survey:
+    def survey(self, texts: pa.StringArray, entries: Numbers, colons: Numbers, harmless: Mask) -> Survey:
         """Judge rows by the few shapes they have; the colons tell which of them hide keys deeper down."""
         answer = duck.planned(self._sql, seen=pa.table({"v": texts}))
         shapes = answer["shape"].combine_chunks().dictionary_encode()
         verdicts = [self._strangers(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
         codes = shapes.indices.to_numpy()
-        clean = np.array([verdict is not None for verdict in verdicts], bool)[codes]
+        clean = np.array([verdict is not None for verdict in verdicts], bool)[codes] & harmless
         strange = np.array([bool(verdict) for verdict in verdicts], bool)[codes]
         hidden = (answer["n"].to_numpy() + entries != colons) | self._wild
         unsure = np.flatnonzero(clean & hidden)
