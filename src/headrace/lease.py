@@ -1,8 +1,8 @@
 """The lease: one writer per pipeline at a time. It is manners; the marks are the safety.
 
 Each holder has a number and a note of its own, `lease/<n>`. Whoever finds the newest note free puts the next one, if
-absent: the one condition that every store keeps (not all of them replace atomically). Only its holder writes a note
-again, so a renewal and a release need no condition, and a holder that was overtaken sees a newer note than its own.
+absent. Only its holder writes a note again, so a renewal and a release need no condition, and a holder that was
+overtaken sees a newer note than its own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 
 from headrace.errors import Fenced, HeadraceError, LeaseHeld
-from headrace.storage import AlreadyThere, NotThere, Store
+from headrace.storage import AlreadyThere, Store
+from headrace.storage.chain import Chain
 
 FOLDER = "lease"
-_KEPT = 4  # notes behind the newest; older ones are dropped
 
 
 class Clock:
@@ -69,7 +69,8 @@ class Lease:
     """A taken lease: renews itself in the background until it is released or somebody else has it."""
 
     def __init__(self, store: Store, note: Note, number: int, renew: float, clock: Clock) -> None:
-        self._store, self._note, self._number, self._clock = store, note, number, clock
+        self._chain, self._note, self._number, self._clock = Chain(store, FOLDER), note, number, clock
+        self._where = store.uri
         self._renewed = clock.monotonic()
         self._turn = Lock()
         self._ended = Event()
@@ -114,7 +115,7 @@ class Lease:
             self.renew()
         if self.lost.is_set():
             raise Fenced(
-                f"The lease at {self._store.uri} was taken by another instance.",
+                f"The lease at {self._where} was taken by another instance.",
                 next="This one writes nothing more; start it again once the other has ended.",
             )
 
@@ -125,8 +126,8 @@ class Lease:
                 return
             moment = self._clock.monotonic()
             note = replace(self._note, until=self._clock.now() + self._note.ttl, beat=self._note.beat + 1)
-            self._store.put(_key(self._number), _text(note))
-            if _newest(self._store) > self._number:
+            self._chain.write(self._number, _text(note))
+            if self._chain.number() > self._number:
                 self.lost.set()
                 return
             self._note, self._renewed = note, moment
@@ -135,7 +136,7 @@ class Lease:
         """Give it back; a note of ours that is no longer the newest interests nobody."""
         self.abandon()
         with self._turn:
-            self._store.put(_key(self._number), _text(replace(self._note, token="", until=0)))
+            self._chain.write(self._number, _text(replace(self._note, token="", until=0)))
 
     def abandon(self) -> None:
         """End the renewals and tell nobody, as death would."""
@@ -159,10 +160,8 @@ class Lease:
 
 def holder(store: Store) -> dict[str, object] | None:
     """Who holds the lease now, as far as its note tells; None when nobody does."""
-    try:
-        note = _note(store.get(_key(_newest(store))))
-    except NotThere:
-        return None
+    _, data = Chain(store, FOLDER).newest()
+    note = _note(data or b"")
     if note is None or note.released or _dead(note) or note.until < time.time():
         return None
     return {"host": note.host, "pid": note.pid, "since": note.since}
@@ -172,7 +171,7 @@ class _Taker:
     """One attempt after the other at a lease that others may hold."""
 
     def __init__(self, store: Store, ttl: float, pause: float, clock: Clock, wait: bool) -> None:
-        self._store, self._clock, self._wait, self.pause = store, clock, wait, pause
+        self._chain, self._clock, self._wait, self.pause = Chain(store, FOLDER), clock, wait, pause
         self.note = _me(ttl)
         self._watched: tuple[bytes, float] | None = None  # what was seen, and since when it has not changed
 
@@ -180,20 +179,13 @@ class _Taker:
         """The number of the lease when it is now ours, None when it must be watched on; LeaseHeld when it is held."""
         now = self._clock.now()
         self.note = replace(self.note, since=now, until=now + self.note.ttl)
-        with suppress(AlreadyThere, NotThere):
-            return self._claim()
-        return self.attempt()  # another was quicker: look who
-
-    def _claim(self) -> int | None:
-        newest = _newest(self._store)
-        if newest and not self._free(self._store.get(_key(newest))):
+        number, seen = self._chain.newest()
+        if seen is not None and not self._free(seen):
             return None
-        number = newest + 1
-        self._store.put_new(_key(number), _text(self.note))
-        if _newest(self._store) != number:  # we slept so long that this number was taken, and its note dropped
-            raise AlreadyThere(f"{self._store.uri} has a newer lease.")
-        self._store.delete([_key(old) for old in range(max(number - _KEPT * 2, 1), number - _KEPT)])
-        return number
+        with suppress(AlreadyThere):
+            self._chain.add(number + 1, _text(self.note))
+            return number + 1
+        return self.attempt()  # another was quicker: look who
 
     def _free(self, seen: bytes) -> bool:
         holder = _note(seen)
@@ -257,16 +249,6 @@ def _born(pid: int) -> int:
     except OSError:
         return 0
     return 0 if fields[0] in "ZX" else int(fields[19])
-
-
-def _key(number: int) -> str:
-    return f"{FOLDER}/{number:012}"
-
-
-def _newest(store: Store) -> int:
-    """The number of the newest note, 0 when there is none."""
-    names = (item.path.rpartition("/")[2] for item in store.list(FOLDER))
-    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def _text(note: Note) -> bytes:

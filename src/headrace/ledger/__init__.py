@@ -1,7 +1,7 @@
 """The ledger: what each batch read and wrote, and the one place to resume from.
 
 The state folder holds `ledger/`, a Delta table with one row a batch whose newest booking carries the marks of every
-partition; `begun/<n>`, the whole decision of batch n, durable before any of it is visible; and `known`.
+partition; `begun/<n>`, the whole decision of batch n, durable before any of it is visible; and `known/`.
 """
 
 from __future__ import annotations

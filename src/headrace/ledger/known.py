@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import Fenced, Stop
-from headrace.storage import AlreadyThere, Changed, NotThere, Store
+from headrace.storage import AlreadyThere, Store
+from headrace.storage.chain import Chain
 
 FORMAT = 1
-KEY = "known"
+FOLDER = "known"
 
 
 class NewerFormat(Stop):
@@ -37,23 +37,21 @@ class KnownTable:
 
 
 class Known:
-    """The content of `known`; replaced only when something changes, and never over another driver's."""
+    """The newest of `known/`; a new one is added only when something changes, and never past another driver's."""
 
-    def __init__(self, store: Store, raw: Mapping[str, Any], tag: str | None) -> None:
-        self._store, self._tag = store, tag
+    def __init__(self, chain: Chain, number: int, raw: Mapping[str, Any]) -> None:
+        self._chain, self._number = chain, number
         self.tables = {path: KnownTable(**item) for path, item in raw.get("tables", {}).items()}
         self.topics: dict[str, str] = dict(raw.get("topics", {}))
 
     @classmethod
     def load(cls, store: Store) -> Known:
         """What is there, or nothing yet."""
-        try:
-            data, tag = store.get_tagged(KEY)
-        except NotThere:
-            return cls(store, {}, None)
-        raw = json.loads(data)
+        chain = Chain(store, FOLDER)
+        number, data = chain.newest()
+        raw = json.loads(data) if data is not None else {"format": FORMAT}
         check_format(store, raw.get("format"))
-        return cls(store, raw, tag)
+        return cls(chain, number, raw)
 
     def remember(
         self, *, tables: Mapping[str, KnownTable] | None = None, topics: Mapping[str, str] | None = None
@@ -73,15 +71,17 @@ class Known:
             "tables": {path: asdict(table) for path, table in sorted(tables.items())},
             "topics": dict(sorted(topics.items())),
         }
-        self._tag = self._write(json.dumps(raw, indent=1).encode())
+        self._number = self._add(json.dumps(raw, indent=1).encode())
         self.tables, self.topics = tables, topics
 
-    def _write(self, text: bytes) -> str:
-        with suppress(AlreadyThere, Changed):
-            if self._tag is not None:
-                return self._store.replace(KEY, text, self._tag)
-            self._store.put_new(KEY, text)
-        found, tag = self._store.get_tagged(KEY)
-        if found != text:  # else it is ours: it was just made, or only a reply was lost
-            raise Fenced(f"Another driver changed {self._store.uri}/{KEY}.")
-        return tag
+    def _add(self, text: bytes) -> int:
+        number = self._number + 1
+        try:
+            self._chain.add(number, text)
+        except AlreadyThere:
+            if self._chain.newest() != (number, text):  # else it is ours, and only the reply was lost
+                raise Fenced(
+                    "Another driver has changed what the pipeline knows of its tables and topics.",
+                    next="Start it again: it goes on from where the ledger stands.",
+                ) from None
+        return number
