@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from headrace.batch import Intent
 from headrace.commit.marks import batch_mark
 from model.driver import FILTERED, NAME, ROUTES
-from model.world import ModelStore, Violation, World, commits
+from model.world import AnyStore, Violation, World, commits
 
 TABLES = ("A", "B", "C", "dead")
 FOREIGN = "foreign"
@@ -62,7 +62,7 @@ def _row(data: bytes) -> dict[str, Any]:
     return dict(row)
 
 
-def added(store: ModelStore) -> list[str]:
+def added(store: AnyStore) -> list[str]:
     """The files a table's log adds, in order."""
     lines = (json.loads(line) for _, data in commits(store) for line in data.splitlines())
     return [line["add"]["path"] for line in lines if "add" in line]
@@ -104,7 +104,7 @@ def _same(name: str, found: Counter[str], wanted: Counter[str]) -> None:
     holds(not wanted - ours, f"lost from {name}: {wanted - ours}")
 
 
-def _contents(store: ModelStore) -> list[str]:
+def _contents(store: AnyStore) -> list[str]:
     ids: list[str] = []
     for path in added(store):
         data = store.raw(path)
@@ -113,7 +113,7 @@ def _contents(store: ModelStore) -> list[str]:
     return ids
 
 
-def _marks_grow(store: ModelStore, name: str) -> None:
+def _marks_grow(store: AnyStore, name: str) -> None:
     marks = [commit.marks[batch_mark(NAME)] for commit, _ in commits(store) if batch_mark(NAME) in commit.marks]
     holds(marks == sorted(set(marks)), f"the marks of {name} do not grow: {marks}")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
+from pathlib import Path
 
 from headrace.errors import HeadraceError, StorageUnreachable
 from headrace.faults import Abandoned
@@ -100,7 +101,7 @@ class World:
             with suppress(HeadraceError):
                 call()
 
-    def store(self, root: str) -> ModelStore:
+    def store(self, root: str) -> AnyStore:
         """A store that rests before each call when an actor makes it."""
         return ModelStore(self, root)
 
@@ -127,6 +128,33 @@ class ModelStore(Store):
         """The content, without resting."""
         found = self.world.objects.get(f"{self.root}/{path}")
         return found[0] if found else None
+
+
+class DiskStore(Store):
+    """The same on a real disk, read by the real delta-rs."""
+
+    def child(self, path: str) -> DiskStore:
+        """The store of a folder below."""
+        return DiskStore(f"{self.root}/{path}")
+
+    def raw(self, path: str) -> bytes | None:
+        """The content, if there is any."""
+        return self.get(path) if self.exists(path) else None
+
+
+class DiskWorld(World):
+    """A world whose store is a folder."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+
+    def store(self, root: str) -> DiskStore:
+        """A store in the folder."""
+        return DiskStore(str(self.root / root))
+
+
+AnyStore = ModelStore | DiskStore
 
 
 class Gate:
@@ -204,7 +232,7 @@ class Gate:
         self._meet(lambda: str([self._world.objects.pop(f"{self._root}/{path}", None) for path in paths]))
 
 
-def commits(store: ModelStore) -> Iterator[tuple[log.Commit, bytes]]:
+def commits(store: AnyStore) -> Iterator[tuple[log.Commit, bytes]]:
     """Every version of a table's log, without resting."""
     version = 0
     while (data := store.raw(log.version_path(version))) is not None:
