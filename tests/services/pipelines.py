@@ -8,15 +8,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
+from pytest import MonkeyPatch
 
+from headrace import run
+from headrace.pipeline import Summary
 from headrace.spec import Spec
 from headrace.spec.load import loads
+from services.audit import Audit, Verdict, audit, by_kind
+from services.kafka import Seen, produce
 from services.s3 import S3
 from services.wait import eventually
 
@@ -76,6 +83,59 @@ def records(start: int, count: int, kinds: Iterable[str] = ("alpha", "beta"), **
             yield json.dumps({**event, "keep": False}).encode()
         else:
             yield json.dumps(event).encode()
+
+
+@dataclass
+class Shop:
+    """A topic of two partitions, a spec over it, and a lake; each run has a work folder of its own."""
+
+    bootstrap: str
+    topic: str
+    lake: str
+    scratch: Path
+    s3: S3 | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    sent: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def spec(self) -> Spec:
+        """The spec as it is now; `options` replace its keys."""
+        return make_spec(self.bootstrap, [self.topic], self.lake, s3=self.s3, **self.options)
+
+    @property
+    def place(self) -> Path:
+        """Where the lake is on this machine's disk, also when S3 serves it."""
+        return Path(self.lake) if self.s3 is None else self.s3.folder / "data" / self.lake.removeprefix("s3://")
+
+    def send(self, count: int, kinds: Iterable[str] = ("alpha", "beta"), **extra: Any) -> None:
+        """Half of the records into each partition."""
+        values = list(records(self.sent, count, kinds, **extra))
+        for partition in (0, 1):
+            produce(self.bootstrap, self.topic, values[partition::2], partition)
+        self.sent += count
+
+    def run(self) -> Summary:
+        """Drain the topic on a machine that has never seen the pipeline."""
+        with self.elsewhere():
+            return run(self.spec, until="latest", report=self.events.append)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """A machine without any file of an earlier run."""
+        with TemporaryDirectory(dir=self.scratch) as folder, MonkeyPatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", folder)
+            yield
+
+    def audit(self, judge: Callable[[Seen], Verdict] = by_kind) -> Audit:
+        """Everything in its place, or an AssertionError."""
+        return audit(self.bootstrap, [self.topic], self.spec, judge)
+
+    def write_spec(self) -> Path:
+        """The spec as a file, for the command line."""
+        path = self.scratch / "shop.yaml"
+        path.write_text(self.spec.text)
+        return path
 
 
 # ---- the command line ----
@@ -176,10 +236,10 @@ def start_cli(arguments: Iterable[str | Path], env: Mapping[str, str] | None = N
             left = running.tree()
     finally:
         child.kill()
-        child.wait()
         for process in left:
             if process.is_running():
                 process.kill()
+        running.wait(10)
         for pipe in (child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()

@@ -1,0 +1,226 @@
+"""What brokers do to a pipeline: go away, come back, grow, lose records, are replaced; and what it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+from headrace.decisions import Decision, decide
+from headrace.errors import SourceGap, SourceReplaced, SourceTopicGone
+from headrace.runtime.kafka import Broker
+from services.kafka import QUIET, admin, drop_topic, ends, make_topic, produce
+from services.threads import assert_each_once, drain, drain_all, ids, letters, numbered, one_table, opened, watched
+from services.wait import eventually
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of our own, to be killed."""
+    with Broker.start(tmp_path_factory.mktemp("mortal")) as broker:
+        yield broker
+
+
+def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
+    """Let the broker forget records, as its retention would."""
+    at = TopicPartition(topic, partition, offset)
+    for done in admin(bootstrap).delete_records([at]).values():
+        done.result(20)
+    eventually(lambda: ends(bootstrap, topic)[partition][0] == offset, say="the records are gone")
+
+
+def recreate(bootstrap: str, topic: str, partitions: int = 1) -> str:
+    drop_topic(bootstrap, topic)
+    return make_topic(bootstrap, topic, partitions)
+
+
+def test_a_broker_that_is_down_at_the_start_and_goes_away_later(mortal: Broker, lake: Path) -> None:
+    topic = make_topic(mortal.bootstrap, "mortal", 2)
+    produce(mortal.bootstrap, topic, numbered(0, 20))
+    spec = one_table(mortal.bootstrap, topic, lake / "t")
+    mortal.kill()
+    with watched(spec) as running:
+        eventually(lambda: running.of("wait"), 40, "it waits for the broker")
+        assert running.of("wait")[0]["reason"] == "BrokerUnreachable"
+        assert mortal.bootstrap in running.of("wait")[0]["seen"]
+        mortal.restart()
+        back = time.monotonic()
+        running.until_read(20, 30)
+        assert time.monotonic() - back < 20  # the first batch is done; it began within 10 seconds
+
+        mortal.kill()
+        eventually(lambda: any(each["lag"] is None for each in running.of("progress")), 60, "its lag is unknown")
+        mortal.restart()
+        produce(mortal.bootstrap, topic, numbered(20, 20))
+        running.until_read(40, 90)
+        mortal.kill()  # a request to stop is answered although nobody else answers
+        assert running.stop(within=30) is None
+    mortal.restart()
+    assert drain(spec).counts.read == 0
+    assert_each_once(spec)
+
+
+def test_partitions_that_are_added_are_read_from_their_first_record(
+    kafka: Broker, new_topic: Callable[..., str], lake: Path
+) -> None:
+    topic = new_topic(2)
+    produce(kafka.bootstrap, topic, numbered(0, 10))
+    spec = one_table(kafka.bootstrap, topic, lake / "t")
+    with watched(spec) as running:
+        running.until_read(10)
+        admin(kafka.bootstrap).create_partitions([NewPartitions(topic, 4)])[topic].result(20)
+        eventually(lambda: len(ends(kafka.bootstrap, topic)) == 4, say="there are four partitions")
+        for partition in range(4):
+            produce(kafka.bootstrap, topic, numbered(10 + partition * 5, 5), partition)
+        running.until_read(30)
+        assert running.stop() is None
+    assert_each_once(spec)
+    assert ids(lake / "t") == list(range(30))
+
+
+def test_a_topic_that_is_deleted_stops_the_pipeline(kafka: Broker, new_topic: Callable[..., str], lake: Path) -> None:
+    topic = new_topic(2)
+    produce(kafka.bootstrap, topic, numbered(0, 10))
+    spec = one_table(kafka.bootstrap, topic, lake / "t")
+    with watched(spec) as running:
+        running.until_read(10)
+        drop_topic(kafka.bootstrap, topic)
+        stopped = running.until_ended(90)
+    assert isinstance(stopped, SourceTopicGone)
+    assert topic in stopped.seen
+    with pytest.raises(SourceTopicGone, match=topic):
+        drain(spec)
+    assert ids(lake / "t") == list(range(10))
+
+
+def test_a_topic_that_is_made_anew_while_the_pipeline_runs_or_rests(
+    kafka: Broker, new_topic: Callable[..., str], lake: Path
+) -> None:
+    running_topic, resting_topic = new_topic(2), new_topic(2)
+    specs = [
+        one_table(kafka.bootstrap, running_topic, lake / "one", pipeline="one"),
+        one_table(kafka.bootstrap, resting_topic, lake / "two", pipeline="two"),
+    ]
+    for topic in (running_topic, resting_topic):
+        produce(kafka.bootstrap, topic, numbered(0, 10))
+    assert drain_all(specs) == {"one": None, "two": None}
+    with watched(specs[0]) as running:
+        eventually(lambda: running.of("progress"), 40, "it runs")
+        for topic in (running_topic, resting_topic):  # one partition fewer, and more records than before
+            recreate(kafka.bootstrap, topic)
+            produce(kafka.bootstrap, topic, numbered(100, 50))
+        assert isinstance(running.until_ended(90), SourceReplaced | SourceTopicGone)
+    stops = drain_all(specs)
+    for spec in specs:
+        stop = stops[spec.pipeline]
+        assert isinstance(stop, SourceReplaced)
+        assert "--accept-replaced-topic" in stop.next
+        assert ids(spec.uri_of("")) == list(range(10))
+        assert "first record" in decide(spec, [Decision.REPLACED_TOPIC])[0]
+    assert drain_all(specs) == {"one": None, "two": None}
+    for spec in specs:
+        assert ids(spec.uri_of("")) == [*range(10), *range(100, 150)]
+        notes = [row["note"] for row in opened(f"{spec.state_uri}/ledger").to_pyarrow_table().to_pylist()]
+        assert any("replaced topic accepted" in note for note in notes)
+
+
+def test_records_that_are_gone_before_they_were_read_stop_the_pipeline(
+    kafka: Broker, new_topic: Callable[..., str], lake: Path
+) -> None:
+    topic = new_topic(2)
+    for partition in (0, 1):
+        produce(kafka.bootstrap, topic, numbered(partition * 100, 10), partition)
+    spec = one_table(kafka.bootstrap, topic, lake / "t")
+    drain(spec)
+    produce(kafka.bootstrap, topic, numbered(110, 10), 1)
+    delete_before(kafka.bootstrap, topic, 1, 15)
+    for _ in range(2):
+        with pytest.raises(SourceGap, match=rf"{topic}/1: offsets 10 to 14 .*--accept-gap") as stop:
+            drain(spec)
+    assert (stop.value.facts["partition"], stop.value.facts["wanted"], stop.value.facts["earliest"]) == (1, 10, 15)
+    assert decide(spec, [Decision.GAP]) == [f"{topic}/1: goes on at 15, was at 10"]
+    drain(spec)
+    assert ids(lake / "t") == [*range(10), *range(100, 110), *range(115, 120)]
+    booked = opened(f"{spec.state_uri}/ledger").to_pyarrow_table().sort_by("batch").to_pylist()
+    gap = next(row for row in booked if row["note"] == "gap accepted")
+    assert [(each["partition"], each["from"], each["until"]) for each in gap["ranges"]] == [(1, 10, 15)]
+    assert gap["read"] == 0
+
+
+def test_records_that_go_while_the_pipeline_runs_stop_it(
+    kafka: Broker, new_topic: Callable[..., str], lake: Path
+) -> None:
+    topic = new_topic(1)
+    produce(kafka.bootstrap, topic, numbered(0, 10))
+    spec = one_table(kafka.bootstrap, topic, lake / "t", flush={"every": "4s"})
+    with watched(spec) as running:
+        running.until_read(10)
+        produce(kafka.bootstrap, topic, numbered(10, 10))
+        delete_before(kafka.bootstrap, topic, 0, 15)
+        stopped = running.until_ended(90)
+    assert isinstance(stopped, SourceGap)
+    assert f"{topic}/0: offsets 10 to 14" in stopped.seen
+    assert ids(lake / "t") == list(range(10))
+
+
+def transact(producer: Producer, topic: str, values: list[bytes]) -> None:
+    """Send inside an open transaction, and be sure the broker has it."""
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def transactional(bootstrap: str, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, **QUIET})
+    producer.init_transactions(30)
+    return producer
+
+
+def test_transactions_are_taken_when_committed_and_never_when_aborted(
+    kafka: Broker, new_topic: Callable[..., str], lake: Path
+) -> None:
+    topic = new_topic(1)
+    steady, hanging = transactional(kafka.bootstrap, f"{topic}-a"), transactional(kafka.bootstrap, f"{topic}-b")
+    transact(steady, topic, numbered(0, 10))
+    steady.commit_transaction(30)
+    transact(steady, topic, numbered(100, 10))
+    steady.abort_transaction(30)
+    transact(hanging, topic, numbered(200, 5))
+    transact(steady, topic, numbered(10, 10))
+    steady.commit_transaction(30)  # committed, but behind the open one: nobody is shown it yet
+    spec = one_table(kafka.bootstrap, topic, lake / "t")
+    assert drain(spec).counts.read == 10
+    assert ids(lake / "t") == list(range(10))
+    transact_again = numbered(205, 5)
+    for value in transact_again:
+        hanging.produce(topic, value, partition=0)
+    hanging.commit_transaction(30)
+    assert drain(spec).counts.read == 20
+    assert_each_once(spec)
+    assert ids(lake / "t") == [*range(20), *range(200, 210)]
+    assert letters(spec) == []
+
+
+def test_large_records_pass_and_larger_ones_are_dead_letters_with_all_their_bytes(
+    kafka: Broker, new_topic: Callable[..., str], lake: Path
+) -> None:
+    topic = new_topic(1, max_message_bytes="6000000")
+    large = {"message.max.bytes": 6_000_000}
+    fits, too_big = (
+        b'{"id": %d, "text": "%s"}' % (number, b"x" * size) for number, size in ((1, 4_900_000), (2, 5_000_000))
+    )
+    produce(kafka.bootstrap, topic, [fits, too_big, *numbered(3, 1)], 0, **large)
+    spec = one_table(kafka.bootstrap, topic, lake / "t", limits={"record_bytes": 5_000_000})
+    counts: Any = drain(spec).counts
+    assert (counts.routed, counts.dead, counts.reasons) == (2, 1, {"too_big": 1})
+    assert ids(lake / "t") == [1, 3]
+    (letter,) = letters(spec)
+    assert (letter["reason"], letter["value"]) == ("too_big", too_big)

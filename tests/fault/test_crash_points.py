@@ -1,0 +1,137 @@
+"""A batch dies at each of its moments, and once more while it is being finished: every record is still in its place.
+
+The batch that dies makes a table, adds a column to two others and writes dead letters. Whoever comes after it has no file
+of the machine it died on, and more records have come meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import faults
+from headrace.errors import HeadraceError
+from headrace.faults import Abandoned, Point
+from headrace.runtime import session
+from headrace.runtime.kafka import Broker
+from services.pipelines import Shop
+from services.s3 import S3
+
+# Where the one that finishes the batch dies in turn; before `begun`, that is one that begins it anew.
+AGAIN = {
+    Point.PLANNED: Point.ALL_STAGED,
+    Point.SOME_STAGED: Point.COMMIT_LANDED,
+    Point.ALL_STAGED: Point.ALL_STAGED,
+    Point.EVOLVED: Point.TABLE_MADE,
+    Point.TABLE_MADE: Point.TABLE_A_DONE,
+    Point.COMMIT_LANDED: Point.COMMIT_LANDED,
+    Point.TABLE_A_DONE: Point.LETTERS_NOT,
+    Point.LETTERS_NOT: Point.LEDGER_NOT,
+    Point.LEDGER_NOT: Point.LEDGER_NOT,
+    Point.LEDGER_DONE: Point.PLANNED,
+}
+UNDECIDED = {Point.PLANNED, Point.SOME_STAGED, Point.ALL_STAGED, Point.EVOLVED}
+IN_THE_DRIVER = [point for point in Point if point is not Point.SOME_STAGED]
+
+
+@pytest.fixture(params=["disk", "s3"])
+def shop(request: pytest.FixtureRequest, spark: Any, kafka: Broker, topic: str, tmp_path: Path) -> Shop:
+    """A shop with two batches ahead of it, the second of them eventful."""
+    if request.param == "disk":
+        made = Shop(kafka.bootstrap, topic, str(tmp_path / "lake"), tmp_path)
+    else:
+        s3: S3 = request.getfixturevalue("s3")
+        made = Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3)
+    made.options["limits"] = {"batch_rows": 60}
+    made.send(60)
+    made.send(60, kinds=("alpha", "beta", "gamma"), note="new")
+    return made
+
+
+def die(shop: Shop, point: Point, batch: int | None = None) -> None:
+    """Run into the crash point."""
+    with faults.armed(point, "abandon", batch=batch), pytest.raises(Abandoned):
+        shop.run()
+
+
+@pytest.mark.parametrize("point", IN_THE_DRIVER)
+def test_a_batch_that_dies_is_finished_by_whoever_comes_next(shop: Shop, point: Point) -> None:
+    die(shop, point, None if point is Point.EVOLVED else 2)  # a table evolves before the batch has its number
+    shop.send(20, kinds=("beta", "delta"))
+    die(shop, AGAIN[point])
+    summary = shop.run()
+    found = shop.audit()
+    assert set(found.rows) == {"alpha", "beta", "gamma", "delta"}
+    assert found.records == shop.sent
+    assert summary.recovered == (AGAIN[point] not in UNDECIDED)
+    assert (found.orphans > 0) == (Point.ALL_STAGED in (point, AGAIN[point]))
+
+
+def test_a_task_that_is_killed_leaves_only_orphans(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill -9 of the Python worker of one task, when another task's files are already in the tables' storage."""
+    _kill_second_task_of(2, shop.place, monkeypatch)
+    with pytest.raises(HeadraceError, match="Spark failed"):
+        shop.run()
+    assert list(shop.place.glob("*/*00000002-00000*.parquet"))
+    monkeypatch.undo()
+    shop.send(20, kinds=("beta", "delta"))
+    die(shop, AGAIN[Point.SOME_STAGED])
+    assert shop.run().recovered == 1
+    assert shop.audit().orphans > 0
+
+
+def _kill_second_task_of(batch: int, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = session.map_in_arrow
+
+    def doomed(frame: Any, function: Any, schema: str) -> Any:
+        if function.args[1] != batch:
+            return mapped(frame, function, schema)
+        return mapped(frame, _dies_second(function, str(lake)), schema)
+
+    monkeypatch.setattr(session, "map_in_arrow", doomed)
+
+
+def _dies_second(function: Callable[..., Any], lake: str) -> Callable[..., Any]:
+    """Goes by value into the worker, which does not have the tests to import."""
+
+    def body(batches: Any) -> Any:
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        from headrace import faults
+
+        def strike() -> None:
+            deadline = time.monotonic() + 30
+            while not list(Path(lake).glob("*/*00000002-00000*.parquet")) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        faults.disarm()
+        if TaskContext.get().partitionId() == 1:
+            faults.arm("some_staged", strike)
+        yield from function(batches)
+
+    return body
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_reply_that_is_lost_is_asked_for_again(shop: Shop, batch: int) -> None:
+    with faults.armed(Point.COMMIT_LANDED, "lost-reply", batch=batch, nth=2):
+        assert shop.run().batches == 2
+    assert [event["reason"] for event in shop.events if event["event"] == "wait"] == ["StorageUnreachable"]
+    assert shop.audit().orphans == 0
+
+
+def test_many_deaths_in_a_row_while_a_batch_is_finished(shop: Shop) -> None:
+    die(shop, Point.TABLE_A_DONE, 2)
+    for point in (Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LETTERS_NOT, Point.LEDGER_NOT, Point.LEDGER_NOT):
+        die(shop, point, 2)
+    assert shop.run().recovered == 1
+    assert shop.audit().orphans == 0
