@@ -30,8 +30,8 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
     """Let the broker forget records, as its retention would."""
-    at = TopicPartition(topic, partition, offset)
-    for done in admin(bootstrap).delete_records([at]).values():
+    client, at = admin(bootstrap), TopicPartition(topic, partition, offset)
+    for done in client.delete_records([at]).values():
         done.result(20)
     eventually(lambda: ends(bootstrap, topic)[partition][0] == offset, say="the records are gone")
 
@@ -75,7 +75,8 @@ def test_partitions_that_are_added_are_read_from_their_first_record(
     spec = one_table(kafka.bootstrap, topic, lake / "t")
     with watched(spec) as running:
         running.until_read(10)
-        admin(kafka.bootstrap).create_partitions([NewPartitions(topic, 4)])[topic].result(20)
+        client = admin(kafka.bootstrap)
+        client.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
         eventually(lambda: len(ends(kafka.bootstrap, topic)) == 4, say="there are four partitions")
         for partition in range(4):
             produce(kafka.bootstrap, topic, numbered(10 + partition * 5, 5), partition)
@@ -199,8 +200,7 @@ def test_transactions_are_taken_when_committed_and_never_when_aborted(
     spec = one_table(kafka.bootstrap, topic, lake / "t")
     assert drain(spec).counts.read == 10
     assert ids(lake / "t") == list(range(10))
-    transact_again = numbered(205, 5)
-    for value in transact_again:
+    for value in numbered(205, 5):
         hanging.produce(topic, value, partition=0)
     hanging.commit_transaction(30)
     assert drain(spec).counts.read == 20
