@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.pages import DOCS, PAGES, Block, blocks, name
+from docs.pages import DOCS, PAGES, Block, blocks, codes, name, rows, section
 from headrace.spec import Spec, examine_text
 from headrace.spec.part import Part, keys_of, parts_in
 from services.certs import Certificates
@@ -97,3 +97,10 @@ def test_python_blocks_run(page: Path, spark: Any, tmp_path: Path, monkeypatch: 
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             exec(code, names)  # noqa: S102
+    assert {path.name for path in tmp_path.glob("lake/_headrace/*/[!.]*")} <= _documented_state()
+
+
+def _documented_state() -> set[str]:
+    """What the state folder holds, as the operations page says."""
+    listed = rows(section("docs/operations.md", "## What is where").split("The state folder holds:")[1])
+    return {codes(row[0])[0].rstrip("/") for row in listed}
