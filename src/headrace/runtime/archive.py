@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from headrace.runtime.cache import folder, locked
 from headrace.runtime.java import Java
@@ -24,15 +23,14 @@ def use(name: str, java: Java, jars: Sequence[Path]) -> list[str]:
 def making(name: str, java: Java, jars: Sequence[Path]) -> Iterator[list[str]]:
     """Options for a JVM that writes the archive when it ends in good order inside the block; none if there is one."""
     path = _path(name, java, jars)
-    with locked(f"{name}-archive"):
+    with locked(f"{name}-archive") as scratch:
         if path.is_file():
             yield []
             return
-        with TemporaryDirectory(dir=path.parent) as scratch:
-            written = Path(scratch, path.name)
-            yield [f"-XX:ArchiveClassesAtExit={written}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-            if written.is_file():
-                written.replace(path)
+        written = scratch / path.name
+        yield [f"-XX:ArchiveClassesAtExit={written}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        if written.is_file():
+            written.replace(path)
         _forget(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,14 @@ def folder(*parts: str) -> Path:
 
 
 @contextmanager
-def locked(name: str) -> Iterator[None]:
-    """Hold one of the cache's locks; the kernel lets go of it when the holder dies."""
+def locked(name: str) -> Iterator[Path]:
+    """Hold one of the cache's locks, with an empty folder to work in; the kernel lets go of it when the holder dies."""
     with (folder() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        scratch = folder() / f"{name}.part"
+        shutil.rmtree(scratch, ignore_errors=True)  # what a killed holder left
+        scratch.mkdir()
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

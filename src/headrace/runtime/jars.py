@@ -55,9 +55,9 @@ def ensure(group: str, *, progress: Progress | None = None) -> list[Path]:
     """The paths of a group's jars; what is missing is fetched, a complete cache is only looked at."""
     jars = pinned()[group]
     if _missing(jars):
-        with locked("jars"):
+        with locked("jars") as scratch:
             if missing := _missing(jars):
-                _fetch(missing, progress or (lambda _: None))
+                _fetch(missing, scratch, progress or (lambda _: None))
     return [jar.path for jar in jars]
 
 
@@ -78,13 +78,12 @@ def _missing(jars: Iterable[Jar]) -> list[Jar]:
     return [jar for jar in jars if not jar.path.is_file()]
 
 
-def _fetch(jars: list[Jar], progress: Progress) -> None:
+def _fetch(jars: list[Jar], scratch: Path, progress: Progress) -> None:
     """Fetch, check and move into place; nothing unchecked is ever seen under its final name."""
     progress(f"Fetching {len(jars)} jars into {folder('jars')}")
-    with TemporaryDirectory(dir=folder()) as scratch:
-        fetched = resolve([jar.at for jar in jars], Path(scratch), progress)
-        for jar in jars:
-            _admit(jar, fetched[jar.at])
+    fetched = resolve([jar.at for jar in jars], scratch, progress)
+    for jar in jars:
+        _admit(jar, fetched[jar.at])
 
 
 def _admit(jar: Jar, file: Path) -> None:

