@@ -5,17 +5,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
 from headrace import faults
 from headrace.batch import Intent, Receipt, StagedFile, TableIntent
 from headrace.commit import Committer, LogTable
+from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
+from headrace.commit.stops import stop
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
-from headrace.errors import TableFeature, TableGone, TableReplaced
+from headrace.errors import TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.ledger import KnownTable, Ledger
 from headrace.plan import EVERY, Plan
 from headrace.shape import Offsets, Shape, payload_of, shape_of
@@ -94,13 +95,22 @@ class Catalog:
         if committer.state is not None:
             committer = self._of_its_kind(committer, store, known)
         _check_identity(uri, committer, known)
+        self._check_restored(store, committer, known)
         rules = self.spec.table_for("" if name == LETTERS else name)
         if committer.state is None and rules.create == "never" and name != LETTERS:
             raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         return Entry(name, store, rules, committer, table_id)
 
-    def _of_its_kind(self, tail: Committer, store: Store, known: Any) -> Committer:
+    def _check_restored(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
+        """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
+        if known is None or committer.state is None:
+            return
+        version = restored_since(store, committer.state, batch_mark(self.spec.pipeline))
+        if version is not None and version > known.restored:
+            raise stop(TableRestored, f"{store.uri} was restored in version {version}, after our last commit to it.")
+
+    def _of_its_kind(self, tail: Committer, store: Store, known: KnownTable | None) -> Committer:
         """One kind of committer per table, for good: the one it was first written with."""
         assert tail.state is not None  # noqa: S101
         why_not = may_adopt(tail.state)
@@ -264,17 +274,23 @@ class Catalog:
     def tables(self) -> dict[str, KnownTable]:
         """What the ledger should remember of the tables that exist."""
         return {
-            entry.store.uri: KnownTable(entry.committer.state.table_id, "adopt" if entry.committer.adopts else "spark")
+            entry.store.uri: self._known_as(entry.store.uri, entry.committer)
             for entry in self._entries.values()
             if entry.committer.state is not None
         }
+
+    def _known_as(self, uri: str, committer: Committer) -> KnownTable:
+        assert committer.state is not None  # noqa: S101
+        before = self.ledger.known.tables.get(uri)
+        accepted = before.restored if before else -1
+        return KnownTable(committer.state.table_id, "adopt" if committer.adopts else "spark", accepted)
 
 
 def _merged(known: Structure | None, seen: Structure) -> Structure:
     return seen if known is None else merge_structures(known, seen)
 
 
-def _check_identity(uri: str, committer: Committer, known: Any) -> None:
+def _check_identity(uri: str, committer: Committer, known: KnownTable | None) -> None:
     if known is None:
         return
     if committer.state is None:

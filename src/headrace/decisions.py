@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from headrace.batch import Range
+from headrace.commit.changes import restored_since
+from headrace.commit.marks import batch_mark
 from headrace.ledger import KnownTable, Ledger
 from headrace.pipeline import Pipeline
 from headrace.read import Source
@@ -21,6 +24,7 @@ class Decision(StrEnum):
     GAP = "accept-gap"
     REPLACED_TOPIC = "accept-replaced-topic"
     NEW_TABLE = "accept-new-table"
+    RESTORED_TABLE = "table-restored=keep"
 
 
 def decide(spec: Spec, decisions: list[Decision]) -> list[str]:
@@ -31,9 +35,11 @@ def decide(spec: Spec, decisions: list[Decision]) -> list[str]:
         said: list[str] = []
         if Decision.NEW_TABLE in decisions:
             said += _new_tables(pipeline, ledger)
+        if Decision.RESTORED_TABLE in decisions:
+            said += _restored_tables(pipeline, ledger)
         pipeline.finish_open_batch()
         if said:
-            ledger.decide("new table accepted: " + "; ".join(said), {})
+            ledger.decide("; ".join(said), {})
         if Decision.REPLACED_TOPIC in decisions:
             said += _replaced_topics(pipeline.source, ledger)
         if Decision.GAP in decisions:
@@ -61,7 +67,8 @@ def _replaced_topics(source: Source, ledger: Ledger) -> list[str]:
     replaced = {name for name, topic_id in ids.items() if ledger.known.topics.get(name, topic_id) != topic_id}
     if not replaced:
         return []
-    begin = {each: found.earliest for each, found in bounds.items() if each[0] in replaced}
+    partitions = {each for each in (*ledger.position(), *bounds) if each[0] in replaced}
+    begin = {each: bounds[each].earliest if each in bounds else 0 for each in partitions}  # at 0: nothing is missed
     ledger.decide(f"replaced topic accepted: {', '.join(sorted(replaced))}", begin)
     ledger.known.remember(topics={name: ids[name] for name in replaced})
     return [f"{name}: the new topic is read from its first record" for name in sorted(replaced)]
@@ -77,4 +84,16 @@ def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
         elif state.table_id != known.id:
             ledger.known.remember(tables={uri: KnownTable(state.table_id, "spark" if may_adopt(state) else "adopt")})
             said.append(f"{uri}: goes on with the table that is there now")
+    return said
+
+
+def _restored_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+    said = []
+    for uri, known in dict(ledger.known.tables).items():
+        store = Store(uri, pipeline.profile)
+        state = load(store)
+        version = restored_since(store, state, batch_mark(pipeline.spec.pipeline)) if state else None
+        if version is not None and version > known.restored:
+            ledger.known.remember(tables={uri: replace(known, restored=version)})
+            said.append(f"{uri}: restored in version {version}; goes on from there, what was undone stays undone")
     return said

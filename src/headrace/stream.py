@@ -105,9 +105,9 @@ class Stream:
         if any(each not in pipeline.position for each in ends):
             bounds = pipeline.source.bounds()
             pipeline.position |= {each: bounds[each].earliest for each in ends if each not in pipeline.position}
-        topics = pipeline.topics
+            pipeline.topics = {**pipeline.source.topics(), **pipeline.topics}  # a pattern may have met a new one
         return tuple(
-            Range(topic, partition, pipeline.position[(topic, partition)], until, topics.get(topic, ""))
+            Range(topic, partition, pipeline.position[(topic, partition)], until, pipeline.topics[topic])
             for (topic, partition), until in sorted(ends.items())
             if until > pipeline.position[(topic, partition)]
         )

@@ -19,6 +19,10 @@ def resume(
     accept_new_table: Annotated[
         bool, typer.Option("--accept-new-table", help="Go on with a new table where the known one is gone or replaced.")
     ] = False,
+    table_restored: Annotated[
+        str | None,
+        typer.Option(help="`keep`: go on with a table that was restored; undone rows stay undone.", metavar="keep"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Decide what a stopped pipeline asked, then run it again; each stop names the option it needs."""
@@ -31,8 +35,11 @@ def resume(
         Decision.GAP: accept_gap,
         Decision.REPLACED_TOPIC: accept_replaced_topic,
         Decision.NEW_TABLE: accept_new_table,
+        Decision.RESTORED_TABLE: table_restored == "keep",
     }
     chosen = [decision for decision, given in wanted.items() if given]
+    if table_restored not in (None, "keep"):
+        raise UsageError(f"--table-restored: '{table_restored}' is not known.", next="Use keep.")
     if not chosen:
         raise UsageError("Nothing was decided.", next="Give the option that the stop named, such as --accept-gap.")
     for each in load(spec):

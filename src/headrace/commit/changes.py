@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.tables.log import Commit, TableState
+from headrace.storage import NotThere, Store
+from headrace.tables.log import Commit, TableState, read_commit
 
 
 class Kind(StrEnum):
@@ -41,3 +42,17 @@ def change_of(commit: Commit, known: TableState) -> Change:
     }
     kinds = frozenset(kind for kind, true in facts.items() if true)
     return Change(commit.version, kinds, commit.operation, commit.commit_id)
+
+
+def restored_since(store: Store, state: TableState, mark: str, look_back: int = 200) -> int | None:
+    """The newest version that is a RESTORE made after our last commit; None when there is none."""
+    for version in range(state.version, max(-1, state.version - look_back), -1):
+        try:
+            commit = read_commit(store, version)
+        except NotThere:  # cleaned away, so older than any log we need
+            return None
+        if commit.operation == "RESTORE":
+            return version
+        if mark in commit.marks:
+            return None
+    return None

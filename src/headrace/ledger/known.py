@@ -34,6 +34,7 @@ class KnownTable:
 
     id: str
     committer: str  # "adopt" or "spark": one kind for good
+    restored: int = -1  # a RESTORE up to this version was accepted by a person
 
 
 class Known:
