@@ -41,32 +41,6 @@ def recreate(bootstrap: str, topic: str, partitions: int = 1) -> str:
     return make_topic(bootstrap, topic, partitions)
 
 
-def test_a_broker_that_is_down_at_the_start_and_goes_away_later(mortal: Broker, lake: Path) -> None:
-    topic = make_topic(mortal.bootstrap, "mortal", 2)
-    produce(mortal.bootstrap, topic, numbered(0, 20))
-    spec = one_table(mortal.bootstrap, topic, lake / "t")
-    mortal.kill()
-    with watched(spec) as running:
-        eventually(lambda: running.of("wait"), 40, "it waits for the broker")
-        assert running.of("wait")[0]["reason"] == "BrokerUnreachable"
-        assert mortal.bootstrap in running.of("wait")[0]["seen"]
-        mortal.restart()
-        back = time.monotonic()
-        running.until_read(20, 30)
-        assert time.monotonic() - back < 20  # the first batch is done; it began within 10 seconds
-
-        mortal.kill()
-        eventually(lambda: any(each["lag"] is None for each in running.of("progress")), 60, "its lag is unknown")
-        mortal.restart()
-        produce(mortal.bootstrap, topic, numbered(20, 20))
-        running.until_read(40, 90)
-        mortal.kill()  # a request to stop is answered although nobody else answers
-        assert running.stop(within=30) is None
-    mortal.restart()
-    assert drain(spec).counts.read == 0
-    assert_each_once(spec)
-
-
 def test_partitions_that_are_added_are_read_from_their_first_record(
     kafka: Broker, new_topic: Callable[..., str], lake: Path
 ) -> None:
@@ -224,3 +198,29 @@ def test_large_records_pass_and_larger_ones_are_dead_letters_with_all_their_byte
     assert ids(lake / "t") == [1, 3]
     (letter,) = letters(spec)
     assert (letter["reason"], letter["value"]) == ("too_big", too_big)
+
+
+def test_a_broker_that_is_down_at_the_start_and_goes_away_later(mortal: Broker, lake: Path) -> None:
+    topic = make_topic(mortal.bootstrap, "mortal", 2)
+    produce(mortal.bootstrap, topic, numbered(0, 20))
+    spec = one_table(mortal.bootstrap, topic, lake / "t")
+    mortal.kill()
+    with watched(spec) as running:
+        eventually(lambda: running.of("wait"), 40, "it waits for the broker")
+        assert running.of("wait")[0]["reason"] == "BrokerUnreachable"
+        assert mortal.bootstrap in running.of("wait")[0]["seen"]
+        mortal.restart()
+        back = time.monotonic()
+        running.until_read(20, 30)
+        assert time.monotonic() - back < 10
+
+        mortal.kill()
+        eventually(lambda: any(each["lag"] is None for each in running.of("progress")), 60, "its lag is unknown")
+        mortal.restart()
+        produce(mortal.bootstrap, topic, numbered(20, 20))
+        running.until_read(40, 90)
+        mortal.kill()  # a request to stop is answered although nobody else answers
+        assert running.stop(within=30) is None
+    mortal.restart()
+    assert drain(spec).counts.read == 0
+    assert_each_once(spec)

@@ -13,7 +13,11 @@ def verify(source: Source, ledger: Ledger) -> tuple[dict[str, str], Offsets]:
     """The topics with their ids, and the position to read from; a named stop when the two disagree."""
     topics = same_topics(source, ledger.known.topics)
     bounds = source.bounds()
-    known = {each: offset for each, offset in ledger.position().items() if each[0] in topics}
+    known = {
+        each: offset
+        for each, offset in ledger.position().items()
+        if each[0] in topics and (offset or each in bounds)  # one at 0 that is gone held nothing of ours
+    }
     for each, offset in known.items():
         _check(each, offset, bounds)
     fresh = [each for each in bounds if each not in known]

@@ -1,0 +1,169 @@
+"""What stores do to a pipeline: fail now and then, fill up, refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from headrace.errors import AuthenticationRefused, PermissionRefused, StorageFull
+from headrace.runtime.kafka import Broker
+from headrace.spec import Spec
+from services.audit import audit
+from services.kafka import produce
+from services.pipelines import make_spec, records, storage
+from services.s3 import S3
+from services.s3gate import Gate, s3gate
+from services.threads import drain, ids, numbered, one_table
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture
+def gate(s3: S3) -> Iterator[Gate]:
+    with s3gate(s3.endpoint) as opened:
+        yield opened
+
+
+def behind(gate: Gate, s3: S3, **more: Any) -> dict[str, Any]:
+    """Storage that is reached through the gate."""
+    return {"s3": {**storage(s3), "endpoint": gate.endpoint, **more}}
+
+
+def test_answers_that_fail_now_and_then_only_cost_time(
+    kafka: Broker, topic: str, gate: Gate, s3: S3, bucket: str
+) -> None:
+    spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=behind(gate, s3))
+    produce(kafka.bootstrap, topic, records(0, 200))
+    drain(spec)
+    refusals = [gate.on("*", "", "refuse", status=status, every=every) for status, every in ((500, 37), (503, 41))]
+    burst = gate.on("PUT", "_delta_log|part-", "refuse", status=503, nth=2, times=12)  # longer than a client's patience
+    for start in (200, 400):
+        produce(kafka.bootstrap, topic, records(start, 200))
+        drain(spec)
+    assert burst.reached.is_set()
+    assert all(rule.reached.is_set() for rule in refusals)
+    gate.open()
+    assert audit(kafka.bootstrap, [topic], spec).records == 600
+
+
+def test_replies_that_are_lost_double_nothing(kafka: Broker, topic: str, gate: Gate, s3: S3, bucket: str) -> None:
+    spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=behind(gate, s3))
+    gate.on("PUT", r"_delta_log/\d+\.json", "lose", every=2)
+    gate.on("PUT", r"begun/", "lose", every=2)
+    for start in (0, 100):
+        produce(kafka.bootstrap, topic, records(start, 100))
+        drain(spec)
+    gate.open()
+    assert audit(kafka.bootstrap, [topic], spec).records == 200
+
+
+def test_a_wrong_key_stops_the_pipeline_after_three_tries(
+    kafka: Broker, topic: str, gate: Gate, s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WRONG", "not-the-secret")
+    wrong = behind(gate, s3, secret_access_key="${env:WRONG}")
+    spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=wrong)
+    with pytest.raises(AuthenticationRefused) as stop:
+        drain(spec)
+    assert bucket in stop.value.seen
+    assert "not-the-secret" not in f"{stop.value!r}"
+    assert len(gate.requests) == 3
+
+
+def test_a_refused_write_stops_the_pipeline_and_names_the_place(
+    kafka: Broker, topic: str, gate: Gate, s3: S3, bucket: str
+) -> None:
+    spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=behind(gate, s3))
+    produce(kafka.bootstrap, topic, records(0, 50))
+    refused = gate.on("PUT", r"alpha/.*part-", "refuse", status=403, times=1000)
+    with pytest.raises(PermissionRefused, match=rf"{bucket}/lake/alpha"):
+        drain(spec)
+    assert refused.seen == 3
+    gate.open()
+    drain(spec)
+    assert audit(kafka.bootstrap, [topic], spec).records == 50
+
+
+# ---- a full disk ----
+
+
+@contextmanager
+def small_disk(path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def in_own_namespace(test: Callable[..., None]) -> Callable[..., None]:
+    """Who may not mount runs the test again where it may: in a user namespace of its own."""
+    if os.geteuid() == 0:
+        return test
+    node = f"{__file__}::{test.__name__}"
+
+    def again(kafka: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        command = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-m", "pytest", "-q", node]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout[-3000:]
+
+    again.__name__ = test.__name__
+    return again
+
+
+def fill(disk: Path, spare: int = 0) -> Path:
+    """Take all the space that is left but `spare` bytes."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 65536)
+        except OSError:
+            file.truncate(max(0, file.tell() - spare))
+    return ballast
+
+
+def settled(spec: Spec, count: int) -> None:
+    """All is in the table, and its log is whole."""
+    drain(spec)
+    table = DeltaTable(spec.uri_of(""))
+    assert ids(table.table_uri.removeprefix("file://")) == list(range(count))
+    assert table.to_pyarrow_table().num_rows == count
+
+
+@in_own_namespace
+def test_a_full_disk_stops_the_pipeline_with_the_path_and_space_lets_it_go_on(
+    kafka: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        spec = one_table(kafka.bootstrap, topic, disk / "lake" / "t")
+        produce(kafka.bootstrap, topic, numbered(0, 100))
+        drain(spec)
+        produce(kafka.bootstrap, topic, numbered(100, 100))
+        for spare in (0, 8192, 65536, 98304):  # full at the lease, at the staged files, at what follows them
+            ballast = fill(disk, spare)
+            with pytest.raises(StorageFull, match=str(disk)) as stop:
+                drain(spec)
+            assert stop.value.next
+            ballast.unlink()
+        settled(spec, 200)
+
+        work = disk / "work"
+        monkeypatch.setenv("XDG_STATE_HOME", str(work))  # the scratch files of a run, on the full disk
+        elsewhere = one_table(kafka.bootstrap, topic, tmp_path / "lake" / "t", pipeline="elsewhere")
+        work.mkdir()
+        ballast = fill(disk)
+        with pytest.raises(StorageFull, match=str(disk)):
+            drain(elsewhere)
+        ballast.unlink()
+        settled(elsewhere, 200)
