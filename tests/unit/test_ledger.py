@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from headrace import ledger as ledger_module
 from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
+from headrace.commit import checkpoints
 from headrace.errors import Fenced, MarksDisagree, StorageUnreachable
 from headrace.ledger import KnownTable, Ledger, NewerFormat, is_decision
 from headrace.storage import NotThere, Store
@@ -227,6 +229,16 @@ def test_old_decisions_are_forgotten_and_the_newest_kept(store):
         run(ledger, ("orders", 0, number, number + 1))
     kept = [int(item.path.rpartition("/")[2]) for item in store.list("begun")]
     assert kept == list(range(31, 41))
+
+
+def test_the_log_gets_checkpoints_so_that_opening_stays_cheap(store, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_interval", lambda state: 4)
+    ledger = reopened(store)
+    for number in range(5):
+        run(ledger, ("orders", 0, number, number + 1))
+    assert ledger_module._checkpoints.wait(20)
+    assert [path.name for path in Path(store.root, "ledger", "_delta_log").glob("*.checkpoint.parquet")]
+    assert reopened(store).position() == {("orders", 0): 5}
 
 
 def test_a_decision_moves_the_position_and_is_a_row(store):

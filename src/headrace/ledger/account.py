@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyarrow import dataset
 
 from headrace.batch import Intent, Receipt, StagedFile
 from headrace.storage import Store
@@ -88,8 +87,11 @@ def stage(store: Store, content: dict[str, Any]) -> StagedFile:
 
 
 def newest(store: Store, above: int) -> list[dict[str, Any]]:
-    """The rows of the batches past `above`, oldest first; their statistics keep the other files closed."""
+    """The rows of the batches past `above`, oldest first; the statistics tell which files have them."""
     table = DeltaTable(store.delta_uri, storage_options=store.delta_options)
-    found = table.to_pyarrow_dataset().to_table(filter=dataset.field("batch") > above)
-    rows: list[dict[str, Any]] = found.sort_by("batch").to_pylist(maps_as_pydicts="strict")
-    return rows
+    found: list[dict[str, Any]] = []
+    for file in pa.table(table.get_add_actions(flatten=True)).select(["path", "max.batch"]).to_pylist():
+        if file["max.batch"] is None or file["max.batch"] > above:
+            content = pq.ParquetFile(pa.BufferReader(store.get(file["path"]))).read()
+            found += content.to_pylist(maps_as_pydicts="strict")
+    return sorted((row for row in found if row["batch"] > above), key=lambda row: row["batch"])
