@@ -244,7 +244,7 @@ class Catalog:
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
         """One table's part of a batch; the same part twice changes nothing."""
-        entry = self._entry_at(table.path)
+        entry = self._entry_of(table)
         receipt = entry.committer.commit(table, intent)
         if table.create and receipt.version == 0:
             faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
@@ -259,16 +259,16 @@ class Catalog:
 
     def has(self, table: TableIntent, intent: Intent) -> bool:
         """Whether a table already holds its part of a batch."""
-        state = self._entry_at(table.path).committer.state
+        state = self._entry_of(table).committer.state
         return state is not None and state.marks.get(batch_mark(intent.pipeline), 0) >= intent.batch
 
-    def _entry_at(self, uri: str) -> Entry:
+    def _entry_of(self, table: TableIntent) -> Entry:
         for entry in self._entries.values():
-            if entry.store.uri == uri:
+            if entry.store.uri == table.path:
                 return entry
         before, _, after = self.spec.table.path.partition("{route}")
-        name = uri[len(before) : len(uri) - len(after)]
-        self._entries[name] = self._open(name, uri)
+        name = LETTERS if table.letters else table.path[len(before) : len(table.path) - len(after)]
+        self._entries[name] = self._open(name, table.path)
         return self._entries[name]
 
     def tables(self) -> dict[str, KnownTable]:

@@ -29,22 +29,31 @@ class Decision(StrEnum):
 
 def decide(spec: Spec, decisions: list[Decision]) -> list[str]:
     """Take the lease, finish an open batch, book the decisions; answers what was done, in words."""
-    pipeline = Pipeline(spec, SharedSession([spec]).get)
-    with pipeline.take_lease():
-        ledger = pipeline.open_ledger()
-        said: list[str] = []
-        if Decision.NEW_TABLE in decisions:
-            said += _new_tables(pipeline, ledger)
-        if Decision.RESTORED_TABLE in decisions:
-            said += _restored_tables(pipeline, ledger)
-        pipeline.finish_open_batch()
-        if said:
-            ledger.decide("; ".join(said), {})
-        if Decision.REPLACED_TOPIC in decisions:
-            said += _replaced_topics(pipeline.source, ledger)
-        if Decision.GAP in decisions:
-            said += _gaps(pipeline.source, ledger)
+    shared = SharedSession([spec])
+    pipeline = Pipeline(spec, shared.get)
+    try:
+        with pipeline.take_lease():
+            said = _decided(pipeline, decisions)
+    finally:
+        pipeline.source.close()
+        shared.close()
     return said or [f"{spec.pipeline}: nothing of that kind had happened; nothing was changed"]
+
+
+def _decided(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
+    ledger = pipeline.open_ledger()
+    said = _new_tables(pipeline, ledger) if Decision.NEW_TABLE in decisions else []
+    anew = bool(said)  # files staged for a table that is no more fit no other
+    if Decision.RESTORED_TABLE in decisions:
+        said += _restored_tables(pipeline, ledger)
+    pipeline.finish_open_batch(anew)
+    if said:
+        ledger.decide("; ".join(said), {})
+    if Decision.REPLACED_TOPIC in decisions:
+        said += _replaced_topics(pipeline.source, ledger)
+    if Decision.GAP in decisions:
+        said += _gaps(pipeline.source, ledger)
+    return said
 
 
 def _gaps(source: Source, ledger: Ledger) -> list[str]:

@@ -16,7 +16,7 @@ from headrace.batch import Counts, Intent, Manifest, Range, Receipt, merge
 from headrace.catalog import Catalog
 from headrace.errors import TooManyPartitions, Transient
 from headrace.lease import Lease
-from headrace.ledger import Ledger
+from headrace.ledger import Ledger, is_decision
 from headrace.read import Offsets, Source, open_source
 from headrace.read.verify import same_topics, verify
 from headrace.runtime import session
@@ -135,10 +135,10 @@ class Pipeline:
         self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table)
         return self.ledger
 
-    def finish_open_batch(self) -> None:
-        """Before anything else is begun, what was begun is booked."""
+    def finish_open_batch(self, anew: bool = False) -> None:
+        """Before anything else is begun, what was begun is booked; `anew` when its tables are others now."""
         if (begun := self.ledger.open_batch()) is not None:
-            self._finish(begun)
+            self._finish(begun, anew)
 
     def _spark_table(self, store: Store) -> Any:
         from headrace.commit.spark import SparkTable
@@ -231,10 +231,10 @@ class Pipeline:
 
     # ---- recovery ----
 
-    def _finish(self, begun: Intent) -> None:
+    def _finish(self, begun: Intent, anew: bool) -> None:
         """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
         self.report({"event": "recover", "pipeline": self.spec.pipeline, "batch": begun.batch})
-        if self.missing(begun):
+        if not is_decision(begun) and (anew or self.missing(begun)):
             begun = self._again(begun)
         self.settle(begun)
         self.summary.recovered += 1

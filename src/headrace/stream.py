@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.batch import Range
-from headrace.errors import BrokerUnreachable, HeadraceError, SparkDied, Stop
+from headrace.errors import BrokerUnreachable, HeadraceError, SparkDied, Stop, StorageFull
 from headrace.faults import Abandoned
 from headrace.read.verify import same_topics, verify
 from headrace.runtime import session
@@ -36,7 +37,7 @@ class Stream:
         self.ending = False
         self._turn = threading.Lock()
         self._limited = self._limits()
-        self.checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=work_folder(pipeline.spec.pipeline)))
+        self.checkpoint = _scratch(pipeline.spec.pipeline)
 
     def run(self) -> bool:
         """Until the drain's end, a request to stop, or a failure (raised under its own name); True: start anew."""
@@ -154,7 +155,7 @@ class Stream:
             return
         same_topics(self.pipeline.source, self.pipeline.topics)
         verify(self.pipeline.source, self.pipeline.ledger)
-        raise _unnamed(error)
+        raise _unnamed(error, self.checkpoint.parent)
 
 
 def _ended(query: Any) -> bool:
@@ -164,9 +165,27 @@ def _ended(query: Any) -> bool:
         return True
 
 
-def _unnamed(error: BaseException) -> HeadraceError:
+def _scratch(pipeline: str) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="checkpoint-", dir=work_folder(pipeline)))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _full(Path(error.filename or tempfile.gettempdir()).parent) from None
+
+
+def _full(folder: Path) -> StorageFull:
+    return StorageFull(
+        f"{folder}: there is no space left for the work folder.",
+        next="Make room there, or point XDG_STATE_HOME elsewhere; then run again.",
+    )
+
+
+def _unnamed(error: BaseException, work: Path) -> HeadraceError:
     """Spark failed and the source looks well: worth another try when the text speaks of the network."""
     text = str(error)
+    if "No space left on device" in text or "Disk quota exceeded" in text:
+        return _full(work)
     passing = (
         "TimeoutException",
         "Timeout",

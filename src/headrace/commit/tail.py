@@ -7,7 +7,8 @@ commit does not grow with the table. Whether a put landed is never told by its e
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,7 +163,8 @@ class Tail:
         wish = _Wish(str(uuid.uuid4()))
 
         def step(state: TableState) -> _Step | None:
-            merged = merge(state.schema_json, schema)
+            with self._named():
+                merged = merge(state.schema_json, schema)
             if merged == state.schema_json:
                 return None
             metadata = replace(state.metadata, schema_json=merged)
@@ -242,9 +244,21 @@ class Tail:
                 TableChanged, f"{self.store.uri} is partitioned by {list(state.partition_by)}; the files are not."
             )
         if wish is not None and wish.schema not in (None, state.schema_json):
-            check_fits(wish.schema or "", state)
+            with self._named():
+                check_fits(wish.schema or "", state)
         if reason := may_adopt(state):
-            raise NotAdoptable(f"{self.store.uri} cannot be appended to by its log: {reason}.")
+            raise NotAdoptable(
+                f"{self.store.uri} cannot be appended to by its log: {reason}.",
+                next="Take the feature away, or write to a new table; then run again.",
+            )
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Schemas do not know whose they are; whoever is stopped must."""
+        try:
+            yield
+        except TableChanged as problem:
+            raise stop(TableChanged, f"{self.store.uri}: {problem.seen}") from None
 
     def _still_there(self, wish: _Wish | None) -> TableState:
         """The state, once it is sure that the log still is the one we know up to our version."""

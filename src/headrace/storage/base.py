@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.errors import HeadraceError
+from headrace.errors import AuthenticationRefused, HeadraceError, PermissionRefused, StorageFull
 
 
 class AlreadyThere(HeadraceError):
@@ -19,6 +19,13 @@ class NotThere(HeadraceError):
 
 class Changed(HeadraceError):
     """A conditional replace met another content than the one it was told of."""
+
+
+NEXT: dict[type[HeadraceError], str] = {
+    StorageFull: "Make room there, then run again: it goes on where it was.",
+    PermissionRefused: "Allow reading and writing there, then run again.",
+    AuthenticationRefused: "Look at storage.s3 and the environment (AWS_…), then run again.",
+}
 
 
 @dataclass(frozen=True, slots=True)

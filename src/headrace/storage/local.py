@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.errors import HeadraceError, PermissionRefused, StorageFull, StorageUnreachable
-from headrace.storage.base import AlreadyThere, Changed, Meta, NotThere
+from headrace.storage.base import NEXT, AlreadyThere, Changed, Meta, NotThere
 
 _TEMPORARY = ".headrace-"  # a put that never ended leaves one such name behind; listings do not show it
 _ERRORS: dict[int, type[HeadraceError]] = {
@@ -36,7 +36,7 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
-        raise kind(f"{path}: {error.strerror or error}.") from error
+        raise kind(f"{path}: {error.strerror or error}.", next=NEXT.get(kind, "")) from error
 
 
 class LocalFolder:

@@ -22,7 +22,7 @@ from headrace.errors import (
     StorageUnreachable,
     UsageError,
 )
-from headrace.storage.base import AlreadyThere, Changed, Meta, NotThere
+from headrace.storage.base import NEXT, AlreadyThere, Changed, Meta, NotThere
 
 if TYPE_CHECKING:
     from headrace.storage import Profile
@@ -80,7 +80,8 @@ class Bucket:
         try:
             yield
         except (trouble.BaseError, OSError, ValueError) as error:
-            raise _kind(error)(f"s3://{self._bucket}/{self._prefix}{path}: {_gist(error)}") from None
+            kind = _kind(error)
+            raise kind(f"s3://{self._bucket}/{self._prefix}{path}: {_gist(error)}", next=NEXT.get(kind, "")) from None
 
     def put_new(self, path: str, data: bytes) -> str:
         with self._named(path):
