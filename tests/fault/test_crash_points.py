@@ -1,7 +1,7 @@
 """A batch dies at each of its moments, and once more while it is being finished: every record is still in its place.
 
-The batch that dies makes a table, adds a column to two others and writes dead letters. Whoever comes after it has no file
-of the machine it died on, and more records have come meanwhile.
+The batch that dies makes a table, adds a column to two others and writes dead letters. Whoever comes after it has no
+file of the machine it died on, and more records have come meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def shop(request: pytest.FixtureRequest, spark: Any, kafka: Broker, topic: str, 
     else:
         s3: S3 = request.getfixturevalue("s3")
         made = Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3)
-    made.options["limits"] = {"batch_rows": 60}
+    made.options |= {"limits": {"batch_rows": 60}, "flush": {"rows": 60}}
     made.send(60)
     made.send(60, kinds=("alpha", "beta", "gamma"), note="new")
     return made

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
-from pytest import MonkeyPatch
+import pytest
 
 from headrace import run
 from headrace.pipeline import Summary
@@ -123,7 +123,7 @@ class Shop:
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
         """A machine without any file of an earlier run."""
-        with TemporaryDirectory(dir=self.scratch) as folder, MonkeyPatch.context() as patch:
+        with TemporaryDirectory(dir=self.scratch) as folder, pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_STATE_HOME", folder)
             yield
 
