@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime import session
+from headrace.runtime import jars, session
 from headrace.runtime.kafka import Broker
 from services.certs import Certificates, make_certificates
 from services.kafka import make_topic
@@ -95,7 +95,7 @@ def bucket(s3: S3) -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The session of this process, on two cores; whatever starts one in a test shares it."""
-    opened = session.start("tests", cores=2, work=tmp_path_factory.mktemp("work"))
+    opened = session.start("tests", cores=2, extra_jars=jars.ensure("s3"), work=tmp_path_factory.mktemp("work"))
     yield opened
     session.stop(opened)
 
