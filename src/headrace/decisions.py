@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from headrace.batch import Range
+from headrace.batch import Range, TableIntent
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
+from headrace.errors import TableChanged
 from headrace.ledger import KnownTable, Ledger
 from headrace.pipeline import Pipeline
 from headrace.read import Source
@@ -15,7 +16,8 @@ from headrace.runner import SharedSession
 from headrace.spec import Spec
 from headrace.storage import Store
 from headrace.tables.adopt import may_adopt
-from headrace.tables.log import load
+from headrace.tables.evolve import check_fits
+from headrace.tables.log import TableState, load
 
 
 class Decision(StrEnum):
@@ -85,6 +87,8 @@ def _replaced_topics(source: Source, ledger: Ledger) -> list[str]:
 
 def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
     said = []
+    begun = ledger.open_batch()
+    staged = {table.path: table for table in begun.tables} if begun else {}
     for uri, known in dict(ledger.known.tables).items():
         state = load(Store(uri, pipeline.profile))
         if state is None:
@@ -93,7 +97,17 @@ def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
         elif state.table_id != known.id:
             ledger.known.remember(tables={uri: KnownTable(state.table_id, "spark" if may_adopt(state) else "adopt")})
             said.append(f"{uri}: goes on with the table that is there now")
+        elif uri in staged and not _fits(staged[uri], state):
+            said.append(f"{uri}: goes on with the columns it has now")
     return said
+
+
+def _fits(table: TableIntent, state: TableState) -> bool:
+    try:
+        check_fits(table.schema, state)
+    except TableChanged:
+        return False
+    return table.partition_by == state.partition_by
 
 
 def _restored_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:

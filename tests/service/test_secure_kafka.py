@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from headrace.errors import AuthenticationRefused
 from headrace.read import open_source
@@ -20,12 +23,34 @@ from services.threads import drain, drain_all, ids, numbered, one_table
 SECRET = "ann-secret"
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A server that is not on this host, and the authority that vouches for it."""
+
+    authority: Path
+    server: Path
+
+
 @pytest.fixture(scope="module")
-def strict_kafka(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Broker]:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
+    folder, ca = tmp_path_factory.mktemp("elsewhere"), trustme.CA()
+    leaf = ca.issue_cert("kafka.elsewhere.test", key_type=trustme.KeyType.ECDSA)
+    key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
+    made = Elsewhere(folder / "ca.pem", folder / "server.pem")
+    ca.cert_pem.write_to_path(made.authority)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    made.server.write_bytes(pem + b"".join(part.bytes() for part in leaf.cert_chain_pems))
+    return made
+
+
+@pytest.fixture(scope="module")
+def strict_kafka(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates, elsewhere: Elsewhere
+) -> Iterator[Broker]:
     """`tls` asks clients for a certificate; `sasl_tls` shows the certificate of another host."""
     settings = {
         "listener.name.tls.ssl.client.auth": "required",
-        "listener.name.sasl_tls.ssl.keystore.location": str(certificates.elsewhere),
+        "listener.name.sasl_tls.ssl.keystore.location": str(elsewhere.server),
         "listener.name.sasl_tls.ssl.keystore.type": "PEM",
     }
     folder = tmp_path_factory.mktemp("strict-kafka")
@@ -91,13 +116,19 @@ REFUSALS = ["wrong CA", "no CA", "wrong host", "no client certificate", "wrong P
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refused_identity_is_named_and_not_a_time_out(
-    secure_kafka: Broker, strict_kafka: Broker, certificates: Certificates, lake: Path, case: str
+    secure_kafka: Broker,
+    strict_kafka: Broker,
+    certificates: Certificates,
+    elsewhere: Elsewhere,
+    lake: Path,
+    case: str,
 ) -> None:
-    ours, stranger = (f"${{file:{path}}}" for path in (certificates.authority, certificates.stranger))
+    authorities = (certificates.authority, certificates.stranger, elsewhere.authority)
+    ours, stranger, theirs = (f"${{file:{path}}}" for path in authorities)
     kafka = {
         "wrong CA": connection(secure_kafka, "tls", tls={"ca": stranger}),
         "no CA": connection(secure_kafka, "tls", tls=True),
-        "wrong host": connection(strict_kafka, "sasl_tls", tls={"ca": ours}, sasl=sasl("PLAIN")),
+        "wrong host": connection(strict_kafka, "sasl_tls", tls={"ca": theirs}, sasl=sasl("PLAIN")),
         "no client certificate": connection(strict_kafka, "tls", tls={"ca": ours}),
         "wrong PLAIN": connection(secure_kafka, "sasl", sasl=sasl("PLAIN", "WRONG")),
         "wrong SCRAM": connection(secure_kafka, "sasl", sasl=sasl("SCRAM-SHA-256", "WRONG")),

@@ -18,14 +18,13 @@ from headrace.runtime.kafka import Tls
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """An authority, a server and a client it vouches for, an authority nobody knows, a server of another name."""
+    """An authority, a server it vouches for, a client it vouches for, and an authority nobody knows."""
 
     authority: Path
     server: Path
     client_key: Path
     client_chain: Path
     stranger: Path
-    elsewhere: Path
 
     @property
     def tls(self) -> Tls:
@@ -37,12 +36,9 @@ def make_certificates(folder: Path) -> Certificates:
     """Write all the files into `folder`."""
     ca = trustme.CA()
     server, client = ca.issue_cert("127.0.0.1", "localhost"), ca.issue_cert("client@headrace.test")
-    elsewhere = ca.issue_cert("kafka.elsewhere.test")
-    names = ("ca.pem", "server.pem", "client.key", "client.pem", "other.pem", "elsewhere.pem")
-    paths = Certificates(*(folder / name for name in names))
+    paths = Certificates(*(folder / name for name in ("ca.pem", "server.pem", "client.key", "client.pem", "other.pem")))
     ca.cert_pem.write_to_path(paths.authority)
     paths.server.write_bytes(_pkcs8(server) + _chain(server))
-    paths.elsewhere.write_bytes(_pkcs8(elsewhere) + _chain(elsewhere))
     paths.client_key.write_bytes(_pkcs8(client))
     paths.client_chain.write_bytes(_chain(client))
     trustme.CA().cert_pem.write_to_path(paths.stranger)

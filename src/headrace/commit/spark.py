@@ -17,6 +17,7 @@ from headrace.tables.schema import from_delta, type_name
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_REFUSALS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT")
 _FILLED_BY_SPARK = (b"delta.generationExpression", b"delta.identity.start")
 
 
@@ -101,18 +102,24 @@ def _quoted(name: str) -> str:
 
 def _named(error: Exception, uri: str) -> Exception:
     """A constraint that rows break is the table's word against the spec's: somebody must decide."""
-    text = str(error)
+    text, said = str(error), _gist(str(error))
     condition: Any = getattr(error, "getCondition", lambda: None)()
-    if "CONSTRAINT" in text or "DELTA_NOT_NULL" in text or "INVARIANT" in text:
+    if any(word in text for word in _REFUSALS):
         return TableChanged(
-            f"{uri} refuses rows of this batch: {text.splitlines()[0][:400]}",
-            next="Filter such rows with transform.where, or change the constraint; then run again.",
+            f"{uri} refuses rows of this batch: {said}",
+            next="Loosen the constraint and run again; transform.where keeps such rows out of later batches.",
         )
     return (
         TableChanged(
-            f"{uri}: Spark cannot append ({condition}): {text.splitlines()[0][:400]}",
+            f"{uri}: Spark cannot append ({condition}): {said}",
             next="Mend the table, then run again.",
         )
         if condition
         else error
     )
+
+
+def _gist(text: str) -> str:
+    """The line that names the cause; what fails in a task begins with where it was called from."""
+    lines = [line.strip().removeprefix("Caused by: ") for line in text.splitlines() if line.strip()] or [""]
+    return next((line for line in lines if any(word in line for word in _REFUSALS)), lines[0])[:400]

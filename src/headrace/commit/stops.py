@@ -8,7 +8,7 @@ _NEXT: dict[type[Stop], str] = {
     TableGone: "Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one.",
     TableReplaced: "Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with this one.",
     TableRestored: "Run `headrace resume SPEC --table-restored=keep` to go on from here; what was undone stays undone.",
-    TableChanged: "Change the table back, or the spec so that it fits, then run again.",
+    TableChanged: "Change it back and run again, or `headrace resume SPEC --accept-new-table` goes on as it is now.",
     MarksDisagree: "Find out who else writes to this table; `headrace status SPEC` shows what the ledger knows.",
     Fenced: "Another instance of the pipeline has gone on; this one must not write.",
 }
