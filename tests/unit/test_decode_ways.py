@@ -78,6 +78,9 @@ NUMBERS = [
     "18446744073709551616",
     "123456789012345678901234567890",
     "0.1234567890123456789",
+    "12.340000000000000001",
+    "0.1000000000000000055",
+    "12.34000000000000",
     "1e39",
     "1e308",
     "1e400",
@@ -105,6 +108,7 @@ STRANGE = [
     '{"K":1,"k":inf}',
     '[{"m":1},{"m":{"n":[]}}]',
 ]
+ENDS = [""] * 18 + [" ", "\n", ",", ", "]
 BROKEN = ["NaN", "Infinity", "-inf", "tru", "01", "+1", "1.", "[1,]", '{"a":1,}', '"\\ud800"', "'x'", ""]
 
 
@@ -154,6 +158,8 @@ def types(depth: int) -> st.SearchStrategy[pa.DataType]:
 @st.composite
 def texts(draw, schema: pa.Schema) -> str:
     """A value that mostly fits, with its faults; written with or without white space."""
+    if draw(st.integers(0, 14)) == 0:
+        return draw(st.sampled_from(["[]", "5", '"{"', "null", " {}", "{}{}", "{}\n", "[{}]"]))
     return draw(_object(list(schema), draw(st.sampled_from(["", " ", "\n  "]))))
 
 
@@ -170,7 +176,7 @@ def _object(draw, items: list[pa.Field], gap: str) -> str:
             members.append(f"{json.dumps(draw(st.sampled_from([item.name, item.name.upper()])))}:{gap}{value}")
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
         members.append(f"{json.dumps(draw(st.sampled_from(STRANGERS)))}:{gap}{draw(st.sampled_from(STRANGE))}")
-    return "{" + f",{gap}".join(members) + (gap if draw(st.booleans()) else "") + "}"
+    return "{" + f",{gap}".join(members) + draw(st.sampled_from(ENDS)) + "}"
 
 
 @st.composite
@@ -189,7 +195,7 @@ def _value(draw, item: pa.Field, gap: str) -> str:
         values = [draw(_value(kind.value_field, gap)) for _ in range(draw(st.integers(0, 3)))]
         if draw(st.integers(0, 9)) == 0:
             values.append("null")
-        return "[" + f",{gap}".join(values) + "]"
+        return "[" + f",{gap}".join(values) + draw(st.sampled_from(ENDS)) + "]"
     return draw(_scalar(kind, (item.metadata or {}).get(b"headrace.unit")))
 
 
@@ -212,7 +218,7 @@ def cases(draw):
     return schema, [value.encode() for value in values], draw(st.sampled_from(["ignore", "evolve", "reject"]))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_both_ways_agree(case):
     schema, values, new_field = case

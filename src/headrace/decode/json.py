@@ -70,16 +70,19 @@ class JsonDecoder:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
         parts = _parts(path)
         texts, at, rejects = triage(values, self._limits)
-        found: list[Any] = [None] * len(values)
-        quick = _peek_quickly(texts, pointer(parts))
-        for position, text in enumerate(quick.to_pylist()):
-            found[at[position]] = text
-        for position in np.flatnonzero(bools(quick.is_null())).tolist():
+        found, sure = _peek_quickly(texts, pointer(parts))
+        rest = np.flatnonzero(~sure)
+        if not len(rest) and len(at) == len(values):
+            return found, rejects
+        spread: list[str | None] = [None] * len(values)
+        for position, text in zip(at.tolist(), found.to_pylist(), strict=True):
+            spread[position] = text
+        for position in rest.tolist():
             try:
-                found[at[position]] = _peek_exactly(self._exact.parser, texts[position].as_py(), parts)
+                spread[at[position]] = _peek_exactly(self._exact.parser, texts[position].as_py(), parts)
             except Unfit as unfit:
                 rejects.add(int(at[position]), unfit.reason, unfit.detail)
-        return pa.array(found, pa.string()), rejects.in_order()
+        return pa.array(spread, pa.string()), rejects.in_order()
 
     def _proof(self, texts: pa.StringArray) -> Proof | None:
         if self._prover is None or not len(texts):
@@ -219,21 +222,23 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/"))
 
 
-def _peek_quickly(texts: pa.StringArray, where: str) -> pa.StringArray:
-    """The texts and integers at a pointer; NULL where that is not so simple."""
+def _peek_quickly(texts: pa.StringArray, where: str) -> tuple[pa.StringArray, Mask]:
+    """The scalars at a pointer, and where that is all there is to say."""
     place = duck.literal(where)
     sql = f"""
-        SELECT CASE WHEN json_type(j, {place}) IN ('VARCHAR', 'UBIGINT', 'BIGINT', 'BOOLEAN')
-                    THEN json_extract_string(j, {place}) END AS text
-        FROM (SELECT TRY_CAST(v AS JSON) AS j FROM seen)
+        SELECT CASE WHEN kind IN ('VARCHAR', 'UBIGINT', 'BIGINT', 'BOOLEAN')
+                    THEN json_extract_string(j, {place}) END AS text,
+               text IS NOT NULL OR (coalesce(kind, 'NULL') = 'NULL' AND json_type(j) = 'OBJECT') AS sure
+        FROM (SELECT j, json_type(j, {place}) AS kind FROM (SELECT TRY_CAST(v AS JSON) AS j FROM seen))
     """  # noqa: S608 - the pointer is quoted
-    return duck.planned(sql, seen=pa.table({"v": texts}))["text"].combine_chunks()
+    answer = duck.planned(sql, seen=pa.table({"v": texts}))
+    return answer["text"].combine_chunks(), bools(answer["sure"].combine_chunks())
 
 
 def _peek_exactly(parser: Parser, text: str, parts: tuple[str, ...]) -> str | None:
     value: Any = parser.parse(text)
     for part in parts:
-        value = value.get(part) if isinstance(value, dict) else None
+        value = _step(value, part)
     if isinstance(value, dict | list):
         raise Unfit(Reason.TYPE, f"{'.'.join(parts)}: expected one value, saw {seen(value)}")
     if isinstance(value, bool):
@@ -241,6 +246,12 @@ def _peek_exactly(parser: Parser, text: str, parts: tuple[str, ...]) -> str | No
     if value is None or isinstance(value, str):
         return value
     return value.text if isinstance(value, Real) else str(value)
+
+
+def _step(value: Any, part: str) -> Any:
+    if isinstance(value, list) and part.isdecimal():
+        return value[int(part)] if int(part) < len(value) else None
+    return value.get(part) if isinstance(value, dict) else None
 
 
 def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits) -> JsonDecoder:
