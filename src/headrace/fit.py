@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,24 +22,25 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa
     for item in shape.table:
         column = _column(rows, envelopes, item, rejects)
         columns.append(column)
-        _check_null(column, item, rejects)
+        _check_nulls(column, item, rejects)
         if item.name in shape.partition_by:
             _check_partition(column, item, rejects)
-    table = pa.Table.from_arrays(
-        [_as(column, item.type) for column, item in zip(columns, shape.table, strict=True)], schema=shape.table
-    )
-    if not rejects.index:
-        return table, None, rejects
-    rejects = _first_of_each(rejects)
-    keep = _kept(len(table), rejects.index)
-    return table.take(keep), keep, rejects
+    if not columns:
+        rejects.add_all(range(len(envelopes)), Reason.MISSING, "no record has shown a column yet")
+    keep = None
+    if rejects.index:
+        rejects = _first_of_each(rejects)
+        keep = _kept(len(envelopes), rejects.index)
+        columns = [column.take(keep) for column in columns]
+    fitted = [_as(column, item) for column, item in zip(columns, shape.table, strict=True)]
+    return pa.Table.from_arrays(fitted, schema=shape.table), keep, rejects
 
 
 def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
     if item.name == SOURCE.name and item.name not in rows.column_names and same_type(item.type, SOURCE.type):
         return source_of(envelopes)
     if item.name not in rows.column_names:
-        return pa.nulls(len(rows), item.type)
+        return pa.nulls(len(envelopes), item.type)
     column = rows.column(item.name)
     if same_type(column.type, item.type):
         return column
@@ -77,13 +80,44 @@ def _sql(kind: pa.DataType) -> str:
     return names.get(name, name.upper())
 
 
-def _check_null(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Rejects) -> None:
-    if item.nullable or column.null_count == 0:
+def _check_nulls(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Rejects) -> None:
+    if not _requires(item):
         return
-    for position in pc.indices_nonzero(column.is_null()).to_pylist():
-        rejects.index.append(position)
-        rejects.reason.append(Reason.MISSING)
-        rejects.detail.append(f"{item.name}: required, and there is no value")
+    for name, positions in _holes(_flat(column), item, np.arange(len(column)), item.name):
+        rejects.add_all(positions, Reason.MISSING, f"{name}: required, and there is no value")
+
+
+def _requires(item: pa.Field) -> bool:
+    """Whether a value is required here or anywhere below."""
+    return not item.nullable or any(_requires(inner) for inner in _inner(item.type))
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.item_field]
+    if pa.types.is_list(kind):
+        return [kind.value_field]
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def _holes(values: pa.Array, item: pa.Field, rows: np.ndarray, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The rows in which a required value is absent, at every depth; what is absent as a whole has no inside."""
+    if values.null_count:
+        there = values.is_valid()
+        mask = there.to_numpy(zero_copy_only=False)
+        if not item.nullable:
+            yield name, rows[~mask]
+        values, rows = values.filter(there), rows[mask]
+    kind = item.type
+    if pa.types.is_struct(kind):
+        for at, inner in enumerate(kind):
+            if _requires(inner):
+                yield from _holes(values.field(at), inner, rows, f"{name}.{inner.name}")
+    elif (pa.types.is_list(kind) or pa.types.is_map(kind)) and _requires(_inner(kind)[0]):
+        offsets = values.offsets.to_numpy()
+        elements = values.items if pa.types.is_map(kind) else values.values
+        within = elements.slice(offsets[0], offsets[-1] - offsets[0])
+        yield from _holes(within, _inner(kind)[0], np.repeat(rows, np.diff(offsets)), f"{name}[]")
 
 
 def _check_partition(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Rejects) -> None:
@@ -96,8 +130,32 @@ def _check_partition(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects
         rejects.detail.append(f"{item.name}: a partition column cannot hold an empty text")
 
 
-def _as(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    return column if column.type == kind else column.cast(kind)
+def _as(column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if column.type == item.type and not any(_requires(inner) for inner in _inner(item.type)):
+        return column
+    values = _flat(column)
+    return _solid(values.take(pa.array(np.arange(len(values)))) if values.offset else values, item)
+
+
+def _solid(values: pa.Array, item: pa.Field) -> pa.Array:
+    """The values in the field's type; inside of what is absent, required ones are empty: Parquet takes no NULL there."""
+    kind, gaps = item.type, values.is_null() if item.nullable and values.null_count else None
+    if pa.types.is_struct(kind):
+        parts = [_solid(values.field(at), inner) for at, inner in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=gaps)
+    if pa.types.is_map(kind):
+        items = _solid(values.items, kind.item_field)
+        return pa.MapArray.from_arrays(values.offsets, values.keys, items, type=kind, mask=gaps)
+    if pa.types.is_list(kind):
+        elements = _solid(values.values, kind.value_field)
+        return pa.ListArray.from_arrays(values.offsets, elements, type=kind, mask=gaps)
+    values = values if values.type == kind else values.cast(kind)
+    return values if item.nullable or not values.null_count else values.fill_null(_empty(kind))
+
+
+def _empty(kind: pa.DataType) -> pa.Scalar:
+    """What Arrow itself puts below an absent struct."""
+    return pa.array([None], pa.struct([pa.field("value", kind, nullable=False)])).field(0)[0]
 
 
 def _first_of_each(rejects: Rejects) -> Rejects:
