@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +26,9 @@ from headrace.tables.schema import DEAD_LETTERS, ENVELOPE
 from headrace.transform import Transform, evaluate
 
 EVERY = "*"  # the one payload of a pipeline whose SQL route picks the table after the decode
+ROW = (
+    "a row"  # Arrow counts no rows without a column, so each has this one (no column of a table: Delta takes no blank)
+)
 _MISFITS = frozenset({Reason.TYPE, Reason.OVERFLOW, Reason.TIMESTAMP})
 
 
@@ -80,15 +83,20 @@ class Plan:
         for name, structure in discovered.items():
             known = self._learned.get(name)
             self._learned[name] = merge_structures(known, structure) if known else structure
+        for name in self._learned if EVERY in self._learned else discovered:
             self._decoders.pop(name, None)
-            rules = self.spec.table_for("" if name == EVERY else name)
-            self.shapes[name] = shape_of(
-                self.spec.uri_of("" if name == EVERY else name),
-                rules,
-                self.transform,
-                existing=self._existing.get(name),
-                learned=self._learned[name],
-            )
+            self.shapes[name] = self._learned_shape(name)
+
+    def _learned_shape(self, name: str) -> Shape:
+        """From what the route's records have shown; tables of an SQL route have their columns in common."""
+        route = "" if name == EVERY else name
+        return shape_of(
+            self.spec.uri_of(route),
+            self.spec.table_for(route),
+            self.transform,
+            existing=self._existing.get(name),
+            learned=self._learned.get(EVERY, self._learned[name]),
+        )
 
 
 class _Application:
@@ -137,8 +145,10 @@ class _Application:
     def _peek(self, path: str) -> tuple[pa.Table, pa.StringArray]:
         values = _values(self.envelopes)
         peeked, rejects = self.plan.decoder("", pa.schema([]), "ignore").peek(values, path)
+        rejects, nulls = self._tombstones(rejects)
         self._reject(self.envelopes, rejects, "decode", None)
-        keep = _without(len(values), rejects.index)
+        skipped = nulls if self.plan.spec.tombstone == "skip" else []
+        keep = _without(len(values), rejects.index + skipped)
         return _take(self.envelopes, keep), peeked if keep is None else peeked.take(keep)
 
     def _split(
@@ -159,8 +169,10 @@ class _Application:
             return
         rules = self.plan.spec.table_for("" if name == EVERY else name)
         envelopes = self._hold(envelopes, shape)
-        found = self.plan.decoder(name, shape.payload, rules.contract.new_field).decode(_values(envelopes))
-        found = self._settle_tombstones(found, shape)
+        # A table whose records were all bad so far has no columns yet; to the contract none of them is new.
+        new_field = rules.contract.new_field if shape.payload.names else "evolve"
+        found = self.plan.decoder(name, shape.payload, new_field).decode(_values(envelopes))
+        found = self._settle_tombstones(found)
         if found.unknown:
             self.discovered[name] = found.unknown
         self._count_ignored(shape.uri, found.ignored)
@@ -193,27 +205,34 @@ class _Application:
         self.held += int(there.sum())
         return envelopes.filter(pa.array(~there))
 
-    def _settle_tombstones(self, found: Decoded, shape: Shape) -> Decoded:
+    def _tombstones(self, rejects: Rejects) -> tuple[Rejects, list[int]]:
+        """What is rejected whatever the spec says of null values, and where those are; skipped ones are counted."""
         answer = self.plan.spec.tombstone
-        if answer == "dead_letter" or Reason.TOMBSTONE not in found.rejects.reason:
-            return found
-        triples = list(zip(found.rejects.index, found.rejects.reason, found.rejects.detail, strict=True))
-        nulls = [position for position, reason, _ in triples if reason is Reason.TOMBSTONE]
-        others = [each for each in triples if each[1] is not Reason.TOMBSTONE]
-        rejects = Rejects([each[0] for each in others], [each[1] for each in others], [each[2] for each in others])
+        if answer == "dead_letter" or Reason.TOMBSTONE not in rejects.reason:
+            return rejects, []
+        others, nulls = Rejects(), []
+        for position, reason, detail in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
+            if reason is Reason.TOMBSTONE:
+                nulls.append(position)
+            else:
+                others.add(position, reason, detail)
         if answer == "skip":
             self.filtered += len(nulls)
+        return others, nulls
+
+    def _settle_tombstones(self, found: Decoded) -> Decoded:
+        rejects, nulls = self._tombstones(found.rejects)
+        if not nulls or self.plan.spec.tombstone == "skip":
             return replace(found, rejects=rejects)
         empty = pa.table([pa.nulls(len(nulls), item.type) for item in found.rows.schema], schema=found.rows.schema)
         index = np.concatenate([found.index.to_numpy(), np.array(nulls, np.int64)])
         order = np.argsort(index, kind="stable")
-        rows = pa.concat_tables([found.rows, empty]).take(pa.array(order))
+        rows = pa.concat_tables([found.rows, empty])
+        rows = rows.take(pa.array(order)) if rows.column_names else rows
         return replace(found, rows=rows, index=pa.array(index[order]), rejects=rejects)
 
     def _transform(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
-        for absent in shape.absent:
-            rows = rows.append_column(absent, pa.nulls(len(rows)))
-        done = self.plan.transform.apply(rows, envelopes, self.now)
+        done = self.plan.transform.apply(_with_nulls(rows, (*shape.absent, ROW), len(envelopes)), envelopes, self.now)
         self.filtered += len(done.filtered)
         self._reject(envelopes, done.rejects, "transform", shape.uri)
         rows, envelopes = done.rows, _take(envelopes, done.index)
@@ -313,6 +332,12 @@ def _take(table: pa.Table, index: Any) -> pa.Table:
     if index is None or len(index) == len(table):
         return table
     return table.take(index if isinstance(index, pa.Array) else pa.array(index, pa.int64()))
+
+
+def _with_nulls(rows: pa.Table, names: Iterable[str], count: int) -> pa.Table:
+    fields = [pa.field(name, pa.null()) for name in names]
+    nulls = [pa.nulls(count)] * len(fields)
+    return pa.Table.from_arrays([*rows.columns, *nulls], schema=pa.schema([*rows.schema, *fields]))
 
 
 def _without(length: int, gone: list[int]) -> pa.Int64Array | None:

@@ -45,7 +45,7 @@ def shape_of(
     absent = tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
     table = table_of(uri, rules, transform.output(with_absent(payload, absent)), existing)
     missing = [name for name in rules.partition_by if name not in table.names]
-    if missing and (existing is not None or learned is not None or rules.columns):
+    if missing and (existing is not None or learned or rules.columns):
         raise UsageError(f"{uri}: partition column '{missing[0]}' is not among its columns: {', '.join(table.names)}.")
     return Shape(uri, payload, table, tuple(rules.partition_by), absent, floors or {})
 

@@ -1,0 +1,83 @@
+"""Plans for tests: specs that need no broker, and envelopes of records made up on the spot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.batch import Counts
+from headrace.plan import Applied, Plan
+from headrace.shape import Shape, shape_of
+from headrace.spec import Spec
+from headrace.spec.load import loads
+from headrace.tables.schema import ENVELOPE
+
+MOMENT = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
+LAKE = Path("/lake")
+
+
+def spec_of(**content: Any) -> Spec:
+    """A spec of the made-up source; a table per route unless the route is fixed."""
+    fixed = content.get("route", {}).get("by", "fixed") == "fixed"
+    table = {"path": "/lake/web" if fixed else "/lake/{route}", **content.pop("table", {})}
+    whole = {"pipeline": "web", "source": {"generate": {}}, "table": table, **content}
+    return loads(json.dumps(whole), LAKE)[0]
+
+
+def envelopes(values: Iterable[Any], topic: str = "web", **columns: Any) -> pa.Table:
+    """Records of one partition: bytes and None as they are, anything else as JSON."""
+    rows = [
+        {
+            "topic": topic,
+            "partition": 0,
+            "offset": offset,
+            "timestamp": MOMENT,
+            "timestamp_type": 0,
+            "key": b"k%d" % offset,
+            "value": value if value is None or isinstance(value, bytes) else json.dumps(value).encode(),
+            "headers": [],
+            **columns,
+        }
+        for offset, value in enumerate(values)
+    ]
+    return pa.Table.from_pylist(rows, ENVELOPE)
+
+
+def plan_of(existing: Mapping[str, pa.Schema] | None = None, **content: Any) -> Plan:
+    """A plan that learns, with a clock that stands still."""
+    return Plan(spec_of(**content), existing=existing, now=lambda: MOMENT)
+
+
+def shaped(plan: Plan, *routes: str, **options: Any) -> Plan:
+    """The same plan as a task has it: with shapes given, learning nothing."""
+    shapes: dict[str, Shape | None] = {
+        name: shape_of(plan.spec.uri_of(name), plan.spec.table_for(name), plan.transform, **options)
+        for name in routes or ("",)
+    }
+    return Plan(plan.spec, shapes, now=lambda: MOMENT)
+
+
+def rows(applied: Applied, route: str = "") -> list[dict[str, Any]]:
+    """A route's rows without where they came from."""
+    found = applied.tables[route].to_pylist() if route in applied.tables else []
+    return [{name: value for name, value in row.items() if name != "_source"} for row in found]
+
+
+def letters(applied: Applied) -> list[tuple[int, str, str]]:
+    """Offset, step and reason of each dead letter, by offset."""
+    found = applied.letters.to_pylist()
+    return sorted((each["offset"], each["step"], each["reason"]) for each in found)
+
+
+def adds_up(applied: Applied) -> Counts:
+    """The account, after a look whether it is one."""
+    counts = applied.counts
+    assert counts.read == counts.routed + counts.dead + counts.filtered + counts.held
+    assert counts.routed == sum(len(table) for table in applied.tables.values())
+    assert counts.dead == len(applied.letters) == sum(counts.reasons.values())
+    return counts

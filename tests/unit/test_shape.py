@@ -1,0 +1,110 @@
+"""Shapes: what a spec declares, what a table has and what records have shown, brought together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.decode.structure import of
+from headrace.errors import UsageError
+from headrace.plan import Plan
+from headrace.shape import SKIP, Shape, fits, same_type, shape_of
+from headrace.tables.schema import JSON_TEXT, SOURCE
+from services.plans import spec_of
+
+EXISTING = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+
+
+def _shape(table: dict[str, Any] | None = None, steps: list[Any] | None = None, **known: Any) -> Shape:
+    spec = spec_of(table=table or {}, transform=steps or [])
+    return shape_of("/lake/web", spec.table, Plan(spec, {}).transform, **known)
+
+
+def test_declared_columns_carry_how_they_are_read_and_the_table_only_what_lasts():
+    columns = [
+        {"name": "id", "type": "bigint", "path": "a.b", "nullable": False},
+        {"name": "moment", "type": "timestamp", "unit": "ms", "default": 5},
+        {"name": "raw", "type": "string", "json": True},
+    ]
+    shape = _shape({"columns": columns})
+    assert shape.payload.field("id").metadata == {b"headrace.path": b"a.b"}
+    assert shape.payload.field("moment").metadata == {b"headrace.unit": b"ms", b"headrace.default": b"5"}
+    assert shape.table.field("raw").metadata == {JSON_TEXT: b"true"}
+    assert not any(item.metadata for item in list(shape.table)[:2])
+    assert not shape.table.field("id").nullable
+    assert shape.table.names == ["id", "moment", "raw", "_source"]
+
+
+def test_an_existing_table_rules_and_declared_columns_it_lacks_are_added_as_nullable():
+    shape = _shape({"columns": [{"name": "new", "type": "int", "nullable": False}]}, existing=EXISTING)
+    assert shape.table == EXISTING.append(pa.field("new", pa.int32()))
+
+
+def test_learned_fields_grow_an_existing_table_unless_the_contract_is_closed():
+    learned = of({"id": 1, "new": {"x": 1}})
+    assert _shape(existing=EXISTING, learned=learned).table.names == ["id", "name", "new"]
+    for answer in ("ignore", "reject", "stop"):
+        closed = _shape({"contract": {"new_field": answer}}, existing=EXISTING, learned=learned)
+        assert closed.table == EXISTING
+
+
+def test_the_first_records_make_the_columns_whatever_the_contract_says():
+    shape = _shape({"contract": {"new_field": "ignore"}}, learned=of({"id": 1}))
+    assert shape.table == pa.schema([pa.field("id", pa.int64()), SOURCE])
+
+
+def test_derived_columns_are_known_in_the_payload_but_not_read_from_it():
+    steps = [{"set": {"name": "upper(n)"}}]
+    shape = _shape(existing=EXISTING, steps=steps)
+    assert SKIP in shape.payload.field("name").metadata
+    assert shape.absent == ("n",)
+    assert _shape(existing=EXISTING, steps=steps, learned=of({"n": "x"})).absent == ()
+
+
+def test_a_column_made_of_itself_is_read():
+    shape = _shape(existing=EXISTING, steps=[{"set": {"name": "upper(name)"}}])
+    assert shape.payload == EXISTING
+
+
+def test_renamed_columns_are_read_under_their_old_names_with_the_tables_type():
+    shape = _shape(existing=EXISTING, steps=[{"rename": {"n": "name"}}])
+    assert shape.payload == pa.schema([pa.field("id", pa.int64()), pa.field("n", pa.string())])
+    assert shape.table == EXISTING
+
+
+def test_source_is_no_payload_of_a_table_that_has_it():
+    assert _shape(existing=EXISTING.append(SOURCE)).payload == EXISTING
+
+
+def test_partition_columns_must_be_there_once_columns_are_known():
+    spec = {"partition_by": ["day"]}
+    assert _shape(spec).table.names == ["_source"]
+    assert _shape(spec, learned={}).table.names == ["_source"]  # records that were all bad
+    for known in ({"existing": EXISTING}, {"learned": of({"id": 1})}):
+        with pytest.raises(UsageError, match="partition column 'day'"):
+            _shape(spec, **known)
+    assert _shape(spec, steps=[{"set": {"day": "'x'"}}], learned=of({"id": 1})).partition_by == ("day",)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "answer"),
+    [
+        (pa.int64(), pa.int8(), True),
+        (pa.float64(), pa.decimal128(4, 1), True),
+        (pa.string(), pa.int64(), False),
+        (pa.int64(), pa.string(), False),
+        (pa.bool_(), pa.int64(), False),
+        (pa.list_(pa.int64()), pa.list_(pa.field("element", pa.int64(), nullable=False)), True),
+        (pa.list_(pa.int64()), pa.list_(pa.int32()), False),
+        (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)), True),
+        (pa.struct([("a", pa.int64())]), pa.struct([pa.field("a", pa.int64(), nullable=False)]), True),
+        (pa.struct([("a", pa.int64()), ("b", pa.int64())]), pa.struct([("b", pa.int64()), ("a", pa.int64())]), False),
+        (pa.timestamp("us", "UTC"), pa.timestamp("us"), False),
+    ],
+)
+def test_which_types_may_be_offered_to_a_column(one: pa.DataType, two: pa.DataType, answer: bool):
+    assert fits(one, two) is answer
+    if answer and not pa.types.is_primitive(one):
+        assert same_type(one, two)
