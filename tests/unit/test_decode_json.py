@@ -291,3 +291,61 @@ def test_details_are_short_and_never_the_whole_value():
     assert len(found.rejects.detail[0]) < 100
     found = decode([field("a" * 600, pa.int64())], json.dumps({"a" * 600: "x"}).encode())
     assert len(found.rejects.detail[0]) == 512
+
+
+def test_what_is_no_object_is_no_row_of_nulls():
+    values = [b"[]", b"5", b'"{"', b"null", b"[{}]", b"{}"]
+    found = decode([field("a", pa.int64())], *values)
+    assert found.index.to_pylist() == [5]
+    assert found.rejects.reason == [Reason.NOT_AN_OBJECT] * 5
+
+
+def test_a_learned_field_proves_no_more_than_before():
+    """What one batch teaches must not let the next one pass with a key twice, in two cases, or as an element."""
+    taught = decoder("json", pa.schema([field("a", pa.int64())]))
+    lesson = [b'{"a":1,"x":1,"o":{"0":1,"k":{"m":"t"}},"l":[{"n":1}]}', b'{"a":1,"X":1}', b'{"o":{"k":null}}']
+    assert taught.decode(pa.array(lesson, pa.binary())).ignored == {"x": 1, "X": 1, "o": 2, "l": 1}
+    values = [
+        b'{"a":1,"x":1,"X":1}',
+        b'{"a":1,"x":1,"x":1}',
+        b'{"a":1,"o":{"k":{"m":1,"m":1}}}',
+        b'{"a":1,"o":{"k":1,"k":1}}',
+        b'{"a":1,"o":[7],"a":1}',
+        b'{"a":1,"l":[{"n":1,"n":1}]}',
+        b'{"a":1,"x":NaN}',
+        b'{"a":1,"l":[{"n":[nan]}]}',
+        b'{"a":2,"x":"t","o":{"k":{"m":[]}},"l":[{"n":2},{}]}',
+    ]
+    found = taught.decode(pa.array(values, pa.binary()))
+    assert found.rejects.reason == [Reason.DUPLICATE_KEY] * 6 + [Reason.MALFORMED] * 2
+    assert found.rows["a"].to_pylist() == [2]
+    assert found.ignored == {"x": 1, "o": 1, "l": 1}
+
+
+def test_a_learned_field_takes_the_fast_way():
+    taught = decoder("json", pa.schema([field("a", pa.int64())]))
+    values = pa.array([b'{"a":1,"x":"t","o":{"k":1},"l":[{"n":1},{"n":2}]}'] * 10, pa.binary())
+    taught.decode(values)
+    assert taught._prover.prove(values.cast(pa.string())).proven.all()
+    assert taught.decode(values).ignored == {"x": 10, "o": 10, "l": 10}
+
+
+def test_fields_ignored_inside_a_list():
+    fields = [field("all", pa.list_(pa.field("element", pa.struct([field("k", pa.int64())]))))]
+    taught = decoder("json", pa.schema(fields))
+    values = pa.array(
+        [b'{"all":[{"k":1,"new":1},{"k":2}]}', b'{"all":[]}', b'{"all":[{"new":1},{"new":2}]}'], pa.binary()
+    )
+    for _ in range(3):
+        found = taught.decode(values)
+        assert found.ignored == {"all.new": 2}
+        assert found.rows["all"].to_pylist() == [[{"k": 1}, {"k": 2}], [], [{"k": None}, {"k": None}]]
+    assert taught._prover.prove(values.cast(pa.string())).proven.all()
+
+
+def test_names_that_hold_a_wildcard_or_look_like_an_index():
+    fields = [field("*", pa.int64()), field("0", pa.int64()), field("o", pa.struct([field("0", pa.int64())]))]
+    found = decode(fields, b'{"*":1,"0":2,"o":{"0":3}}', b'{"o":[4]}')
+    assert found.rows.to_pylist() == [{"*": 1, "0": 2, "o": {"0": 3}}]
+    assert found.rejects.reason == [Reason.TYPE]
+    assert decode(fields[1:], b'{"0":2,"o":{"0":3}}', b'{"o":[4]}').rows.to_pylist() == [{"0": 2, "o": {"0": 3}}]
