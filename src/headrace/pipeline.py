@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace import faults, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, merge
 from headrace.catalog import Catalog
-from headrace.errors import TooManyPartitions, Transient
+from headrace.errors import HeadraceError, TooManyPartitions, Transient
 from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision
 from headrace.read import Offsets, Source, open_source
@@ -205,9 +206,18 @@ class Pipeline:
         self.ledger.known.remember(tables=self.catalog.tables(), topics={r.topic: r.topic_id for r in intent.ranges})
         self.ledger.book(intent, receipts, datetime.now(UTC))
         faults.reach(faults.Point.LEDGER_DONE, batch=intent.batch)
+        self._clear_staging(intent)
         self.summary.add(intent, receipts)
         self.position |= {(each.topic, each.partition): each.until for each in intent.ranges}
         self.report(_batch_event(intent, receipts))
+
+    def _clear_staging(self, intent: Intent) -> None:
+        """Files that Spark copied into its table have done their work; what fails here only takes up space."""
+        for table in intent.tables:
+            copied = [item for item in table.files if item.table != table.path]
+            with suppress(HeadraceError):
+                for item in copied:
+                    Store(item.table, self.profile).delete([item.path])
 
     def _commit(self, intent: Intent) -> list[Receipt]:
         data = [table for table in intent.tables if not table.letters]
