@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -208,6 +209,19 @@ def test_a_child_stops_and_its_output_is_private(tmp_path: Path) -> None:
     child.stop()
     assert child.poll() is not None
     assert (tmp_path / "log").stat().st_mode & 0o077 == 0
+
+
+def test_a_child_may_leave_signals_to_its_parent(tmp_path: Path) -> None:
+    command = ["/bin/sh", "-c", "echo up; exec cat"]
+    child = spawn(command, log=tmp_path / "log", deaf_to=(signal.SIGINT, signal.SIGTERM))
+    eventually(lambda: (tmp_path / "log").read_text() == "up\n", say="the child runs")
+    child.terminate()
+    assert child.stdin
+    child.stdin.write(b"still here\n")
+    child.stdin.flush()
+    eventually(lambda: "still here" in (tmp_path / "log").read_text(), say="it has outlived the signal")
+    child.crash()
+    assert child.returncode == -signal.SIGKILL
 
 
 def test_a_program_that_is_not_there_is_an_ended_child(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 # Runs between fork and exec, in a Python of its own because preexec_fn is not safe beside threads.
-# PR_SET_PDEATHSIG = 1; the look at the parent closes the gap before it is set. SIGINT is the parent's to answer.
+# PR_SET_PDEATHSIG = 1; the look at the parent closes the gap before it is set.
 _BIND = """
 import ctypes, os, signal, sys
 if sys.platform == "linux": ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() != int(sys.argv[1]): os._exit(1)
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-os.execv(sys.argv[2], sys.argv[2:])
+for deaf in sys.argv[2].split(","): signal.signal(int(deaf), signal.SIG_IGN)
+os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
@@ -47,9 +48,17 @@ class Child(subprocess.Popen[bytes]):
                 self.stdin.close()
 
 
-def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Child:
-    """Start a program whose output goes to `log` and whose standard input closes with us."""
-    bound = [sys.executable, "-ISc", _BIND, str(os.getpid()), *command]
+def spawn(
+    command: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    deaf_to: Sequence[signal.Signals] = (signal.SIGINT,),
+) -> Child:
+    """Start a program whose output goes to `log`, whose standard input closes with us, and who leaves signals to us."""
+    deaf = ",".join(str(int(one)) for one in deaf_to)
+    bound = [sys.executable, "-ISc", _BIND, str(os.getpid()), deaf, *command]
     born: Future[Child] = Future()
 
     def keep() -> None:

@@ -218,7 +218,9 @@ def _start_jvm(parts: Sequence[Path], options: Sequence[str], scratch: Path, log
     log4j.write_text(_LOG4J.format(file=log, level=os.environ.get("HEADRACE_LOG_LEVEL", "warn")))
     command = [*find_java().command, *options, f"-Djava.io.tmpdir={scratch}"]
     command += [f"-Dlog4j2.configurationFile={log4j.as_uri()}", "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
-    return spawn(command, log=log, env=_environment(scratch) | {"CLASSPATH": os.pathsep.join(map(str, parts))})
+    env = _environment(scratch) | {"CLASSPATH": os.pathsep.join(map(str, parts))}
+    # A signal sent to the whole group asks us to finish the batch; without the JVM we could not.
+    return spawn(command, log=log, env=env, deaf_to=(signal.SIGINT, signal.SIGTERM))
 
 
 def _environment(scratch: Path) -> dict[str, str]:
