@@ -96,6 +96,8 @@ class Catalog:
             committer = self._of_its_kind(committer, store, known)
         _check_identity(uri, committer, known)
         self._check_restored(store, committer, known)
+        if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.spec.pipeline))):
+            self.ledger.check_mark(uri, mark)  # a ledger set back would take the next batch for one that is there
         rules = self.spec.table_for("" if name == LETTERS else name)
         if committer.state is None and rules.create == "never" and name != LETTERS:
             raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
