@@ -138,7 +138,7 @@ def _as(column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray |
 
 
 def _solid(values: pa.Array, item: pa.Field) -> pa.Array:
-    """The values in the field's type; inside of what is absent, required ones are empty: Parquet takes no NULL there."""
+    """The values in the field's type; inside of what is absent, required ones are empty: Parquet has no NULL there."""
     kind, gaps = item.type, values.is_null() if item.nullable and values.null_count else None
     if pa.types.is_struct(kind):
         parts = [_solid(values.field(at), inner) for at, inner in enumerate(kind)]
