@@ -19,7 +19,22 @@ from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables.schema import TIMESTAMP, to_delta
 
-TEXTS = ["a b", "a/b", "..", "../x", "50%", "%2F", "\"#'*:=?\\{[]^", "ü😀", "\x01\n\x7f", "null", " ", "é" * 120, "+&"]
+TEXTS = [
+    "a b",
+    "a/b",
+    "..",
+    "../x",
+    "50%",
+    "%2F",
+    "\"#'*:=?\\{[]^",
+    "ü😀",
+    "\U00020000",
+    "\x01\n\x7f",
+    "null",
+    " ",
+    "é" * 120,
+    "+&",
+]
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), [*TEXTS, None]),
     "byte": (pa.int8(), [-128, 127, None]),
@@ -62,7 +77,8 @@ def make_table(table: Path, kind: pa.DataType, values: list[Any]) -> None:
         for file in stager.finish()
     )
     (table / "_delta_log").mkdir()
-    (table / "_delta_log" / f"{0:020}.json").write_text("\n".join(json.dumps(action) for action in actions))
+    lines = (json.dumps(action, ensure_ascii=False) for action in actions)
+    (table / "_delta_log" / f"{0:020}.json").write_text("\n".join(lines), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
