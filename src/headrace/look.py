@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UsageError
 from headrace.plan import Plan
 from headrace.read import open_source
 from headrace.spec import Spec
@@ -33,6 +34,7 @@ class Look:
 def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Look:
     """Records of the source (or those given) through the plan; existing tables lend their columns."""
     if envelopes is None:
+        _check_place(where)
         source = open_source(spec)
         try:
             envelopes = source.tail(records, where)
@@ -44,6 +46,19 @@ def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str =
     account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
     tables = {spec.uri_of(name): rows for name, rows in applied.tables.items()}
     return Look(spec.pipeline, tables, applied.letters, account, (note,) if note else ())
+
+
+def _check_place(where: str) -> None:
+    if where in ("start", "end"):
+        return
+    try:
+        if datetime.fromisoformat(where).tzinfo is not None:
+            return
+    except ValueError:
+        pass
+    raise UsageError(
+        f"'{where}' is no place to look from.", next="Use start, end, or a time such as 2026-01-31T12:00:00Z."
+    )
 
 
 def _existing(spec: Spec) -> tuple[pa.Schema | None, str]:

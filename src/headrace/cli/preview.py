@@ -26,8 +26,9 @@ def preview(
     from headrace.look import look
     from headrace.spec.load import load
 
-    for each in load(spec):
-        envelopes = payloads(file, raw) if file is not None else None
+    loaded = load(spec)
+    envelopes = payloads(file, raw) if file is not None else None
+    for each in loaded:
         found = look(each, envelopes, records, where)
         _print_json(found) if as_json else _print(found)
 
@@ -38,7 +39,7 @@ def payloads(file: str, raw: bool) -> Any:
 
     from headrace.tables.schema import ENVELOPE
 
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    data = sys.stdin.buffer.read() if file == "-" else _content(Path(file))
     values = [data] if raw else [line for line in data.split(b"\n") if line.strip()]
     now = datetime.now(UTC)
     rows = [
@@ -48,6 +49,15 @@ def payloads(file: str, raw: bool) -> Any:
     return pa.Table.from_pylist(rows, ENVELOPE)
 
 
+def _content(path: Path) -> bytes:
+    from headrace.errors import UsageError
+
+    try:
+        return path.read_bytes()
+    except OSError as trouble:
+        raise UsageError(f"{path} cannot be read: {trouble.strerror}.", next="Give a file, or - for stdin.") from None
+
+
 def _print_json(found: Any) -> None:
     from headrace.cli.show import emit
 
@@ -55,7 +65,7 @@ def _print_json(found: Any) -> None:
         emit({"event": "note", "text": note})
     for uri, rows in found.tables.items():
         for row in rows.to_pylist():
-            emit({"event": "row", "table": uri, "row": row})
+            emit({"event": "row", "table": uri, "row": readable(row)})
     for letter in found.letters.to_pylist():
         emit({"event": "dead_letter", **{key: readable(value) for key, value in letter.items()}})
     emit({"event": "summary", "pipeline": found.pipeline, **found.account})

@@ -6,9 +6,9 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 _SILENT = ("tick", "progress")
+_LEAST_TELLING = ("tables", "last commit", "rows/s", "read", "dead")
 
 
 @dataclass
@@ -84,21 +85,37 @@ class Show:
             self.console.print(escape(sentence(event)), soft_wrap=True)
 
     def _table(self) -> Table:
+        shown = [cells(name, line) for name, line in list(self.lines.items())]
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for title in ("pipeline", "state", "rows/s", "read", "dead", "tables", "lag", "last commit"):
-            table.add_column(title, justify="left" if title in ("pipeline", "state") else "right")
-        for name, line in self.lines.items():
-            table.add_row(
-                name,
-                escape(line.word),
-                f"{line.rate:,.0f}",
-                f"{line.read:,}",
-                f"{line.dead:,}",
-                str(len(line.tables)),
-                lag_text(line.lag, line.lag_seconds),
-                _ago(line.committed),
-            )
+        for title in fitting(shown, self.console.width):
+            justify: Literal["left", "right"] = "left" if title in ("pipeline", "state") else "right"
+            table.add_column(title, justify=justify, no_wrap=True)
+        for row in shown:
+            table.add_row(*(escape(row[str(column.header)]) for column in table.columns))
         return table
+
+
+def cells(name: str, line: Line) -> dict[str, str]:
+    """A pipeline's live line, title by title."""
+    return {
+        "pipeline": name,
+        "state": line.word,
+        "rows/s": f"{line.rate:,.0f}",
+        "read": f"{line.read:,}",
+        "dead": f"{line.dead:,}",
+        "tables": str(len(line.tables)),
+        "lag": lag_text(line.lag, line.lag_seconds),
+        "last commit": _ago(line.committed),
+    }
+
+
+def fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """The titles there is room for, in order; the least telling go first, whole, so that what stays can be read."""
+    room = {title: max(len(title), *(len(row[title]) for row in rows)) + 2 for title in (rows[0] if rows else ())}
+    for title in _LEAST_TELLING:
+        if title in room and sum(room.values()) - 2 > width:
+            del room[title]
+    return list(room)
 
 
 def emit(event: Mapping[str, Any]) -> None:

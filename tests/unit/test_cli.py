@@ -1,0 +1,432 @@
+"""The command line without a JVM: what each command prints, where, and how it exits."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from rich.console import Console
+
+from headrace.batch import Counts, Intent, Range
+from headrace.cli import main
+from headrace.cli.show import Show, fitting, sentence
+from headrace.lease import Lease
+from headrace.ledger import Ledger
+from headrace.runtime.kafka import free_ports
+from headrace.storage import Profile, Store
+from headrace.version import VERSION
+from services.pipelines import environment
+
+GENERATE = "pipeline: {name}\nsource: {{generate: {{records: 40, partitions: 2}}}}\ntable: {{path: ./lake/{name}}}\n"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`headrace …` in a folder with a spec `web.yaml`: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("headrace.read.kafka._TIMEOUT", 1.0)  # a broker that is down answers no sooner
+    (tmp_path / "web.yaml").write_text(GENERATE.format(name="web"))
+
+    def run(*arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code or 0, *capsys.readouterr())  # type: ignore[return-value]
+
+    return run
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    """Every line of a `--json` output, which must be an object with an event."""
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all(each["event"] for each in found)
+    return found
+
+
+# ---- usage ----
+
+
+def test_version_and_help(cli: Run):
+    assert cli("version") == (0, f"{VERSION}\n", "")
+    code, out, _ = cli("--help")
+    assert code == 0
+    for command in ("run", "check", "preview", "schema", "status", "resume", "demo", "setup", "version"):
+        assert command in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nothing"],
+        ["run"],
+        ["run", "absent.yaml"],
+        ["run", "web.yaml", "--until", "tomorrow"],
+        ["run", "web.yaml", "web.yaml"],
+        ["run", "wrong.yaml"],
+        ["preview", "absent.yaml"],
+        ["preview", "web.yaml", "absent.json"],
+        ["preview", "web.yaml", "."],
+        ["preview", "web.yaml", "--from", "yesterday"],
+        ["preview", "web.yaml", "--from", "2026-01-31T12:00:00"],
+        ["preview", "web.yaml", "--records", "0"],
+        ["preview", "wrong.yaml", "-"],
+        ["status", "absent.yaml"],
+        ["resume", "web.yaml"],
+        ["resume", "absent.yaml", "--accept-gap"],
+        ["setup", "nothing"],
+        ["demo", "--records", "1"],
+        ["check", "absent.yaml"],
+        ["check", "wrong.yaml"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_exits_2_with_words_and_without_a_trace(cli: Run, arguments: list[str]):
+    Path("wrong.yaml").write_text(GENERATE.format(name="wrong") + "flsh: 1\n")
+    code, out, err = cli(*arguments)
+    assert code == 2
+    assert (out + err).strip()
+    assert "Traceback" not in out + err
+    assert not Path("lake").exists()
+
+
+def test_a_wrong_spec_is_told_where_and_what_was_meant(cli: Run):
+    Path("wrong.yaml").write_text(GENERATE.format(name="wrong") + "flsh: 1\n")
+    for command in (["run", "web.yaml", "wrong.yaml"], ["status", "wrong.yaml"], ["preview", "wrong.yaml"]):
+        code, out, err = cli(*command)
+        assert (code, out) == (2, "")
+        assert "wrong.yaml:4:1 flsh" in err
+        assert "did you mean 'flush'?" in err
+
+
+def test_the_schema_is_json_on_stdout(cli: Run):
+    code, out, err = cli("schema")
+    assert (code, err) == (0, "")
+    assert {"pipeline", "source", "table"} <= json.loads(out)["properties"].keys()
+
+
+# ---- preview ----
+
+
+def test_preview_of_stdin_shows_rows_letters_and_the_account(cli: Run):
+    code, out, err = cli("preview", "web.yaml", "-", stdin=b'{"id": 1, "name": "a"}\n\n{"id": 2}\nnot json\n')
+    assert (code, err) == (0, "")
+    assert "/lake/web does not exist yet." in out
+    assert "· 2 rows" in out
+    assert "malformed" in out
+    assert "not json" in out
+    assert out.endswith("read 3 = routed 2 + dead 1 + filtered 0\n")
+    assert not Path("lake").exists()
+
+
+def test_preview_as_json_is_nothing_but_lines_and_ends_with_the_account(cli: Run):
+    Path("payloads").write_bytes(b'{"id": 1}\n{"id": "\xff"}\n')
+    code, out, err = cli("preview", "web.yaml", "payloads", "--json")
+    assert (code, err) == (0, "")
+    note, row, letter, summary = lines(out)
+    assert (note["event"], row["event"], row["row"]["id"]) == ("note", "row", 1)
+    assert (letter["reason"], letter["value"]) == ("encoding", {"hex": b'{"id": "\xff"}'.hex()})
+    assert summary == {"event": "summary", "pipeline": "web", "read": 2, "routed": 1, "dead": 1, "filtered": 0}
+
+
+def test_preview_exits_0_when_everything_is_a_dead_letter(cli: Run):
+    assert cli("preview", "web.yaml", "-", stdin=b"[]\n[]")[0] == 0
+
+
+def test_a_raw_file_is_one_payload(cli: Run):
+    pretty = json.dumps({"id": 1, "nested": {"a": [1, 2]}}, indent=2).encode()
+    Path("pretty.json").write_bytes(pretty)
+    assert lines(cli("preview", "web.yaml", "pretty.json", "--raw", "--json")[1])[-1]["routed"] == 1
+    assert lines(cli("preview", "web.yaml", "pretty.json", "--json")[1])[-1]["routed"] == 0
+
+
+def test_preview_of_the_source_itself(cli: Run):
+    end = lines(cli("preview", "web.yaml", "--records", "5", "--json")[1])
+    start = lines(cli("preview", "web.yaml", "--records", "5", "--from", "start", "--json")[1])
+    assert end[-1]["read"] == start[-1]["read"] == 5
+    assert end != start
+
+
+def test_every_pipeline_of_a_file_sees_the_same_payloads(cli: Run):
+    Path("two.yaml").write_text(GENERATE.format(name="one") + "---\n" + GENERATE.format(name="two"))
+    found = lines(cli("preview", "two.yaml", "-", "--json", stdin=b'{"id": 1}')[1])
+    assert [(each["pipeline"], each["read"]) for each in found if each["event"] == "summary"] == [
+        ("one", 1),
+        ("two", 1),
+    ]
+
+
+def test_an_existing_table_lends_its_columns(cli: Run):
+    write_deltalake("lake/web", pa.table({"id": pa.array([1], pa.int32()), "name": pa.array(["x"])}))
+    code, out, _ = cli("preview", "web.yaml", "-", "--json", stdin=b'{"id": 5000000000}\n{"id": 5}')
+    note, row, letter, _ = lines(out)
+    assert (code, letter["reason"]) == (0, "overflow")
+    assert note["text"].endswith("exists, at version 0.")
+    assert row["row"] == {"id": 5, "name": None}
+    assert DeltaTable("lake/web").version() == 0
+
+
+def test_control_characters_of_a_producer_never_reach_the_terminal(cli: Run):
+    evil = {"a\x1b[2J": "\x1b]0;x\x07[bold]", "b": {"c": "\x9b\u202e\r"}, "d": "[red]x[/red]", "e": "é😀"}
+    code, out, err = cli("preview", "web.yaml", "-", stdin=json.dumps(evil).encode() + b'\n{"x": "\x1b[31m"')
+    assert (code, err) == (0, "")
+    assert not set("\x1b\x07\x9b\u202e\r") & set(out)
+    assert "[red]x[/red]" in out
+    assert "é😀" in out
+    assert r"\x1b]0;x\x07[bold]" in out
+
+
+def test_long_values_are_cut_to_the_width_of_the_terminal(cli: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    out = cli("preview", "web.yaml", "-", stdin=json.dumps({"id": "x" * 500, "wide_column_name": 1}).encode())[1]
+    assert max(len(line) for line in out.splitlines() if line.startswith("  ")) == 40
+
+
+def test_preview_starts_no_java_and_imports_no_spark(cli: Run):
+    code = (
+        "import atexit, sys, psutil\n"
+        "def look():\n"
+        "    assert not [n for n in sys.modules if n.partition('.')[0] in ('pyspark', 'py4j')]\n"
+        "    assert not psutil.Process().children(recursive=True)\n"
+        "    sys.stderr.write('clean')\n"
+        "atexit.register(look)\n"
+        "sys.argv = ['headrace', 'preview', 'web.yaml', '--json']\n"
+        "from headrace.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "clean")
+
+
+# ---- status and resume ----
+
+
+def _state(name: str = "web") -> Store:
+    return Store(str(Path(f"lake/_headrace/{name}").absolute()), Profile())
+
+
+def _booked(batch: int = 1, book: bool = True) -> Intent:
+    ledger = Ledger.open(_state(), "web")
+    counts = Counts(read=10, routed=8, dead=1, filtered=1, reasons={"malformed": 1})
+    ranges = (Range("generated", 0, 0, 10, "seed-1"),)
+    intent = Intent("web", batch, ranges, (), counts, datetime.now(UTC), "t", "{}", "d", VERSION)
+    ledger.begin(intent)
+    if book:
+        ledger.book(intent, (), datetime.now(UTC))
+    return intent
+
+
+def test_status_of_a_pipeline_that_never_ran_changes_nothing(cli: Run):
+    code, out, err = cli("status", "web.yaml")
+    assert (code, err) == (0, "")
+    assert "web: not running; last batch 0" in out
+    assert "lag: 40" in out
+    assert not Path("lake").exists()
+
+
+def test_status_of_a_stopped_pipeline(cli: Run):
+    _booked()
+    (found,) = lines(cli("status", "web.yaml", "--json")[1])
+    assert (found["holder"], found["batch"], found["open_batch"], found["lag"]) == (None, 1, None, 30)
+    (row,) = found["batches"]
+    assert (row["read"], row["routed"], row["dead"], row["filtered"]) == (10, 8, 1, 1)
+    assert "web: not running; last batch 1" in cli("status", "web.yaml")[1]
+
+
+def test_status_of_a_running_pipeline_names_its_holder(cli: Run):
+    with Lease.take(_state()):
+        (found,) = lines(cli("status", "web.yaml", "--json")[1])
+        assert found["holder"]["pid"] == os.getpid()
+        assert f"as process {os.getpid()}" in cli("status", "web.yaml")[1]
+    assert "not running" in cli("status", "web.yaml")[1]
+
+
+def test_status_tells_of_a_batch_that_was_begun_and_not_booked(cli: Run):
+    _booked(book=False)
+    assert lines(cli("status", "web.yaml", "--json")[1])[0]["open_batch"] == 1
+    assert "batch 1 is begun and not booked; the next run finishes it first" in cli("status", "web.yaml")[1]
+
+
+def test_status_answers_when_the_broker_does_not(cli: Run):
+    Path("far.yaml").write_text(_kafka(next(iter(free_ports()))))
+    (found,) = lines(cli("status", "far.yaml", "--json")[1])
+    assert (found["lag"], found["lag_seconds"]) == (None, None)
+
+
+def test_resume_without_a_cause_says_so_and_changes_nothing(cli: Run):
+    _booked()
+    code, out, _ = cli("resume", "web.yaml", "--accept-gap", "--accept-replaced-topic", "--accept-new-table")
+    assert (code, out) == (0, "web: nothing of that kind had happened; nothing was changed\n")
+    assert Ledger.open(_state(), "web").batch == 1
+
+
+def test_resume_of_a_replaced_topic_is_booked(cli: Run):
+    _booked()
+    Path("web.yaml").write_text(GENERATE.format(name="web").replace("records: 40", "records: 40, seed: 2"))
+    code, out, _ = cli("resume", "web.yaml", "--accept-replaced-topic", "--json")
+    assert (code, lines(out)[0]["pipeline"]) == (0, "web")
+    *_, second = lines(cli("status", "web.yaml", "--json")[1])[0]["batches"]
+    assert "replaced topic accepted" in second["note"]
+
+
+def test_whoever_runs_elsewhere_is_named_and_exits_3(cli: Run):
+    with Lease.take(_state()):
+        for command in (["resume", "web.yaml", "--accept-gap"], ["run", "web.yaml", "--until", "latest"]):
+            code, out, err = cli(*command)
+            assert (code, out) == (3, "")
+            assert "LeaseHeld" in err
+            assert str(os.getpid()) in err
+        Path("two.yaml").write_text(GENERATE.format(name="two"))
+        assert cli("run", "two.yaml", "web.yaml", "--until", "latest")[0] == 3
+    assert not Path("lake/two").exists()
+
+
+# ---- check --online ----
+
+
+def _kafka(port: int) -> str:
+    brokers = f"127.0.0.1:{port}"
+    return f"pipeline: far\nsource: {{kafka: {{brokers: '{brokers}', topics: [t]}}}}\ntable: {{path: ./lake/far}}\n"
+
+
+def test_check_online_of_a_right_spec(cli: Run):
+    assert cli("check", "web.yaml", "--online") == (0, "web: all right\n", "")
+
+
+def test_check_online_names_a_broker_that_is_down(cli: Run):
+    Path("far.yaml").write_text(_kafka(next(iter(free_ports()))))
+    code, out, _ = cli("check", "far.yaml", "--online", "--json")
+    finding, summary = lines(out)
+    assert (code, finding["key"], summary["errors"]) == (1, "source", 1)
+    assert finding["seen"].startswith("BrokerUnreachable: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "said"),
+    [
+        (
+            ", columns: [{name: id, type: string}]",
+            "table",
+            "column 'id' is long in the table, the spec makes it string",
+        ),
+        (", partition_by: [day]", "table", "partition column 'day'"),
+    ],
+)
+def test_check_online_compares_the_spec_with_the_table(cli: Run, more: str, key: str, said: str):
+    write_deltalake("lake/web", pa.table({"id": [1]}))
+    Path("web.yaml").write_text(GENERATE.format(name="web").replace("/web}", "/web" + more + "}"))
+    code, out, _ = cli("check", "web.yaml", "--online", "--json")
+    assert (code, lines(out)[0]["key"]) == (1, key)
+    assert said in lines(out)[0]["seen"]
+
+
+def test_check_online_asks_for_a_table_that_must_be_there(cli: Run):
+    Path("web.yaml").write_text(GENERATE.format(name="web").replace("/web}", "/web, create: never}"))
+    code, out, _ = cli("check", "web.yaml", "--online")
+    assert code == 1
+    assert "no table at" in out
+
+
+def test_check_online_warns_of_a_table_that_spark_must_append_to(cli: Run):
+    write_deltalake("lake/web", pa.table({"id": [1]}), configuration={"delta.enableChangeDataFeed": "true"})
+    DeltaTable("lake/web").alter.add_constraint({"positive": "id > 0"})
+    code, out, _ = cli("check", "web.yaml", "--online")
+    assert code == 0
+    assert out.startswith("warning: ")
+    assert "appended by Spark" in out
+
+
+def test_check_online_finds_a_state_folder_it_cannot_write(cli: Run):
+    Path("lake").write_text("not a folder")
+    code, out, _ = cli("check", "web.yaml", "--online", "--json")
+    assert code == 1
+    assert lines(out)[-1]["errors"] >= 1
+
+
+# ---- what a run shows ----
+
+EVENTS: list[dict[str, Any]] = [
+    {"event": "setup", "pipeline": "orders", "text": "starting [bold]"},
+    {"event": "recover", "pipeline": "orders", "batch": 6},
+    {"event": "progress", "pipeline": "orders", "lag": 123456, "lag_seconds": 12.34},
+    {
+        "event": "batch",
+        "pipeline": "orders",
+        "batch": 7,
+        "read": 1_234_567,
+        "routed": 1_234_500,
+        "dead": 60,
+        "filtered": 7,
+        "held": 0,
+        "tables": {"/lake/a": {}, "/lake/b": {}},
+        "seconds": 1.5,
+    },
+    {"event": "wait", "pipeline": "orders", "reason": "BrokerUnreachable", "seconds": 2, "seen": "no answer"},
+    {"event": "stop", "pipeline": "orders", "reason": "SourceGap", "seen": "Offsets are gone.", "next": "Decide."},
+]
+
+
+def test_events_are_sentences():
+    assert [sentence(event) for event in EVENTS] == [
+        "orders: starting [bold]",
+        "orders: finishing batch 6, which was begun and not booked",
+        "orders: progress",
+        "orders: batch 7: read 1,234,567 = routed 1,234,500 + dead 60 + filtered 7; 2 tables, 1.50 s",
+        "orders: BrokerUnreachable; trying again in 2 s. no answer",
+        "orders: stopped: SourceGap. Offsets are gone. Decide.",
+    ]
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 60, 50])
+def test_the_live_line_stays_one_whole_line_per_pipeline(width: int):
+    show = Show(False)
+    show.console = Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False)
+    for name in ("orders", "web"):
+        for event in EVENTS[2:4]:
+            show({**event, "pipeline": name})
+    screen = io.StringIO()
+    Console(file=screen, width=width, highlight=False).print(show._table())
+    head, *rest = screen.getvalue().rstrip().splitlines()
+    assert len(rest) == 2
+    assert "…" not in screen.getvalue()
+    assert head.split()[:2] == ["pipeline", "state"]
+    assert all("123,456 (12.3 s)" in line and "running" in line for line in rest)
+    assert ("rows/s" in head) == (width >= 80)
+
+
+def test_titles_leave_in_a_fixed_order():
+    row = dict.fromkeys(("pipeline", "state", "rows/s", "read", "dead", "tables", "lag", "last commit"), "x" * 8)
+    assert len(fitting([row], 1000)) == 8
+    assert fitting([row], 1) == ["pipeline", "state", "lag"]
+    assert fitting([], 80) == []
+
+
+def test_json_events_go_to_stdout_and_nothing_else_does(capsys: pytest.CaptureFixture[str]):
+    with Show(True) as show:
+        for event in EVENTS:
+            show(event)
+    out, err = capsys.readouterr()
+    assert [json.loads(line) for line in out.splitlines()] == EVENTS
+    assert err == ""
+
+
+def test_people_read_on_stderr(capsys: pytest.CaptureFixture[str]):
+    with Show(False) as show:
+        for event in EVENTS:
+            show(event)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "starting [bold]" in err
+    assert "progress" not in err
