@@ -162,6 +162,7 @@ class Catalog:
             existing=entry.existing,
             learned=learned,
             floors=entry.floors,
+            partition_by=self.partition_by(entry),
         )
 
     def _share(self) -> None:

@@ -12,6 +12,7 @@ from headrace import duck
 from headrace.decode import Rejects
 from headrace.reasons import Reason
 from headrace.shape import Shape, same_type
+from headrace.tables.partitions import unstorable
 from headrace.tables.schema import SOURCE, type_name
 
 
@@ -121,13 +122,8 @@ def _holes(values: pa.Array, item: pa.Field, rows: np.ndarray, name: str) -> Ite
 
 
 def _check_partition(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Rejects) -> None:
-    if not pa.types.is_string(item.type):
-        return
-    # Readers disagree whether an empty partition value is '' or NULL, so none is ever written.
-    for position in pc.indices_nonzero(pc.fill_null(pc.equal(column, ""), False)).to_pylist():
-        rejects.index.append(position)
-        rejects.reason.append(Reason.BAD_PARTITION)
-        rejects.detail.append(f"{item.name}: a partition column cannot hold an empty text")
+    at = pc.indices_nonzero(unstorable(item.name, column)).to_numpy()
+    rejects.add_all(at, Reason.BAD_PARTITION, f"{item.name}: readers would not see this value of a partition column")
 
 
 def _as(column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray | pa.Array:

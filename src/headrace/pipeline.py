@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace import faults, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, merge
 from headrace.catalog import Catalog
-from headrace.errors import HeadraceError, TooManyPartitions, Transient
+from headrace.errors import HeadraceError, Transient
 from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision
 from headrace.read import Offsets, Source, open_source
@@ -25,6 +25,7 @@ from headrace.spec import Spec
 from headrace.spec.load import loads
 from headrace.storage import Profile, Store
 from headrace.stream import Stream
+from headrace.tables.partitions import check_partition_count
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -183,8 +184,8 @@ class Pipeline:
     ) -> Intent:
         """The whole decision of the batch, to be made durable before any of it is visible."""
         files, counts = merge(manifests)
+        check_partition_count(files, self.spec.limits.partition_values)
         tables = self.catalog.intents(files, batch)
-        _check_partition_values(tables, self.spec.limits.partition_values)
         return Intent(
             self.spec.pipeline,
             batch,
@@ -297,16 +298,6 @@ def _discovered(manifests: Sequence[Manifest]) -> dict[str, Any]:
         for name, structure in manifest.discovered.items():
             found[name] = merge_structures(found[name], structure) if name in found else structure
     return found
-
-
-def _check_partition_values(tables: Sequence[Any], limit: int) -> None:
-    for table in tables:
-        values = {item.partition for item in table.files}
-        if len(values) > limit:
-            raise TooManyPartitions(
-                f"{table.path}: a batch brings {len(values)} partition values; the limit is {limit}.",
-                next="Partition by something coarser, or raise limits.partition_values.",
-            )
 
 
 def _batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.decode.structure import Structure, evolve
 from headrace.errors import UsageError
 from headrace.spec import Column, TableSpec
+from headrace.tables.partitions import check_partitioning
 from headrace.tables.schema import JSON_TEXT, SOURCE, parse_type, type_name
 from headrace.transform import ENVELOPE_NAMES, Rename, Transform
 
@@ -39,15 +40,20 @@ def shape_of(
     existing: pa.Schema | None = None,
     learned: Structure | None = None,
     floors: Offsets | None = None,
+    partition_by: tuple[str, ...] | None = None,  # an existing table's own; else the spec's
 ) -> Shape:
     """Bring together what the spec declares, what the table has, and what records have shown."""
     payload = payload_of(rules, transform, existing, learned)
     absent = tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
     table = table_of(uri, rules, transform.output(with_absent(payload, absent)), existing)
-    missing = [name for name in rules.partition_by if name not in table.names]
-    if missing and (existing is not None or learned or rules.columns):
-        raise UsageError(f"{uri}: partition column '{missing[0]}' is not among its columns: {', '.join(table.names)}.")
-    return Shape(uri, payload, table, tuple(rules.partition_by), absent, floors or {})
+    by = tuple(rules.partition_by) if partition_by is None else partition_by
+    if existing is not None or learned or rules.columns:
+        for name in by:
+            if name not in table.names:
+                known = ", ".join(table.names)
+                raise UsageError(f"{uri}: partition column '{name}' is not among its columns: {known}.")
+        check_partitioning(table, by)
+    return Shape(uri, payload, table, by, absent, floors or {})
 
 
 def with_absent(payload: pa.Schema, absent: Iterable[str]) -> pa.Schema:
