@@ -31,6 +31,8 @@ ALLOWED = {
     ("read", "ledger"),  # verify holds the source against the ledger
     ("spec", "transform"),  # a spec's expressions are checked where it is read
     ("spec", "route"),
+    ("spec", "decode"),  # a declared default is judged by the decoder that will use it
+    ("spec", "shape"),
     ("spec", "tables"),  # type names are spelled in one place
     ("__init__", "plan"),
     ("__init__", "runner"),
