@@ -16,10 +16,10 @@ import pytest
 
 from headrace import faults
 from headrace.errors import HeadraceError
-from headrace.faults import Abandoned, Point
+from headrace.faults import Point
 from headrace.runtime import session
 from headrace.runtime.kafka import Broker
-from services.pipelines import Shop
+from services.pipelines import Shop, eventful
 from services.s3 import S3
 
 # Where the one that finishes the batch dies in turn; before `begun`, that is one that begins it anew.
@@ -37,33 +37,37 @@ AGAIN = {
 }
 UNDECIDED = {Point.PLANNED, Point.SOME_STAGED, Point.ALL_STAGED, Point.EVOLVED}
 IN_THE_DRIVER = [point for point in Point if point is not Point.SOME_STAGED]
+OFTEN_ON_S3 = {Point.ALL_STAGED, Point.TABLE_MADE, Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LEDGER_NOT}
+ON_S3 = [pytest.param(each, marks=[] if each in OFTEN_ON_S3 else pytest.mark.slow) for each in IN_THE_DRIVER]
 
 
-@pytest.fixture(params=["disk", "s3"])
-def shop(request: pytest.FixtureRequest, spark: Any, kafka: Broker, topic: str, tmp_path: Path) -> Shop:
-    """A shop with two batches ahead of it, the second of them eventful."""
-    if request.param == "disk":
-        made = Shop(kafka.bootstrap, topic, str(tmp_path / "lake"), tmp_path)
-    else:
-        s3: S3 = request.getfixturevalue("s3")
-        made = Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3)
-    made.options |= {"limits": {"batch_rows": 60}, "flush": {"rows": 60}}
-    made.send(60)
-    made.send(60, kinds=("alpha", "beta", "gamma"), note="new")
-    return made
+@pytest.fixture
+def shop(spark: Any, kafka: Broker, topic: str, tmp_path: Path) -> Shop:
+    """A shop on local disk with two batches ahead of it."""
+    return eventful(Shop(kafka.bootstrap, topic, str(tmp_path / "lake"), tmp_path))
 
 
-def die(shop: Shop, point: Point, batch: int | None = None) -> None:
-    """Run into the crash point."""
-    with faults.armed(point, "abandon", batch=batch), pytest.raises(Abandoned):
-        shop.run()
+@pytest.fixture
+def cloud_shop(spark: Any, kafka: Broker, topic: str, tmp_path: Path, s3: S3, bucket: str) -> Shop:
+    """The same with all its tables and its state on S3."""
+    return eventful(Shop(kafka.bootstrap, topic, f"s3://{bucket}/lake", tmp_path, s3))
 
 
 @pytest.mark.parametrize("point", IN_THE_DRIVER)
 def test_a_batch_that_dies_is_finished_by_whoever_comes_next(shop: Shop, point: Point) -> None:
-    die(shop, point, None if point is Point.EVOLVED else 2)  # a table evolves before the batch has its number
+    dies_twice(shop, point)
+
+
+@pytest.mark.parametrize("point", ON_S3)
+def test_a_batch_that_dies_on_s3_is_finished_by_whoever_comes_next(cloud_shop: Shop, point: Point) -> None:
+    dies_twice(cloud_shop, point)
+
+
+def dies_twice(shop: Shop, point: Point) -> None:
+    """A death in the eventful batch, one in what comes next, an end, the audit."""
+    shop.die(point, None if point is Point.EVOLVED else 2)  # a table evolves before the batch has its number
     shop.send(20, kinds=("beta", "delta"))
-    die(shop, AGAIN[point])
+    shop.die(AGAIN[point])
     summary = shop.run()
     found = shop.audit()
     assert set(found.rows) == {"alpha", "beta", "gamma", "delta"}
@@ -80,7 +84,7 @@ def test_a_task_that_is_killed_leaves_only_orphans(shop: Shop, monkeypatch: pyte
     assert list(shop.place.glob("*/*00000002-00000*.parquet"))
     monkeypatch.undo()
     shop.send(20, kinds=("beta", "delta"))
-    die(shop, AGAIN[Point.SOME_STAGED])
+    shop.die(AGAIN[Point.SOME_STAGED])
     assert shop.run().recovered == 1
     assert shop.audit().orphans > 0
 
@@ -122,7 +126,8 @@ def _dies_second(function: Callable[..., Any], lake: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_reply_that_is_lost_is_asked_for_again(shop: Shop, batch: int) -> None:
+def test_a_reply_that_is_lost_is_asked_for_again(cloud_shop: Shop, batch: int) -> None:
+    shop = cloud_shop
     with faults.armed(Point.COMMIT_LANDED, "lost-reply", batch=batch, nth=2):
         assert shop.run().batches == 2
     assert [event["reason"] for event in shop.events if event["event"] == "wait"] == ["StorageUnreachable"]
@@ -130,8 +135,8 @@ def test_a_reply_that_is_lost_is_asked_for_again(shop: Shop, batch: int) -> None
 
 
 def test_many_deaths_in_a_row_while_a_batch_is_finished(shop: Shop) -> None:
-    die(shop, Point.TABLE_A_DONE, 2)
+    shop.die(Point.TABLE_A_DONE, 2)
     for point in (Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LETTERS_NOT, Point.LEDGER_NOT, Point.LEDGER_NOT):
-        die(shop, point, 2)
+        shop.die(point, 2)
     assert shop.run().recovered == 1
     assert shop.audit().orphans == 0

@@ -19,6 +19,8 @@ import psutil
 import pytest
 
 from headrace import run
+from headrace.batch import Intent
+from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline import Summary
 from headrace.spec import Spec
 from headrace.spec.load import loads
@@ -97,6 +99,7 @@ class Shop:
     options: dict[str, Any] = field(default_factory=dict)
     sent: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
+    on_event: Callable[[dict[str, Any]], Any] = lambda event: None
 
     @property
     def spec(self) -> Spec:
@@ -115,10 +118,18 @@ class Shop:
             produce(self.bootstrap, self.topic, values[partition::2], partition)
         self.sent += count
 
+    def send_values(self, values: Iterable[Any], partition: int = 0) -> None:
+        """Records whose fate the test tells by itself."""
+        self.sent += produce(self.bootstrap, self.topic, values, partition)
+
     def run(self) -> Summary:
         """Drain the topic on a machine that has never seen the pipeline."""
         with self.elsewhere():
-            return run(self.spec, until="latest", report=self.events.append)
+            return run(self.spec, until="latest", report=self._note)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self.on_event(event)
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
@@ -127,15 +138,32 @@ class Shop:
             patch.setenv("XDG_STATE_HOME", folder)
             yield
 
-    def audit(self, judge: Callable[[Seen], Verdict] = by_kind) -> Audit:
+    def die(self, point: Point, batch: int | None = None) -> None:
+        """Run into a crash point."""
+        with armed(point, "abandon", batch=batch), pytest.raises(Abandoned):
+            self.run()
+
+    def audit(self, judge: Callable[[Seen], Verdict] = by_kind, *, drained: bool = True) -> Audit:
         """Everything in its place, or an AssertionError."""
-        return audit(self.bootstrap, [self.topic], self.spec, judge)
+        return audit(self.bootstrap, [self.topic], self.spec, judge, drained=drained)
+
+    def begun(self, batch: int) -> Intent:
+        """What a batch was decided to be."""
+        return Intent.from_json((self.place / f"_headrace/shop/begun/{batch:012}").read_text())
 
     def write_spec(self) -> Path:
         """The spec as a file, for the command line."""
         path = self.scratch / "shop.yaml"
         path.write_text(self.spec.text)
         return path
+
+
+def eventful(shop: Shop) -> Shop:
+    """Two batches ahead: an ordinary one; one with a new table, a new field in two others, and dead letters."""
+    shop.options |= {"limits": {"batch_rows": 60}, "flush": {"rows": 60, "every": "200ms"}}
+    shop.send(60)
+    shop.send(60, kinds=("alpha", "beta", "gamma"), note="new")
+    return shop
 
 
 # ---- the command line ----

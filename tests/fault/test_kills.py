@@ -1,0 +1,114 @@
+"""Real deaths: kill -9 of the whole tree, of the JVM alone, of Python alone; and an end in good order on SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.faults import Point
+from headrace.runtime.kafka import Broker
+from services.pipelines import Shop, eventful, start_cli
+from services.s3 import S3
+from services.wait import eventually
+
+
+@pytest.fixture
+def shop(spark: Any, kafka: Broker, topic: str, tmp_path: Path) -> Shop:
+    """A shop on local disk; whoever finishes what died shares this process's Spark."""
+    return Shop(kafka.bootstrap, topic, str(tmp_path / "lake"), tmp_path)
+
+
+def drain(shop: Shop, fault: str = "") -> Any:
+    """`headrace run --until latest` with a fault armed."""
+    return start_cli(["run", shop.write_spec(), "--until", "latest"], _env(shop, fault))
+
+
+def _env(shop: Shop, fault: str) -> dict[str, str]:
+    return {"HEADRACE_FAULT": fault, "XDG_STATE_HOME": str(shop.scratch / "state")}
+
+
+def finish(shop: Shop) -> None:
+    """More records, a run by somebody else, the audit."""
+    shop.send(20, kinds=("beta", "delta"))
+    shop.run()
+    assert shop.audit().records == shop.sent
+
+
+def killed_at(shop: Shop, point: Point) -> None:
+    """Kill -9 of the whole tree there; nothing of it is left."""
+    with drain(eventful(shop), f"{point}:batch=2=kill") as running:
+        jvm = running.java()
+        assert running.wait() == -signal.SIGKILL, running.said()
+        eventually(lambda: not jvm.is_running(), 10, "the JVM is gone")
+    finish(shop)
+
+
+def test_kill_when_one_table_of_several_has_the_batch(shop: Shop) -> None:
+    killed_at(shop, Point.TABLE_A_DONE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT])
+def test_kill_at_the_other_points(shop: Shop, point: Point) -> None:
+    killed_at(shop, point)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LEDGER_NOT])
+def test_kill_with_the_lake_on_s3(spark: Any, kafka: Broker, topic: str, tmp_path: Path, s3: S3, point: Point) -> None:
+    killed_at(Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3), point)
+
+
+@pytest.mark.parametrize(
+    "point", [Point.PLANNED, *(pytest.param(p, marks=pytest.mark.slow) for p in (Point.ALL_STAGED, Point.LEDGER_NOT))]
+)
+def test_without_its_jvm_python_ends_by_itself(shop: Shop, point: Point) -> None:
+    with drain(eventful(shop), f"{point}:batch=2=kill-jvm") as running:
+        jvm = running.java()
+        eventually(lambda: not _lives(jvm), 120, running.said)
+        died = time.monotonic()
+        code = running.wait(10)
+        assert code not in (0, -signal.SIGKILL)
+        assert time.monotonic() - died < 10
+        assert [event["reason"] for event in running.of("stop")] == ["SparkDied"]
+    finish(shop)
+
+
+def test_without_python_nothing_stays(shop: Shop) -> None:
+    """Stopped in the middle of a batch, then killed: JVM and workers are gone within 10 s."""
+    with drain(eventful(shop), f"{Point.ALL_STAGED}:batch=2=stop-self") as running:
+        driver = psutil.Process(running.child.pid)
+        eventually(lambda: driver.status() == psutil.STATUS_STOPPED, 120, running.said)
+        tree = running.tree()
+        assert [each for each in tree if each.name() == "java"]
+        driver.kill()
+        _, alive = psutil.wait_procs(tree, timeout=10)
+        assert not [each for each in alive if _lives(each)]
+    finish(shop)
+
+
+def test_sigterm_in_the_middle_of_a_batch_loses_no_tail(shop: Shop) -> None:
+    """The batch under way is finished and booked; the exit is 0, in 30 s at most, and leaves nothing behind."""
+    shop.send(40)
+    with start_cli(["run", shop.write_spec()], _env(shop, f"{Point.ALL_STAGED}:batch=2=stop-self")) as running:
+        running.until_read(40)
+        shop.send(40, kinds=("alpha", "gamma"))
+        driver = psutil.Process(running.child.pid)
+        eventually(lambda: driver.status() == psutil.STATUS_STOPPED, 120, running.said)
+        tree = running.tree()
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            running.child.send_signal(number)
+        assert running.wait(30) == 0, running.said()
+        assert not [each for each in tree if _lives(each)]
+        assert len(running.of("batch")) == 2
+    assert shop.audit(drained=False).records > 40
+    finish(shop)
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
