@@ -1,0 +1,1 @@
+"""`python -m bench`: Headrace beside its peers, in one run, on this machine."""

@@ -1,0 +1,217 @@
+"""The parts of the bench: what each runs, and the figures it leaves."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.meter import Peer, Reading
+from bench.peers import spec_text
+from bench.records import KINDS
+from bench.topics import Topics
+
+Figures = dict[str, Any]
+LATER = 250_000  # records a batch where many tables are fed
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    quick: bool
+    records: int
+    turns: int
+    warm: int
+    growth: int
+    skip: int  # micro-batches before those that count
+    batches: int
+    within: float  # seconds that a peer may take
+
+
+FULL = Scale(False, 1_000_000, 3, 100_000, 400_000, 10, 60, 420)
+QUICK = Scale(True, 300_000, 1, 30_000, 100_000, 5, 15, 100)
+
+
+@dataclass
+class Bench:
+    """What a part works with."""
+
+    topics: Topics
+    folder: Path
+    scale: Scale
+
+    def run(self, peer: str, drains: Sequence[Mapping[str, Any]], *, turns: int = 0) -> list[Figures]:
+        """Let a peer drain topics; one set of figures for each label, medians over the turns."""
+        order = {
+            "peer": peer,
+            "bootstrap": self.topics.bootstrap,
+            "warm": self.topics.filled("plain", self.scale.warm),
+            "drains": drains,
+            "turns": turns or self.scale.turns,
+        }
+        child = Peer(order, Path(tempfile.mkdtemp(prefix="peer-", dir=self.folder)), self.scale.within)
+        found = list(child.readings())
+        counts = {drain["label"]: int(drain["records"]) for drain in drains}
+        return [_figures(peer, label, count, found) for label, count in counts.items()]
+
+
+def _figures(peer: str, label: str, records: int, found: Sequence[Reading]) -> Figures:
+    mine = [reading for reading in found if reading.label == label]
+    for reading in mine:
+        if reading.said.get("read", records) != records:
+            raise AssertionError(f"{peer}, {label}: {reading.said['read']} records read instead of {records}")
+    middle = {name: statistics.median(getattr(each, name) for each in mine) for name in ("seconds", "cpu")}
+    return {
+        "peer": peer,
+        "label": label,
+        "records": records,
+        "per_second": round(records / middle["seconds"]),
+        "cpu_per_million": round(middle["cpu"] / records * 1e6, 2),
+        "peak_mib": round(max(each.peak_bytes for each in mine) / 2**20),
+        "turns": [{"seconds": round(each.seconds, 3), "cpu": round(each.cpu, 2)} for each in mine],
+        "dead": mine[-1].said.get("dead", 0),
+        "batches": mine[-1].said.get("batches"),
+    }
+
+
+def drain(bench: Bench) -> list[Figures]:
+    """Everyone drains the same topic."""
+    count = bench.scale.records
+    asked = {"label": "declared", "topic": bench.topics.filled("plain", count), "records": count}
+    found = []
+    for peer in ("floor", "headrace", "textbook", "arrow", "pandas"):
+        found += bench.run(peer, [asked])
+    return found + bench.run("headrace", [{**asked, "label": "inferred", "inferred": True}])
+
+
+def poison(bench: Bench) -> list[Figures]:
+    """One record in ten cannot be used."""
+    count = bench.scale.records
+    return bench.run(
+        "headrace",
+        [
+            {"label": label, "topic": bench.topics.filled(kind, count), "records": count}
+            for label, kind in (("clean", "plain"), ("10 % poison", "poison"))
+        ],
+    )
+
+
+def tables(bench: Bench) -> list[Figures]:
+    """One topic into 1, 10 and 50 tables, in batches of 250,000; every drain also makes the tables."""
+    count = bench.scale.records
+    common = {"records": count, "spec": {"limits": {"batch_rows": LATER}}}
+    drains = [{**common, "label": "one table", "topic": bench.topics.filled("plain", count)}]
+    for kind in ("1 table", "10 tables", "50 tables"):
+        topic = bench.topics.filled(kind, count)
+        drains.append({**common, "label": f"{kind}, by a field", "topic": topic, "route": "event_type"})
+    return bench.run("headrace", drains)
+
+
+def growth(bench: Bench) -> list[Figures]:
+    """Partitions and sizes of records."""
+    count = bench.scale.growth
+    drains: list[dict[str, Any]] = [
+        {"label": f"{number} partitions", "topic": bench.topics.filled("plain", count, number), "records": count}
+        for number in (1, 4, 8)
+    ]
+    for kind, share in (("100 bytes", 1), ("2 kB", 4)):
+        topic = bench.topics.filled(kind, count // share)
+        drains.append({"label": kind, "topic": topic, "records": count // share, "columns": dict(KINDS[kind].columns)})
+    return bench.run("headrace", drains)
+
+
+def micro(bench: Bench) -> list[Figures]:
+    """1,000 records a second, a batch each second: Spark's own time for a trigger."""
+    return [_steady(bench, peer) for peer in ("headrace", "textbook")]
+
+
+def _steady(bench: Bench, peer: str) -> Figures:
+    scale = bench.scale
+    wanted = scale.skip + scale.batches
+    seconds = wanted * 1.6 + 20
+    topic = bench.topics.empty(f"steady-{peer}-{time.monotonic_ns()}")
+    asked = {"label": peer, "topic": topic, "batches": wanted, "seconds": seconds}
+    order = {"peer": f"steady {peer}", "bootstrap": bench.topics.bootstrap, "drains": [asked]}
+    child = Peer(order, Path(tempfile.mkdtemp(prefix="peer-", dir=bench.folder)), seconds + 90)
+    ended = threading.Event()
+    sender = threading.Thread(target=bench.topics.flow, args=(topic, 1000, ended), daemon=True)
+    sender.start()
+    try:
+        (found,) = child.readings()
+    finally:
+        ended.set()
+        sender.join(60)
+    counted = found.said["progress"][scale.skip :]
+    if not counted:
+        raise RuntimeError(f"{peer} made no batch beyond the first {scale.skip} within {seconds:g} s.")
+    return {
+        "peer": peer,
+        "batches": len(counted),
+        "median_ms": statistics.median(each["triggerExecution"] for each in counted),
+        "parts_ms": {name: statistics.median(each.get(name, 0) for each in counted) for name in sorted(counted[0])},
+        "cpu_per_second": round(found.cpu / found.seconds, 3),
+        "peak_mib": round(found.peak_bytes / 2**20),
+    }
+
+
+def commit(bench: Bench) -> list[Figures]:
+    """One table's commit, on disk and on S3: bare, with many tables, and as the table grows."""
+    from dataclasses import asdict
+
+    from bench import commit_loop
+
+    batches, milestones = (20, [10, 200, 400]) if bench.scale.quick else (100, [10, 200, 1000, 10_000])
+    found: list[Figures] = []
+    place = Path(tempfile.mkdtemp(prefix="commit-", dir=bench.folder))
+    with commit_loop._lakes(place) as lakes:
+        for storage, lake in lakes.items():
+            found.append(asdict(commit_loop.floor(storage, lake)))
+            counts = (1, 10, 50) if storage == "local" or not bench.scale.quick else (1, 10)
+            found += [asdict(commit_loop.many_tables(storage, lake, count, batches)) for count in counts]
+            found += map(asdict, commit_loop.growth(storage, lake, milestones, files=5))
+    return found
+
+
+def preview(bench: Bench) -> list[Figures]:
+    """`headrace preview` of a topic: start to end of the command."""
+    topic = bench.topics.filled("plain", bench.scale.warm)
+    spec = bench.folder / "preview.yaml"
+    spec.write_text(spec_text({"bootstrap": bench.topics.bootstrap}, {"topic": topic}))
+    command = [sys.executable, "-c", "from headrace.cli import main; main()", "preview", str(spec)]
+    seconds, cpu = [], []
+    for _ in range(max(3, bench.scale.turns)):
+        before, began = os.times(), time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        seconds.append(time.perf_counter() - began)
+        after = os.times()
+        cpu.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    return [{"seconds": round(statistics.median(seconds), 2), "cpu": round(statistics.median(cpu), 2)}]
+
+
+def decode(bench: Bench) -> list[Figures]:
+    """The JSON decode alone, in this process: CPU-seconds per million, one thread."""
+    from bench.decode import figures
+
+    found = figures(20_000 if bench.scale.quick else 100_000)
+    return [{"label": name, "cpu_per_million": round(seconds, 2)} for name, seconds in found.items()]
+
+
+PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
+    "drain": drain,
+    "micro": micro,
+    "poison": poison,
+    "tables": tables,
+    "growth": growth,
+    "commit": commit,
+    "preview": preview,
+    "decode": decode,
+}

@@ -1,0 +1,311 @@
+"""The peers, each in a process of its own: `python -m bench.peers ORDER` drains topics and says when (see meter).
+
+An order names the peer, the broker, and drains: a label, a topic, and for Headrace more keys of its spec.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.meter import say
+from bench.records import ARROW, FIELDS
+
+Drain = Callable[[Mapping[str, Any], Path], dict[str, Any]]
+BATCH_ROWS = 1_000_000  # what Headrace caps a batch at by default; the textbook gets the same cap
+
+
+# ---- Headrace ----
+
+
+def spec_text(order: Mapping[str, Any], drain: Mapping[str, Any]) -> str:
+    """The spec of one drain."""
+    columns = [{"name": name, "type": kind} for name, kind in drain.get("columns", FIELDS).items()]
+    columns.append({"name": "headers", "type": "map<string, binary>"})
+    routed = bool(drain.get("route"))
+    table: dict[str, Any] = {"path": "./lake/{route}" if routed else "./lake/events"}
+    if not drain.get("inferred"):
+        table["columns"] = columns
+    spec = {
+        "pipeline": "bench",
+        "source": {"kafka": {"brokers": order["bootstrap"], "topics": [drain["topic"]]}},
+        "transform": [{"set": {"headers": "_headers"}}],
+        "table": table,
+        **({"route": {"by": {"field": drain["route"]}}} if routed else {}),
+        **drain.get("spec", {}),
+    }
+    return json.dumps(spec)
+
+
+def headrace(order: Mapping[str, Any]) -> Drain:
+    """`headrace run --until latest`, on a session that is already up."""
+    from headrace.runner import run_all
+    from headrace.runtime import session
+    from headrace.spec.load import loads
+
+    session.start("headrace")
+
+    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        outcome = run_all([loads(spec_text(order, asked), folder)[0]], until="latest")[0]
+        if outcome.error:
+            raise outcome.error
+        summary = outcome.summary
+        if asked.get("preview"):
+            (folder / "spec.yaml").write_text(spec_text(order, asked))
+        return {"read": summary.counts.read, "dead": summary.counts.dead, "batches": summary.batches}
+
+    return drain
+
+
+# ---- the textbook ----
+
+
+def _kafka_options(order: Mapping[str, Any], topic: str) -> dict[str, str]:
+    """The settings that Headrace gives Spark's source, which are better than Spark's own."""
+    from headrace.read.kafka import _CONSUMER
+
+    return {
+        **_CONSUMER,
+        "kafka.bootstrap.servers": order["bootstrap"],
+        "kafka.isolation.level": "read_committed",
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(BATCH_ROWS),
+    }
+
+
+def _textbook_query(spark: Any, order: Mapping[str, Any], topic: str, folder: Path, trigger: dict[str, Any]) -> Any:
+    from pyspark.sql import functions as F
+
+    schema = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
+    source = spark.readStream.format("kafka").options(**_kafka_options(order, topic)).load()
+    rows = source.select(
+        F.from_json(F.col("value").cast("string"), schema).alias("event"),
+        F.map_from_entries("headers").alias("headers"),
+        F.struct("topic", "partition", "offset", "timestamp").alias("_source"),
+    ).select("event.*", "headers", "_source")
+    sink = rows.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint"))
+    return sink.trigger(**trigger).start(str(folder / "lake"))
+
+
+def textbook(order: Mapping[str, Any]) -> Drain:
+    """`readStream` → `from_json` → Delta sink, in a session with the same settings."""
+    from headrace.runtime import session
+
+    spark = session.start("textbook")
+
+    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        query = _textbook_query(spark, order, asked["topic"], folder, {"availableNow": True})
+        query.awaitTermination()
+        return {"batches": query.lastProgress.batchId + 1}
+
+    return drain
+
+
+# ---- the floor ----
+
+
+def _count(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    yield pa.RecordBatch.from_pydict({"n": [sum(batch.num_rows for batch in batches)]})
+
+
+def floor(order: Mapping[str, Any]) -> Drain:
+    """Spark's Kafka source, as Headrace reads it, handed to a Python function that only counts."""
+    from headrace.read import ENVELOPE_COLUMNS
+    from headrace.runtime import session
+
+    spark = session.start("floor")
+
+    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        found: list[int] = []
+
+        def count(frame: Any, _: int) -> None:
+            rows = session.map_in_arrow(frame, _count, "n long").collect()
+            found.append(sum(row.n for row in rows))
+
+        source = spark.readStream.format("kafka").options(**_kafka_options(order, asked["topic"])).load()
+        sink = source.selectExpr(*ENVELOPE_COLUMNS).writeStream.foreachBatch(count)
+        sink = sink.option("checkpointLocation", str(folder / "checkpoint"))
+        sink.trigger(availableNow=True).start().awaitTermination()
+        return {"read": sum(found), "batches": len(found)}
+
+    return drain
+
+
+# ---- plain consumers ----
+
+
+def _batches(order: Mapping[str, Any], topic: str, size: int) -> Iterator[list[Any]]:
+    """A topic's records, so many at a time; positions are kept with the broker after each batch, as is usual."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    settings = {"enable.auto.commit": False, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+    group = f"bench-{os.getpid()}-{time.monotonic_ns()}"
+    consumer = Consumer({"bootstrap.servers": order["bootstrap"], "group.id": group, **settings, "log_level": 0})
+    try:
+        places = [TopicPartition(topic, part, 0) for part in consumer.list_topics(topic).topics[topic].partitions]
+        left = sum(consumer.get_watermark_offsets(place)[1] for place in places)
+        consumer.assign(places)
+        while left:
+            batch: list[Any] = []
+            while len(batch) < min(size, left):
+                batch += consumer.consume(min(size, left) - len(batch), timeout=1)
+            yield batch
+            consumer.commit(asynchronous=False)
+            left -= len(batch)
+    finally:
+        consumer.close()
+
+
+def _source(record: Any) -> dict[str, Any]:
+    return {
+        "topic": record.topic(),
+        "partition": record.partition(),
+        "offset": record.offset(),
+        "timestamp": record.timestamp()[1] * 1000,
+    }
+
+
+def pandas_consumer(order: Mapping[str, Any]) -> Drain:
+    """`json` and pandas, 10,000 records a batch."""
+    import pandas as pd
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        batches = 0
+        for batch in _batches(order, asked["topic"], 10_000):
+            frame = pd.DataFrame([json.loads(record.value()) for record in batch])
+            frame["timestamp"] = pd.to_datetime(frame["timestamp"], format="ISO8601", utc=True)
+            frame["headers"] = [record.headers() or [] for record in batch]
+            frame["_source"] = [_source(record) for record in batch]
+            table = pa.Table.from_pandas(frame, ARROW, preserve_index=False)
+            write_deltalake(str(folder / "lake"), table, mode="append")
+            batches += 1
+        return {"batches": batches}
+
+    return drain
+
+
+def arrow_consumer(order: Mapping[str, Any]) -> Drain:
+    """orjson and pyarrow, 100,000 records a batch."""
+    import orjson
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    stamp = ARROW.get_field_index("timestamp")
+    text = ARROW.set(stamp, pa.field("timestamp", pa.string()))
+
+    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        batches = 0
+        for batch in _batches(order, asked["topic"], 100_000):
+            rows = [
+                {**orjson.loads(record.value()), "headers": record.headers() or [], "_source": _source(record)}
+                for record in batch
+            ]
+            table = pa.Table.from_pylist(rows, text)
+            table = table.set_column(stamp, ARROW.field(stamp), table.column(stamp).cast(ARROW.field(stamp).type))
+            write_deltalake(str(folder / "lake"), table, mode="append")
+            batches += 1
+        return {"batches": batches}
+
+    return drain
+
+
+# ---- micro-batches ----
+
+
+def _watch(query: Callable[[], Any], wanted: int, seconds: float) -> list[dict[str, Any]]:
+    """Progress of the batches that did something, until there are enough or the time is over."""
+    found: dict[int, dict[str, Any]] = {}
+    deadline = time.monotonic() + seconds
+    while len(found) < wanted and time.monotonic() < deadline:
+        time.sleep(1)
+        running = query()
+        for progress in running.recentProgress if running else []:
+            if "addBatch" in progress.durationMs:
+                found[progress.batchId] = dict(progress.durationMs)
+    return [found[number] for number in sorted(found)]
+
+
+def steady_textbook(order: Mapping[str, Any]) -> Drain:
+    """The textbook with a trigger of one second."""
+    from headrace.runtime import session
+
+    spark = session.start("textbook")
+
+    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        query = _textbook_query(spark, order, asked["topic"], folder, {"processingTime": "1 second"})
+        progress = _watch(lambda: query, asked["batches"], asked["seconds"])
+        query.stop()
+        return {"progress": progress}
+
+    return drain
+
+
+def steady_headrace(order: Mapping[str, Any]) -> Drain:
+    """`headrace run` that flushes every second."""
+    from headrace.runner import run_all
+    from headrace.runtime import session
+    from headrace.spec.load import loads
+
+    spark = session.start("headrace")
+
+    def drain(asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        spec = loads(spec_text(order, {**asked, "spec": {"flush": {"every": "1s"}}}), folder)[0]
+        stop = threading.Event()
+        outcomes: list[Any] = []
+        running = threading.Thread(target=lambda: outcomes.extend(run_all([spec], stop=stop)))
+        running.start()
+        progress = _watch(lambda: next(iter(spark.streams.active), None), asked["batches"], asked["seconds"])
+        stop.set()
+        running.join(60)
+        if outcomes and outcomes[0].error:
+            raise outcomes[0].error
+        return {"progress": progress}
+
+    return drain
+
+
+PEERS: dict[str, Callable[[Mapping[str, Any]], Drain]] = {
+    "headrace": headrace,
+    "textbook": textbook,
+    "floor": floor,
+    "pandas": pandas_consumer,
+    "arrow": arrow_consumer,
+    "steady headrace": steady_headrace,
+    "steady textbook": steady_textbook,
+}
+
+
+def main(order: dict[str, Any]) -> None:
+    """Warm up, then every drain in turn, as often as asked, each into a place of its own."""
+    drain = PEERS[order["peer"]](order)
+    base = Path(order["folder"])
+    if order.get("warm"):
+        drain({"topic": order["warm"]}, _folder(base / "warm"))
+    for turn in range(order.get("turns", 1)):
+        for number, asked in enumerate(order["drains"]):
+            folder = _folder(base / f"{turn}-{number}")
+            say("begin", asked["label"])
+            said = drain(asked, folder)
+            say("end", asked["label"], said)
+    sys.stdout.flush()
+    os._exit(0)  # a session's good end takes seconds that nobody measures; its JVM dies with us
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

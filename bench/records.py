@@ -1,0 +1,138 @@
+"""The records everyone is fed, in three sizes, clean and poisoned, and the columns everyone writes them to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+
+from headrace.read.events import bench_event
+from headrace.tables.schema import SOURCE
+
+HEADERS = pa.field("headers", pa.map_(pa.string(), pa.binary()))
+FIELDS = {
+    "id": "bigint",
+    "event_type": "string",
+    "timestamp": "timestamp",
+    "session_id": "string",
+    "user": "struct<id: bigint, country: string, plan: string>",
+    "url": "string",
+    "status": "int",
+    "duration_ms": "double",
+    "amount": "double",
+    "tags": "array<string>",
+    "ok": "boolean",
+}
+SHORT = {name: FIELDS[name] for name in ("id", "event_type", "session_id", "ok")}
+LONG = {**FIELDS, "note": "string"}
+ARROW = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("event_type", pa.string()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("session_id", pa.string()),
+        ("user", pa.struct([("id", pa.int64()), ("country", pa.string()), ("plan", pa.string())])),
+        ("url", pa.string()),
+        ("status", pa.int32()),
+        ("duration_ms", pa.float64()),
+        ("amount", pa.float64()),
+        ("tags", pa.list_(pa.string())),
+        ("ok", pa.bool_()),
+        HEADERS,
+        SOURCE,
+    ]
+)
+
+# What guarantees do for JSON, on these columns: each becomes a dead letter with its own reason.
+POISON = (
+    b"",
+    b" ",
+    b'{"id":1,',
+    b'{"id":1,}',
+    b'{"id":"12"}',
+    b'{"id":1.0}',
+    b'{"id":9223372036854775808}',
+    b'{"id":-9223372036854775809}',
+    b'{"amount":1e400}',
+    b'{"amount":NaN}',
+    b'{"amount":Infinity}',
+    b'{"id":1,"id":2}',
+    b'{"user":{"id":1,"id":2}}',
+    b'{"x":' + b"[" * 200 + b"]" * 200 + b"}",
+    b"[1,2]",
+    b'"text"',
+    b"true",
+    b'{"id":1}{"id":2}',
+    b'{"id":1}\n{"id":2}',
+    b'{"url":"\x80"}',
+    b'{"url":"\xc0\xaf"}',
+    b'{"url":"\xed\xa0\x80"}',
+    b'{"timestamp":"0000-00-00"}',
+    b'{"timestamp":"2026-01-01T00:00:00"}',
+    b'{"user":5}',
+    b'{"url":{"a":1}}',
+    b'{"tags":["a",1]}',
+    b'{"tags":[["a"]]}',
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of records: how an event becomes one, and its columns."""
+
+    shape: Callable[[int, bytes], bytes] = lambda _, value: value
+    columns: dict[str, str] = field(default_factory=lambda: FIELDS)
+
+
+def _poisoned(number: int, value: bytes) -> bytes:
+    return POISON[number // 10 % len(POISON)] if number % 10 == 0 else value
+
+
+def _short(_: int, value: bytes) -> bytes:
+    event = orjson.loads(value)
+    return orjson.dumps({name: event[name] for name in SHORT})
+
+
+def _long(number: int, value: bytes) -> bytes:
+    return value[:-1] + b',"note":"' + (f"{number:09d} a longer text ".encode() * 68)[:1660] + b'"}'
+
+
+def _spread(tables: int) -> Callable[[int, bytes], bytes]:
+    def named(number: int, value: bytes) -> bytes:
+        event = orjson.loads(value)
+        return orjson.dumps({**event, "event_type": f"table_{number % tables:02d}"})
+
+    return named
+
+
+KINDS = {
+    "plain": Kind(),
+    "poison": Kind(_poisoned),
+    "100 bytes": Kind(_short, SHORT),
+    "2 kB": Kind(_long, LONG),
+    "1 table": Kind(_spread(1)),
+    "10 tables": Kind(_spread(10)),
+    "50 tables": Kind(_spread(50)),
+}
+
+
+class Events:
+    """Made-up events, each made once and kept in a file, because making them costs more than sending them."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._made = 0
+
+    def first(self, count: int, kind: Kind) -> Iterator[bytes]:
+        """The first events, as records of a kind."""
+        if self._made < count:
+            with self._file.open("ab") as out:
+                out.writelines(bench_event(1, number) + b"\n" for number in range(self._made, count))
+            self._made = count
+        with self._file.open("rb") as lines:
+            for number, line in enumerate(islice(lines, count)):
+                yield kind.shape(number, line[:-1])
