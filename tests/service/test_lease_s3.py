@@ -17,6 +17,7 @@ from headrace.errors import Fenced, LeaseHeld, StorageUnreachable
 from headrace.lease import Clock, Lease
 from headrace.ledger import Ledger
 from headrace.storage import Profile, Store
+from headrace.storage.chain import Chain
 from services.s3 import S3
 from services.s3gate import Gate, s3gate
 from services.wait import eventually
@@ -32,7 +33,8 @@ def profile(s3: S3, endpoint: str = "") -> Profile:
 
 def note(state: Store) -> dict[str, Any]:
     """The newest note, as anybody reads it."""
-    found: dict[str, Any] = json.loads(state.get(list(state.list("lease"))[-1].path))
+    _, data = Chain(state, "lease").newest()
+    found: dict[str, Any] = json.loads(data or b"{}")
     return found
 
 
@@ -78,6 +80,7 @@ import sys
 from headrace.errors import Fenced
 from headrace.lease import Lease
 from headrace.storage import Profile, Store
+from headrace.storage.chain import Chain
 endpoint, key, secret, uri = sys.argv[1:]
 profile = Profile(endpoint, path_style=True, allow_http=True, access_key_id=key, secret_access_key=secret)
 lease = Lease.take(Store(uri, profile), ttl=1.0, renew=0.2)
@@ -97,10 +100,12 @@ def holder(s3: S3, state: Store) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", CHILD, s3.endpoint, s3.key, s3.secret, state.uri]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == "taken\n"
-        yield started
-        started.kill()
+        try:
+            assert started.stdout is not None
+            assert started.stdout.readline() == "taken\n"
+            yield started
+        finally:
+            started.kill()
 
 
 def test_a_frozen_holder_loses_and_knows_it_when_it_wakes(state: Store, holder: subprocess.Popen[str]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from headrace.errors import Fenced, LeaseHeld, StorageUnreachable
 from headrace.lease import Clock, Lease, holder
 from headrace.storage import Store
+from services.wait import eventually
 
 FAR = 3600.0  # a renewal thread that never comes to its turn: the tests renew by hand
 
@@ -135,16 +137,17 @@ except Fenced:
 """
 
 
+@contextmanager
 def child(store, ttl=20.0):
-    started = subprocess.Popen(
-        [sys.executable, "-c", CHILD, store.uri, str(ttl)],
-        env={**os.environ, "PYTHONPATH": "src"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert started.stdout.readline()
-    return started
+    """Another process with the lease; it does not outlive the block, frozen or not."""
+    command = [sys.executable, "-c", CHILD, store.uri, str(ttl)]
+    env = {**os.environ, "PYTHONPATH": "src"}
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout.readline()
+            yield started
+        finally:
+            started.kill()
 
 
 def test_the_lease_of_a_killed_process_is_taken_at_once(store, world):
@@ -293,10 +296,8 @@ def test_a_frozen_holder_loses_and_knows_it_when_it_wakes(store):
 def test_a_holder_that_lives_renews_by_itself(store):
     with child(store, ttl=0.4) as holder:
         token = note(store)["token"]
-        seen = set()
-        while len(seen) < 4:
-            assert note(store)["token"] == token
-            seen.add(note(store)["beat"])
+        eventually(lambda: note(store)["beat"] >= 4, say="four renewals")
+        assert note(store)["token"] == token
         answer, _ = holder.communicate("go\n", timeout=20)
         assert answer == "still ours\n"
 
