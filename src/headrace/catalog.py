@@ -88,12 +88,12 @@ class Catalog:
             self._entries[name] = self._open(name, self.spec.uri_of(name))
         return self._entries[name]
 
-    def _open(self, name: str, uri: str) -> Entry:
+    def _open(self, name: str, uri: str, apart: bool = False) -> Entry:
         store = Store(uri, self.profile)
         committer: Committer = LogTable.open(store, self.spec.pipeline)
         known = self.ledger.known.tables.get(uri)
         if committer.state is not None:
-            committer = self._of_its_kind(committer, store, known)
+            committer = self._of_its_kind(committer, store, known, apart)
         _check_identity(uri, committer, known)
         self._check_restored(store, committer, known)
         if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.spec.pipeline))):
@@ -112,8 +112,8 @@ class Catalog:
         if version is not None and version > known.restored:
             raise stop(TableRestored, f"{store.uri} was restored in version {version}, after our last commit to it.")
 
-    def _of_its_kind(self, tail: Committer, store: Store, known: KnownTable | None) -> Committer:
-        """One kind of committer per table, for good: the one it was first written with."""
+    def _of_its_kind(self, tail: Committer, store: Store, known: KnownTable | None, apart: bool) -> Committer:
+        """One kind of committer per table, for good: the one it was first written with, or staged for (`apart`)."""
         assert tail.state is not None  # noqa: S101
         why_not = may_adopt(tail.state)
         if known is not None and known.committer == "adopt" and why_not:
@@ -121,7 +121,7 @@ class Catalog:
                 f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
                 next="Take the feature away, or write to a new table.",
             )
-        if why_not or (known is not None and known.committer == "spark"):
+        if why_not or apart or (known is not None and known.committer == "spark"):
             return self._spark_table(store)
         return tail
 
@@ -271,7 +271,8 @@ class Catalog:
                 return entry
         before, _, after = self.spec.table.path.partition("{route}")
         name = LETTERS if table.letters else table.path[len(before) : len(table.path) - len(after)]
-        self._entries[name] = self._open(name, table.path)
+        apart = any(file.table != table.path for file in table.files)
+        self._entries[name] = self._open(name, table.path, apart)
         return self._entries[name]
 
     def tables(self) -> dict[str, KnownTable]:

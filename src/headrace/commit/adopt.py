@@ -53,6 +53,8 @@ class LogTable:
         return receipt
 
     def _commit(self, table: TableIntent, intent: Intent) -> Receipt:
+        if any(file.table != table.path for file in table.files):
+            raise AssertionError(f"{table.path}: files that are staged elsewhere cannot become its own")
         marks, info = intent.marks(), account(intent)
         if not table.create:
             return self.tail.append(table.files, marks, info, schema=table.schema, table_id=table.table_id)

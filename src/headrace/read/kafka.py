@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TIMEOUT = 15.0
+_LISTEN = 0.25
 _AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 _PERMISSION = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -144,12 +146,29 @@ class KafkaSource:
             raise self._named(error.args[0], "") from None
 
     def _answer(self, future: Any, topic: str) -> Any:
-        try:
-            return future.result(timeout=_TIMEOUT + 5)
-        except KafkaException as error:
-            raise self._named(error.args[0], topic) from None
-        except TimeoutError:
-            raise BrokerUnreachable(f"The broker at {self.kafka.bootstrap} does not answer.") from None
+        """Wait for an answer; a refused identity is heard of beside it, long before the time is over."""
+        deadline = time.monotonic() + _TIMEOUT + 5
+        while time.monotonic() < deadline:
+            try:
+                return future.result(timeout=_LISTEN)
+            except KafkaException as error:
+                raise self._named(error.args[0], topic) from None
+            except TimeoutError:
+                self._raise_if_refused()
+        raise BrokerUnreachable(f"The broker at {self.kafka.bootstrap} does not answer.")
+
+    def _raise_if_refused(self) -> None:
+        """Refusals come as events of the client, which only a poll delivers; a client that was refused is done with."""
+        if self._admin is not None:
+            self._admin.poll(0)
+        if not self._refused.is_set():
+            return
+        self._refused.clear()
+        self._admin = None
+        raise AuthenticationRefused(
+            f"The broker at {self.kafka.bootstrap} refuses our identity: {self._said}.",
+            next="Look at source.kafka.tls and source.kafka.sasl.",
+        )
 
     def _client(self) -> AdminClient:
         if self._admin is None:
@@ -158,19 +177,13 @@ class KafkaSource:
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in _AUTHENTICATION:
-            self._said = error.str()
+            self._said = error.str().rstrip(".")
             self._refused.set()
 
     def _named(self, error: KafkaError, topic: str) -> HeadraceError:
-        code = error.code()
-        where = self.kafka.bootstrap
-        if code in _AUTHENTICATION or self._refused.is_set():
-            self._refused.clear()
-            said = self._said or error.str()
-            return AuthenticationRefused(
-                f"The broker at {where} refuses our identity: {said}.",
-                next="Look at source.kafka.tls and source.kafka.sasl.",
-            )
+        self._on_error(error)
+        self._raise_if_refused()
+        code, where = error.code(), self.kafka.bootstrap
         if code in _PERMISSION:
             return PermissionRefused(
                 f"The broker at {where} refuses {topic or 'the request'}: {error.str()}.",
