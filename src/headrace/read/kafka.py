@@ -40,6 +40,8 @@ T = TypeVar("T")
 _TIMEOUT = 15.0
 _LISTEN = 0.25
 _AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
+# TLS 1.3: a broker judges the client's certificate after the handshake, so its refusal comes as a broken connection.
+_ALERT = re.compile(r"SSL alert number (?:40|4[2-9]|116)\b")
 _PERMISSION = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -176,7 +178,7 @@ class KafkaSource:
         return self._admin
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.code() in _AUTHENTICATION:
+        if error.code() in _AUTHENTICATION or _ALERT.search(error.str()):
             self._said = error.str().rstrip(".")
             self._refused.set()
 
