@@ -196,7 +196,7 @@ TABLE = [
     ("columns: [{name: 'a b', type: int}]", "table.columns[0].name", "' ' in a column's name", ""),
     ("columns: [{name: _source, type: int}]", "table.columns[0].name", "kept for Headrace", ""),
     ("columns: [{name: _Change_Type, type: int}]", "table.columns[0].name", "kept for", ""),
-    ("columns: [{name: s, type: 'struct<a: int, A: int>'}]", "table.columns[0].type", "a field twice", ""),
+    ("columns: [{name: s, type: 'struct<a: int, A: int>'}]", "table.columns[0].type", "the field 'a' twice", ""),
     ("columns: [{name: s, type: 'array<struct<a=b: int>>'}]", "table.columns[0].type", "'='", ""),
     ("columns: [{name: a, type: int, unit: ms}]", "table.columns[0].unit", "a unit for int", ""),
     ("columns: [{name: a, type: timestamp_ntz, unit: ms}]", "table.columns[0].unit", "a unit for", ""),

@@ -70,8 +70,9 @@ def _column(column: Column, here: Path) -> Iterator[Complaint]:
     try:
         kind = parse_type(column.type)
     except UsageError as trouble:
-        names = type_names()
-        yield Complaint((*here, "type"), trouble.seen.removesuffix("."), ", ".join(names), closest(column.type, names))
+        names = type_names() if trouble.next else ()  # no name was wrong, only how they stand together
+        allowed = ", ".join(names) or "a type with each field once"
+        yield Complaint((*here, "type"), trouble.seen.removesuffix("."), allowed, closest(column.type, names))
         return
     yield from _inner_names(kind, (*here, "type"))
     if column.unit is not None and kind != TIMESTAMP:
@@ -89,12 +90,9 @@ def _inner_names(kind: Any, here: Path) -> Iterator[Complaint]:
 
     inner = [kind.field(index) for index in range(kind.num_fields)]
     if pa.types.is_struct(kind):
-        folded = [item.name.lower() for item in inner]
         for item in inner:
             if trouble := bad_name(item.name):
                 yield Complaint(here, trouble, "a field's name without ' ,;{}()=' and control characters")
-        if len(set(folded)) < len(folded):
-            yield Complaint(here, "a field twice (case does not count)", "each once")
     for item in inner:
         yield from _inner_names(item.type, here)
 
