@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _GRACE = 25.0  # of the 30 seconds in which a request to stop is answered
 _TICK = 0.2
+_BURIAL = 1.0
 
 
 class Stream:
@@ -37,6 +39,7 @@ class Stream:
         self.ending = False
         self._turn = threading.Lock()
         self._limited = self._limits()
+        self._spark = pipeline.spark  # the one that the query lives in, also once it is dead
         self.checkpoint = _scratch(pipeline.spec.pipeline)
 
     def run(self) -> bool:
@@ -54,7 +57,7 @@ class Stream:
 
     def _start(self) -> Any:
         pipeline = self.pipeline
-        frame = pipeline.source.stream(pipeline.spark, pipeline.position, self._limited)
+        frame = pipeline.source.stream(self._spark, pipeline.position, self._limited)
         writer = frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self.checkpoint))
         writer = writer.queryName(f"headrace {pipeline.spec.pipeline}")
         if pipeline.until == "latest":
@@ -137,25 +140,39 @@ class Stream:
     def _end(self, query: Any) -> None:
         with self._turn:
             self.ending = True
-        if session.alive(self.pipeline.spark):
+        if session.alive(self._spark):
             self.idle.wait(0 if self.pipeline.stop.is_set() else _GRACE)
-            query.stop()
+            with suppress(Exception):  # its JVM may die at this very moment; what is wrong is asked next
+                query.stop()
 
     def _raise(self, query: Any) -> None:
         """A failure under its own name: ours as it is, Spark's by looking at the source and the JVM."""
         if isinstance(self.failure, HeadraceError | Abandoned):
             raise self.failure
-        if not session.alive(self.pipeline.spark):
+        error = self.failure or _exception(query)
+        if error is not None and self._jvm_is_gone():
             raise SparkDied("The JVM that runs Spark is gone.", next="Start the pipeline again; nothing is lost.")
         self.pipeline.lease.check()
-        error = self.failure or query.exception()
-        if error is None:
-            return
-        if self.pipeline.stop.is_set():
+        if error is None or self.pipeline.stop.is_set():
             return
         same_topics(self.pipeline.source, self.pipeline.topics)
         verify(self.pipeline.source, self.pipeline.ledger)
         raise _unnamed(error, self.checkpoint.parent)
+
+    def _jvm_is_gone(self) -> bool:
+        """Its connections end a moment before the operating system calls it dead."""
+        deadline = time.monotonic() + _BURIAL
+        while session.alive(self._spark) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return not session.alive(self._spark)
+
+
+def _exception(query: Any) -> BaseException | None:
+    try:
+        found: BaseException | None = query.exception()
+    except Exception as error:  # there is nobody left to ask
+        return error
+    return found
 
 
 def _ended(query: Any) -> bool:
