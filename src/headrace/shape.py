@@ -47,7 +47,7 @@ def shape_of(
     absent = tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
     table = table_of(uri, rules, transform.output(with_absent(payload, absent)), existing)
     by = tuple(rules.partition_by) if partition_by is None else partition_by
-    if existing is not None or learned or rules.columns:
+    if existing is not None or rules.columns or (learned or {}).get("fields"):
         for name in by:
             if name not in table.names:
                 known = ", ".join(table.names)
@@ -113,10 +113,10 @@ def table_of(uri: str, rules: TableSpec, output: pa.Schema, existing: pa.Schema 
     if existing is None:
         columns = made + ([SOURCE] if rules.source else [])
         return pa.schema([_plain(item) for item in columns])
-    for item in made:
-        _must_fit(uri, item, existing)
+    brought = {item.name: item for item in made}
+    kept = [_followed(uri, item, brought.get(item.name)) for item in existing]
     added = [_plain(item.with_nullable(True)) for item in made if item.name not in existing.names]
-    return pa.schema([*existing, *added])
+    return pa.schema([*kept, *added])
 
 
 def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
@@ -131,15 +131,34 @@ def _plain(item: pa.Field) -> pa.Field:
     return item.with_metadata(kept or None)
 
 
-def _must_fit(uri: str, item: pa.Field, existing: pa.Schema) -> None:
-    if item.name not in existing.names:
-        return
-    have = existing.field(item.name).type
-    if not fits(item.type, have):
-        raise UsageError(
-            f"{uri}: column '{item.name}' is {type_name(have)} in the table, the spec makes it {type_name(item.type)}.",
-            next="Change the spec's type or write an explicit cast in the expression.",
-        )
+def _followed(uri: str, have: pa.Field, made: pa.Field | None) -> pa.Field:
+    """A column the table has, with the nested fields that only the records bring."""
+    if made is None:
+        return have
+    grown = have.with_type(_grown(have.type, made.type))
+    if fits(made.type, grown.type):
+        return grown
+    there, said = type_name(have.type), type_name(made.type)
+    raise UsageError(
+        f"{uri}: column '{have.name}' is {there} in the table, the spec makes it {said}.",
+        next="Change the spec's type or write an explicit cast in the expression.",
+    )
+
+
+def _grown(have: pa.DataType, made: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(have) and pa.types.is_struct(made):
+        brought = {item.name: item for item in made}
+        kept = [_grown_field(item, brought.pop(item.name, item)) for item in have]
+        return pa.struct([*kept, *(item.with_nullable(True) for item in brought.values())])
+    if pa.types.is_map(have) and pa.types.is_map(made):
+        return pa.map_(have.key_field, _grown_field(have.item_field, made.item_field))
+    if pa.types.is_list(have) and pa.types.is_list(made):
+        return pa.list_(_grown_field(have.value_field, made.value_field))
+    return have
+
+
+def _grown_field(have: pa.Field, made: pa.Field) -> pa.Field:
+    return have.with_type(_grown(have.type, made.type))
 
 
 def fits(have: pa.DataType, want: pa.DataType) -> bool:

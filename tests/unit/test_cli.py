@@ -321,7 +321,7 @@ def test_check_online_names_a_broker_that_is_down(cli: Run):
             "table",
             "column 'id' is long in the table, the spec makes it string",
         ),
-        (", partition_by: [day]", "table", "partition column 'day'"),
+        (", partition_by: [day]", "table", "'day'"),
     ],
 )
 def test_check_online_compares_the_spec_with_the_table(cli: Run, more: str, key: str, said: str):
