@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -165,9 +166,19 @@ class Pipeline:
         """Stage; when tasks met fields or tables nobody knew, answer them and stage again."""
         manifests, runs = self.stage(frame, batch, now), 1
         while discovered := _discovered(manifests):
+            self._discard(manifests)
             self.catalog.answer(discovered)
             manifests, runs = self.stage(frame, batch, now), runs + 1
         return manifests, runs
+
+    def _discard(self, manifests: Sequence[Manifest]) -> None:
+        """Delete what was staged by tasks that met nothing new: the next run stages it again."""
+        staged: dict[str, list[str]] = {}
+        for item in merge(manifests)[0]:
+            staged.setdefault(item.table, []).append(item.path)
+        for uri, paths in staged.items():
+            with suppress(HeadraceError):  # a file that stays is no table's
+                Store(uri, self.profile).delete(paths)
 
     def stage(self, frame: DataFrame, batch: int, now: datetime) -> list[Manifest]:
         """Run the plan over the batch in Spark's tasks; only manifests come back."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from headrace.read.generate import batch
 
@@ -56,13 +56,16 @@ class _Reader(DataSourceReader):
         return _read(self.options, partition)
 
 
-class _StreamReader(DataSourceStreamReader):
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
 
     def initialOffset(self) -> dict[str, int]:
         starts: dict[str, int] = json.loads(self.options["starts"])
         return starts
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The topic's end never moves; saying so lets a drain keep to the cap, too."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         cap = int(self.options["cap"])

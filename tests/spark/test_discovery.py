@@ -1,0 +1,202 @@
+"""Discovery: a batch that meets something new runs twice, every other once; and all its tasks agree on the types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from headrace.batch import Intent, Range
+from headrace.pipeline import Pipeline
+from services.plans import MOMENT, spec_of
+
+ENVELOPE = (
+    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+class Batches:
+    """A pipeline whose batches a test makes up, task by task, on the real session and real tables."""
+
+    def __init__(self, spark: Any, lake: Path, **content: Any) -> None:
+        fixed = content.get("route", {}).get("by", "fixed") == "fixed"
+        table = {"path": f"{lake}/web" if fixed else f"{lake}/{{route}}", **content.pop("table", {})}
+        self.spark, self.lake = spark, lake
+        self.pipeline = Pipeline(spec_of(table=table, **content), lambda: spark)
+        self.lease = self.pipeline.take_lease()
+        self.pipeline.open_ledger()
+        self.pipeline.catalog.open({"web"})
+        self.offset = 0
+
+    def run(self, *tasks: Sequence[Any]) -> tuple[Intent, int]:
+        """One batch, one Spark task for each list of values: what was decided, and how many jobs that took."""
+        context, pipeline = self.spark.sparkContext, self.pipeline
+        batch, start = pipeline.ledger.batch + 1, self.offset
+        frame = self._frame(tasks)
+        context.setJobGroup(group := f"{self.lake}-{batch}", group)
+        manifests, runs = pipeline.discover_and_stage(frame, batch, datetime.now(UTC))
+        ranges = (Range("web", 0, start, self.offset, "id"),)
+        intent = pipeline.intend(batch, ranges, manifests, datetime.now(UTC), runs)
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        jobs = len(context.statusTracker().getJobIdsForGroup(group))
+        pipeline.ledger.begin(intent)
+        pipeline.settle(intent)
+        counts = intent.counts
+        assert counts.read == sum(map(len, tasks)) == counts.routed + counts.dead + counts.filtered
+        return intent, jobs
+
+    def _frame(self, tasks: Sequence[Sequence[Any]]) -> Any:
+        rows = [self._rows(values) for values in tasks]
+        each_its_own = self.spark.sparkContext.parallelize(rows, len(rows)).flatMap(list)
+        return self.spark.createDataFrame(each_its_own, ENVELOPE)
+
+    def _rows(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        made = []
+        for value in values:
+            raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+            made.append(("web", 0, self.offset, MOMENT, 0, None, bytearray(raw), None))
+            self.offset += 1
+        return made
+
+    def table(self, name: str = "web") -> DeltaTable:
+        return DeltaTable(f"{self.lake}/{name}")
+
+    def rows(self, name: str = "web") -> list[dict[str, Any]]:
+        """As delta-rs reads them, in the order of their records."""
+        found = self.table(name).to_pyarrow_table().to_pylist()
+        return sorted(found, key=lambda row: row.pop("_source")["offset"])
+
+    def types(self, name: str = "web") -> dict[str, Any]:
+        return {item["name"]: item["type"] for item in json.loads(self.table(name).schema().to_json())["fields"]}
+
+    def staged(self) -> int:
+        """Data files on disk, named by a commit or not."""
+        return len([path for path in self.lake.rglob("*.parquet") if not {"_headrace", "_delta_log"} & set(path.parts)])
+
+
+@pytest.fixture
+def batches(spark: Any, lake: Path) -> Iterator[Any]:
+    """A maker of such pipelines; their leases end with the test."""
+    made: list[Batches] = []
+
+    def make(**content: Any) -> Batches:
+        made.append(Batches(spark, lake, **content))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.lease.release()
+
+
+def test_tasks_that_saw_different_types_agree_on_one_and_every_value_is_kept(batches: Any):
+    web = batches()
+    intent, jobs = web.run([{"v": 1, "mixed": 1}, {"v": 2}], [{"v": 0.5, "mixed": "x", "never": None}])
+    assert (intent.runs, jobs) == (2, 2)
+    assert [(row["v"], row["mixed"]) for row in web.rows()] == [(1.0, "1"), (2.0, None), (0.5, '"x"')]
+    assert web.types()["v"] == "double"
+    assert "never" not in web.types()
+    for _ in range(3):
+        intent, jobs = web.run([{"v": 3}], [{"v": 4.5, "mixed": [1]}])
+        assert (intent.runs, jobs) == (1, 1)
+    assert [row["v"] for row in web.rows()][3:] == [3.0, 4.5] * 3
+    assert web.staged() == len(web.table().file_uris())
+
+
+def test_twenty_new_fields_over_twenty_batches_need_no_restart(batches: Any):
+    web = batches()
+    for number in range(20):
+        intent, jobs = web.run([{"id": number, f"f{number}": number}], [{"id": -number}])
+        assert (intent.runs, jobs) == (2, 2)
+    rows = web.rows()
+    assert len(rows) == 40
+    assert [row[f"f{at}"] for at, row in enumerate(rows[::2])] == list(range(20))
+    assert list(web.types()) == ["id", "f0", "_source", *(f"f{at}" for at in range(1, 20))]
+    assert web.run([{"id": 99, "f7": 1}])[1] == 1
+    assert web.staged() == len(web.table().file_uris())
+
+
+def test_many_tables_are_born_in_one_batch_by_two_jobs(batches: Any):
+    web = batches(route={"by": {"field": "kind"}})
+    kinds = [f"k{at}" for at in range(12)]
+    intent, jobs = web.run(
+        [{"kind": kind, "id": at, kind: 1} for at, kind in enumerate(kinds)],
+        [{"kind": kind, "id": 0.5} for kind in kinds[:6]],
+    )
+    assert (intent.runs, jobs, len(intent.tables)) == (2, 2, 12)
+    for at, kind in enumerate(kinds):
+        assert web.table(kind).version() == 0
+        assert [row["id"] for row in web.rows(kind)] == ([at, 0.5] if at < 6 else [at])
+        assert list(web.types(kind)) == ["kind", "id", kind, "_source"]
+    assert web.run([{"kind": "k0", "id": 1}, {"kind": "k11", "id": 2}])[1] == 1
+
+
+def test_tables_of_an_expression_are_met_after_their_columns(batches: Any):
+    """The expression needs the row, so the very first batch learns the columns, then the tables: three runs, once."""
+    web = batches(route={"by": {"sql": "kind"}})
+    intent, jobs = web.run([{"kind": "a", "v": 1}], [{"kind": "b", "v": 1.5}])
+    assert (intent.runs, jobs) == (3, 3)
+    assert (web.rows("a"), web.rows("b")) == ([{"kind": "a", "v": 1.0}], [{"kind": "b", "v": 1.5}])
+    intent, jobs = web.run([{"kind": "c", "v": 2}])
+    assert (intent.runs, jobs) == (2, 2)
+    intent, jobs = web.run([{"kind": "a", "v": 3, "w": "x"}])
+    assert (intent.runs, jobs) == (2, 2)
+    assert web.rows("a")[-1] == {"kind": "a", "v": 3.0, "w": "x"}
+    assert web.run([{"kind": "a"}, {"kind": "b", "w": "y"}, {"kind": "c"}])[1] == 1
+
+
+def test_nested_fields_grow_in_their_place(batches: Any):
+    web = batches()
+    web.run([{"s": {"a": 1}, "l": [{"x": 1}]}])
+    intent, jobs = web.run([{"s": {"a": 2, "b": {"c": "deep"}}}], [{"l": [{"x": 2, "y": True}, {}]}])
+    assert (intent.runs, jobs) == (2, 2)
+    assert web.rows() == [
+        {"s": {"a": 1, "b": None}, "l": [{"x": 1, "y": None}]},
+        {"s": {"a": 2, "b": {"c": "deep"}}, "l": None},
+        {"s": None, "l": [{"x": 2, "y": True}, {"x": None, "y": None}]},
+    ]
+
+
+def test_poison_never_costs_a_second_job(batches: Any):
+    web = batches()
+    web.run([{"id": 0}])
+    bad = [
+        b"{",
+        b"",
+        b'{"id": "x"}',
+        b'{"id": 1, "id": 2}',
+        b"[]",
+        b"\xff",
+        b'{"a b": 1}',
+        b'{"ID": 1}',
+        b'{"id": 1.5}',
+    ]
+    values = [bad[at // 10 % len(bad)] if at % 10 == 0 else {"id": at} for at in range(1000)]
+    intent, jobs = web.run(values[:500], values[500:])
+    assert (intent.runs, jobs) == (1, 1)
+    assert (intent.counts.routed, intent.counts.dead) == (900, 100)
+    letters = DeltaTable(web.pipeline.spec.dead_letters_uri).to_pyarrow_table().num_rows
+    assert letters == 100
+
+
+def test_a_first_batch_of_nothing_but_poison_teaches_nothing(batches: Any):
+    web = batches(table={"partition_by": ["day"], "contract": {"new_field": "reject"}})
+    intent, _ = web.run([b"x"], [b""])
+    assert intent.counts.dead == 2
+    assert not (web.lake / "web").exists()
+    intent, jobs = web.run([{"id": 1, "day": "d"}])
+    assert (intent.counts.routed, jobs) == (1, 2)
+    assert web.rows() == [{"id": 1, "day": "d"}]
+
+
+def test_records_that_bring_no_column_are_rows(batches: Any):
+    web = batches()
+    web.run([{}, {"only": None}], [{}])
+    assert web.rows() == [{}, {}, {}]
+    web.run([{"id": 1}])
+    assert web.rows() == [{"id": None}] * 3 + [{"id": 1}]
