@@ -37,18 +37,30 @@ def numbered(start: int, count: int, **extra: Any) -> list[bytes]:
     ]
 
 
-def drain(spec: Spec) -> Summary:
-    """Run to the end that the source has now; raises what stopped the pipeline."""
-    (outcome,) = run_all([spec], until="latest")
+def drained(specs: Sequence[Spec], within: float) -> list[Outcome]:
+    """Run to the ends that the sources have now; what waits for ever is given up with what it said last."""
+    stop, events = threading.Event(), list[dict[str, Any]]()
+    timer = threading.Timer(within, stop.set)
+    timer.start()
+    try:
+        outcomes = run_all(specs, until="latest", stop=stop, report=events.append)
+    finally:
+        timer.cancel()
+    assert not stop.is_set(), f"not done within {within:g} s; {events[-3:]}"
+    return outcomes
+
+
+def drain(spec: Spec, within: float = 90) -> Summary:
+    """Run one to its end; raises what stopped the pipeline."""
+    (outcome,) = drained([spec], within)
     if outcome.error is not None:
         raise outcome.error
     return outcome.summary
 
 
-def drain_all(specs: Sequence[Spec]) -> dict[str, HeadraceError | None]:
+def drain_all(specs: Sequence[Spec], within: float = 120) -> dict[str, HeadraceError | None]:
     """Run several side by side to their ends: what stopped each, by pipeline."""
-    outcomes = run_all(specs, until="latest")
-    return {outcome.summary.pipeline: outcome.error for outcome in outcomes}
+    return {outcome.summary.pipeline: outcome.error for outcome in drained(specs, within)}
 
 
 class Watched:
@@ -70,13 +82,10 @@ class Watched:
 
     def until_read(self, count: int, within: float = 60) -> None:
         """Wait until that many records are booked."""
-        eventually(lambda: self._read() >= count, within, lambda: f"{count} records read; {self.events[-4:]}")
+        eventually(lambda: self.read() >= count, within, lambda: f"{count} records read; {self.events[-4:]}")
 
-    def _read(self) -> int:
-        assert self._thread.is_alive() or self._sum() >= 0
-        return self._sum()
-
-    def _sum(self) -> int:
+    def read(self) -> int:
+        """Records booked so far."""
         return sum(event["read"] for event in self.of("batch"))
 
     def until_ended(self, within: float = 60) -> HeadraceError | None:
