@@ -50,12 +50,14 @@ def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Reject
 
 def source_of(envelopes: pa.Table) -> pa.StructArray:
     """The `_source` column: where each row came from."""
-    parts = [envelopes.column(name).combine_chunks() for name in ("topic", "partition", "offset", "timestamp")]
-    return pa.StructArray.from_arrays([_flat(part) for part in parts], fields=list(SOURCE.type))
+    parts = [_flat(envelopes.column(name)) for name in ("topic", "partition", "offset", "timestamp")]
+    return pa.StructArray.from_arrays(parts, fields=list(SOURCE.type))
 
 
 def _flat(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
 
 
 def _converted(column: pa.ChunkedArray, item: pa.Field, rejects: Rejects) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ from headrace.reasons import Reason
 from headrace.shape import Shape, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.tables.schema import DEAD_LETTERS, ENVELOPE
-from headrace.transform import Transform, evaluate
+from headrace.transform import Transform, Transformed, evaluate
 
 EVERY = "*"  # the one payload of a pipeline whose SQL route picks the table after the decode
 ROW = (
@@ -62,7 +62,8 @@ class Plan:
         self._learns = shapes is None
         self._existing = dict(existing or {})
         self._learned: dict[str, Structure] = {}
-        self._decoders: dict[str, Any] = {}
+        self._decoders: dict[Hashable, Any] = {}
+        self.apart: set[Hashable] = set()  # ways whose routes cannot be read together
 
     def apply(self, envelopes: pa.Table | pa.RecordBatch) -> Applied:
         """Rows per route, dead letters, and the account of every record."""
@@ -73,8 +74,8 @@ class Plan:
             applied = _Application(self, table).run()
         return applied
 
-    def decoder(self, name: str, payload: pa.Schema, new_field: NewField) -> Any:
-        """One decoder per route, kept."""
+    def decoder(self, name: Hashable, payload: pa.Schema, new_field: NewField) -> Any:
+        """One decoder per route or way, kept."""
         if name not in self._decoders:
             self._decoders[name] = decoder(self.spec.format, payload, new_field=new_field, limits=self.limits)
         return self._decoders[name]
@@ -139,8 +140,10 @@ class _Application:
         envelopes, peeked = self.envelopes, None
         if routing.by == "field":
             envelopes, peeked = self._peek(routing.value or "")
-        for name, rows in self._split(routing, envelopes, peeked):
-            self._one_type(name, rows)
+        routed = route.routes(routing, envelopes, peeked)
+        self.filtered += len(routed.filtered)
+        self._reject(envelopes, routed.rejects, "route", None)
+        self._by_way(envelopes, route.split(routed.values))
 
     def _peek(self, path: str) -> tuple[pa.Table, pa.StringArray]:
         values = _values(self.envelopes)
@@ -151,13 +154,76 @@ class _Application:
         keep = _without(len(values), rejects.index + skipped)
         return _take(self.envelopes, keep), peeked if keep is None else peeked.take(keep)
 
-    def _split(
-        self, routing: route.Routing, envelopes: pa.Table, peeked: pa.StringArray | None
-    ) -> list[tuple[str, pa.Table]]:
-        routed = route.routes(routing, envelopes, peeked)
-        self.filtered += len(routed.filtered)
-        self._reject(envelopes, routed.rejects, "route", None)
-        return [(name, _take(envelopes, index)) for name, index in route.split(routed.values).items()]
+    def _by_way(self, envelopes: pa.Table, parts: Mapping[str, pa.Int64Array]) -> None:
+        """Routes whose records are read alike are read together: to decode a few costs nearly what many do."""
+        ways: dict[Hashable, list[str]] = {}
+        for name in parts:
+            ways.setdefault(self._way(name), []).append(name)
+        for way, names in ways.items():
+            if len(names) > 1 and way not in self.plan.apart:
+                if self._together(envelopes, {name: parts[name] for name in names}):
+                    continue
+                self.plan.apart.add(way)  # not tried again: what a way ignores, it mostly goes on ignoring
+            for name in names:
+                self._one_type(name, _take(envelopes, parts[name]))
+
+    def _way(self, name: str) -> Hashable:
+        """What routes must have in common; one that is unknown, refused or held back is read alone."""
+        shape = self.plan.shapes.get(name)
+        if shape is None or shape.floors:
+            return name
+        return shape.payload.serialize().to_pybytes(), shape.absent, self._new_field(name, shape)
+
+    def _new_field(self, name: str, shape: Shape) -> NewField:
+        # A table whose records were all bad so far has no columns yet; to the contract none of them is new.
+        return self._rules(name).contract.new_field if shape.payload.names else "evolve"
+
+    def _rules(self, name: str) -> TableSpec:
+        return self.plan.spec.table_for("" if name == EVERY else name)
+
+    def _together(self, envelopes: pa.Table, parts: Mapping[str, pa.Int64Array]) -> bool:
+        """Decode and transform several routes as one; False when their new fields must be told apart."""
+        names, owner = list(parts), np.full(len(envelopes), -1)
+        for nth, index in enumerate(parts.values()):
+            owner[index.to_numpy()] = nth
+        at = np.flatnonzero(owner >= 0)
+        envelopes, owner = _take(envelopes, at), owner[at]
+        shape = self._shape(names[0])
+        decoder = self.plan.decoder(self._way(names[0]), shape.payload, self._new_field(names[0], shape))
+        found = decoder.decode(_values(envelopes))
+        if found.unknown or found.ignored:
+            return False
+        found = self._settle_tombstones(found)
+        self._reject_each(envelopes, found.rejects, "decode", names, owner)
+        if not self.discovered:
+            index = found.index.to_numpy()
+            self._transform_each(shape, found.rows, _take(envelopes, index), names, owner[index])
+        return True
+
+    def _transform_each(
+        self, shape: Shape, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray
+    ) -> None:
+        done = self._stepped(shape, rows, envelopes)
+        self._reject_each(envelopes, done.rejects, "transform", names, owner)
+        envelopes, owner = _take(envelopes, done.index), owner[done.index.to_numpy()]
+        for nth, index in _by_owner(owner):
+            name = names[nth]
+            self._fit(name, self._shape(name), self._rules(name), _take(done.rows, index), _take(envelopes, index))
+
+    def _reject_each(
+        self, envelopes: pa.Table, rejects: Rejects, step: str, names: list[str], owner: np.ndarray
+    ) -> None:
+        for nth, index in _by_owner(owner[rejects.index]) if rejects.index else ():
+            theirs = Rejects(
+                *([column[at] for at in index] for column in (rejects.index, rejects.reason, rejects.detail))
+            )
+            rules = self._rules(names[nth]) if step == "decode" else None
+            self._reject(envelopes, theirs, step, self._shape(names[nth]).uri, rules)
+
+    def _shape(self, name: str) -> Shape:
+        shape = self.plan.shapes[name]
+        assert shape is not None  # noqa: S101
+        return shape
 
     def _one_type(self, name: str, envelopes: pa.Table) -> None:
         if name not in self.plan.shapes:
@@ -167,11 +233,9 @@ class _Application:
         if shape is None:
             self._refuse(envelopes, name)
             return
-        rules = self.plan.spec.table_for("" if name == EVERY else name)
+        rules = self._rules(name)
         envelopes = self._hold(envelopes, shape)
-        # A table whose records were all bad so far has no columns yet; to the contract none of them is new.
-        new_field = rules.contract.new_field if shape.payload.names else "evolve"
-        found = self.plan.decoder(name, shape.payload, new_field).decode(_values(envelopes))
+        found = self.plan.decoder(name, shape.payload, self._new_field(name, shape)).decode(_values(envelopes))
         found = self._settle_tombstones(found)
         if found.unknown:
             self.discovered[name] = found.unknown
@@ -242,6 +306,13 @@ class _Application:
         for target, part, theirs in self._by_sql(rows, envelopes):
             self._into(target, part, theirs)
 
+    def _stepped(self, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> Transformed:
+        for absent in shape.absent:
+            rows = rows.append_column(absent, pa.nulls(len(rows)))
+        done = self.plan.transform.apply(rows, envelopes, self.now)
+        self.filtered += len(done.filtered)
+        return done
+
     def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
         """The table's name as an expression over the transformed row."""
         names, rejects = evaluate(self.plan.routing.value or "", rows, envelopes, self.now)
@@ -287,6 +358,13 @@ class _Application:
         self.letters.append(_letters(self.plan.spec, _take(envelopes, rejects.index), rejects, step, table, self.now))
 
 
+def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Ascending positions of every owner that has any."""
+    order = np.argsort(owner, kind="stable")
+    starts = np.flatnonzero(np.diff(owner[order], prepend=-1))
+    return [(int(owner[part[0]]), part) for part in np.split(order, starts[1:])] if len(order) else []
+
+
 def _hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
     """A contract may ask for a stop where the default is a letter."""
     for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
@@ -323,8 +401,8 @@ def _as_envelopes(given: pa.Table | pa.RecordBatch) -> pa.Table:
 
 
 def _values(envelopes: pa.Table) -> pa.BinaryArray:
-    values = envelopes.column("value").combine_chunks()
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    values = envelopes.column("value")
+    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks or [pa.array([], values.type)])
 
 
 def _take(table: pa.Table, index: Any) -> pa.Table:
