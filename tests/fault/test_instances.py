@@ -126,7 +126,7 @@ def test_a_holder_that_was_frozen_comes_back_and_changes_nothing(
     with start_cli(["run", *paths], env={"HEADRACE_FAULT": "ledger_not:nth=3=stop-self"}) as frozen:
         feed_until_frozen(frozen, kafka, topic)
         produce(kafka.bootstrap, topic, records(10_000, 200))
-        assert drain_all(specs) == {"disk": None, "bucket": None}, "the heirs wait out two leases and go on"
+        assert drain_all(specs, wait=True) == {"disk": None, "bucket": None}, "the heirs wait out both leases"
         frozen.child.send_signal(signal.SIGCONT)
         assert frozen.wait(60) == 1
         stops = {event["pipeline"]: event["reason"] for event in frozen.of("stop")}

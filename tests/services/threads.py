@@ -37,13 +37,13 @@ def numbered(start: int, count: int, **extra: Any) -> list[bytes]:
     ]
 
 
-def drained(specs: Sequence[Spec], within: float) -> list[Outcome]:
+def drained(specs: Sequence[Spec], within: float, wait: bool = False) -> list[Outcome]:
     """Run to the ends that the sources have now; what waits for ever is given up with what it said last."""
     stop, events = threading.Event(), list[dict[str, Any]]()
     timer = threading.Timer(within, stop.set)
     timer.start()
     try:
-        outcomes = run_all(specs, until="latest", stop=stop, report=events.append)
+        outcomes = run_all(specs, until="latest", stop=stop, report=events.append, wait=wait)
     finally:
         timer.cancel()
     assert not stop.is_set(), f"not done within {within:g} s; {events[-3:]}"
@@ -58,9 +58,9 @@ def drain(spec: Spec, within: float = 90) -> Summary:
     return outcome.summary
 
 
-def drain_all(specs: Sequence[Spec], within: float = 120) -> dict[str, HeadraceError | None]:
-    """Run several side by side to their ends: what stopped each, by pipeline."""
-    return {outcome.summary.pipeline: outcome.error for outcome in drained(specs, within)}
+def drain_all(specs: Sequence[Spec], within: float = 120, wait: bool = False) -> dict[str, HeadraceError | None]:
+    """Run several side by side to their ends (`wait`: once their leases are free): what stopped each, by pipeline."""
+    return {outcome.summary.pipeline: outcome.error for outcome in drained(specs, within, wait)}
 
 
 class Watched:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.batch import Intent, Receipt, TableIntent
 from headrace.commit.marks import batch_mark
-from headrace.errors import Fenced, TableChanged, TableGone, TableReplaced
+from headrace.errors import Fenced, Stop, TableChanged, TableGone, TableReplaced
 from headrace.storage import Store
 from headrace.tables.log import TableState, load
 from headrace.tables.schema import from_delta, type_name
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REFUSALS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT")
+_MISREAD = ("DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported")
 _FILLED_BY_SPARK = (b"delta.generationExpression", b"delta.identity.start")
 
 
@@ -100,7 +101,7 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _named(error: Exception, uri: str) -> Exception:
+def _named(error: Exception, uri: str) -> Stop:
     """A constraint that rows break is the table's word against the spec's: somebody must decide."""
     text, said = str(error), _gist(str(error))
     condition: Any = getattr(error, "getCondition", lambda: None)()
@@ -109,17 +110,14 @@ def _named(error: Exception, uri: str) -> Exception:
             f"{uri} refuses rows of this batch: {said}",
             next="Loosen the constraint and run again; transform.where keeps such rows out of later batches.",
         )
-    return (
-        TableChanged(
-            f"{uri}: Spark cannot append ({condition}): {said}",
-            next="Mend the table, then run again.",
-        )
-        if condition
-        else error
-    )
+    if condition or any(word in text for word in _MISREAD):
+        return TableChanged(f"{uri}: Spark cannot append: {said}", next="Mend the table, then run again.")
+    return Stop(f"{uri}: Spark could not append: {said}", next="Run again; nothing half-done is visible.")
 
 
 def _gist(text: str) -> str:
     """The line that names the cause; what fails in a task begins with where it was called from."""
     lines = [line.strip().removeprefix("Caused by: ") for line in text.splitlines() if line.strip()] or [""]
-    return next((line for line in lines if any(word in line for word in _REFUSALS)), lines[0])[:400]
+    telling = (line for line in lines if any(word in line for word in (*_REFUSALS, *_MISREAD)))
+    called = next((line for line in lines if "Exception" in line), lines[0])
+    return next(telling, called)[:400]
