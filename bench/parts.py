@@ -38,7 +38,7 @@ class Scale:
 
 
 FULL = Scale(False, 1_000_000, 3, 100_000, 400_000, 10, 60, 420)
-QUICK = Scale(True, 300_000, 1, 30_000, 100_000, 5, 15, 100)
+QUICK = Scale(True, 300_000, 1, 30_000, 100_000, 5, 15, 240)
 
 
 @dataclass
