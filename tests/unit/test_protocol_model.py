@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from headrace import faults, ledger
+from headrace.batch import Intent
 from headrace.commit import tail as tail_module
 from headrace.errors import Fenced, HeadraceError, SourceGap, SourceReplaced, StorageUnreachable
 from headrace.faults import Abandoned, Point
@@ -204,6 +205,17 @@ SWEEP = [
 Random(1).shuffle(SWEEP)
 
 
+# Two fall asleep, each at its own call; what the first leaves behind when it is fenced is no decision for the second.
+SLEEPERS = [
+    [("run", 0, first, "go"), ("spec", 3), ("run", 1, second, "go")] for first in range(0, 40, 2) for second in range(8)
+]
+
+
+def test_two_sleepers_at_each_pair_of_calls():
+    for history in SLEEPERS:
+        play(history)
+
+
 def test_a_misfortune_at_each_single_call():
     for history in SWEEP:
         play(history)
@@ -325,6 +337,16 @@ def a_sleeper_may_begin(patch):
     patch.setattr(ledger.Ledger, "begin", begin)
 
 
+def whatever_is_begun_is_open(patch):
+    """Broken: a `begun` that a sleeper put after its batch was booked is taken for a decision."""
+
+    def open_batch(self):
+        text = self._begun_text(self.batch + 1)
+        return Intent.from_json(text.decode()) if text else None
+
+    patch.setattr(ledger.Ledger, "open_batch", open_batch)
+
+
 def a_booking_forgets_other_partitions(patch):
     """Broken: a booking carries only the marks of the partitions it read."""
     whole = ledger._all_marks
@@ -344,6 +366,7 @@ BROKEN: list[Callable] = [
     marks_do_not_count,
     anybody_may_begin,
     a_sleeper_may_begin,
+    whatever_is_begun_is_open,
     a_booking_forgets_other_partitions,
 ]
 
@@ -361,7 +384,7 @@ def test_a_broken_protocol_is_caught(broken, monkeypatch):
         play(history, driver)
 
     def all_of_them():
-        for history in SWEEP:
+        for history in SLEEPERS + SWEEP:
             play(history, driver)
         random_ones()
 

@@ -77,13 +77,14 @@ class Ledger:
     def open_batch(self) -> Intent | None:
         """The batch that was begun and not booked; it must be finished before any other is begun."""
         text = self._begun_text(self.batch + 1)
-        return Intent.from_json(text.decode()) if text is not None else None
+        if text is None or self._is_booked(self.batch + 1):
+            return None
+        return Intent.from_json(text.decode())
 
     def begin(self, intent: Intent) -> None:
         """Make the batch's decision durable; Fenced when another driver was first.
 
-        Who finds its number taken by the very same decision lost only the reply. The look at the ledger afterwards
-        stops a driver that slept so long that the batch of its number is booked and its `begun` forgotten.
+        Who finds its number taken by the very same decision lost only the reply.
         """
         self._expect_next(intent.batch)
         text = intent.to_json().encode()
@@ -92,8 +93,7 @@ class Ledger:
         except AlreadyThere:
             if self._begun_text(intent.batch) != text:
                 raise self._fenced(f"batch {intent.batch} was begun by another driver") from None
-        self._tail.follow()
-        if self._booked() >= intent.batch:
+        if self._is_booked(intent.batch):
             raise self._fenced(f"batch {intent.batch} is booked already")
 
     def book(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str = "") -> None:
@@ -130,8 +130,7 @@ class Ledger:
             raise MarksDisagree(f"{path} was written by '{self._pipeline}' before, but has no mark of it any more.")
         if mark is None or mark <= self.batch or (mark == self.batch + 1 and self.open_batch() is not None):
             return
-        self._tail.follow()
-        if self._booked() > self.batch:
+        if self._is_booked(self.batch + 1):
             raise self._fenced(f"{path} holds batch {mark} of another driver")
         raise MarksDisagree(
             f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
@@ -156,8 +155,11 @@ class Ledger:
         if batch != self.batch + 1:
             raise self._fenced(f"batch {batch} does not follow batch {self.batch}")
 
-    def _booked(self) -> int:
-        return self._tail.state.marks.get(batch_mark(self._pipeline), 0) if self._tail.state else 0
+    def _is_booked(self, batch: int) -> bool:
+        """Looked at after each put and each read of a `begun`: one that is dropped some batches later may come back by
+        a driver that slept since before its `begin`, and only what is not booked is a decision."""
+        self._tail.follow()
+        return self._tail.state is not None and self._tail.state.marks.get(batch_mark(self._pipeline), 0) >= batch
 
     def _commit(self, staged: StagedFile, marks: Mapping[str, int], info: Mapping[str, Any]) -> None:
         properties = {"headrace.format": str(FORMAT)}

@@ -23,10 +23,11 @@ class Chain:
     def newest(self) -> tuple[int, bytes | None]:
         """The number and content of the newest object; (0, None) when there is none."""
         while number := self.number():
-            try:
-                return number, self._store.get(self._path(number))
-            except NotThere:
-                continue  # dropped between the two looks: there is a newer one
+            with suppress(NotThere):
+                data = self._store.get(self._path(number))
+                # Looked at again: an object that was dropped may be put once more by one that slept.
+                if self.number() == number:
+                    return number, data
         return 0, None
 
     def number(self) -> int:
