@@ -59,6 +59,11 @@ class Program:
     envelope: tuple[str, ...]  # envelope columns the expressions read
 
     @property
+    def timeless(self) -> bool:
+        """Whether no expression reads the batch's clock, so that one statement serves every batch."""
+        return not any(CLOCK in check.sql for check in self.checks)
+
+    @property
     def made(self) -> tuple[pa.Field, ...]:
         """The computed columns that are part of the output, under their names in SQL."""
         computed = (source for source in self.output if source.origin is None and source.column)

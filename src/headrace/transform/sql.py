@@ -128,7 +128,7 @@ class _Pass:
         self.program = program
         self.rows = rows
         self.input = program.input(rows, envelopes)
-        self.micros = _micros(now)
+        self.micros = 0 if program.timeless else _micros(now)
 
     def run(self) -> Transformed:
         if not self.program.checks or not len(self.rows):
@@ -178,8 +178,9 @@ _UNTOLD = "the expression fails for this record, as for others of its batch"
 
 def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple[pa.Table, dict[int, str]]:
     """The program's answer. TRY does not hold every error (memory): halve until the record is found that breaks it."""
+    ask = duck.planned if program.timeless else duck.query
     try:
-        return duck.query(sql, **{INPUT: table}), {}
+        return ask(sql, **{INPUT: table}), {}
     except duckdb.OperationalError as error:
         if len(table) == 1:
             return program.failed(), {first: _shortened(error)}
