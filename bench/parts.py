@@ -137,7 +137,7 @@ def micro(bench: Bench) -> list[Figures]:
 def _steady(bench: Bench, peer: str) -> Figures:
     scale = bench.scale
     wanted = scale.skip + scale.batches
-    seconds = wanted * 1.6 + 20
+    seconds = wanted * 2.0 + 40  # it ends as soon as there are enough
     topic = bench.topics.empty(f"steady-{peer}-{time.monotonic_ns()}")
     asked = {"label": peer, "topic": topic, "batches": wanted, "seconds": seconds}
     order = {"peer": f"steady {peer}", "bootstrap": bench.topics.bootstrap, "drains": [asked]}
