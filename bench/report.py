@@ -53,26 +53,19 @@ def _drained(key: str, peer: str) -> Callable[[Results], float]:
     return lambda found: _ratio(found, key, "drain", mine, other)
 
 
+def _grown(found: Results, storage: str) -> list[float]:
+    """p95 of the commits before each age of one table; the first age has too few of them to count."""
+    figures = (each for each in found["commit"]["figures"] if each["storage"] == storage)
+    return [float(each["p95"]) for each in figures if each["condition"].startswith("commit ")][1:]
+
+
 def _late_commit(storage: str) -> Callable[[Results], float]:
-    """The oldest age measured over the first full window of a new table."""
-
-    def ratio(found: Results) -> float:
-        grown = [
-            each for each in found["commit"]["figures"] if each["storage"] == storage and "files" in each["condition"]
-        ]
-        return float(grown[-1]["p95"]) / float(grown[1]["p95"])
-
-    return ratio
+    """The oldest age over the new table."""
+    return lambda found: _grown(found, storage)[-1] / _grown(found, storage)[0]
 
 
 def _commit(storage: str) -> Callable[[Results], float]:
-    def p95(found: Results) -> float:
-        figures = found["commit"]["figures"]
-        return float(
-            next(e["p95"] for e in figures if e["storage"] == storage and e["condition"].startswith("1 tables"))
-        )
-
-    return p95
+    return lambda found: _grown(found, storage)[-2]
 
 
 _TARGETS: tuple[tuple[str, str, float, Callable[[Results], float]], ...] = (
