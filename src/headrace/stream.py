@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ class Stream:
     def run(self) -> bool:
         """Until the drain's end, a request to stop, or a failure (raised under its own name); True: start anew."""
         try:
-            query = self._start()
+            query = self._started()
             try:
                 again = self._watch(query)
             finally:
@@ -54,6 +55,14 @@ class Stream:
             return again
         finally:
             shutil.rmtree(self.checkpoint, ignore_errors=True)
+
+    def _started(self) -> Any:
+        try:
+            return self._start()
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise _unnamed(error, self.checkpoint.parent) from error
 
     def _start(self) -> Any:
         pipeline = self.pipeline
@@ -143,6 +152,7 @@ class Stream:
         if session.alive(self._spark):
             self.idle.wait(0 if self.pipeline.stop.is_set() else _GRACE)
             with suppress(Exception):  # its JVM may die at this very moment; what is wrong is asked next
+                with suppress(Exception):  # what does not end in time is deaf from here on: `ending` is set
                 query.stop()
 
     def _raise(self, query: Any) -> None:

@@ -80,6 +80,7 @@ _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.streaming.stopTimeout": "5s",  # a query that waits for a dead broker does not hear of the stop
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
