@@ -16,9 +16,10 @@ from headrace.commit.marks import batch_mark
 from headrace.commit.stops import stop
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
-from headrace.errors import TableFeature, TableGone, TableReplaced, TableRestored
+from headrace.errors import Stop, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.ledger import KnownTable, Ledger
 from headrace.plan import EVERY, Plan
+from headrace.route import NAME
 from headrace.shape import Offsets, Shape, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
@@ -62,26 +63,31 @@ class Catalog:
 
     # ---- opening ----
 
-    def open(self, topics: Iterable[str]) -> None:
-        """Meet the tables that are known before the first record: fixed, by topic, and those of the ledger."""
+    def open(self) -> None:
+        """Meet the tables that are known before the first record: the fixed one, or those of the ledger."""
         self._entries[LETTERS] = self._open(LETTERS, self.spec.dead_letters_uri)
         if self.spec.route.kind == "fixed":
             self._meet("")
-        elif self.spec.route.kind == "topic":
-            for topic in topics:
-                if self.spec.uri_of(topic) in self.ledger.known.tables:
-                    self._meet(topic)
-        if self.spec.route.kind == "sql":
+        else:
             self._meet_known()
         self._refresh()
 
     def _meet_known(self) -> None:
-        """Tables of an SQL route share their columns, so all that exist are needed before the first decode."""
-        pattern = self.spec.table.path
-        before, _, after = pattern.partition("{route}")
+        """Open the tables of earlier runs, so that their records need no discovery.
+
+        One that cannot be opened stops the pipeline only when a record asks for it; but tables of an SQL route share
+        their columns, so there all are needed before the first decode.
+        """
+        before, _, after = self.spec.table.path.partition("{route}")
         for uri in self.ledger.known.tables:
-            if uri.startswith(before) and uri.endswith(after):
-                self._meet(uri[len(before) : len(uri) - len(after)])
+            name = uri[len(before) : len(uri) - len(after)]
+            if self.spec.uri_of(name) != uri or not NAME.fullmatch(name):
+                continue
+            try:
+                self._meet(name)
+            except Stop:
+                if self.spec.route.kind == "sql":
+                    raise
 
     def _meet(self, name: str) -> Entry:
         if name not in self._entries:

@@ -122,7 +122,7 @@ class Pipeline:
         self.open_ledger()
         self.finish_open_batch()
         self.topics, self.position = verify(self.source, self.ledger)
-        self.catalog.open(self.topics)
+        self.catalog.open()
         while Stream(self).run():
             pass
 
@@ -276,7 +276,7 @@ class Pipeline:
         old = Pipeline(loads(begun.spec, self.spec.base)[0], lambda: self.spark, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
         old.catalog = Catalog(old.spec, old.profile, old.ledger, old._spark_table)
-        old.catalog.open({each.topic for each in begun.ranges})
+        old.catalog.open()
         frame = old.source.read(self.spark, begun.ranges)
         manifests, runs = old.discover_and_stage(frame, begun.batch, begun.started)
         return old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)

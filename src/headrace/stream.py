@@ -151,8 +151,8 @@ class Stream:
             self.ending = True
         if session.alive(self._spark):
             self.idle.wait(0 if self.pipeline.stop.is_set() else _GRACE)
-            with suppress(Exception):  # its JVM may die at this very moment; what is wrong is asked next
-                with suppress(Exception):  # what does not end in time is deaf from here on: `ending` is set
+            # Its JVM may die at this moment, or the query not end in time: `ending` has made it deaf already.
+            with suppress(Exception):
                 query.stop()
 
     def _raise(self, query: Any) -> None:

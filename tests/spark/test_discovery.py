@@ -31,7 +31,7 @@ class Batches:
         self.pipeline = Pipeline(spec_of(table=table, **content), lambda: spark)
         self.lease = self.pipeline.take_lease()
         self.pipeline.open_ledger()
-        self.pipeline.catalog.open({"web"})
+        self.pipeline.catalog.open()
         self.offset = 0
 
     def run(self, *tasks: Sequence[Any]) -> tuple[Intent, int]:
