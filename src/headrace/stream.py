@@ -8,7 +8,6 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
