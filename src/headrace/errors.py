@@ -5,13 +5,17 @@ HeadraceError
 │   └── SpecError                 exit 2: the spec is wrong; carries its findings
 ├── SetupError                    exit 1: Java, a jar or a package cannot be had
 ├── LeaseHeld                     exit 3: the pipeline is already running elsewhere
+├── StopAsked                     exit 0: somebody asked to stop while we waited
 ├── Transient                     retried with back-off, for ever, and shown
 │   ├── BrokerUnreachable
 │   └── StorageUnreachable
 └── Stop                          exit 1: ends the pipeline with a name and the command that goes on
     ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound
-    ├── TableGone · TableReplaced · TableRestored · TableChanged · TableFeature
-    ├── MarksDisagree · Fenced
+    ├── TableGone · TableReplaced · TableRestored · TableChanged
+    ├── TableFeature
+    │   └── NotAdoptable          only Spark may write the table
+    ├── MarksDisagree · Fenced · NewerFormat
+    ├── Conflict                  tried a few times before it stops the pipeline
     ├── PermissionRefused · AuthenticationRefused · StorageFull
     ├── TooManyPartitions · ContractBroken
     └── SparkDied
@@ -59,6 +63,12 @@ class LeaseHeld(HeadraceError):
     """Another instance of the pipeline holds its lease."""
 
     exit_code = 3
+
+
+class StopAsked(HeadraceError):
+    """Somebody asked to stop while we waited to try again."""
+
+    exit_code = 0
 
 
 class Transient(HeadraceError):
@@ -111,6 +121,18 @@ class TableChanged(Stop):
 
 class TableFeature(Stop):
     """A table uses a protocol feature that this writer must not touch."""
+
+
+class NotAdoptable(TableFeature):
+    """The table uses something a blind append would break; only Spark may write it."""
+
+
+class NewerFormat(Stop):
+    """The state was written by a newer Headrace than this one."""
+
+
+class Conflict(Stop):
+    """Other writers' commits came first each time; tried a few times before it stops the pipeline."""
 
 
 class MarksDisagree(Stop):

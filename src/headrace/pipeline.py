@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace import faults, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, merge
 from headrace.catalog import Catalog
-from headrace.errors import HeadraceError, Transient
+from headrace.errors import HeadraceError, StopAsked, Transient
 from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision
 from headrace.read import Offsets, Source, open_source
@@ -97,7 +97,7 @@ class Pipeline:
         """Until the end asked for, or a request to stop; what passes by itself is waited out."""
         try:
             self._retrying(self._attempt)
-        except retry.StopAsked:
+        except StopAsked:
             pass
         finally:
             self.source.close()

@@ -8,21 +8,18 @@ from random import SystemRandom
 from threading import Event
 from typing import Protocol, TypeVar
 
-from headrace.errors import AuthenticationRefused, HeadraceError, PermissionRefused, Stop, Transient
+from headrace.errors import (
+    AuthenticationRefused,
+    Conflict,
+    HeadraceError,
+    PermissionRefused,
+    StopAsked,
+    Transient,
+)
 
 T = TypeVar("T")
 _random = SystemRandom().random
 OnWait = Callable[[str, float, HeadraceError], None]
-
-
-class Conflict(Stop):
-    """Other writers' commits came first each time; tried a few times before it stops the pipeline."""
-
-
-class StopAsked(HeadraceError):
-    """Somebody asked to stop while we waited to try again."""
-
-    exit_code = 0
 
 
 class Waker(Protocol):

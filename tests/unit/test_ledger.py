@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from headrace import ledger as ledger_module
 from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
 from headrace.commit import checkpoints
-from headrace.errors import Fenced, MarksDisagree, StorageUnreachable
-from headrace.ledger import KnownTable, Ledger, NewerFormat, is_decision
+from headrace.errors import Fenced, MarksDisagree, NewerFormat, StorageUnreachable
+from headrace.ledger import KnownTable, Ledger, is_decision
 from headrace.storage import NotThere, Store
 
 KNOWN = "known/000000000001"

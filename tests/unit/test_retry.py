@@ -14,13 +14,15 @@ from headrace import faults, retry
 from headrace.errors import (
     AuthenticationRefused,
     BrokerUnreachable,
+    Conflict,
     Fenced,
     PermissionRefused,
+    StopAsked,
     StorageUnreachable,
     UsageError,
 )
 from headrace.faults import Abandoned, Point, reach
-from headrace.retry import Conflict, Retry, StopAsked
+from headrace.retry import Retry
 
 
 class Watch:

@@ -12,11 +12,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from headrace.commit import Kind, NotAdoptable, Tail
+from headrace.commit import Kind, Tail
 from headrace.commit.marks import batch_mark
 from headrace.errors import (
     Fenced,
     MarksDisagree,
+    NotAdoptable,
     StorageUnreachable,
     TableChanged,
     TableGone,

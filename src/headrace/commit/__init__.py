@@ -4,7 +4,7 @@ from headrace.commit.adopt import LogTable
 from headrace.commit.changes import Change, Kind
 from headrace.commit.committer import Committer
 from headrace.commit.tail import Tail
-from headrace.tables.adopt import NotAdoptable, may_adopt
+from headrace.tables.adopt import may_adopt
 from headrace.tables.evolve import check_fits
 
-__all__ = ["Change", "Committer", "Kind", "LogTable", "NotAdoptable", "Tail", "check_fits", "may_adopt"]
+__all__ = ["Change", "Committer", "Kind", "LogTable", "Tail", "check_fits", "may_adopt"]

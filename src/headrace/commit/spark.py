@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.batch import Intent, Receipt, TableIntent
 from headrace.commit.marks import batch_mark
-from headrace.errors import Fenced, Stop, TableChanged, TableGone, TableReplaced
+from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced
 from headrace.storage import Store
 from headrace.tables.log import TableState, load
 from headrace.tables.schema import from_delta, type_name
@@ -109,6 +109,10 @@ def _named(error: Exception, uri: str) -> Stop:
         return TableChanged(
             f"{uri} refuses rows of this batch: {said}",
             next="Loosen the constraint and run again; transform.where keeps such rows out of later batches.",
+        )
+    if "DELTA_CONCURRENT" in text or "Concurrent" in str(condition):
+        return Conflict(
+            f"{uri}: others commit to the table at the same time: {said}", next="Run again once they are done."
         )
     if condition or any(word in text for word in _MISREAD):
         return TableChanged(f"{uri}: Spark cannot append: {said}", next="Mend the table, then run again.")

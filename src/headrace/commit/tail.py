@@ -22,6 +22,7 @@ from headrace.errors import (
     Fenced,
     HeadraceError,
     MarksDisagree,
+    NotAdoptable,
     StorageUnreachable,
     TableChanged,
     TableGone,
@@ -30,7 +31,7 @@ from headrace.errors import (
 )
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables import log
-from headrace.tables.adopt import NotAdoptable, may_adopt, protocol_for
+from headrace.tables.adopt import may_adopt, protocol_for
 from headrace.tables.evolve import check_fits, merge
 from headrace.tables.log import Commit, Metadata, TableState, version_path
 

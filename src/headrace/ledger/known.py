@@ -7,16 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace.errors import Fenced, Stop
+from headrace.errors import Fenced, NewerFormat
 from headrace.storage import AlreadyThere, Store
 from headrace.storage.chain import Chain
 
 FORMAT = 1
 FOLDER = "known"
-
-
-class NewerFormat(Stop):
-    """The state was written by a newer Headrace than this one."""
 
 
 def check_format(store: Store, found: object) -> None:

@@ -11,11 +11,6 @@ from headrace.errors import TableFeature
 from headrace.tables.log import Protocol, TableState
 from headrace.tables.schema import from_delta
 
-
-class NotAdoptable(TableFeature):
-    """The table uses something a blind append would break; only Spark may write it."""
-
-
 # Features that ask nothing of an append, or only where a property or a column uses them (both are looked at below).
 _FEATURES = frozenset(
     {
