@@ -67,7 +67,7 @@ class Stream:
         pipeline = self.pipeline
         frame = pipeline.source.stream(self._spark, pipeline.position, self._limited)
         writer = frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self.checkpoint))
-        writer = writer.queryName(f"headrace {pipeline.spec.pipeline}")
+        writer = writer.queryName(f"headrace {pipeline.spec.pipeline} {self.checkpoint.name}")  # a deaf one may linger
         if pipeline.until == "latest":
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._tick_ms()} milliseconds").start()
