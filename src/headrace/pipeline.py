@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, StopAsked, Transient
 from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision
 from headrace.read import Offsets, Source, open_source
-from headrace.read.verify import same_topics, verify
+from headrace.read.verify import same_topics, still_there, verify
 from headrace.runtime import session
 from headrace.spec import Spec
 from headrace.spec.load import loads
@@ -273,6 +273,7 @@ class Pipeline:
 
     def _again(self, begun: Intent) -> Intent:
         """Read exactly the batch's ranges once more, with the spec that began it."""
+        still_there(self.source, begun.ranges)
         old = Pipeline(loads(begun.spec, self.spec.base)[0], lambda: self.spark, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
         old.catalog = Catalog(old.spec, old.profile, old.ledger, old._spark_table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import SystemRandom
@@ -60,14 +61,20 @@ def call(
     *,
     stop: Waker | None = None,
     on_wait: OnWait | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> T:
     """The answer of `attempt`, tried again as the policy says; `stop` wakes a wait and ends it with StopAsked."""
     policy, stop = policy or Retry(), stop or Event()
     failed: dict[type[HeadraceError], int] = {}
-    for wait in policy.waits():
+    waits = policy.waits()
+    while True:
+        began = clock()
         try:
             return attempt()
         except HeadraceError as error:
+            if clock() - began > policy.longest:  # it went well for a while: this is new trouble, not the old
+                failed, waits = {}, policy.waits()
+            wait = next(waits)
             failed[type(error)] = failed.get(type(error), 0) + 1
             if failed[type(error)] >= policy.tries(error):
                 raise
@@ -75,4 +82,3 @@ def call(
                 on_wait(error.name, wait, error)
             if stop.wait(wait):
                 raise StopAsked(f"Asked to stop while waiting to try again: {error.seen}") from error
-    raise AssertionError  # the waits never end

@@ -171,3 +171,16 @@ def test_stop_self_freezes_until_it_is_continued():
         os.kill(started.pid, signal.SIGCONT)
         assert started.stdout.readline() == "alive\n"
         assert started.wait(10) == 0
+
+
+def test_trouble_after_a_good_while_is_counted_anew():
+    ticks = iter(range(0, 100_000, 61))  # each attempt lasts longer than the longest wait
+    tries = []
+
+    def attempt():
+        tries.append(1)
+        if len(tries) < 6:
+            raise AuthenticationRefused("refused")
+        return "well"
+
+    assert retry.call(attempt, Retry(first=0.001, longest=60, refused=3), clock=lambda: next(ticks)) == "well"

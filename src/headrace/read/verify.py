@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from headrace.batch import Range
 from headrace.errors import SourceGap, SourceReplaced, SourceRewound, SourceTopicGone
 from headrace.ledger import Ledger
 from headrace.read import Bounds, Offsets, Partition, Source
@@ -48,6 +49,13 @@ def same_topics(source: Source, known: Mapping[str, str]) -> dict[str, str]:
                 topic=name,
             )
     return topics
+
+
+def still_there(source: Source, ranges: Iterable[Range]) -> None:
+    """SourceGap when the broker no longer holds ranges that must be read again."""
+    bounds = source.bounds()
+    for each in ranges:
+        _check((each.topic, each.partition), each.start, bounds)
 
 
 def _check(each: Partition, offset: int, bounds: Mapping[Partition, Bounds]) -> None:

@@ -182,7 +182,7 @@ def _run(spec: Spec) -> Iterator[Complaint]:
         yield Complaint(("lease", "renew"), "more than half of ttl", "at least two renewals in a ttl")
     if spec.retry.unreachable.first > spec.retry.unreachable.longest:
         yield Complaint(("retry", "unreachable", "first"), "more than longest", "first up to longest")
-    if spec.flush.rows > spec.limits.batch_rows:
+    if "rows" in spec.flush.model_fields_set and spec.flush.rows > spec.limits.batch_rows:
         seen = f"more than limits.batch_rows ({spec.limits.batch_rows})"
         yield Complaint(("flush", "rows"), seen, "at most limits.batch_rows")
     if spec.flush.every > timedelta(days=1):
