@@ -155,7 +155,7 @@ def count(brokers: str) -> int:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
         found, ended = 0, 0
         while ended < PARTITIONS:
-            for record in consumer.consume(10_000, timeout=10):
+            for record in consumer.consume(10_000, timeout=0.2):
                 ended += record.error() is not None
                 found += record.error() is None
         return found

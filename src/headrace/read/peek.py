@@ -13,7 +13,8 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from headrace.errors import BrokerUnreachable
 from headrace.tables.schema import ENVELOPE
 
-_DEADLINE = 10.0
+_DEADLINE = 10.0  # seconds without a record
+_PATIENCE = 0.1  # seconds that a call waits for as many as it asked for
 _ENOUGH = 16  # partitions looked at for the age of the oldest record
 
 
@@ -24,9 +25,12 @@ def peek(
     waiting = {each for each in begin if begin[each] < end[each]}
     consumer.assign([TopicPartition(topic, partition, begin[(topic, partition)]) for topic, partition in waiting])
     found: list[dict[str, Any]] = []
+    heard = time.monotonic()
     while waiting:
-        records = consumer.consume(1000, timeout=_DEADLINE)
-        if not records:
+        records = consumer.consume(1000, timeout=_PATIENCE)
+        if records:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _DEADLINE:
             raise BrokerUnreachable(f"The broker gave no record of {_named(waiting)} within {_DEADLINE:.0f} s.")
         for record in records:
             _take(record, found, waiting, end)
