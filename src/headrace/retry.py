@@ -20,6 +20,7 @@ from headrace.errors import (
 
 T = TypeVar("T")
 _random = SystemRandom().random
+_A_GOOD_WHILE = 300.0  # seconds; no refusal takes that long
 OnWait = Callable[[str, float, HeadraceError], None]
 
 
@@ -72,7 +73,7 @@ def call(
         try:
             return attempt()
         except HeadraceError as error:
-            if clock() - began > policy.longest:  # it went well for a while: this is new trouble, not the old
+            if clock() - began > max(policy.longest, _A_GOOD_WHILE):  # new trouble, not the old one
                 failed, waits = {}, policy.waits()
             wait = next(waits)
             failed[type(error)] = failed.get(type(error), 0) + 1

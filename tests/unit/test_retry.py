@@ -174,7 +174,7 @@ def test_stop_self_freezes_until_it_is_continued():
 
 
 def test_trouble_after_a_good_while_is_counted_anew():
-    ticks = iter(range(0, 100_000, 61))  # each attempt lasts longer than the longest wait
+    ticks = iter(range(0, 100_000, 301))  # each attempt lasts a good while
     tries = []
 
     def attempt():
