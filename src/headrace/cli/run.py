@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,15 +28,24 @@ def run(
 
     loaded = [spec for path in specs for spec in load(path)]
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with Show(as_json) as show:
+    with ends_when_asked(stop), Show(as_json) as show:
         outcomes = run_all(loaded, until=until, report=show, stop=stop, wait=wait)
     for outcome in outcomes:
         event = summary_event(outcome)
         emit(event) if as_json else show.console.print(summary_text(event), soft_wrap=True, markup=False)
     if any(outcome.error for outcome in outcomes):
         raise typer.Exit(max(outcome.error.exit_code for outcome in outcomes if outcome.error))
+
+
+@contextmanager
+def ends_when_asked(stop: threading.Event) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C ask for an end instead of making one."""
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def summary_event(outcome: Any) -> dict[str, Any]:
