@@ -20,11 +20,11 @@ check: $(STAMP) ## Lint, format, types
 
 test: $(STAMP) ## All tests but the slow ones
 	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy
-	$(BIN)/pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-all: $(STAMP) ## All tests
 	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/python -m pytest $(ARGS)
 
 bench: setup ## Side by side with the textbook and plain consumers (QUICK=1: five minutes)
 	QUICK=$(QUICK) $(BIN)/python -m bench $(ARGS)
