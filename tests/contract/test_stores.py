@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import AuthenticationRefused, PermissionRefused
-from headrace.storage import AlreadyThere, Changed, NotThere, Profile, Store
+from headrace.storage import AlreadyThere, NotThere, Profile, Store
 from services.s3 import S3
 
 ODD = "day=a%20b%2Fc/x=ü/#?&+:;,'()[]{}^~ 日本.parquet"
@@ -75,25 +75,6 @@ def test_of_many_creators_one_wins_and_its_bytes_stay(store: Store) -> None:
             winners = [won for won in pool.map(attempt, range(8), [name] * 8) if won is not None]
             assert len(winners) == 1
             assert store.get(name) == b"%d" % winners[0] * 1000
-
-
-def test_of_many_replacers_one_wins(store: Store) -> None:
-    store.put_new("lease", b"start")
-    _, tag = store.get_tagged("lease")
-
-    def attempt(worker: int) -> bool:
-        try:
-            store.replace("lease", b"%d" % worker, tag)
-        except Changed:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(attempt, range(8))) == 1
-    content, now = store.get_tagged("lease")
-    store.replace("lease", content + b"!", now)
-    with pytest.raises(NotThere):
-        store.replace("no-lease", b"x", now)
 
 
 def test_a_large_object_is_whole(store: Store) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, StorageUnreachable
 from headrace.faults import Abandoned
-from headrace.storage import AlreadyThere, Changed, Meta, NotThere, Profile, Store
+from headrace.storage import AlreadyThere, Meta, NotThere, Profile, Store
 from headrace.tables import log
 
 CALLS_AT_MOST = 5000
@@ -204,17 +204,9 @@ class Gate:
 
         return self._meet(call)
 
-    def replace(self, path: str, data: bytes, tag: str) -> str:
-        def call() -> str:
-            if self._found(path)[1] != tag:
-                raise Changed(path)
-            return self._write(path, data)
-
-        return self._meet(call)
-
-    def get(self, path: str) -> tuple[bytes, str]:
+    def get(self, path: str) -> bytes:
         self._meet(str, read=True)
-        return self._found(path)
+        return self._found(path)[0]
 
     def tag(self, path: str) -> str | None:
         self._meet(str, read=True)

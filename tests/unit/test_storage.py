@@ -8,7 +8,6 @@ import os
 import pickle
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from headrace.errors import (
     Transient,
     UsageError,
 )
-from headrace.storage import AlreadyThere, Changed, NotThere, Profile, Store
+from headrace.storage import NotThere, Profile, Store
 
 SECRETS = ("CANARY-ID", "CANARY-SECRET", "CANARY-TOKEN")
 
@@ -64,22 +63,6 @@ def test_listing_is_ordered_begins_past_a_name_and_hides_unfinished_puts(store: 
     assert next(store.list("log")).size == 2
     assert list(store.list("nowhere")) == []
     assert len(list(store.list())) == 5
-
-
-def test_of_many_creators_exactly_one_wins_and_its_bytes_stay(store: Store) -> None:
-    def attempt(worker: int, name: str) -> int | None:
-        try:
-            store.put_new(name, b"%d" % worker * 10_000)
-        except AlreadyThere:
-            return None
-        return worker
-
-    with ThreadPoolExecutor(8) as pool:
-        for round in range(25):
-            name = f"log/{round}.json"
-            winners = [won for won in pool.map(attempt, range(8), [name] * 8) if won is not None]
-            assert len(winners) == 1
-            assert store.get(name) == b"%d" % winners[0] * 10_000
 
 
 def test_a_put_reaches_the_disk_before_its_name_is_seen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,32 +123,6 @@ def test_tables_stay_readable_as_the_umask_says(store: Store, tmp_path: Path) ->
     umask = os.umask(0)
     os.umask(umask)
     assert (tmp_path / "lake/t/part-0.parquet").stat().st_mode & 0o777 == 0o666 & ~umask
-
-
-def test_replace_only_over_the_content_it_was_told_of(store: Store) -> None:
-    store.put_new("lease", b"a")
-    _, first = store.get_tagged("lease")
-    second = store.replace("lease", b"b", first)
-    with pytest.raises(Changed):
-        store.replace("lease", b"c", first)
-    assert store.get_tagged("lease") == (b"b", second)
-    with pytest.raises(NotThere):
-        store.replace("no-lease", b"c", first)
-
-
-def test_of_many_replacers_one_wins(store: Store) -> None:
-    store.put_new("lease", b"start")
-    _, tag = store.get_tagged("lease")
-
-    def attempt(worker: int) -> bool:
-        try:
-            store.replace("lease", b"%d" % worker, tag)
-        except Changed:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(attempt, range(8))) == 1
 
 
 def test_a_tag_changes_with_the_object(store: Store) -> None:

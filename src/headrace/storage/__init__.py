@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import UsageError
-from headrace.storage.base import AlreadyThere, Backend, Changed, Meta, NotThere
+from headrace.storage.base import AlreadyThere, Backend, Meta, NotThere
 
-__all__ = ["AlreadyThere", "Changed", "Meta", "NotThere", "Profile", "Store", "clean", "parse_uri"]
+__all__ = ["AlreadyThere", "Meta", "NotThere", "Profile", "Store", "clean", "parse_uri"]
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _HADOOP = {"access_key_id": "access.key", "secret_access_key": "secret.key", "session_token": "session.token"}
@@ -179,16 +179,8 @@ class Store:
         """Put, whatever was there: the object's tag."""
         return self._open().put(clean(path), data)
 
-    def replace(self, path: str, data: bytes, tag: str) -> str:
-        """Put only over the content that has this tag: the new tag, or Changed."""
-        return self._open().replace(clean(path), data, tag)
-
     def get(self, path: str) -> bytes:
         """The content; NotThere when there is none."""
-        return self._open().get(clean(path))[0]
-
-    def get_tagged(self, path: str) -> tuple[bytes, str]:
-        """The content and its tag, for `replace`."""
         return self._open().get(clean(path))
 
     def tag(self, path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What every kind of storage shares: its verbs, its three answers besides success, one line of a listing."""
+"""What every kind of storage shares: its verbs, its two answers besides success, one line of a listing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ class AlreadyThere(HeadraceError):
 
 class NotThere(HeadraceError):
     """There is no object of that name."""
-
-
-class Changed(HeadraceError):
-    """A conditional replace met another content than the one it was told of."""
 
 
 NEXT: dict[type[HeadraceError], str] = {
@@ -43,8 +39,7 @@ class Backend(Protocol):
 
     def put_new(self, path: str, data: bytes) -> str: ...
     def put(self, path: str, data: bytes) -> str: ...
-    def replace(self, path: str, data: bytes, tag: str) -> str: ...
-    def get(self, path: str) -> tuple[bytes, str]: ...
+    def get(self, path: str) -> bytes: ...
     def tag(self, path: str) -> str | None: ...
     def list(self, prefix: str, after: str | None) -> Iterator[Meta]: ...
     def delete(self, paths: Sequence[str]) -> None: ...

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import hashlib
 import os
 import stat
 import uuid
@@ -13,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.errors import HeadraceError, PermissionRefused, StorageFull, StorageUnreachable
-from headrace.storage.base import NEXT, AlreadyThere, Changed, Meta, NotThere
+from headrace.storage.base import NEXT, AlreadyThere, Meta, NotThere
 
 _TEMPORARY = ".headrace-"  # a put that never ended leaves one such name behind; listings do not show it
 _ERRORS: dict[int, type[HeadraceError]] = {
@@ -55,19 +53,10 @@ class LocalFolder:
         with _named(target):
             return _place(target, data, os.replace)
 
-    def replace(self, path: str, data: bytes, tag: str) -> str:
-        target = self._root / path
-        with _named(target), _locked(target):
-            if _content_tag(target.read_bytes()) != tag:
-                raise Changed(f"{target} was changed by somebody else.")
-            _place(target, data, os.replace)
-            return _content_tag(data)
-
-    def get(self, path: str) -> tuple[bytes, str]:
+    def get(self, path: str) -> bytes:
         target = self._root / path
         with _named(target):
-            data = target.read_bytes()
-        return data, _content_tag(data)
+            return target.read_bytes()
 
     def tag(self, path: str) -> str | None:
         target = self._root / path
@@ -150,19 +139,3 @@ def _sync(folder: Path) -> None:
 
 def _file_tag(status: os.stat_result) -> str:
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
-
-
-def _content_tag(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-@contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """One replace at a time; the lock lives in a file of its own because the target is replaced."""
-    lock = target.parent / f"{_TEMPORARY}{target.name}.lock"
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

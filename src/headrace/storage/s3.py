@@ -22,7 +22,7 @@ from headrace.errors import (
     StorageUnreachable,
     UsageError,
 )
-from headrace.storage.base import NEXT, AlreadyThere, Changed, Meta, NotThere
+from headrace.storage.base import NEXT, AlreadyThere, Meta, NotThere
 
 if TYPE_CHECKING:
     from headrace.storage import Profile
@@ -44,7 +44,7 @@ _CODES: tuple[tuple[re.Pattern[str], type[HeadraceError]], ...] = (
 _KINDS: tuple[tuple[type[Exception], type[HeadraceError]], ...] = (
     (trouble.UnknownConfigurationKeyError, UsageError),
     (trouble.AlreadyExistsError, AlreadyThere),
-    (trouble.PreconditionError, Changed),
+    (trouble.PreconditionError, AlreadyThere),
     (trouble.NotFoundError, NotThere),
     (FileNotFoundError, NotThere),
     (trouble.UnauthenticatedError, AuthenticationRefused),
@@ -91,15 +91,9 @@ class Bucket:
         with self._named(path):
             return _tag(obstore.put(self._client, self._prefix + path, data))
 
-    def replace(self, path: str, data: bytes, tag: str) -> str:
+    def get(self, path: str) -> bytes:
         with self._named(path):
-            condition = {"e_tag": tag}
-            return _tag(obstore.put(self._client, self._prefix + path, data, mode=condition, use_multipart=False))
-
-    def get(self, path: str) -> tuple[bytes, str]:
-        with self._named(path):
-            found = obstore.get(self._client, self._prefix + path)
-            return bytes(found.bytes()), _tag(found.meta)
+            return bytes(obstore.get(self._client, self._prefix + path).bytes())
 
     def tag(self, path: str) -> str | None:
         try:
