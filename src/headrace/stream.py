@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 import tempfile
 import threading
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.batch import Range
-from headrace.errors import BrokerUnreachable, HeadraceError, SparkDied, Stop, StorageFull
+from headrace.errors import HeadraceError, SparkDied
 from headrace.faults import Abandoned
 from headrace.read.verify import same_topics, verify
-from headrace.runtime import session
+from headrace.runtime import failures, session
 from headrace.runtime.work import work_folder
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Stream:
         except HeadraceError:
             raise
         except Exception as error:
-            raise _unnamed(error, self.checkpoint.parent) from error
+            raise failures.named(error, self.checkpoint.parent) from error
 
     def _start(self) -> Any:
         pipeline = self.pipeline
@@ -166,7 +165,7 @@ class Stream:
             return
         same_topics(self.pipeline.source, self.pipeline.topics)
         verify(self.pipeline.source, self.pipeline.ledger)
-        raise _unnamed(error, self.checkpoint.parent)
+        raise failures.named(error, self.checkpoint.parent)
 
     def _jvm_is_gone(self) -> bool:
         """Its connections end a moment before the operating system calls it dead."""
@@ -177,11 +176,12 @@ class Stream:
 
 
 def _exception(query: Any) -> BaseException | None:
+    """What a query that has ended, ended with; asked this way it brings the Java exception along."""
     try:
-        found: BaseException | None = query.exception()
-    except Exception as error:  # there is nobody left to ask
+        query.awaitTermination(_TICK)
+    except Exception as error:
         return error
-    return found
+    return None
 
 
 def _ended(query: Any) -> bool:
@@ -195,39 +195,6 @@ def _scratch(pipeline: str) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix="checkpoint-", dir=work_folder(pipeline)))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in failures.NO_ROOM:
             raise
-        raise _full(Path(error.filename or tempfile.gettempdir()).parent) from None
-
-
-def _full(folder: Path) -> StorageFull:
-    return StorageFull(
-        f"{folder}: there is no space left for the work folder.",
-        next="Make room there, or point XDG_STATE_HOME elsewhere; then run again.",
-    )
-
-
-def _unnamed(error: BaseException, work: Path) -> HeadraceError:
-    """Spark failed and the source looks well: worth another try when the text speaks of the network."""
-    text = str(error)
-    if "No space left on device" in text or "Disk quota exceeded" in text:
-        return _full(work)
-    if "Python worker exited unexpectedly" in text:  # before the rest: its trace speaks of connections too
-        return SparkDied(
-            "A Python worker of Spark was killed in the middle of a task.",
-            next="Is memory short here? Lower limits.batch_rows or spark.cores, then start again; nothing is lost.",
-        )
-    passing = (
-        "TimeoutException",
-        "Timeout",
-        "DisconnectException",
-        "UnknownTopicOrPartition",
-        "NotLeader",
-        "org.apache.kafka",
-        "Connection",
-        "KAFKA_DATA_LOSS",
-    )
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)[:500]
-    if any(word in text for word in passing):
-        return BrokerUnreachable(f"Spark could not read from the broker: {first}")
-    return Stop(f"Spark failed: {first}", next="Its log is in the work folder; nothing half-done is visible.")
+        raise failures.full(Path(error.filename or tempfile.gettempdir()).parent) from None

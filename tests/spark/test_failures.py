@@ -1,0 +1,134 @@
+"""What fails inside Spark gets its name from the exceptions' classes; words in a text prove nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import (
+    AuthenticationRefused,
+    BrokerUnreachable,
+    PermissionRefused,
+    SparkDied,
+    Stop,
+    StorageFull,
+)
+from headrace.runtime import failures, session
+
+WORK = Path("work")
+MISLEADING = "Connection Timeout in org.apache.kafka: NotLeader, KAFKA_DATA_LOSS, DisconnectException"
+
+
+def thrown(spark: Any, make: Callable[[Any], Any]) -> Exception:
+    """What Python gets when the JVM throws this exception, wrapped as a thread pool wraps it."""
+    jvm = spark.sparkContext._jvm
+    future = jvm.java.util.concurrent.CompletableFuture.failedFuture(make(jvm))
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        future.get()
+    return caught.value
+
+
+THROWN: dict[str, tuple[Callable[[Any], Any], type[Exception]]] = {
+    "time-out": (lambda jvm: jvm.org.apache.kafka.common.errors.TimeoutException("x"), BrokerUnreachable),
+    "connection": (lambda jvm: jvm.org.apache.kafka.common.errors.DisconnectException("x"), BrokerUnreachable),
+    "leader": (lambda jvm: jvm.org.apache.kafka.common.errors.NotLeaderOrFollowerException("x"), BrokerUnreachable),
+    "fetch": (
+        lambda jvm: jvm.java.util.concurrent.TimeoutException("Cannot fetch record for offset 7 in 30000 milliseconds"),
+        BrokerUnreachable,
+    ),
+    "names": (
+        lambda jvm: jvm.org.apache.kafka.common.config.ConfigException("No resolvable bootstrap urls given in x"),
+        BrokerUnreachable,
+    ),
+    "password": (
+        lambda jvm: jvm.org.apache.kafka.common.errors.SaslAuthenticationException("x"),
+        AuthenticationRefused,
+    ),
+    "rights": (lambda jvm: jvm.org.apache.kafka.common.errors.TopicAuthorizationException("x"), PermissionRefused),
+    "setting": (lambda jvm: jvm.org.apache.kafka.common.config.ConfigException(MISLEADING), Stop),
+    "too new": (lambda jvm: jvm.org.apache.kafka.common.errors.UnsupportedVersionException(MISLEADING), Stop),
+    "other time-out": (lambda jvm: jvm.java.util.concurrent.TimeoutException(MISLEADING), Stop),
+    "full": (lambda jvm: jvm.java.io.IOException("No space left on device"), StorageFull),
+    "quota": (lambda jvm: jvm.java.io.IOException("Disk quota exceeded"), StorageFull),
+    "file": (lambda jvm: jvm.java.io.IOException(MISLEADING), Stop),
+    "bug": (lambda jvm: jvm.java.lang.IllegalStateException(f"{MISLEADING}; No space left on device"), Stop),
+}
+
+
+@pytest.mark.parametrize("name", THROWN)
+def test_the_class_of_an_exception_names_it(spark: Any, name: str) -> None:
+    make, kind = THROWN[name]
+    found = failures.named(thrown(spark, make), WORK)
+    assert type(found) is kind, found
+
+
+def test_every_class_that_is_named_exists(spark: Any) -> None:
+    loader = spark.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for kinds in (failures.FULL, failures.WORKER, failures.AUTHENTICATION, failures.PERMISSION, failures.PASSING):
+        for kind in kinds:
+            loader.loadClass(kind.family)
+
+
+def failed(spark: Any, task: Callable[[Iterable[Any]], Iterator[Any]]) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        session.map_in_arrow(spark.range(2), task, "id bigint").collect()
+    return caught.value
+
+
+def test_a_fault_in_a_task_is_never_taken_for_the_brokers(spark: Any) -> None:
+    said = MISLEADING
+
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
+        yield from batches
+        raise ValueError(said)
+
+    found = failures.named(failed(spark, task), WORK)
+    assert type(found) is Stop
+    assert f"ValueError: {MISLEADING}" in found.seen
+
+
+def test_a_worker_that_is_killed_is_not_the_brokers_fault(spark: Any) -> None:
+    kill, number = os.kill, int(signal.SIGKILL)
+
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
+        yield from batches
+        kill(os.getpid(), number)
+
+    assert type(failures.named(failed(spark, task), WORK)) is SparkDied
+
+
+def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
+    """A broker that nobody listens for, as a streaming query meets it."""
+    from headrace.stream import _exception
+
+    deaf = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "subscribe": "t",
+        "kafka.default.api.timeout.ms": "500",
+        "kafka.request.timeout.ms": "400",
+        "fetchOffset.numRetries": "1",
+    }
+    frame = spark.readStream.format("kafka").options(**deaf).load()
+    query = (
+        frame.writeStream.foreachBatch(lambda frame, epoch: None).option("checkpointLocation", str(tmp_path)).start()
+    )
+    with pytest.raises(Exception, match="Timed out"):
+        query.awaitTermination(60)
+    error = _exception(query)
+    assert error is not None
+    found = failures.named(error, WORK)
+    assert isinstance(found, BrokerUnreachable)
+    assert "Timed out" in found.seen
+
+
+def test_python_has_classes_too() -> None:
+    outer = RuntimeError("a batch failed")
+    outer.__cause__ = OSError(errno.ENOSPC, "no matter what")
+    assert isinstance(failures.named(outer, WORK), StorageFull)
+    assert type(failures.named(OSError(errno.EACCES, f"{MISLEADING} No space left on device"), WORK)) is Stop
