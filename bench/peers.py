@@ -68,10 +68,10 @@ def headrace(order: Mapping[str, Any]) -> Drain:
 
 def _kafka_options(order: Mapping[str, Any], topic: str) -> dict[str, str]:
     """The settings that Headrace gives Spark's source, which are better than Spark's own."""
-    from headrace.read.kafka import _CONSUMER
+    from headrace.read.kafka import CONSUMER
 
     return {
-        **_CONSUMER,
+        **CONSUMER,
         "kafka.bootstrap.servers": order["bootstrap"],
         "kafka.isolation.level": "read_committed",
         "subscribe": topic,

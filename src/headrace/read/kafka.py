@@ -50,7 +50,7 @@ _PERMISSION = {
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
 # Spark asks the broker for its bounds after every poll, so polls are few and large.
-_CONSUMER = {
+CONSUMER = {
     "kafka.max.poll.records": "100000",
     "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
@@ -242,7 +242,7 @@ class KafkaSource:
 
     def _spark(self) -> dict[str, str]:
         return {
-            **_CONSUMER,
+            **CONSUMER,
             "kafka.bootstrap.servers": self.kafka.bootstrap,
             "kafka.isolation.level": self.kafka.isolation,
             "groupIdPrefix": f"headrace-{self.spec.pipeline}",
