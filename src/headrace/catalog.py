@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -59,6 +60,7 @@ class Catalog:
         self.shapes: dict[str, Shape | None] = {}
         self.shared: Structure | None = None  # what the one payload of an SQL route has shown
         self._spark_table = spark_table
+        self._foreseen: set[str] = set()  # routes met on a guess in the batch at hand
         self._entries: dict[str, Entry] = {}
 
     # ---- opening ----
@@ -133,20 +135,45 @@ class Catalog:
 
     # ---- shapes ----
 
-    def answer(self, discovered: Mapping[str, Structure]) -> None:
+    def answer(self, discovered: Mapping[str, Structure], batch: int) -> None:
         """Meet new routes, learn new fields, and evolve the tables that exist before anything is staged for them."""
+        if EVERY in discovered:
+            self.shared = _merged(self.shared, discovered[EVERY])
+        meet = self._foresee if EVERY in discovered else self._welcome
         for name, structure in discovered.items():
-            if name == EVERY:
-                self.shared = _merged(self.shared, structure)
-            elif name in self._entries or len(self._entries) <= self.spec.limits.tables:
-                entry = self._meet(name)
-                entry.learned = _merged(entry.learned, structure)
-            else:
-                self.shapes[name] = None
+            if name != EVERY:
+                meet(name, structure)
         self._refresh()
         for name, entry in self._entries.items():
             if name != LETTERS:
-                self._evolve(entry)
+                self._evolve(entry, batch)
+
+    def _welcome(self, name: str, structure: Structure) -> None:
+        """A route that records have: its table is met, or refused when there are too many."""
+        if name not in self._entries and not self._has_room():
+            self._forget(set(self._foreseen))  # they make room; what of them is true comes again
+        if name in self._entries or self._has_room():
+            entry = self._meet(name)
+            entry.learned = _merged(entry.learned, structure)
+        else:
+            self.shapes[name] = None
+
+    def _foresee(self, name: str, structure: Structure) -> None:
+        """A route that records seem to have: it stops and refuses nothing, for it may never come."""
+        if name not in self._entries and self._has_room():
+            with suppress(Stop):
+                self._welcome(name, structure)
+                self._foreseen.add(name)
+
+    def _has_room(self) -> bool:
+        return len(self._entries) <= self.spec.limits.tables
+
+    def _forget(self, names: Iterable[str]) -> None:
+        """Routes foreseen for a batch that went nowhere: as if they had never been thought of."""
+        for name in names:
+            del self._entries[name]
+            self.shapes.pop(name, None)
+        self._foreseen.clear()
 
     def _refresh(self) -> None:
         if self.spec.route.kind == "sql":
@@ -185,13 +212,13 @@ class Catalog:
             self.spec.uri_of(""), rules, self.transform, existing=existing, learned=self.shared
         )
 
-    def _evolve(self, entry: Entry) -> None:
+    def _evolve(self, entry: Entry, batch: int) -> None:
         shape = self.shapes.get(entry.route)
         have = entry.existing
         if shape is None or have is None or shape.table == have:
             return
         entry.committer.evolve(shape.table)
-        faults.reach(faults.Point.EVOLVED)
+        faults.reach(faults.Point.EVOLVED, batch=batch)
         self.shapes[entry.route] = self._shape(entry)
 
     def layouts(self, batch: int) -> dict[str, Layout]:
@@ -234,6 +261,7 @@ class Catalog:
         layouts = {**self.layouts(batch), LETTERS: self.letters()}
         by_path = {layout.path: (name, layout) for name, layout in layouts.items()}
         named = sorted((by_path[path][0] == LETTERS, path) for path in grouped)
+        self._forget(self._foreseen - {by_path[path][0] for path in grouped})
         return tuple(self._intent(*by_path[path], grouped[path]) for _, path in named)
 
     def _intent(self, name: str, layout: Layout, files: list[StagedFile]) -> TableIntent:

@@ -17,7 +17,7 @@ HeadraceError
     ├── MarksDisagree · Fenced · NewerFormat
     ├── Conflict                  tried a few times before it stops the pipeline
     ├── PermissionRefused · AuthenticationRefused · StorageFull
-    ├── TooManyPartitions · ContractBroken
+    ├── TooManyPartitions · ContractBroken · ColumnsDisagree
     └── SparkDied
 """
 
@@ -161,6 +161,10 @@ class TooManyPartitions(Stop):
 
 class ContractBroken(Stop):
     """A record breaks a contract whose answer is `stop`."""
+
+
+class ColumnsDisagree(Stop):
+    """What records bring, what the spec makes of it and what the table has do not go together."""
 
 
 class SparkDied(Stop):

@@ -166,7 +166,7 @@ class Pipeline:
         manifests, runs = self.stage(frame, batch, now), 1
         while discovered := _discovered(manifests):
             self._discard(manifests)
-            self.catalog.answer(discovered)
+            self.catalog.answer(discovered, batch)
             manifests, runs = self.stage(frame, batch, now), runs + 1
         return manifests, runs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,10 +18,10 @@ from headrace.decode import Decoded, Limits, Rejects, decoder
 from headrace.decode.contract import NewField
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
-from headrace.errors import ContractBroken
+from headrace.errors import ContractBroken, HeadraceError, UsageError
 from headrace.fit import fit
 from headrace.reasons import Reason
-from headrace.shape import Shape, shape_of
+from headrace.shape import Shape, columns_disagree, foreseen, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.tables.schema import DEAD_LETTERS, ENVELOPE
 from headrace.transform import Transform, Transformed, evaluate
@@ -238,7 +239,7 @@ class _Application:
         found = self.plan.decoder(name, shape.payload, self._new_field(name, shape)).decode(_values(envelopes))
         found = self._settle_tombstones(found)
         if found.unknown:
-            self.discovered[name] = found.unknown
+            self._note(name, found.unknown, envelopes)
         self._count_ignored(shape.uri, found.ignored)
         self._reject(envelopes, found.rejects, "decode", shape.uri, rules)
         if not self.discovered:
@@ -247,7 +248,26 @@ class _Application:
     def _discover(self, name: str, envelopes: pa.Table) -> None:
         """A route nobody has met: say which fields its records bring; the driver answers with a shape."""
         found = self.plan.decoder(f"{name}?", pa.schema([]), "evolve").decode(_values(envelopes))
-        self.discovered[name] = found.unknown or {}
+        self._note(name, found.unknown or {}, envelopes)
+
+    def _note(self, name: str, structure: Structure, envelopes: pa.Table) -> None:
+        self.discovered[name] = structure
+        if name == EVERY:
+            self._foresee(structure, envelopes)
+
+    def _foresee(self, structure: Structure, envelopes: pa.Table) -> None:
+        """Which tables an SQL route will ask for once the new fields are known, so that one answer serves for both.
+
+        Others may see other types and then another table: what was foreseen in vain is forgotten again.
+        """
+        trial = _Application(self.plan, envelopes)
+        shape = foreseen(self.plan.shapes.get(EVERY), structure, self.plan.transform)
+        with suppress(HeadraceError):  # if it is more than a passing guess, the next run stops by it
+            decoder = self.plan.decoder(shape.payload.serialize().to_pybytes(), shape.payload, "evolve")
+            found = trial._settle_tombstones(decoder.decode(_values(envelopes)))
+            trial._transform(EVERY, shape, self._rules(EVERY), found.rows, _take(envelopes, found.index))
+        for name in trial.discovered:
+            self.discovered.setdefault(name, {})
 
     def _refuse(self, envelopes: pa.Table, name: str) -> None:
         limit = self.plan.spec.limits.tables
@@ -315,7 +335,10 @@ class _Application:
 
     def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
         """The table's name as an expression over the transformed row."""
-        names, rejects = evaluate(self.plan.routing.value or "", rows, envelopes, self.now)
+        try:
+            names, rejects = evaluate(self.plan.routing.value or "", rows, envelopes, self.now)
+        except UsageError as error:
+            raise columns_disagree(f"{self.plan.spec.table.path}, route.by.sql", error) from None
         self._reject(envelopes, rejects, "route", None)
         if (keep := _without(len(rows), rejects.index)) is not None:
             rows, envelopes, names = rows.take(keep), envelopes.take(keep), names.take(keep)

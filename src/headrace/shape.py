@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from headrace.decode.structure import Structure, evolve
-from headrace.errors import UsageError
+from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
 from headrace.tables.partitions import check_partitioning
 from headrace.tables.schema import JSON_TEXT, SOURCE, parse_type, type_name
@@ -42,18 +42,38 @@ def shape_of(
     floors: Offsets | None = None,
     partition_by: tuple[str, ...] | None = None,  # an existing table's own; else the spec's
 ) -> Shape:
-    """Bring together what the spec declares, what the table has, and what records have shown."""
+    """Bring together what the spec declares, what the table has, and what records have shown.
+
+    UsageError where the spec contradicts itself; ColumnsDisagree where records or the table contradict it.
+    """
     payload = payload_of(rules, transform, existing, learned)
-    absent = tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
-    table = table_of(uri, rules, transform.output(with_absent(payload, absent)), existing)
+    absent = absent_from(payload, transform)
     by = tuple(rules.partition_by) if partition_by is None else partition_by
-    if existing is not None or rules.columns or (learned or {}).get("fields"):
-        for name in by:
-            if name not in table.names:
-                known = ", ".join(table.names)
-                raise UsageError(f"{uri}: partition column '{name}' is not among its columns: {known}.")
-        check_partitioning(table, by)
+    met = existing is not None or bool((learned or {}).get("fields"))
+    try:
+        table = table_of(rules, transform.output(with_absent(payload, absent)), existing)
+        if met or rules.columns:
+            check_partitioning(table, by)
+    except UsageError as error:
+        raise (columns_disagree(uri, error) if met else error) from None
     return Shape(uri, payload, table, by, absent, floors or {})
+
+
+def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
+    """The stop, with what was seen and what to do about it."""
+    mend = error.next or "Mend the producer, or change the spec: a cast in the expression, another column."
+    return ColumnsDisagree(f"{uri}: {error.seen}", next=f"{mend} Then run again: the batch is read anew.")
+
+
+def foreseen(known: Shape | None, structure: Structure, transform: Transform) -> Shape:
+    """What expressions will see once the fields of this structure are known too; of no table."""
+    payload = evolve(pa.schema([]) if known is None else known.payload, structure)
+    return Shape("", payload, pa.schema([]), absent=absent_from(payload, transform))
+
+
+def absent_from(payload: pa.Schema, transform: Transform) -> tuple[str, ...]:
+    """Names that the expressions read and no record has shown yet."""
+    return tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
 
 
 def with_absent(payload: pa.Schema, absent: Iterable[str]) -> pa.Schema:
@@ -106,7 +126,7 @@ def _skipped(item: pa.Field) -> pa.Field:
     return pa.field(item.name, item.type, True, {SKIP: b"true"})
 
 
-def table_of(uri: str, rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -> pa.Schema:
+def table_of(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -> pa.Schema:
     """The table's columns: those it has, in its order, then what the records bring."""
     wanted = {column.name: declared_field(column) for column in rules.columns or ()}
     made = [_made(item, wanted.get(item.name)) for item in output if not pa.types.is_null(item.type)]
@@ -114,7 +134,7 @@ def table_of(uri: str, rules: TableSpec, output: pa.Schema, existing: pa.Schema 
         columns = made + ([SOURCE] if rules.source else [])
         return pa.schema([_plain(item) for item in columns])
     brought = {item.name: item for item in made}
-    kept = [_followed(uri, item, brought.get(item.name)) for item in existing]
+    kept = [_followed(item, brought.get(item.name)) for item in existing]
     added = [_plain(item.with_nullable(True)) for item in made if item.name not in existing.names]
     return pa.schema([*kept, *added])
 
@@ -131,7 +151,7 @@ def _plain(item: pa.Field) -> pa.Field:
     return item.with_metadata(kept or None)
 
 
-def _followed(uri: str, have: pa.Field, made: pa.Field | None) -> pa.Field:
+def _followed(have: pa.Field, made: pa.Field | None) -> pa.Field:
     """A column the table has, with the nested fields that only the records bring."""
     if made is None:
         return have
@@ -140,7 +160,7 @@ def _followed(uri: str, have: pa.Field, made: pa.Field | None) -> pa.Field:
         return grown
     there, said = type_name(have.type), type_name(made.type)
     raise UsageError(
-        f"{uri}: column '{have.name}' is {there} in the table, the spec makes it {said}.",
+        f"column '{have.name}' is {there} in the table, the spec makes it {said}.",
         next="Change the spec's type or write an explicit cast in the expression.",
     )
 

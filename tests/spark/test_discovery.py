@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from headrace import faults
 from headrace.batch import Intent, Range
+from headrace.errors import ColumnsDisagree
+from headrace.faults import Point
 from headrace.pipeline import Pipeline
 from services.plans import MOMENT, spec_of
 
@@ -136,18 +139,37 @@ def test_many_tables_are_born_in_one_batch_by_two_jobs(batches: Any):
     assert web.run([{"kind": "k0", "id": 1}, {"kind": "k11", "id": 2}])[1] == 1
 
 
-def test_tables_of_an_expression_are_met_after_their_columns(batches: Any):
-    """The expression needs the row, so the very first batch learns the columns, then the tables: three runs, once."""
-    web = batches(route={"by": {"sql": "kind"}})
-    intent, jobs = web.run([{"kind": "a", "v": 1}], [{"kind": "b", "v": 1.5}])
-    assert (intent.runs, jobs) == (3, 3)
-    assert (web.rows("a"), web.rows("b")) == ([{"kind": "a", "v": 1.0}], [{"kind": "b", "v": 1.5}])
-    intent, jobs = web.run([{"kind": "c", "v": 2}])
+def test_tables_of_an_expression_are_met_together_with_their_columns(batches: Any):
+    """The expression needs the row: the run that learns the columns already looks which tables they lead to."""
+    web = batches(route={"by": {"sql": "lower(kind)"}})
+    intent, jobs = web.run([{"kind": "A", "v": 1}], [{"kind": "B", "v": 1.5, "w": True}])
     assert (intent.runs, jobs) == (2, 2)
-    intent, jobs = web.run([{"kind": "a", "v": 3, "w": "x"}])
-    assert (intent.runs, jobs) == (2, 2)
-    assert web.rows("a")[-1] == {"kind": "a", "v": 3.0, "w": "x"}
-    assert web.run([{"kind": "a"}, {"kind": "b", "w": "y"}, {"kind": "c"}])[1] == 1
+    assert (web.rows("a"), web.rows("b")) == (
+        [{"kind": "A", "v": 1.0, "w": None}],
+        [{"kind": "B", "v": 1.5, "w": True}],
+    )
+    for value in ({"kind": "c", "v": 2}, {"kind": "a", "v": 3, "x": "x"}, {"kind": "d", "v": 4, "y": 1}):
+        intent, jobs = web.run([value], [{"kind": "a", "v": 0}])
+        assert (intent.runs, jobs) == (2, 2)
+    assert web.rows("d") == [{"kind": "d", "v": 4.0, "w": None, "x": None, "y": 1}]
+    assert web.run([{"kind": "a"}, {"kind": "b", "x": "y"}, {"kind": "c"}])[1] == 1
+
+
+def test_declared_columns_need_no_run_of_their_own(batches: Any):
+    columns = [{"name": "kind", "type": "string"}, {"name": "v", "type": "bigint"}]
+    web = batches(route={"by": {"sql": "kind"}}, table={"columns": columns})
+    intent, jobs = web.run([{"kind": "a", "v": 1}], [{"kind": "b"}])
+    assert (intent.runs, jobs, len(intent.tables)) == (2, 2, 2)
+
+
+def test_a_table_that_was_foreseen_in_vain_leaves_no_trace(batches: Any):
+    """Each task sees numbers of one type only, and so another name than the one they all agree on."""
+    web = batches(route={"by": {"sql": "'v' || v"}}, limits={"tables": 2})
+    intent, _ = web.run([{"v": 1}], [{"v": 1.5}])
+    assert sorted(Path(table.path).name for table in intent.tables) == ["v1.0", "v1.5"]
+    assert intent.counts.routed == 2
+    assert set(web.pipeline.catalog.shapes) == {"*", "v1.0", "v1.5"}
+    assert not (web.lake / "v1").exists()
 
 
 def test_nested_fields_grow_in_their_place(batches: Any):
@@ -200,3 +222,21 @@ def test_records_that_bring_no_column_are_rows(batches: Any):
     assert web.rows() == [{}, {}, {}]
     web.run([{"id": 1}])
     assert web.rows() == [{"id": None}] * 3 + [{"id": 1}]
+
+
+def test_a_type_that_an_expression_does_not_take_stops_with_a_name_and_writes_nothing(batches: Any):
+    web = batches(transform=[{"set": {"loud": "upper(note)"}}])
+    web.run([{"id": 1}])
+    with pytest.raises(ColumnsDisagree, match=rf"{web.lake}/web: set loud: 'upper\(note\)'.*BIGINT") as stop:
+        web.run([{"id": 2}], [{"id": 3, "note": 4}])
+    assert stop.value.exit_code == 1
+    assert web.rows() == [{"id": 1, "loud": None}]
+    assert web.staged() == 1
+
+
+def test_the_moment_a_table_has_grown_knows_its_batch(batches: Any):
+    web, grown = batches(), list[int]()
+    web.run([{"id": 1}])
+    with faults.armed(Point.EVOLVED, lambda: grown.append(2), batch=2):
+        web.run([{"id": 2, "more": 3}])
+    assert grown == [2]

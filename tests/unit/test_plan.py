@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.batch import Counts
-from headrace.errors import ContractBroken, UsageError
+from headrace.errors import ColumnsDisagree, ContractBroken
 from headrace.plan import EVERY, Plan
 from headrace.tables.schema import DEAD_LETTERS, SOURCE
 from services.pipelines import environment
@@ -293,7 +293,7 @@ def test_a_number_is_stored_in_another_numbers_column_only_when_it_comes_back_un
 
 def test_an_expression_of_another_type_than_the_tables_column_is_refused_before_any_record():
     plan = plan_of({"": EXISTING}, transform=[{"set": {"name": "id"}}])
-    with pytest.raises(UsageError, match="column 'name' is string in the table, the spec makes it long"):
+    with pytest.raises(ColumnsDisagree, match="column 'name' is string in the table, the spec makes it long"):
         plan.apply(envelopes([{"id": 1}]))
 
 
@@ -471,3 +471,36 @@ def test_every_record_is_in_exactly_one_place(name: str, values: list[Any]):
     assert all(0 < len(detail) <= 512 for detail in applied.letters["detail"].to_pylist())
     for table in applied.tables.values():
         table.validate(full=True)
+
+
+def test_an_expressions_tables_are_told_together_with_the_columns_it_reads():
+    plan = Plan(spec_of(route={"by": {"sql": "lower(kind)"}}, table={"path": "/lake/{route}"}), {})
+    found = plan.apply(envelopes([{"kind": "A"}, {"kind": "B", "v": 1}, b"{", {"v": 2}])).discovered
+    assert set(found) == {"*", "a", "b"}
+    assert set(found["*"]["fields"]) == {"kind", "v"}
+    assert found["a"] == found["b"] == {}
+
+
+def test_an_expression_that_does_not_fit_what_records_bring_is_named():
+    plan = Plan(spec_of(route={"by": {"sql": "lower(kind)"}}, table={"path": "/lake/{route}"}))
+    with pytest.raises(ColumnsDisagree, match=r"route\.by\.sql.*lower.*BIGINT") as stop:
+        plan.apply(envelopes([{"kind": 1}]))
+    assert "run again" in stop.value.next
+
+
+@pytest.mark.parametrize(
+    ("steps", "table", "said"),
+    [
+        ([{"set": {"name": "lower(id)"}}], {}, r"/lake/web: set name: 'lower\(id\)' does not fit.*BIGINT"),
+        ([{"where": "id"}], {}, "/lake/web: where: 'id' is int64, not true or false"),
+        ([{"rename": {"id": "name"}}], {}, "/lake/web: rename: there is a column 'name' already"),
+        ([], {"partition_by": ["day"]}, "/lake/web: partition_by names 'day', which is not a column: there are id, na"),
+        ([], {"partition_by": ["tags"]}, "/lake/web: partition_by names 'tags', whose type cannot be part of a path"),
+    ],
+)
+def test_what_records_bring_against_the_spec_stops_with_a_name(steps: Any, table: Any, said: str):
+    plan = Plan(spec_of(transform=steps, table={"path": "/lake/web", **table}))
+    with pytest.raises(ColumnsDisagree, match=said) as stop:
+        plan.apply(envelopes([{"id": 1, "name": "x", "tags": ["a"]}]))
+    assert stop.value.exit_code == 1
+    assert stop.value.next.endswith("Then run again: the batch is read anew.")

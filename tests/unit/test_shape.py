@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.decode.structure import of
-from headrace.errors import UsageError
+from headrace.errors import ColumnsDisagree
 from headrace.plan import Plan
 from headrace.shape import SKIP, Shape, fits, same_type, shape_of
 from headrace.tables.schema import JSON_TEXT, SOURCE
@@ -83,7 +83,7 @@ def test_partition_columns_must_be_there_once_columns_are_known():
     assert _shape(spec).table.names == ["_source"]
     assert _shape(spec, learned={}).table.names == ["_source"]  # records that were all bad
     for known in ({"existing": EXISTING}, {"learned": of({"id": 1})}):
-        with pytest.raises(UsageError, match="'day'"):
+        with pytest.raises(ColumnsDisagree, match="'day'"):
             _shape(spec, **known)
     assert _shape(spec, steps=[{"set": {"day": "'x'"}}], learned=of({"id": 1})).partition_by == ("day",)
 
@@ -129,5 +129,5 @@ def test_nested_fields_that_records_bring_grow_the_tables_column_in_its_place():
 
 def test_a_declared_struct_with_less_than_the_tables_is_refused():
     existing = pa.schema([pa.field("s", pa.struct([("a", pa.int64()), ("b", pa.int64())]))])
-    with pytest.raises(UsageError, match="column 's' is struct<a: long, b: long> in the table"):
+    with pytest.raises(ColumnsDisagree, match="column 's' is struct<a: long, b: long> in the table"):
         _shape({"columns": [{"name": "s", "type": "struct<a: bigint>"}]}, existing=existing)

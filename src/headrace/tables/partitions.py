@@ -31,7 +31,8 @@ def check_partitioning(schema: pa.Schema, partition_by: tuple[str, ...]) -> None
     """UsageError unless rows of this schema can be stored by these columns and read back unchanged."""
     for name in partition_by:
         if name not in schema.names:
-            raise UsageError(f"partition_by names '{name}', which is not a column.")
+            columns = ", ".join(schema.names)
+            raise UsageError(f"partition_by names '{name}', which is not a column: there are {columns}.")
         kind = schema.field(name).type
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise UsageError(

@@ -115,7 +115,11 @@ def evaluate(expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime
     """An expression's value per row, as text; NULL where it is NULL or fails, and then a reject says why."""
     if found := expressions.check(expression):
         raise UsageError(f"{found[0]}.")
-    made = Transform([Set({"route": f"CAST((\n{expression}\n) AS VARCHAR)"})]).apply(rows, envelopes, now)
+    as_text = f"CAST((\n{expression}\n) AS VARCHAR)"
+    try:
+        made = Transform([Set({"route": as_text})]).apply(rows, envelopes, now)
+    except UsageError as error:
+        raise UsageError(error.seen.replace(f"set route: '{as_text}'", f"'{expression}'"), next=error.next) from None
     values = np.full(len(rows), None, object)
     values[made.index.to_numpy()] = made.rows["route"].to_numpy(zero_copy_only=False)
     return pa.array(values, pa.string()), made.rejects
