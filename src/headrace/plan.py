@@ -78,7 +78,9 @@ class Plan:
     def decoder(self, name: Hashable, payload: pa.Schema, new_field: NewField) -> Any:
         """One decoder per route or way, kept."""
         if name not in self._decoders:
-            self._decoders[name] = decoder(self.spec.format, payload, new_field=new_field, limits=self.limits)
+            self._decoders[name] = decoder(
+                self.spec.format, payload, new_field=new_field, limits=self.limits, options=self.spec.decode.options
+            )
         return self._decoders[name]
 
     def _learn(self, discovered: Mapping[str, Structure]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from headrace.batch import TableIntent
 from headrace.commit import Committer, LogTable
@@ -131,6 +132,18 @@ def test_columns_are_added_before_the_rows_that_bring_them(bench: Bench) -> None
     assert driver.writable().names == ["id", "day", "note"]
     driver.commit(bench.part([2], driver), intent(2))  # staged for the narrower schema: NULL in the new column
     assert rows(bench.table) == [{"id": 1, "day": None, "note": None}, {"id": 2, "day": None, "note": None}]
+
+
+def test_a_column_that_others_dropped_does_not_come_back_with_a_new_one(bench: Bench) -> None:
+    driver = bench.open()
+    narrower = pa.schema([SCHEMA.field("id")])
+    write_deltalake(bench.table.delta_uri, narrower.empty_table(), mode="overwrite", schema_mode="overwrite")
+    version = opened(bench.table).version()
+    for _ in range(2):  # a stop stays a stop
+        with pytest.raises(TableChanged, match="column day is not in the table") as stop:
+            driver.evolve(WIDER)
+        assert "--accept-new-table" in stop.value.next
+    assert opened(bench.table).version() == version
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,10 @@ def _dies_second(function: Callable[..., Any], lake: str) -> Callable[..., Any]:
         faults.disarm()
         if TaskContext.get().partitionId() == 1:
             faults.arm("some_staged", strike)
-        yield from function(batches)
+        try:
+            yield from function(batches)
+        finally:
+            faults.disarm()  # the worker lives on, and a run that only discovers does not reach the point
 
     return body
 

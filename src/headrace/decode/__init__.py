@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, Tombstone
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
 from headrace.decode.json import json_decoder
+from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
 from headrace.errors import UsageError
+from headrace.spec.decode import Decode, Format
 
-__all__ = ["FORMATS", "Decoded", "Decoder", "Limits", "NewField", "Rejects", "Tombstone", "decoder"]
+__all__ = ["FORMATS", "Decoded", "Decoder", "Limits", "NewField", "Rejects", "decoder"]
 
-Factory = Callable[[pa.Schema, NewField, Limits], Decoder]
+Factory = Callable[[pa.Schema, NewField, Limits, Any], Decoder]
 
 # Every format by its name in a spec; a new one is one file and one line.
 FORMATS: Mapping[str, Factory] = {
     "json": json_decoder,
+    "string": string_decoder,
+    "int64": int64_decoder,
+    "bytes": bytes_decoder,
+    "number": number_decoder,
+    "raw": raw_decoder,
 }
 
 
@@ -26,9 +34,10 @@ def decoder(
     *,
     new_field: NewField = "ignore",
     limits: Limits | None = None,
-    tombstone: Tombstone = "dead_letter",
+    options: Format | None = None,
 ) -> Decoder:
-    """A format's decoder for a payload schema; null values are rejects whatever `tombstone` will make of them."""
+    """A format's decoder for a payload schema; null values are rejects whatever the spec makes of them."""
     if format not in FORMATS:
         raise UsageError(f"'{format}' is not a format.", next=f"Known formats: {', '.join(FORMATS)}.")
-    return FORMATS[format](payload, new_field, limits or Limits())
+    given = options or Decode.model_validate({format: {}}).options
+    return FORMATS[format](payload, new_field, limits or Limits(), given)

@@ -12,7 +12,6 @@ from headrace.decode.structure import Structure
 from headrace.reasons import Reason
 
 NewField = Literal["ignore", "evolve", "reject", "stop"]
-Tombstone = Literal["dead_letter", "skip", "row"]
 
 DETAIL = 512  # characters a detail may have
 

@@ -99,10 +99,11 @@ class Exact:
 
 def default_of(column: Column) -> Any:
     """A column's default as a value of its type; ABSENT where it has none."""
-    return _default(column.node, column.name)
+    return inner_default(column.node, column.name)
 
 
-def _default(node: Node, name: str) -> Any:
+def inner_default(node: Node, name: str) -> Any:
+    """A node's default as a value of its type; ABSENT where it has none."""
     if node.default is None or node.kind == "json":
         return ABSENT if node.default is None else node.default
     try:
@@ -172,7 +173,7 @@ def _reader(node: Node) -> Reader:
 
 
 def _object_reader(node: Node) -> Reader:
-    children = [(key, child, _reader(child), _default(child, key)) for key, child in node.children.items()]
+    children = [(key, child, _reader(child), inner_default(child, key)) for key, child in node.children.items()]
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):

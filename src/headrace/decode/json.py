@@ -8,7 +8,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode.contract import Decoded, Limits, NewField, Rejects
@@ -18,14 +17,15 @@ from headrace.decode.leaves import Unfit, seen
 from headrace.decode.lessons import Lessons
 from headrace.decode.proof import Proof, Prover, harmless
 from headrace.decode.question import pointer
-from headrace.decode.scan import Bytes, Mask, Numbers, bools
+from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.strict import Parser, Real
 from headrace.decode.structure import Structure, evolve, infer, struct
 from headrace.decode.surplus import Surveyor
+from headrace.decode.triage import triage
 from headrace.errors import UsageError
 from headrace.reasons import Reason
+from headrace.spec.decode import Json
 
-_BOM = b"\xef\xbb\xbf"
 _NAMES = 200  # ignored fields that are counted by name; the others together
 _OTHERS = "…"
 
@@ -132,46 +132,6 @@ class JsonDecoder:
         return None if found is None or evolve(self._payload, found) == self._payload else found
 
 
-def triage(values: pa.BinaryArray, limits: Limits) -> tuple[pa.StringArray, Numbers, Rejects]:
-    """The values that are texts, with their positions; absent, empty, huge and undecodable ones are rejects."""
-    rejects = Rejects()
-    sizes = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
-    rejects.add_all(np.flatnonzero(sizes < 0), Reason.TOMBSTONE, "the value is null")
-    rejects.add_all(np.flatnonzero(sizes == 0), Reason.EMPTY, "the value has no bytes")
-    for position in np.flatnonzero(sizes > limits.record_bytes):
-        detail = f"{sizes[position]} bytes, the limit is {limits.record_bytes}"
-        rejects.add(int(position), Reason.TOO_BIG, detail)
-    fit = (sizes > 0) & (sizes <= limits.record_bytes)
-    at = np.flatnonzero(fit)
-    if len(rejects):
-        values = values.filter(pa.array(fit))
-    return (*_texts(values, at, rejects), rejects)
-
-
-def _texts(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.StringArray, Numbers]:
-    values = _without_bom(values)
-    try:
-        return values.cast(pa.string()), at
-    except pa.ArrowInvalid:
-        valid = np.ones(len(values), bool)
-        for position in np.flatnonzero(Bytes(values).beyond_ascii()).tolist():
-            try:
-                Parser.text(values[position].as_py())
-            except Unfit as unfit:
-                valid[position] = False
-                rejects.add(int(at[position]), unfit.reason, unfit.detail)
-        return values.filter(pa.array(valid)).cast(pa.string()), at[valid]
-
-
-def _without_bom(values: pa.BinaryArray) -> pa.BinaryArray:
-    marked = pc.starts_with(values, _BOM)
-    if not pc.any(marked).as_py():
-        return values
-    # Arrow's own slice fails when nothing is left of a value.
-    rest = pa.array([raw.removeprefix(_BOM) for raw in values.filter(marked).to_pylist()], pa.binary())
-    return pc.replace_with_mask(values, marked, rest)
-
-
 def _provable(layout: Layout) -> bool:
     """Whether every name can stand in a path without being taken for something else."""
     nodes = [layout.root, *(node for _, node in walk(layout.root))]
@@ -254,7 +214,7 @@ def _step(value: Any, part: str) -> Any:
     return value.get(part) if isinstance(value, dict) else None
 
 
-def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits) -> JsonDecoder:
+def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Json) -> JsonDecoder:
     """The factory of the format table."""
     if new_field not in ("ignore", "evolve", "reject", "stop"):
         raise UsageError(f"new_field cannot be '{new_field}' in decode json.")

@@ -1,7 +1,8 @@
 """What records were seen to hold: inferred from values, merged between tasks, turned into columns.
 
 A structure is JSON, so that it can leave a task: `{"type": "long"}`, `{"type": "struct", "fields": {…}}`,
-`{"type": "list", "element": …}`. `{}` is a value nobody has seen yet.
+`{"type": "list", "element": …}`; what brings its own type names it: `{"type": "decimal(9,2)"}`. `{}` is a value nobody
+has seen yet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
-from headrace.tables.schema import JSON_TEXT
+from headrace.errors import UsageError
+from headrace.tables.schema import JSON_TEXT, parse_type
 
 Structure = dict[str, Any]
 
@@ -144,21 +146,28 @@ def _field(name: str, structure: Structure) -> pa.Field | None:
     kind = _kind(structure)
     if kind == "null":
         return None
-    if (made := _type(structure)) is None:
+    if (made := arrow_type(structure)) is None:
         return pa.field(name, pa.string(), metadata={JSON_TEXT: b"true"})
     return pa.field(name, made)
 
 
-def _type(structure: Structure) -> pa.DataType | None:
+def arrow_type(structure: Structure) -> pa.DataType | None:
     """The Arrow type, or None where only the text can hold it (also lists of what needs text: they carry no note)."""
     kind = _kind(structure)
     if kind == "struct":
         inner = fields(structure) if len(structure["fields"]) <= KEYS else []
         return pa.struct(inner) if inner else None
     if kind == "list":
-        element = _type(structure["element"])
+        element = arrow_type(structure["element"])
         return None if element is None else pa.list_(pa.field("element", element))
-    return _ARROW.get(kind)
+    return _ARROW.get(kind) or _named(kind)
+
+
+def _named(kind: str) -> pa.DataType | None:
+    try:
+        return parse_type(kind)
+    except UsageError:
+        return None
 
 
 def evolve(schema: pa.Schema, structure: Structure) -> pa.Schema:

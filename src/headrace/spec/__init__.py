@@ -1,12 +1,11 @@
 """What the user writes: one YAML file, checked at the door; inside there are only these models."""
 
+from headrace.spec.decode import Decode, Format, Json
 from headrace.spec.findings import Finding
 from headrace.spec.load import examine, examine_text, load, loads
 from headrace.spec.model import (
     BackOff,
-    Decode,
     Flush,
-    Json,
     Lease,
     Limits,
     Retry,
@@ -42,6 +41,7 @@ __all__ = [
     "Decode",
     "Finding",
     "Flush",
+    "Format",
     "Generate",
     "Json",
     "Kafka",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
 from headrace.spec.part import Part, Shorthand, exactly_one
 from headrace.spec.places import Place, folder_of
 from headrace.spec.source import Generate, Kafka, Source
@@ -32,35 +33,6 @@ SECRETS = frozenset(
         ("storage", "s3", "session_token"),
     }
 )
-
-
-class Json(Part):
-    """One JSON object per record."""
-
-    tombstone: Literal["dead_letter", "skip", "row"] = Field(
-        default="dead_letter",
-        description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs.",
-    )
-
-
-def _format(value: Any) -> Any:
-    return {value: {}} if isinstance(value, str) else value
-
-
-class Decode(Part):
-    """How a record's bytes are read; a format's name alone takes its defaults."""
-
-    json_: Json = Field(default=Json(), alias="json", description="One JSON object per record.")
-
-    @property
-    def format(self) -> str:
-        """The format's name."""
-        return "json"
-
-    @property
-    def tombstone(self) -> Literal["dead_letter", "skip", "row"]:
-        """What becomes of a null value."""
-        return self.json_.tombstone
 
 
 class Step(Part):
@@ -173,9 +145,9 @@ class Spec(Part):
     source: Source = Field(description="Where records come from.")
     decode: Annotated[
         Decode,
-        BeforeValidator(_format),
-        Shorthand(const="json"),
-    ] = Field(default=Decode(), description="How a record's bytes are read: `json`, or `{json: {…}}`.")
+        BeforeValidator(named_format),
+        Shorthand(enum=list(FORMATS)),
+    ] = Field(default=Decode(), description="How a record's bytes are read: a format's name, or `{json: {…}}`.")
     transform: tuple[Step, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
     route: Route = Field(default=Route(), description="Which table a record belongs to.")
     table: TableSpec = Field(description="The table, or the pattern of the tables.")
@@ -249,7 +221,7 @@ class Spec(Part):
         return self.decode.format
 
     @property
-    def tombstone(self) -> Literal["dead_letter", "skip", "row"]:
+    def tombstone(self) -> Tombstone:
         """What becomes of a record whose value is null."""
         return self.decode.tombstone
 

@@ -1,0 +1,165 @@
+"""Plain values: text, a number, bytes; each becomes one or two fields, named as the Danube sink names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.contract import Decoded, Limits, NewField, Rejects
+from headrace.decode.layout import layout_of
+from headrace.decode.leaves import seen
+from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.triage import sized, texts_of
+from headrace.decode.typed import as_json, fitted
+from headrace.reasons import Reason
+from headrace.spec.decode import Bytes, Int64, Number, Raw, String
+
+# Values and their positions in, natural columns and the positions kept out; what is refused is added to the rejects.
+Reading = Callable[[pa.BinaryArray, Numbers, Rejects], tuple[pa.Table, Numbers]]
+
+_INT64 = np.dtype(">i8")
+_INTEGER = r"^-?(?:0|[1-9][0-9]{0,18})$"
+_NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
+
+
+class PlainDecoder:
+    """Values without inner structure into the rows of one payload schema."""
+
+    def __init__(
+        self, read: Reading, payload: pa.Schema, new_field: NewField, limits: Limits, *, empty: bool = False
+    ) -> None:
+        self._read = read
+        self._layout = layout_of(payload)
+        self._new_field = new_field
+        self._limits = limits
+        self._empty = empty  # whether a value without bytes is one
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        natural, at, rejects = self._natural(values)
+        return fitted(natural, at, self._layout, self._new_field, rejects)
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """A field as text, NULL where there is none of that name; unreadable values are rejects."""
+        natural, at, rejects = self._natural(values)
+        spread: list[str | None] = [None] * len(values)
+        if (name := path.removeprefix("/")) in natural.column_names:
+            for position, text in zip(at.tolist(), _as_texts(natural[name]).to_pylist(), strict=True):
+                spread[position] = text
+        return pa.array(spread, pa.string()), rejects.in_order()
+
+    def _natural(self, values: pa.BinaryArray) -> tuple[pa.Table, Numbers, Rejects]:
+        kept, at, rejects = sized(values, self._limits, empty=self._empty)
+        natural, at = self._read(kept, at, rejects)
+        return natural, at, rejects
+
+
+def _as_texts(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole if pa.types.is_string(whole.type) else as_json(whole)
+
+
+def _texts(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    texts, at = texts_of(values, at, rejects)
+    return pa.table({"data": texts}), at
+
+
+def _bytes(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    """The bytes in base64, and how many they are."""
+    natural = pa.table({"data": values, "size": pc.binary_length(values).cast(pa.int64())})
+    return natural.set_column(0, "data", pc.cast(_base64(values), pa.string())), at
+
+
+def _base64(values: pa.BinaryArray) -> pa.Array:
+    from headrace import duck
+
+    answer = duck.planned("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
+    return answer["t"].combine_chunks()
+
+
+def _raw(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    return pa.table({"data": values}), at
+
+
+def _big_endian(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    sizes = pc.binary_length(values).to_numpy(zero_copy_only=False)
+    for position in np.flatnonzero(sizes != 8).tolist():
+        rejects.add(int(at[position]), Reason.TYPE, f"an int64 has 8 bytes, saw {sizes[position]}")
+    fit = sizes == 8
+    joined = b"".join(values.filter(pa.array(fit)).to_pylist())
+    return pa.table({"value": pa.array(np.frombuffer(joined, _INT64).astype(np.int64))}), at[fit]
+
+
+def _decimal_text(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    texts, at = texts_of(values, at, rejects)
+    fit = _matches(texts, _INTEGER)
+    for position in np.flatnonzero(~fit).tolist():
+        text = texts[position].as_py()
+        reason = Reason.OVERFLOW if _is_integer(text) else Reason.TYPE
+        rejects.add(int(at[position]), reason, f"expected a whole number of 64 bits as text, saw {seen(text)}")
+    kept, at = texts.filter(pa.array(fit)), at[fit]
+    try:
+        return pa.table({"value": kept.cast(pa.int64())}), at
+    except pa.ArrowInvalid:  # nineteen digits may say too much
+        numbers = [int(text) for text in kept.to_pylist()]
+    inside = np.array([-(1 << 63) <= number < 1 << 63 for number in numbers], bool)
+    for position in np.flatnonzero(~inside).tolist():
+        rejects.add(int(at[position]), Reason.OVERFLOW, f"{seen(numbers[position])} does not fit long")
+    return pa.table({"value": pa.array(np.array(numbers, object)[inside].tolist(), pa.int64())}), at[inside]
+
+
+def _is_integer(text: str) -> bool:
+    return bool(re.fullmatch(r"-?(?:0|[1-9][0-9]*)", text))
+
+
+def _numbers(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    """A JSON number as text: long where it is one, else double, as its whole column is."""
+    texts, at = texts_of(values, at, rejects)
+    texts = pc.utf8_trim(texts, " \t\r\n")
+    fit = _matches(texts, _NUMBER)
+    for position in np.flatnonzero(~fit).tolist():
+        rejects.add(int(at[position]), Reason.TYPE, f"expected a number, saw {seen(texts[position].as_py())}")
+    kept, at = texts.filter(pa.array(fit)), at[fit]
+    if _matches(kept, _INTEGER).all():
+        try:
+            return pa.table({"value": kept.cast(pa.int64())}), at
+        except pa.ArrowInvalid:
+            pass
+    found = kept.cast(pa.float64())
+    finite = pc.is_finite(found).to_numpy(zero_copy_only=False)
+    for position in np.flatnonzero(~finite).tolist():
+        rejects.add(int(at[position]), Reason.OVERFLOW, f"{seen(kept[position].as_py())} does not fit double")
+    return pa.table({"value": found.filter(pa.array(finite))}), at[finite]
+
+
+def _matches(texts: pa.StringArray, pattern: str) -> Mask:
+    return bools(pc.match_substring_regex(texts, pattern))
+
+
+def string_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: String) -> PlainDecoder:
+    """Text, also none."""
+    return PlainDecoder(_texts, payload, new_field, limits, empty=True)
+
+
+def int64_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Int64) -> PlainDecoder:
+    """A whole number of 64 bits."""
+    return PlainDecoder(_decimal_text if options.text else _big_endian, payload, new_field, limits)
+
+
+def bytes_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Bytes) -> PlainDecoder:
+    """Bytes in base64, also none."""
+    return PlainDecoder(_bytes, payload, new_field, limits, empty=True)
+
+
+def number_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Number) -> PlainDecoder:
+    """A number as JSON writes it."""
+    return PlainDecoder(_numbers, payload, new_field, limits)
+
+
+def raw_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Raw) -> PlainDecoder:
+    """Bytes as they are, also none."""
+    return PlainDecoder(_raw, payload, new_field, limits, empty=True)

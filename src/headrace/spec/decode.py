@@ -1,0 +1,91 @@
+"""How a record's bytes are read: every format with its options."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from headrace.spec.part import Part, Wrong, keys_of
+from headrace.spec.units import Flag
+
+Tombstone = Literal["dead_letter", "skip", "row"]
+
+
+class Format(Part):
+    """What every format has."""
+
+    tombstone: Tombstone = Field(
+        default="dead_letter",
+        description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs.",
+    )
+
+
+class Json(Format):
+    """One JSON object per record."""
+
+
+class String(Format):
+    """UTF-8 text, as `data`."""
+
+
+class Int64(Format):
+    """A whole number in 8 bytes, big-endian, as `value`."""
+
+    text: Flag = Field(default=False, description="The number is decimal text instead.")
+
+
+class Bytes(Format):
+    """Any bytes: in base64 as `data`, their number as `size`."""
+
+
+class Number(Format):
+    """A JSON number, as `value`."""
+
+
+class Raw(Format):
+    """Any bytes, as they are, as the binary `data`."""
+
+
+class Decode(Part):
+    """How a record's bytes are read: one format; its name alone takes its defaults."""
+
+    json_: Json | None = Field(default=None, alias="json", description="One JSON object per record.")
+    string: String | None = Field(default=None, description="UTF-8 text: `data`.")
+    int64: Int64 | None = Field(default=None, description="8 bytes, big-endian: `value`.")
+    bytes: Bytes | None = Field(default=None, description="Any bytes: `data` in base64, and `size`.")
+    number: Number | None = Field(default=None, description="A number as text: `value`.")
+    raw: Raw | None = Field(default=None, description="Any bytes as they are: `data`.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Decode:
+        if len(given := self._given()) > 1:
+            raise Wrong("one format", seen=f"{' and '.join(given)} together")
+        return self
+
+    def _given(self) -> dict[str, Format]:
+        named = {key: getattr(self, "json_" if key == "json" else key) for key in keys_of(type(self))}
+        return {key: options for key, options in named.items() if options is not None}
+
+    @property
+    def format(self) -> str:
+        """The format's name."""
+        return next(iter(self._given()), "json")
+
+    @property
+    def options(self) -> Format:
+        """The format's options."""
+        return next(iter(self._given().values()), Json())
+
+    @property
+    def tombstone(self) -> Tombstone:
+        """What becomes of a null value."""
+        return self.options.tombstone
+
+
+FORMATS = tuple(keys_of(Decode))
+
+
+def named_format(value: Any) -> Any:
+    """A format's name alone is that format with its defaults."""
+    return {value: {}} if isinstance(value, str) else value
