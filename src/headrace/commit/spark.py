@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from headrace.batch import Intent, Receipt, TableIntent
 from headrace.commit.marks import batch_mark
+from headrace.commit.stops import stop
 from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced
 from headrace.storage import Store
+from headrace.tables.evolve import check_fits
 from headrace.tables.log import TableState, load
 from headrace.tables.schema import from_delta, type_name
 
@@ -40,7 +42,8 @@ class SparkTable:
         return pa.schema(own)
 
     def evolve(self, schema: pa.Schema) -> None:
-        """Add the columns the table lacks."""
+        """Add the columns the table lacks; TableChanged when others took some away meanwhile."""
+        self._follow()
         assert self.state is not None  # noqa: S101
         have = set(self.state.schema.names)
         added = [f"{_quoted(item.name)} {type_name(item.type)}" for item in schema if item.name not in have]
@@ -70,6 +73,16 @@ class SparkTable:
             raise _named(error, self._store.uri) from None
         self._reload()
         return Receipt(table.path, self.state.version, rows, len(table.files), size)
+
+    def _follow(self) -> None:
+        """Go along with what others did, as long as what we knew of the table still holds."""
+        found = load(self._store, [self._mark])
+        if self.state is not None and found is not None:
+            try:
+                check_fits(self.state.schema_json, found)
+            except TableChanged as problem:
+                raise stop(TableChanged, f"{self._store.uri}: {problem.seen}") from None
+        self.state = found
 
     def _reload(self) -> None:
         self.state = load(self._store, [self._mark])

@@ -160,8 +160,11 @@ class Tail:
         return actions.receipt(self.store.uri, version, files, skipped=not wrote)
 
     def evolve(self, schema: str, info: Mapping[str, Any]) -> TableState:
-        """Add the columns that this schema has and the table lacks, at any depth; answers the state that has them."""
-        wish = _Wish(str(uuid.uuid4()))
+        """Add the columns that this schema has and the table lacks, at any depth; answers the state that has them.
+
+        Only what we have not seen in it: a column that others took away meanwhile must not come back by the way.
+        """
+        wish = _Wish(str(uuid.uuid4()), schema=self.known().schema_json)
 
         def step(state: TableState) -> _Step | None:
             with self._named():
