@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,32 @@ def test_every_allowed_operator_and_type_exists() -> None:
 def test_the_documented_list_is_the_list_of_the_code() -> None:
     page = Path(__file__).parents[2] / "docs" / "expressions.md"
     assert allowed.reference() in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("at", ["at"]),
+        ("at + 1", ["at"]),
+        ("lower(group) || 'order'", ["group"]),
+        ("x IN (Order)", ["Order"]),
+        ("order.x", ["order"]),
+        ("a = end", ["end"]),
+        ("at > 3 and order < 2", ["at", "order"]),
+        ("é = at AND at > 1", ["at"]),
+    ],
+)
+def test_a_column_named_like_a_word_of_sql_is_told_how_to_be_quoted(text: str, words: list[str]):
+    (found,) = check(text)
+    assert found.endswith("quote it as " + " and ".join(f'"{word}"' for word in words))
+    for word in words:
+        text = re.sub(rf"(?<!')\b{word}\b(?!')", f'"{word}"', text)
+    assert check(text) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["a +", "a at b", "lower(x", "SELECT 1", "x AND", "case when x then y", "a; b", "a) + (b"]
+)
+def test_what_quoting_does_not_mend_gets_no_such_advice(text: str):
+    (found,) = check(text)
+    assert "quote" not in found

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Any
+
+import duckdb
 
 from headrace import duck
 from headrace.errors import UsageError
@@ -13,6 +17,12 @@ from headrace.transform import allowed
 
 LONGEST = 8 * 1024
 DEEPEST = 128
+MOST_QUOTED = 12  # words of a text that does not parse are tried in quotes, up to so many
+
+_WORD = re.compile(rb"[A-Za-z_]+")
+_CONNECTIVES = frozenset({"and", "or", "not", "is", "null", "in", "like", "ilike", "between", "true", "false"}) | {
+    *("case", "when", "then", "else", "end", "as", "cast")
+}
 
 Node = dict[str, Any]
 
@@ -31,7 +41,11 @@ def parse(text: str) -> Node:
     if not text.strip():
         raise Refused("the expression is empty")
     # Parsed bare and in parentheses, the same tree must come out: `a) + (b`, `a;` and `a AS b` do not pass.
-    bare, closed = _selected(f"SELECT {text}\n"), _selected(f"SELECT (\n{text}\n)")
+    try:
+        bare, closed = _selected(f"SELECT {text}\n"), _selected(f"SELECT (\n{text}\n)")
+    except Refused as refused:
+        hint = _quoting(text) if "syntax" in refused.facts else ""
+        raise Refused(refused.seen + hint) from None
     if _depth(bare) > DEEPEST:
         raise Refused(f"the expression is nested deeper than {DEEPEST}")
     if write(bare) != write(closed):
@@ -54,19 +68,52 @@ def _selected(statement: str) -> Node:
     except RecursionError:
         raise Refused(f"the expression is nested deeper than {DEEPEST}") from None
     if tree["error"]:
-        raise Refused(_syntax(tree))
+        raise _syntax(tree)
     if len(tree["statements"]) != 1:
         raise Refused("the text is more than one statement")
     return _only_expression(tree["statements"][0]["node"])
 
 
-def _syntax(tree: Node) -> str:
+def _syntax(tree: Node) -> Refused:
     said = str(tree["error_message"])
     if said.startswith("Only SELECT"):
-        return "the text is more than one statement"
+        return Refused("the text is more than one statement")
     if "depth" in said:
-        return f"the expression is nested deeper than {DEEPEST}"
-    return f"not an SQL expression: {said}"
+        return Refused(f"the expression is nested deeper than {DEEPEST}")
+    return Refused(f"not an SQL expression: {said}", syntax=said)
+
+
+def _quoting(text: str) -> str:
+    """The words of SQL that would have to be quoted to make this an expression, as a hint; mostly nothing."""
+    words = list(islice(_keywords(text), MOST_QUOTED))
+    for chosen in [*([word] for word in words), [word for word in words if word[1].lower() not in _CONNECTIVES]]:
+        if chosen and _reads(_quoted(text, chosen)):
+            named = " and ".join(dict.fromkeys(f'"{word}"' for _, word in chosen))
+            return f"; if a column is meant that is named like a word of SQL, quote it as {named}"
+    return ""
+
+
+def _keywords(text: str) -> Iterator[tuple[int, str]]:
+    """Each word that DuckDB takes for its own, and the byte it begins at."""
+    raw = text.encode()
+    for at, kind in duckdb.tokenize(text):
+        if kind == duckdb.token_type.keyword and (found := _WORD.match(raw, at)):
+            yield at, found[0].decode()
+
+
+def _quoted(text: str, words: Iterable[tuple[int, str]]) -> str:
+    raw = text.encode()
+    for at, word in sorted(words, reverse=True):
+        raw = raw[:at] + b'"%s"' % word.encode() + raw[at + len(word) :]
+    return raw.decode()
+
+
+def _reads(text: str) -> bool:
+    try:
+        _selected(f"SELECT (\n{text}\n)")
+    except Refused:
+        return False
+    return True
 
 
 def _only_expression(select: Node) -> Node:
@@ -90,19 +137,6 @@ def _only_expression(select: Node) -> Node:
     if node["alias"]:
         raise Refused(f"the expression is given a name ('{node['alias']}'); the key before it is its name")
     return node
-
-
-_NOTHING_ELSE: Node = {
-    "modifiers": [],
-    "cte_map": {"map": []},
-    "where_clause": None,
-    "group_expressions": [],
-    "group_sets": [],
-    "aggregate_handling": "STANDARD_HANDLING",
-    "having": None,
-    "sample": None,
-    "qualify": None,
-}
 
 
 def write(node: Node) -> str:
