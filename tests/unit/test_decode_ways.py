@@ -231,6 +231,107 @@ def test_both_ways_agree(case):
         assert_same(both.decode(column), exact.decode(column), some)
 
 
+@st.composite
+def alike(draw):
+    """Values that one producer wrote: the same keys in the same order, and now and then a fault."""
+    schema = pa.schema(draw(fields(2, NAMES)))
+    gap = draw(st.sampled_from(["", " ", "\n  "]))
+    shown = draw(st.permutations(list(schema)))[: draw(st.integers(1, 4))]
+    keys = [f"{json.dumps(item.name, ensure_ascii=False)}:{gap}" for item in shown]
+    values = [
+        "{" + f",{gap}".join(key + draw(_value(item, gap)) for key, item in zip(keys, shown, strict=True)) + "}"
+        for _ in range(draw(st.integers(2, 8)))
+    ]
+    return schema, [value.encode() for value in values]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(alike())
+def test_values_of_one_pattern_agree(case):
+    schema, values = case
+    both, exact = JsonDecoder(schema, "evolve", Limits()), JsonDecoder(schema, "evolve", Limits())
+    exact._prover = None
+    for some in (values, values[::-1]):
+        column = pa.array(some, pa.binary())
+        assert_same(both.decode(column), exact.decode(column), some)
+
+
+FORGED = [
+    *NUMBERS,
+    *BROKEN,
+    *STRANGE,
+    *map(json.dumps, TEXTS),
+    *(
+        "00",
+        "-",
+        "-01",
+        "-00",
+        "-00.0",
+        ".5",
+        "-.5",
+        "1.e3",
+        "1e",
+        "1e+",
+        "0x1F",
+        "-0x1",
+        "1_0",
+        "1 ",
+        "\t1",
+        "1\v",
+        "٣",
+    ),
+    *("nul", "nulll", "nope", "null ", "true", "false", "tru", "falsee", "True"),
+    *(
+        '"',
+        '""',
+        '"""',
+        '"a"b"',
+        '"a',
+        'a"',
+        '"\\',
+        '"\\"',
+        '"\t"',
+        '"a\nb"',
+        '"ü😀"',
+        '":"',
+        '"a":',
+        '"a","b"',
+        '"a":1,"b',
+    ),
+    *("[", "]", "[]", "[ ]", "[,]", "[null]", "[1,2]", "[1, 2]", "[1,2,]", "[1 ,2]", "[[1]]", "[1]]", '["a"', "1,2"),
+    *('["a","b"]', '["a", "b"]', '["a",]', '["a""b"]', '["a"b","c"]', '["","",""]', '[""]', '["a\\","b"]', '[",",","]'),
+    *(
+        "[true,false]",
+        "[1.5,2]",
+        "[-0,01]",
+        '["2024-01-01"]',
+        '["2024-01-01",null]',
+        '["QUI=","QQ=="]',
+        "{}",
+        '{"x":1}',
+    ),
+    *('1,"x":1', '1,"y":1', "1}", '1}{"a":1', '{"x":1},"a":2', '1,"end":"b"}\n{"a":1,"x":2'),
+]
+
+
+@pytest.mark.parametrize("kind", [*SCALARS, *(pa.list_(pa.field("element", kind)) for kind in SCALARS)], ids=str)
+@pytest.mark.parametrize("gap", ["", " "])
+def test_nothing_forged_passes_for_a_value(kind, gap):
+    """Every fault stands among values of one pattern, where the quickest way has only their bytes to tell."""
+    schema = pa.schema([("a", pa.int64()), ("x", kind), ("end", pa.string())])
+    written = [f'{{"a":{gap}1,{gap}"x":{gap}{value},{gap}"end":{gap}"b"}}'.encode() for value in ["null", *FORGED]]
+    column = pa.array(written, pa.binary())
+    both, exact = JsonDecoder(schema, "ignore", Limits()), JsonDecoder(schema, "ignore", Limits())
+    exact._prover = None
+    expected = exact.decode(column)
+    assert_same(both.decode(column), expected, written)
+    # The pattern is known by now; each value alone meets it too.
+    assert both._stencils._known
+    for value in written:
+        one = pa.array([value], pa.binary())
+        assert_same(both.decode(one), exact.decode(one), [value])
+
+
 def assert_same(one: Decoded, two: Decoded, values: list[bytes]) -> None:
     assert list(zip(one.rejects.index, one.rejects.reason, strict=True)) == list(
         zip(two.rejects.index, two.rejects.reason, strict=True)
@@ -278,4 +379,32 @@ def test_the_fast_way_takes_what_is_common(new_field):
     decoder = JsonDecoder(schema, new_field, Limits())
     proof = decoder._prover.prove(pa.array([value.decode() for value in values]))
     assert proof.proven.all()
+    assert len(decoder.decode(pa.array(values, pa.binary())).rows) == 4
+
+
+@pytest.mark.parametrize("new_field", ["ignore", "evolve", "reject"])
+def test_values_of_few_patterns_need_no_parser(new_field):
+    """Spaced or not, with a field or without, null or not: two patterns are met in one batch, and all values fit."""
+    user = pa.struct([("id", pa.int64()), ("name", pa.string())])
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("price", pa.decimal128(9, 2)),
+            ("rate", pa.float64()),
+            ("user", user),
+            ("tags", pa.list_(pa.field("element", pa.string()))),
+            ("sizes", pa.list_(pa.field("element", pa.int32()))),
+            ("ok", pa.bool_()),
+        ]
+    )
+    values = [
+        b'{"user":{"id":5,"name":"\xc3\xbc"},"id":-1,"tags":["a","b"],"sizes":[1,2],"at":"2024-01-01T00:00:00Z","ok":true}',
+        b'{"user":{"id":6,"name":null},"id":null,"tags":[],"sizes":[],"at":"2024-01-01T00:00:00.5+01:00","ok":false}',
+        b'{"id": 7, "rate": 1e3, "price": 1.70, "tags": ["a, b", ""], "sizes": [3, 4]}\n',
+        b'{"id": 0, "rate": -2, "price": 1234567.8, "tags": null, "sizes": [-5]}\n',
+    ]
+    decoder = JsonDecoder(schema, new_field, Limits())
+    fitting = decoder._stencils.fit(pa.array([value.decode() for value in values]))
+    assert sorted(position for each in fitting for position in each.index.tolist()) == [0, 1, 2, 3]
     assert len(decoder.decode(pa.array(values, pa.binary())).rows) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -18,6 +19,7 @@ from headrace.decode.lessons import Lessons
 from headrace.decode.proof import Proof, Prover, harmless
 from headrace.decode.question import pointer
 from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.stencil import Stencils
 from headrace.decode.strict import Parser, Real
 from headrace.decode.structure import Structure, evolve, infer, struct
 from headrace.decode.surplus import Surveyor
@@ -42,10 +44,27 @@ class JsonDecoder:
         self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
         self._surveyor = Surveyor(self._layout, self._exact.refuse_name)
         self._lessons = Lessons(self._layout, new_field == "ignore", limits)
+        self._stencils = Stencils(self._layout, limits)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
         texts, at, rejects = triage(values, self._limits)
+        fitting = self._stencils.fit(texts) if self._prover else []
+        if not fitting:
+            return self._by_proof(texts, at, rejects)
+        left = np.ones(len(texts), bool)
+        for each in fitting:
+            left[each.index] = False
+        parts = [(pa.Table.from_arrays(each.columns, schema=self._layout.schema), at[each.index]) for each in fitting]
+        rest = Decoded(self._layout.schema.empty_table(), pa.array([], pa.int64()), rejects.in_order())
+        if left.any():
+            rest = self._by_proof(texts.filter(pa.array(left)), at[left], rejects)
+            parts.append((rest.rows, rest.index.to_numpy()))
+        rows, index = _in_order(parts)
+        return replace(rest, rows=rows, index=pa.array(index))
+
+    def _by_proof(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
+        """What fits no stencil: proven by the column, or explained one by one."""
         proof = self._proof(texts)
         good = np.zeros(len(texts), bool)
         strange = np.zeros(len(texts), bool)
@@ -147,10 +166,16 @@ def _joined(
     if not rows:
         return table, fast_at
     slow = [pa.array([row.values[at] for row in rows], item.type) for at, item in enumerate(schema)]
-    index = np.concatenate([fast_at, rows_at])
+    return _in_order([(table, fast_at), (pa.Table.from_arrays(slow, schema=schema), rows_at)])
+
+
+def _in_order(parts: list[tuple[pa.Table, Numbers]]) -> tuple[pa.Table, Numbers]:
+    """Rows of several ways in the order of the input."""
+    if len(parts) == 1:
+        return parts[0]
+    index = np.concatenate([at for _, at in parts])
     order = np.argsort(index, kind="stable")
-    both = pa.concat_tables([table, pa.Table.from_arrays(slow, schema=schema)])
-    return both.take(pa.array(order)), index[order]
+    return pa.concat_tables([table for table, _ in parts]).take(pa.array(order)), index[order]
 
 
 def _bounded(names: Counter[str]) -> dict[str, int]:

@@ -1,0 +1,100 @@
+"""Leaves read from their own text, by the column: what JSON writes and the column takes, or doubt.
+
+Every function answers the column and the mask of the values it vouches for (None: all of them).
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.layout import Node
+from headrace.decode.leaves import json_types, proven
+from headrace.decode.scan import Bytes, Mask, bools
+
+Vouched = tuple[pa.Array, Mask | None]
+
+_NUMBER = r"^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$"
+_DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}  # as many always fit an integer of so many bits
+_QUOTE, _BACKSLASH, _SPACE = b'"\\ '
+_ZERO, _MINUS = b"0-"
+_UNQUOTED = re.compile(rb'["\\\x00-\x1f]')
+
+
+def quoted(node: Node) -> bool:
+    """Whether a leaf's JSON is a text."""
+    return json_types(node) == ("VARCHAR",)
+
+
+def leaf(node: Node, texts: pa.StringArray) -> Vouched:
+    """A leaf's column out of its JSON texts (without their quotes); NULL stays NULL."""
+    column, good = _read(node, texts)
+    made = proven(node, column)
+    if made.null_count != column.null_count:
+        good = _both(good, bools(pc.or_(made.is_valid(), column.is_null())))
+    return made, good
+
+
+def _read(node: Node, texts: pa.StringArray) -> Vouched:
+    if quoted(node):
+        return texts, _plain(texts)
+    if pa.types.is_boolean(node.type):
+        return _booleans(texts)
+    if pa.types.is_decimal(node.type):
+        return _only(texts, _NUMBER)
+    if pa.types.is_floating(node.type):
+        return _doubles(texts)
+    return _integers(texts, node.type if pa.types.is_integer(node.type) else pa.int64())
+
+
+def _plain(texts: pa.StringArray) -> Mask | None:
+    """Texts that stand for themselves between quotes: nothing escaped, nothing that ought to be."""
+    content = Bytes(texts)
+    odd = content.content < _SPACE
+    odd |= content.content == _QUOTE
+    odd |= content.content == _BACKSLASH
+    return ~content.holding(odd) if odd.any() else None
+
+
+def _booleans(texts: pa.StringArray) -> Vouched:
+    column = pc.equal(texts, "true")
+    known = pc.or_(column, pc.equal(texts, "false"))
+    return column, None if pc.all(known).as_py() else bools(known)
+
+
+def _doubles(texts: pa.StringArray) -> Vouched:
+    texts, good = _only(texts, _NUMBER)
+    zeros = pc.equal(texts, "-0")  # an integer, so it has no sign
+    if pc.any(zeros).as_py():
+        good = _both(good, ~bools(zeros))
+    return texts.cast(pa.float64()), good
+
+
+def _integers(texts: pa.StringArray, kind: pa.DataType) -> Vouched:
+    try:
+        column = texts.cast(kind)
+    except pa.ArrowInvalid:
+        texts, good = _only(texts, rf"^-?(?:0|[1-9]\d{{0,{_DIGITS[kind.bit_width] - 1}}})$")
+        return texts.cast(kind), good
+    # Arrow also takes 007 and 0x7.
+    content = Bytes(texts)
+    first, size = content.byte(0), content.sizes
+    led = (first == _ZERO) & (size > 1)
+    if (minus := first == _MINUS).any():
+        led |= minus & (content.byte(1) == _ZERO) & (size > 2)
+    return column, ~led if led.any() else None
+
+
+def _only(texts: pa.StringArray, pattern: str) -> Vouched:
+    """The texts that match; NULL for the others, which are doubted."""
+    fits = pc.match_substring_regex(texts, pattern)
+    if pc.all(fits).as_py():
+        return texts, None
+    good = bools(pc.or_(pc.fill_null(fits, False), texts.is_null()))
+    return pc.if_else(fits, texts, pa.scalar(None, texts.type)), good
+
+
+def _both(one: Mask | None, two: Mask) -> Mask:
+    return two if one is None else one & two
