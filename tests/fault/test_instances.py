@@ -8,6 +8,8 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +28,7 @@ from headrace.storage import Store
 from services import rivals as twins
 from services.audit import audit
 from services.kafka import produce
-from services.pipelines import Running, make_spec, records, run_cli, spec_text, start_cli
+from services.pipelines import Running, environment, make_spec, records, run_cli, spec_text, start_cli
 from services.s3 import S3
 from services.threads import drain_all, numbered, one_table
 from services.wait import eventually
@@ -75,6 +77,20 @@ def test_of_two_that_start_at_once_one_runs_and_the_other_names_it(tmp_path: Pat
     held = sorted(tuple(map(int, line.split())) for line in log.read_text().splitlines())
     assert len(held) == rounds
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(held)), "no overlap"
+
+
+def test_of_two_commands_that_start_at_once_one_works_and_the_other_exits_with_3(tmp_path: Path) -> None:
+    """Twenty starts of two real processes; no broker answers the one that goes on, so it needs no JVM."""
+    paths = [tmp_path / f"{number}.yaml" for number in range(20)]
+    for path in paths:
+        path.write_text(spec_text("localhost:1", ["t"], tmp_path / path.stem))
+    command = [sys.executable, "-m", "services.starts", *map(str, paths)]
+    env = environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+    rounds = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["code"], each["alive"]) for each in rounds] == [(3, True)] * 20, rounds
+    for each in rounds:
+        assert f"{socket.gethostname()} as pid {each['other']}" in each["said"]
 
 
 def test_the_command_exits_with_3_and_says_who_runs_it(tmp_path: Path, lake: Path) -> None:
