@@ -425,3 +425,20 @@ def test_a_record_fares_the_same_alone_and_among_others(values: list[dict[str, A
         alone = WHOLE.apply(rows(value), envelopes(1), NOW)
         assert alone.rows.to_pylist() == ([made[position]] if position in made else [])
         assert alone.rejects.detail == ([letters[position]] if position in letters else [])
+
+
+def test_a_column_that_is_another_is_copied_and_read_by_later_steps() -> None:
+    headers = [[{"key": "n", "value": b"1"}], [], [{"key": "n", "value": b"3"}]]
+    steps = [Set({"h": "_headers", "b": "a", "x": "deep"}), Set({"a": "b + 1", "n": "h['n']"}), Where("b <> 2")]
+    table = rows({"a": 1, "deep": {"x": {"y": 7}}}, {"a": 2}, {"a": 3})
+    done = Transform(steps).apply(table, envelopes(3, headers), NOW)
+    assert done.index.to_pylist() == [0, 2]
+    assert done.filtered.to_pylist() == [1]
+    kept = done.rows.select(["h", "b", "x", "a", "n"]).to_pylist()
+    assert kept == [
+        {"h": [("n", b"1")], "b": 1, "x": {"x": {"y": 7}}, "a": 2, "n": b"1"},
+        {"h": [("n", b"3")], "b": 3, "x": None, "a": 4, "n": b"3"},
+    ]
+    copies = Transform([Set({"h": "_headers", "b": "a"})])
+    assert copies._program(PAYLOAD).checks == ()
+    assert copies.apply(table, envelopes(3, headers), NOW).rows["b"].to_pylist() == [1, 2, 3]

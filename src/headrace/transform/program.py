@@ -38,13 +38,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an output column comes from: a payload column, a made one, or (both None) NULL."""
+    """Where an output column comes from: a payload column, a made or copied one, or (both None) NULL."""
 
     field: pa.Field
     origin: str | None = None
     column: str | None = None
     made: bool = False
     loose: bool = False  # reads a field that nobody has sent yet
+    copied: bool = False  # made, but nothing else than a column of the input
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Program:
     @property
     def made(self) -> tuple[pa.Field, ...]:
         """The computed columns that are part of the output, under their names in SQL."""
-        computed = (source for source in self.output if source.origin is None and source.column)
+        computed = (source for source in self.output if source.origin is None and source.column and not source.copied)
         return tuple(source.field.with_name(source.column) for source in computed)
 
     def input(self, rows: pa.Table, envelopes: pa.Table) -> pa.Table:
@@ -151,6 +152,10 @@ class _Builder:
         expression = self._expression(f"set {name}", text)
         before = self.columns.get(name.lower())
         kind, column = expression.type, None
+        if copied := self._copied(expression):
+            item = pa.field(before.field.name if before else name, kind)
+            self.columns[name.lower()] = Source(item, None, copied, True, expression.loose, copied=True)
+            return
         if not pa.types.is_null(kind):
             column = self._check(expression)
             self.known.append(pa.field(column, kind))
@@ -158,6 +163,14 @@ class _Builder:
             kind = before.field.type
         item = pa.field(before.field.name if before else name, kind)
         self.columns[name.lower()] = Source(item, None, column, True, expression.loose)
+
+    def _copied(self, expression: _Expression) -> str | None:
+        """The input's column that the expression is, when all of its values may stay as they are."""
+        given = {*self.read.values(), *self.envelope}
+        for item in self.known:
+            if item.name in given and expression.sql == f"{ROW}.{item.name}" and item.type == expression.type:
+                return None if results.sound("v", item.type) else item.name
+        return None
 
     def where(self, _: str, text: str) -> None:
         """Keep rows for which the expression is true."""

@@ -153,6 +153,8 @@ class _Pass:
     def _column(self, source: Source, made: pa.Table | None) -> pa.ChunkedArray | pa.Array:
         if source.origin is not None:
             return self.rows.column(source.origin)
+        if source.copied:
+            return self.input.column(source.column)
         if source.column is None or made is None:
             return pa.nulls(len(self.rows), source.field.type)
         column = made[source.column]
