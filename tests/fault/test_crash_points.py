@@ -65,7 +65,7 @@ def test_a_batch_that_dies_on_s3_is_finished_by_whoever_comes_next(cloud_shop: S
 
 def dies_twice(shop: Shop, point: Point) -> None:
     """A death in the eventful batch, one in what comes next, an end, the audit."""
-    shop.die(point, None if point is Point.EVOLVED else 2)  # a table evolves before the batch has its number
+    shop.die(point, 2)
     shop.send(20, kinds=("beta", "delta"))
     shop.die(AGAIN[point])
     summary = shop.run()
