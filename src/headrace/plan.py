@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace import route
+from headrace import fates, route
 from headrace.batch import Counts
 from headrace.decode import Decoded, Limits, Rejects, decoder
 from headrace.decode.contract import NewField
@@ -57,7 +57,8 @@ class Plan:
         self.spec = spec
         self.transform = Transform(spec.steps())
         self.routing = spec.routing()
-        self.limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys)
+        self.limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys, spec.limits.rows)
+        self.many = spec.decode.options.many  # whether a record may have many rows
         self.shapes: dict[str, Shape | None] = dict(shapes or {})
         self.now = now
         self._learns = shapes is None
@@ -108,7 +109,8 @@ class _Application:
 
     def __init__(self, plan: Plan, envelopes: pa.Table) -> None:
         self.plan = plan
-        self.envelopes = envelopes
+        self.envelopes = fates.numbered(envelopes) if plan.many else envelopes
+        self.fates = fates.Fates.of(self.envelopes) if plan.many else None
         self.now = plan.now()
         self.tables: dict[str, list[pa.Table]] = {}
         self.letters: list[pa.Table] = []
@@ -121,11 +123,12 @@ class _Application:
         if len(self.envelopes):
             self._by_route()
         letters = pa.concat_tables(self.letters) if self.letters else DEAD_LETTERS.empty_table()
+        routed, dead, filtered = self._account(len(letters))
         counts = Counts(
             read=len(self.envelopes),
-            routed=self.routed,
-            dead=len(letters),
-            filtered=self.filtered,
+            routed=routed,
+            dead=dead,
+            filtered=filtered,
             held=self.held,
             value_bytes=self.envelopes.column("value").nbytes if len(self.envelopes) else 0,
             reasons=self.reasons,
@@ -133,6 +136,13 @@ class _Application:
         )
         tables = {name: pa.concat_tables(parts) for name, parts in self.tables.items()}
         return Applied(tables, letters, counts, self.discovered)
+
+    def _account(self, letters: int) -> tuple[int, int, int]:
+        """Records routed, dead and filtered."""
+        if self.fates is None:
+            return self.routed, letters, self.filtered
+        routed, dead = self.fates.routed, self.fates.dead
+        return routed, dead, len(self.envelopes) - routed - dead - self.held
 
     def _by_route(self) -> None:
         """The type of a record first, because each type has its own columns."""
@@ -173,7 +183,7 @@ class _Application:
     def _way(self, name: str) -> Hashable:
         """What routes must have in common; one that is unknown, refused or held back is read alone."""
         shape = self.plan.shapes.get(name)
-        if shape is None or shape.floors:
+        if shape is None or shape.floors or self.plan.many:
             return name
         return shape.payload.serialize().to_pybytes(), shape.absent, self._new_field(name, shape)
 
@@ -245,7 +255,11 @@ class _Application:
         self._count_ignored(shape.uri, found.ignored)
         self._reject(envelopes, found.rejects, "decode", shape.uri, rules)
         if not self.discovered:
-            self._transform(name, shape, rules, found.rows, _take(envelopes, found.index))
+            self._transform(name, shape, rules, found.rows, self._of_rows(envelopes, found.index))
+
+    def _of_rows(self, envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
+        """The envelope of each row; a record with many rows lends its own to each."""
+        return _take(envelopes, index) if self.fates is None else envelopes.take(index)
 
     def _discover(self, name: str, envelopes: pa.Table) -> None:
         """A route nobody has met: say which fields its records bring; the driver answers with a shape."""
@@ -267,7 +281,7 @@ class _Application:
         with suppress(HeadraceError):  # if it is more than a passing guess, the next run stops by it
             decoder = self.plan.decoder(shape.payload.serialize().to_pybytes(), shape.payload, "evolve")
             found = trial._settle_tombstones(decoder.decode(_values(envelopes)))
-            trial._transform(EVERY, shape, self._rules(EVERY), found.rows, _take(envelopes, found.index))
+            trial._transform(EVERY, shape, self._rules(EVERY), found.rows, trial._of_rows(envelopes, found.index))
         for name in trial.discovered:
             self.discovered.setdefault(name, {})
 
@@ -320,8 +334,8 @@ class _Application:
     def _transform(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
         done = self.plan.transform.apply(_with_nulls(rows, (*shape.absent, ROW), len(envelopes)), envelopes, self.now)
         self.filtered += len(done.filtered)
-        self._reject(envelopes, done.rejects, "transform", shape.uri)
-        rows, envelopes = done.rows, _take(envelopes, done.index)
+        rejected = self._reject(envelopes, done.rejects, "transform", shape.uri)
+        rows, envelopes = self._whole(done.rows, _take(envelopes, done.index), rejected)
         if name != EVERY:
             self._fit(name, shape, rules, rows, envelopes)
             return
@@ -360,11 +374,18 @@ class _Application:
         self._fit(name, shape, self.plan.spec.table_for(name), rows, envelopes)
 
     def _fit(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
-        table, _, rejects = fit(rows, envelopes, shape)
-        self._reject(envelopes, rejects, "stage", shape.uri, rules)
+        table, keep, rejects = fit(rows, envelopes, shape)
+        rejected = self._reject(envelopes, rejects, "stage", shape.uri, rules)
+        if self.fates is not None:
+            table, envelopes = self._whole(table, _take(envelopes, keep), rejected)
+            self.fates.has_row(envelopes)
         if len(table):
             self.tables.setdefault(name, []).append(table)
             self.routed += len(table)
+
+    def _whole(self, rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Where a record has many rows and one is rejected, its others of the table are not rows either."""
+        return (rows, envelopes) if self.fates is None else fates.without(rows, envelopes, rejected)
 
     def _count_ignored(self, uri: str, ignored: Mapping[str, int]) -> None:
         for name, count in ignored.items():
@@ -373,14 +394,21 @@ class _Application:
 
     def _reject(
         self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, rules: TableSpec | None = None
-    ) -> None:
+    ) -> pa.Table:
+        """Write letters; the envelopes they are of."""
         if not rejects.index:
-            return
+            return envelopes.slice(0, 0)
+        if self.fates is not None:
+            rejects = fates.one_for_each(envelopes, rejects)
         if rules is not None:
             _hold_to_contract(rejects, rules, table or "")
         for reason in rejects.reason:
             self.reasons[reason.value] = self.reasons.get(reason.value, 0) + 1
-        self.letters.append(_letters(self.plan.spec, _take(envelopes, rejects.index), rejects, step, table, self.now))
+        rejected = envelopes.take(rejects.index)
+        if self.fates is not None:
+            self.fates.has_letter(rejected)
+        self.letters.append(_letters(self.plan.spec, rejected, rejects, step, table, self.now))
+        return rejected
 
 
 def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:

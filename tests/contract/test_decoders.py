@@ -21,9 +21,10 @@ def test_every_format_has_its_poison():
     assert {case.format for case in CASES.values()} == FORMATS.keys()
 
 
-def account(found: Decoded, count: int, schema: pa.Schema) -> None:
+def account(found: Decoded, count: int, schema: pa.Schema, many: bool) -> None:
     """Each position is a row or a reject, once; both in order; the rows have the schema to the letter."""
-    assert sorted([*found.index.to_pylist(), *found.rejects.index]) == list(range(count))
+    index = found.index.to_pylist()
+    assert sorted([*(set(index) if many else index), *found.rejects.index]) == list(range(count))
     assert found.index.to_pylist() == sorted(found.index.to_pylist())
     assert found.rejects.index == sorted(found.rejects.index)
     assert len(found.rejects.index) == len(found.rejects.reason) == len(found.rejects.detail)
@@ -35,7 +36,7 @@ def account(found: Decoded, count: int, schema: pa.Schema) -> None:
 
 def decode(name: str, values: list[bytes | None]) -> Decoded:
     found = _kept(name).decode(pa.array(values, pa.binary()))
-    account(found, len(values), CASES[name].schema)
+    account(found, len(values), CASES[name].schema, CASES[name].many)
     return found
 
 
@@ -89,7 +90,7 @@ def test_a_tenth_poison_and_the_same_again(name):
 def test_truncated_at_every_byte(name):
     whole = CASES[name].good(17)
     found = decode(name, [whole[:end] for end in range(len(whole) + 1)])
-    assert found.index.to_pylist() == [len(whole)]
+    assert set(found.index.to_pylist()) == {len(whole)}
     assert set(found.rejects.reason) == CASES[name].truncated
 
 
@@ -119,9 +120,10 @@ def test_good_values_with_a_few_bytes_changed(name, seed):
     decode(name, values)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.peeked])
 def test_peek_answers_every_value(name):
     case = CASES[name]
+    assert case.peeked is not None
     path, expected = case.peeked
     values = [value for value, _ in case.poison] + [case.good(1)]
     texts, rejects = case.decoder(pa.schema([])).peek(pa.array(values, pa.binary()), path)

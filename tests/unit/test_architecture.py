@@ -19,7 +19,7 @@ FLOORS = [
     {"demonstration", "decisions", "runner", "online", "standing", "look"},
     {"pipeline", "stream"},
     {"catalog", "task"},
-    {"plan", "fit", "shape"},
+    {"plan", "fit", "shape", "fates"},
     {"ledger", "lease", "commit", "retry"},
     {"read", "decode", "transform", "route", "stage", "tables"},
     {"storage", "runtime", "duck", "faults"},

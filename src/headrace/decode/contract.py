@@ -18,11 +18,12 @@ DETAIL = 512  # characters a detail may have
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large, deep and wide one value may be."""
+    """How large, deep and wide one value may be, and how many rows it may hold."""
 
     record_bytes: int = 16 * 1024 * 1024
     depth: int = 64
     keys: int = 10_000
+    rows: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,10 @@ class Rejects:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One column of values, decoded: each input position is in `index` or in `rejects`, never in both."""
+    """One column of values, decoded: each input position is in `index` or in `rejects`, never in both.
+
+    Where a value may hold many rows, it is in `index` once for each, and one that holds none is in neither.
+    """
 
     rows: pa.Table  # exactly the payload schema, only good values
     index: pa.Int64Array  # position in the input of each row, ascending

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace import duck
-from headrace.decode.contract import Decoded, Limits, NewField, Rejects
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
 from headrace.decode.exact import Exact, Row
 from headrace.decode.layout import Layout, Node, layout_of, walk
 from headrace.decode.leaves import Unfit, seen
@@ -19,6 +19,7 @@ from headrace.decode.lessons import Lessons
 from headrace.decode.proof import Proof, Prover, harmless
 from headrace.decode.question import pointer
 from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.split import Prepared, elements, lines, unpacking
 from headrace.decode.stencil import Stencils
 from headrace.decode.strict import Parser, Real
 from headrace.decode.structure import Structure, evolve, infer, struct
@@ -239,8 +240,11 @@ def _step(value: Any, part: str) -> Any:
     return value.get(part) if isinstance(value, dict) else None
 
 
-def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Json) -> JsonDecoder:
+def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Json) -> Decoder:
     """The factory of the format table."""
     if new_field not in ("ignore", "evolve", "reject", "stop"):
         raise UsageError(f"new_field cannot be '{new_field}' in decode json.")
-    return JsonDecoder(payload, new_field, limits)
+    made: Decoder = JsonDecoder(payload, new_field, limits)
+    if options.rows != "object":
+        made = Prepared(made, elements if options.rows == "array" else lines, limits)
+    return made if options.compression == "none" else Prepared(made, unpacking(options.compression), limits)

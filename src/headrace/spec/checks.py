@@ -100,6 +100,9 @@ def _route(spec: Spec) -> Iterator[Complaint]:
                 yield Complaint(("route", key), "a choice among routes, but there is one", "route.by other than fixed")
         if spec.tables:
             yield Complaint(("tables",), "options by route, but there is one", "route.by other than fixed")
+    if route.kind == "field" and spec.decode.options.many:
+        seen = "a field of the value, but a value holds many rows"
+        yield Complaint(("route", "by", "field"), seen, "{sql: …}, which each row answers for itself")
     if route.kind == "field" and not _is_field(route.value or ""):
         yield Complaint(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty parts")
 

@@ -20,9 +20,28 @@ class Format(Part):
         description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs.",
     )
 
+    @property
+    def many(self) -> bool:
+        """Whether a record may have many rows."""
+        return False
+
 
 class Json(Format):
-    """One JSON object per record."""
+    """JSON: an object is a row."""
+
+    rows: Literal["object", "array", "lines"] = Field(
+        default="object",
+        description="What a record holds: one `object`, an `array` of objects, or `lines` with an object each. "
+        "All of its rows are stored, or none and a letter.",
+    )
+    compression: Literal["none", "gzip", "zstd", "lz4", "snappy"] = Field(
+        default="none", description="How the value is packed; `lz4` is the frame format, `snappy` the raw one."
+    )
+
+    @property
+    def many(self) -> bool:
+        """Whether a record may have many rows."""
+        return self.rows != "object"
 
 
 class String(Format):
@@ -50,7 +69,7 @@ class Raw(Format):
 class Decode(Part):
     """How a record's bytes are read: one format; its name alone takes its defaults."""
 
-    json_: Json | None = Field(default=None, alias="json", description="One JSON object per record.")
+    json_: Json | None = Field(default=None, alias="json", description="JSON objects.")
     string: String | None = Field(default=None, description="UTF-8 text: `data`.")
     int64: Int64 | None = Field(default=None, description="8 bytes, big-endian: `value`.")
     bytes: Bytes | None = Field(default=None, description="Any bytes: `data` in base64, and `size`.")

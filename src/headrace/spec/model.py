@@ -84,6 +84,9 @@ class Limits(Part):
     )
     depth: Whole = Field(default=64, ge=1, le=512, description="Deeper values are dead letters (`too_deep`).")
     keys: Whole = Field(default=10_000, ge=1, description="Objects with more keys are dead letters (`too_wide`).")
+    rows: Whole = Field(
+        default=100_000, ge=1, description="Rows of one record; records with more are dead letters (`too_wide`)."
+    )
     tables: Whole = Field(
         default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`)."
     )

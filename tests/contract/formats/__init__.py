@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.decode import Decoder, Limits, decoder
 from headrace.reasons import Reason
-from headrace.spec import Decode
+from headrace.spec import Decode, Format
 
 Poison = list[tuple[bytes | None, Reason]]
 
@@ -26,9 +26,18 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     truncated: frozenset[Reason] | None = frozenset({Reason.EMPTY, Reason.MALFORMED})  # None: a part is a value, too
     alphabet: bytes = bytes(range(256))  # what a changed byte may become
-    peeked: tuple[str, str] = ("id", "1")  # a path and what good(1) has there
+    peeked: tuple[str, str] | None = ("id", "1")  # a path and what good(1) has there; None: no single value has it
+
+    @property
+    def many(self) -> bool:
+        """Whether a value may hold many rows."""
+        return self._options.many
+
+    @property
+    def _options(self) -> Format:
+        return Decode.model_validate({self.format: dict(self.options)}).options
 
     def decoder(self, payload: pa.Schema | None = None, limits: Limits | None = None) -> Decoder:
         """A new decoder of the case."""
-        options = Decode.model_validate({self.format: dict(self.options)}).options
-        return decoder(self.format, self.schema if payload is None else payload, limits=limits, options=options)
+        payload = self.schema if payload is None else payload
+        return decoder(self.format, payload, limits=limits, options=self._options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pyarrow as pa
@@ -119,4 +120,82 @@ POISON: Poison = [
 ]
 
 
-CASES = {"json": Case("json", SCHEMA, good, POISON, alphabet=b'{}[]",:\\0123456789eE.-+ntfu \n\x00\x80\xff')}
+def packed(codec: str, value: bytes) -> bytes:
+    if codec == "gzip":
+        return gzip.compress(value)
+    if codec == "snappy":
+        return bytes(pa.Codec("snappy").compress(value))
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(value)
+    return bytes(sink.getvalue())
+
+
+BOMBS = {"snappy": b"\x80\xad\xe2\x04" + b"\xfe\x01\x00" * 8}  # says ten million bytes
+
+
+def packed_case(codec: str) -> Case:
+    whole = packed(codec, good(17))
+    poison: Poison = [
+        (None, Reason.TOMBSTONE),
+        (b"", Reason.EMPTY),
+        (good(1), Reason.MALFORMED),
+        (packed(codec, b""), Reason.EMPTY),
+        (packed(codec, b"[1]"), Reason.NOT_AN_OBJECT),
+        (packed(codec, packed(codec, good(1))), Reason.ENCODING),
+        (BOMBS.get(codec) or packed(codec, b" " * 10_000_000), Reason.RATIO),
+        (whole + b"x", Reason.MALFORMED),
+        (whole[:-1], Reason.MALFORMED),
+    ]
+    return Case("json", SCHEMA, lambda n: packed(codec, good(n)), poison, {"compression": codec})
+
+
+def array(number: int) -> bytes:
+    inner = [good(3 * number + each) for each in range(number % 3 + 1)]
+    return b" [" + b" ,\n".join(inner) + b"]"
+
+
+def lines(number: int) -> bytes:
+    inner = [good(3 * number + each) for each in range(number % 3 + 1)]
+    return b"\r\n".join(inner) + b"\n" * (number % 2)
+
+
+EMPTY_HANDED: Poison = [(None, Reason.TOMBSTONE), (b"", Reason.EMPTY), (b" \n\t", Reason.MALFORMED)]
+BAD_ARRAYS: Poison = [
+    *EMPTY_HANDED,
+    (b'{"id":1}', Reason.TYPE),
+    (b"5", Reason.TYPE),
+    (b"[", Reason.MALFORMED),
+    (b"[]]", Reason.MALFORMED),
+    (b"[]}", Reason.MALFORMED),
+    (b"]", Reason.MALFORMED),
+    (b"xyz", Reason.MALFORMED),
+    (b'[{"id":1},]', Reason.EMPTY),
+    (b'[,{"id":1}]', Reason.EMPTY),
+    (b'[{"id":1},{"id":2}', Reason.MALFORMED),
+    (b'[{"id":1}],[{"id":2}]', Reason.MALFORMED),
+    (b'[{"id":1}] 5', Reason.MALFORMED),
+    (b'[{"id":1},5]', Reason.NOT_AN_OBJECT),
+    (b'[{"id":1},{"id":"x"}]', Reason.TYPE),
+    (b'[{"id":1},{"id":2]}', Reason.MALFORMED),
+    (b'[[{"id":1}]]', Reason.NOT_AN_OBJECT),
+    (b'[{"id":1,"name":"]"},{"id":2,"id":3}]', Reason.DUPLICATE_KEY),
+    (b"[" + b'{"id":1},' * 100_001 + b'{"id":1}]', Reason.TOO_WIDE),
+]
+BAD_LINES: Poison = [
+    *EMPTY_HANDED,
+    (b'{"id":1}\nx', Reason.MALFORMED),
+    (b'{"id":1}\n5', Reason.NOT_AN_OBJECT),
+    (b'{"id":1}\n{"id":2}{"id":3}', Reason.TRAILING_DATA),
+    (b'{"id":1}\n{"id":"x"}', Reason.TYPE),
+    (b'{"id":1}\n' * 100_001, Reason.TOO_WIDE),
+]
+BYTES = b'{}[]",:\\0123456789eE.-+ntfu \n\x00\x80\xff'
+CASES = {
+    "json": Case("json", SCHEMA, good, POISON, alphabet=BYTES),
+    "json array": Case("json", SCHEMA, array, BAD_ARRAYS, {"rows": "array"}, alphabet=BYTES, peeked=None),
+    "json lines": Case(
+        "json", SCHEMA, lines, BAD_LINES, {"rows": "lines"}, truncated=None, alphabet=BYTES, peeked=None
+    ),
+    **{f"json {codec}": packed_case(codec) for codec in ("gzip", "zstd", "lz4", "snappy")},
+}
