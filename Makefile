@@ -21,11 +21,11 @@ check: $(STAMP) ## Lint, format, types
 	$(BIN)/mypy
 
 test: $(STAMP) ## All tests but the slow ones
-	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy
+	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy registry
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
 
 test-all: $(STAMP) ## All tests
-	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy
+	@$(BIN)/headrace setup --warm spark kafka s3 s3proxy registry
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 bench: setup ## Side by side with the textbook and plain consumers (QUICK=1: five minutes)

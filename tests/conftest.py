@@ -14,10 +14,11 @@ from headrace.runtime import jars, session
 from headrace.runtime.kafka import Broker
 from services.certs import Certificates, make_certificates
 from services.kafka import make_topic
+from services.registry import RegistryServer, registry_server
 from services.s3 import S3, s3_server
 
 USERS = {"ann": "ann-secret"}
-_SERVICES = {"kafka", "secure_kafka", "topic", "new_topic", "s3", "bucket"}
+_SERVICES = {"kafka", "secure_kafka", "topic", "new_topic", "s3", "bucket", "registry"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,6 +84,13 @@ def new_topic(kafka: Broker) -> Callable[..., str]:
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     """One S3 server for the whole run; use buckets of your own."""
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """One schema registry for the whole run; use subjects of your own."""
+    with registry_server(tmp_path_factory.mktemp("registry")) as server:
         yield server
 
 

@@ -8,7 +8,8 @@ HeadraceError
 ├── StopAsked                     exit 0: somebody asked to stop while we waited
 ├── Transient                     retried with back-off, for ever, and shown
 │   ├── BrokerUnreachable
-│   └── StorageUnreachable
+│   ├── StorageUnreachable
+│   └── RegistryUnreachable
 └── Stop                          exit 1: ends the pipeline with a name and the command that goes on
     ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound
     ├── TableGone · TableReplaced · TableRestored · TableChanged
@@ -83,6 +84,10 @@ class StorageUnreachable(Transient):
     """The store does not answer, or answers with a fault of its own."""
 
 
+class RegistryUnreachable(Transient):
+    """The schema registry does not answer, or not as a registry does."""
+
+
 class Stop(HeadraceError):
     """Ends the pipeline with a name; going on would lose, double or change data."""
 
@@ -144,7 +149,7 @@ class Fenced(Stop):
 
 
 class PermissionRefused(Stop):
-    """The store or the broker refuses an operation to these credentials."""
+    """The store, the broker or the registry refuses an operation to these credentials."""
 
 
 class AuthenticationRefused(Stop):

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-GROUPS = ("spark", "kafka", "s3", "s3proxy")
+GROUPS = ("spark", "kafka", "s3", "s3proxy", "registry")
 
 
 def setup(
     groups: Annotated[
         list[str] | None,
-        typer.Argument(help="spark, kafka (the demo's broker), s3, s3proxy (tests).", metavar="GROUP…"),
+        typer.Argument(help="spark, kafka (the demo's broker), s3, s3proxy and registry (tests).", metavar="GROUP…"),
     ] = None,
     warm: Annotated[bool, typer.Option(help="Also make class archives, so that Java starts faster.")] = False,
 ) -> None:

@@ -28,7 +28,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One pinned jar; `at` is its Maven coordinate, group:artifact:version[:classifier]."""
+    """One pinned jar; `at` is its Maven coordinate, group:artifact:version[:classifier][@type]."""
 
     at: str
     sha256: str
@@ -36,7 +36,8 @@ class Jar:
     @property
     def file(self) -> str:
         """Its file name, as the repository names it."""
-        return "-".join(self.at.split(":")[1:]) + ".jar"
+        name, _, kind = self.at.partition("@")
+        return "-".join(name.split(":")[1:]) + f".{kind or 'jar'}"
 
     @property
     def path(self) -> Path:
@@ -121,7 +122,7 @@ def _run(command: list[str], progress: Progress) -> list[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
         for line in ivy.stdout or ():
             said.append(line.strip())
-            if found := re.match(r"downloading \S+/(\S+\.jar)", line):
+            if found := re.match(r"downloading \S+/(\S+\.(?:jar|tar\.gz))", line):
                 progress(f"  {found[1]}")
     return said
 
@@ -129,7 +130,7 @@ def _run(command: list[str], progress: Progress) -> list[str]:
 def _unfetched(absent: list[str], said: list[str]) -> SetupError:
     """Name the coordinates that Ivy blames, or all when it blames none."""
     text = "\n".join(said)
-    blamed = [at for at in absent if "#{1};{2}: ".format(*at.split(":")) in text] or absent
+    blamed = [at for at in absent if "#{1};{2}: ".format(*at.partition("@")[0].split(":")) in text] or absent
     trouble = re.search(r"Server access error[^\n]*|[^\n]*(?:UnknownHost|Connect|SSL|Socket)\w*Exception[^\n]*", text)
     return SetupError(
         f"Cannot fetch {_few(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
@@ -152,7 +153,7 @@ def _settings() -> str:
 
 
 def _wanted(coordinates: Iterable[str]) -> str:
-    dependencies = "\n".join(_dependency(*at.split(":")) for at in coordinates)
+    dependencies = "\n".join(_dependency(at) for at in coordinates)
     return f"""<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">
   <info organisation="headrace" module="jars"/>
   <dependencies>
@@ -161,11 +162,14 @@ def _wanted(coordinates: Iterable[str]) -> str:
 </ivy-module>"""
 
 
-def _dependency(group: str, artifact: str, version: str, classifier: str = "") -> str:
-    extra = f' e:classifier="{classifier}"' if classifier else ""
+def _dependency(at: str) -> str:
+    name, _, kind = at.partition("@")
+    group, artifact, version, *classifier = name.split(":")
+    extra = f' e:classifier="{classifier[0]}"' if classifier else ""
+    kind = kind or "jar"
     return (
         f'    <dependency org="{group}" name="{artifact}" rev="{version}" conf="default" transitive="false">'
-        f'<artifact name="{artifact}" type="jar" ext="jar"{extra}/></dependency>'
+        f'<artifact name="{artifact}" type="{kind}" ext="{kind}"{extra}/></dependency>'
     )
 
 

@@ -12,3 +12,8 @@ def work_folder(pipeline: str) -> Path:
     folder = base / "headrace" / pipeline
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def shared_folder(name: str) -> Path:
+    """A private folder that all pipelines share; no pipeline can have its name."""
+    return work_folder(f".{name}")

@@ -10,12 +10,14 @@ from headrace.spec.columns import check_columns, check_names, names_after
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.model import SECRETS, Spec, Step
 from headrace.spec.places import holds, may_meet
+from headrace.spec.registry import RegistrySpec
 from headrace.spec.secrets import BadReference, Secret
 from headrace.spec.table import route_names
 from headrace.spec.tree import Path
 
 _KAFKA: Path = ("source", "kafka")
 _S3: Path = ("storage", "s3")
+_CERTIFICATES = "PEM text or ${file:…}, certificates only"
 
 
 def check(spec: Spec) -> Iterator[Complaint]:
@@ -35,6 +37,10 @@ def _connection(spec: Spec) -> Iterator[Complaint]:
         yield Complaint((*_KAFKA, "plaintext"), "true beside tls", "one of them")
 
 
+def _is_certificate(text: str) -> bool:
+    return "-----BEGIN CERTIFICATE-----" in text and "PRIVATE KEY" not in text
+
+
 def _certificates(spec: Spec) -> Iterator[Complaint]:
     tls = spec.source.kafka.tls if spec.source.kafka else None
     if tls is None:
@@ -42,12 +48,29 @@ def _certificates(spec: Spec) -> Iterator[Complaint]:
     here = (*_KAFKA, "tls")
     for name in ("ca", "certificate"):
         text = getattr(tls, name)
-        if text is not None and not ("-----BEGIN CERTIFICATE-----" in text and "PRIVATE KEY" not in text):
-            yield Complaint((*here, name), "no certificate", "PEM text or ${file:…}, certificates only")
+        if text is not None and not _is_certificate(text):
+            yield Complaint((*here, name), "no certificate", _CERTIFICATES)
     if (tls.certificate is None) != (tls.key is None):
         yield Complaint(here, "one of certificate and key without the other", "both or none")
     if tls.key is None and tls.key_password is not None:
         yield Complaint((*here, "key_password"), "a password for no key", "key_password beside key")
+
+
+def _registry(spec: Spec) -> Iterator[Complaint]:
+    registry = getattr(spec.decode.options, "registry", None)
+    if not isinstance(registry, RegistrySpec):
+        return
+    here: Path = ("decode", spec.format, "registry")
+    encrypted = registry.url.startswith("https://")
+    if not encrypted and not registry.plaintext and not registry.stays_here:
+        seen = "a registry on another machine, an unencrypted address, and no word that it is meant"
+        yield Complaint((*here, "url"), seen, "https://, or plaintext: true")
+    if encrypted and registry.plaintext:
+        yield Complaint((*here, "plaintext"), "true beside https://", "one of them")
+    if (registry.username is None) != (registry.password is None):
+        yield Complaint(here, "one of username and password without the other", "both or none")
+    if registry.ca is not None and not _is_certificate(registry.ca):
+        yield Complaint((*here, "ca"), "no certificate", _CERTIFICATES)
 
 
 def _topics(spec: Spec) -> Iterator[Complaint]:
@@ -218,6 +241,7 @@ def _secret(secret: Secret, path: Path) -> Iterator[Complaint]:
 RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _connection,
     _certificates,
+    _registry,
     _topics,
     _template,
     _route,

@@ -57,6 +57,11 @@ def server(text: str) -> str:
     return text.rstrip("/")
 
 
+def host_of(address: str) -> str:
+    """The host of a server's address."""
+    return urlsplit(address).hostname or ""
+
+
 def _address(host: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(host.strip("[]"))

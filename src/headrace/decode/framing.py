@@ -1,0 +1,76 @@
+"""Confluent's frame around a value: a zero byte, the schema's id in four bytes (big-endian), then the payload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.contract import Rejects
+from headrace.decode.scan import Bytes, Mask, Numbers
+from headrace.reasons import Reason
+
+HEAD = 5  # bytes of the frame
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """Values out of their frames: payload, schema id and position of each, columns of equal length."""
+
+    payloads: pa.BinaryArray
+    ids: Numbers
+    at: Numbers
+
+
+def unframed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
+    """The values whose frame is whole, out of it; `at` are their positions, the others are rejects."""
+    seen = Bytes(values)
+    long, marked = _framed(seen)
+    for row in np.flatnonzero(~long).tolist():
+        found = seen.starts[row + 1] - seen.starts[row]
+        rejects.add(int(at[row]), Reason.FRAMING, f"a frame has {HEAD} bytes, saw {found}")
+    for row in np.flatnonzero(long & ~marked).tolist():
+        found = seen.content[seen.starts[row]]
+        rejects.add(int(at[row]), Reason.FRAMING, f"a frame begins with byte 0, saw {found}")
+    if not (long & marked).all():
+        kept = long & marked
+        values, at = values.filter(pa.array(kept)), at[kept]
+        seen = Bytes(values)
+    return Framed(_beheaded(seen), _ids(seen, seen.starts[:-1].astype(np.int64)), at)
+
+
+def schema_ids(values: pa.BinaryArray) -> pa.Int32Array:
+    """The schema id in each value's frame, NULL where there is no frame; for people who look for a letter's schema."""
+    filled = values.fill_null(b"")
+    seen = Bytes(filled)
+    long, marked = _framed(seen)
+    framed = long & marked
+    ids = np.zeros(len(values), np.int32)
+    ids[framed] = _ids(seen, seen.starts[:-1].astype(np.int64)[framed])
+    return pa.array(ids, pa.int32(), mask=~framed)
+
+
+def _framed(seen: Bytes) -> tuple[Mask, Mask]:
+    """Which values are long enough for a frame, and which begin as one does."""
+    sizes = np.diff(seen.starts)
+    filled = sizes > 0
+    marked = np.zeros(len(sizes), bool)
+    marked[filled] = seen.content[seen.starts[:-1][filled]] == 0
+    return sizes >= HEAD, marked
+
+
+def _ids(seen: Bytes, starts: Numbers) -> Numbers:
+    heads = seen.content[starts[:, None] + np.arange(1, HEAD)]
+    ids: Numbers = np.ascontiguousarray(heads).view(">i4").reshape(-1).astype(np.int64)
+    return ids
+
+
+def _beheaded(seen: Bytes) -> pa.BinaryArray:
+    """Every value without its frame."""
+    count = len(seen.starts) - 1
+    keep = np.ones(len(seen.content), bool)
+    keep[(seen.starts[:-1].astype(np.int64)[:, None] + np.arange(HEAD)).reshape(-1)] = False
+    starts = (seen.starts - HEAD * np.arange(count + 1)).astype(np.int32)
+    content = np.ascontiguousarray(seen.content[keep])
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(starts), pa.py_buffer(content)])

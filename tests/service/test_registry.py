@@ -1,0 +1,68 @@
+"""The client against a real schema registry."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from headrace.decode.registry import Registered, Registry, UnknownSchema
+from headrace.errors import RegistryUnreachable
+from headrace.spec.registry import RegistrySpec
+from services.registry import RegistryServer
+
+POINT = {"type": "record", "name": "Point", "namespace": "geo", "fields": [{"name": "x", "type": "int"}]}
+
+
+@pytest.fixture
+def client(registry: RegistryServer, tmp_path) -> Registry:
+    return Registry(RegistrySpec(url=registry.url), tmp_path)
+
+
+@pytest.fixture
+def subject() -> str:
+    return f"s {uuid.uuid4().hex[:8]}/value"
+
+
+def test_a_schema_of_each_kind(registry, client, subject):
+    proto = 'syntax = "proto3";\nmessage M {\n  int32 n = 1;\n}\n'
+    avro = registry.register(f"{subject}-a", POINT)
+    assert json.loads(client.schema(avro).text) == POINT
+    assert client.schema(avro).kind == "AVRO"
+    found = client.schema(registry.register(f"{subject}-p", proto, "PROTOBUF"))
+    assert (found.kind, "message M" in found.text) == ("PROTOBUF", True)
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", "type": "object"}
+    found = client.schema(registry.register(f"{subject}-j", schema, "JSON"))
+    assert (found.kind, json.loads(found.text)) == ("JSON", schema)
+
+
+def test_references(registry, client, subject):
+    registry.register(f"{subject}-point", POINT)
+    line = {"type": "record", "name": "Line", "fields": [{"name": "from", "type": "geo.Point"}]}
+    refers = [{"name": "geo.Point", "subject": f"{subject}-point", "version": 1}]
+    id = registry.register(f"{subject}-line", line, references=refers)
+    found = client.schema(id)
+    assert {name: json.loads(text) for name, text in found.references.items()} == {"geo.Point": POINT}
+    assert client.newest(f"{subject}-line") == found
+
+
+def test_the_newest(registry, client, subject):
+    assert client.newest(subject) is None
+    registry.register(subject, POINT)
+    more = {**POINT, "fields": [*POINT["fields"], {"name": "y", "type": "int", "default": 0}]}
+    id = registry.register(subject, more)
+    found = client.newest(subject)
+    assert isinstance(found, Registered)
+    assert (found.id, json.loads(found.text)) == (id, more)
+
+
+def test_an_id_that_nobody_has(client):
+    with pytest.raises(UnknownSchema, match="no schema 123456"):
+        client.schema(123456)
+
+
+def test_a_wrong_path_is_no_unknown_schema(registry, tmp_path):
+    elsewhere = Registry(RegistrySpec(url=f"{registry.url}/nowhere"), tmp_path)
+    with pytest.raises(RegistryUnreachable):
+        elsewhere.schema(1)
