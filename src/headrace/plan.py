@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace import fates, route
 from headrace.batch import Counts
-from headrace.decode import Decoded, Limits, Rejects, decoder
+from headrace.decode import Decoded, Limits, Rejects, decoder, fills_of
 from headrace.decode.contract import NewField
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
@@ -248,14 +248,21 @@ class _Application:
             return
         rules = self._rules(name)
         envelopes = self._hold(envelopes, shape)
-        found = self.plan.decoder(name, shape.payload, self._new_field(name, shape)).decode(_values(envelopes))
-        found = self._settle_tombstones(found)
+        found = self._decoded(name, shape, envelopes)
         if found.unknown:
             self._note(name, found.unknown, envelopes)
         self._count_ignored(shape.uri, found.ignored)
         self._reject(envelopes, found.rejects, "decode", shape.uri, rules)
         if not self.discovered:
             self._transform(name, shape, rules, found.rows, self._of_rows(envelopes, found.index))
+
+    def _decoded(self, name: Hashable, shape: Shape, envelopes: pa.Table, rules: str = "") -> Decoded:
+        decoder = self.plan.decoder(name, shape.payload, self._new_field(rules or str(name), shape))
+        found = self._settle_tombstones(decoder.decode(_values(envelopes)))
+        for column, source in fills_of(decoder).items():
+            if column in found.rows.column_names:
+                found = replace(found, rows=_filled(found.rows, column, envelopes[source].take(found.index)))
+        return found
 
     def _of_rows(self, envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
         """The envelope of each row; a record with many rows lends its own to each."""
@@ -463,6 +470,13 @@ def _take(table: pa.Table, index: Any) -> pa.Table:
     if index is None or len(index) == len(table):
         return table
     return table.take(index if isinstance(index, pa.Array) else pa.array(index, pa.int64()))
+
+
+def _filled(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    """Rows whose NULLs of one column are filled."""
+    at = rows.schema.get_field_index(name)
+    item = rows.schema.field(at)
+    return rows.set_column(at, item, pc.coalesce(rows[name], values.cast(item.type)))
 
 
 def _with_nulls(rows: pa.Table, names: Iterable[str], count: int) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -80,3 +80,9 @@ class Decoder(Protocol):
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
         ...
+
+
+def fills_of(decoder: Decoder) -> Mapping[str, str]:
+    """Columns that a decoder asks to be taken from the record where the value is silent, and what of the record."""
+    fills: Mapping[str, str] = getattr(decoder, "fills", {})
+    return fills

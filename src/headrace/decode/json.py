@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace import duck
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.envelope import ENVELOPES, Enveloped
 from headrace.decode.exact import Exact, Row
 from headrace.decode.layout import Layout, Node, layout_of, walk
 from headrace.decode.leaves import Unfit, seen
@@ -36,9 +37,8 @@ _OTHERS = "…"
 class JsonDecoder:
     """JSON values into the rows of one payload schema."""
 
-    def __init__(self, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
-        self._payload = payload
-        self._layout = layout_of(payload)
+    def __init__(self, payload: pa.Schema | Layout, new_field: NewField, limits: Limits) -> None:
+        self._layout = payload if isinstance(payload, Layout) else layout_of(payload)
         self._new_field = new_field
         self._limits = limits
         self._exact = Exact(self._layout, new_field, limits)
@@ -149,7 +149,9 @@ class JsonDecoder:
         if not len(texts):
             return None
         found = _beyond(self._layout.root, infer(texts))
-        return None if found is None or evolve(self._payload, found) == self._payload else found
+        for step in self._layout.way:
+            found = found and found.get("fields", {}).get(step)
+        return None if not found or evolve(self._layout.own, found) == self._layout.own else found
 
 
 def _provable(layout: Layout) -> bool:
@@ -244,7 +246,11 @@ def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, option
     """The factory of the format table."""
     if new_field not in ("ignore", "evolve", "reject", "stop"):
         raise UsageError(f"new_field cannot be '{new_field}' in decode json.")
-    made: Decoder = JsonDecoder(payload, new_field, limits)
+    made: Decoder
+    if options.envelope == "none":
+        made = JsonDecoder(payload, new_field, limits)
+    else:
+        made = Enveloped(ENVELOPES[options.envelope], JsonDecoder, payload, new_field, limits)
     if options.rows != "object":
         made = Prepared(made, elements if options.rows == "array" else lines, limits)
     return made if options.compression == "none" else Prepared(made, unpacking(options.compression), limits)

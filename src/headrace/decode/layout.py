@@ -12,6 +12,7 @@ from headrace.errors import UsageError
 from headrace.tables.schema import JSON_TEXT
 
 UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
+PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
 
 Kind = Literal["object", "list", "map", "leaf", "json", "skip"]
 
@@ -51,21 +52,26 @@ class Layout:
     columns: tuple[Column, ...]
     root: Node
     overlaps: bool  # two columns read the same place, or one reads what another reads a part of
+    own: pa.Schema  # the payload without the columns that an envelope brings
+    way: tuple[str, ...] = ()  # from the top of a value to its row
 
 
-def layout_of(payload: pa.Schema) -> Layout:
-    """Compile a payload schema; UsageError when its names or paths contradict each other."""
+def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()) -> Layout:
+    """Compile a payload schema whose row lies at `way`; UsageError when its names or paths contradict each other."""
     root = Node("object", nullable=False)
+    for place in known:
+        _insert(root, place, Node("skip"))
     columns: list[Column] = []
     overlaps = False
     for item in payload:
         skipped = (item.metadata or {}).get(SKIP) == b"true"
-        node, path = Node("skip") if skipped else _node(item), _path(item)
+        node, path = Node("skip") if skipped else _node(item), _path(item, way)
         overlaps = _insert(root, path, node) or overlaps
         if node.kind != "skip":
             columns.append(Column(item.name, path, node, item))
     _refuse_twins(root, "")
-    return Layout(pa.schema([column.field for column in columns]), tuple(columns), root, overlaps)
+    own = pa.schema([item for item in payload if PLACE not in (item.metadata or {})], payload.metadata)
+    return Layout(pa.schema([column.field for column in columns]), tuple(columns), root, overlaps, own, way)
 
 
 def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
@@ -89,9 +95,11 @@ def _grafted(node: Node, path: tuple[str, ...]) -> Node:
     return replace(node, children={**node.children, key: _grafted(child, tuple(rest)) if rest else child})
 
 
-def _path(item: pa.Field) -> tuple[str, ...]:
+def _path(item: pa.Field, way: tuple[str, ...]) -> tuple[str, ...]:
     metadata = item.metadata or {}
-    return tuple(metadata[PATH].decode().split(".")) if PATH in metadata else (item.name,)
+    if PLACE in metadata:
+        return tuple(metadata[PLACE].decode().split("."))
+    return (*way, *(metadata[PATH].decode().split(".") if PATH in metadata else (item.name,)))
 
 
 def _node(item: pa.Field) -> Node:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.contract import Decoded, Decoder, Limits, Rejects
+from headrace.decode.contract import Decoded, Decoder, Limits, Rejects, fills_of
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.triage import sized, without_bom
 from headrace.reasons import Reason
@@ -41,6 +41,11 @@ class Prepared:
         self._inner = inner
         self._prepare = prepare
         self._limits = limits
+
+    @property
+    def fills(self) -> Mapping[str, str]:
+        """As the format behind has it."""
+        return fills_of(self._inner)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""

@@ -447,7 +447,9 @@ def _unknown(layout: Layout, strangers: dict[str, tuple[int, Structure]]) -> Str
     whole: Structure = struct({})
     for name, (_, structure) in strangers.items():
         _graft(whole, name.split("."), structure, layout.root)
-    if not whole["fields"] or evolve(layout.schema, whole) == layout.schema:
+    for step in layout.way:
+        whole = whole.get("fields", {}).get(step, {})
+    if not whole.get("fields") or evolve(layout.own, whole) == layout.own:
         return None
     return whole
 

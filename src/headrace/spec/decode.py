@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from headrace.spec.part import Part, Wrong, keys_of
 from headrace.spec.units import Flag
 
+Envelope = Literal["none", "debezium", "rivven", "cloudevents"]
 Tombstone = Literal["dead_letter", "skip", "row"]
 
 
@@ -36,6 +37,12 @@ class Json(Format):
     )
     compression: Literal["none", "gzip", "zstd", "lz4", "snappy"] = Field(
         default="none", description="How the value is packed; `lz4` is the frame format, `snappy` the raw one."
+    )
+
+    envelope: Envelope = Field(
+        default="none",
+        description="What lies around the row: a change of `debezium` (with or without its schema part), an event or "
+        "change of `rivven`, or a structured `cloudevents` event.",
     )
 
     @property

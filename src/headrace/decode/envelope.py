@@ -1,0 +1,355 @@
+"""Envelopes: records that carry a row inside, with a word on what happened to it.
+
+An envelope looks at a value and says in which form it is: where the row lies, which columns the envelope itself
+brings, and which places around it are known and left. The format then reads all values of one form at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.layout import PATH, PLACE, SKIP, UNIT, Layout, layout_of
+from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.structure import Structure, merge, struct
+from headrace.decode.triage import without_bom
+from headrace.decode.typed import joined, structure_of
+from headrace.reasons import Reason
+from headrace.tables.schema import JSON_TEXT, TIMESTAMP
+
+Bind = Callable[[Layout, NewField, Limits], Decoder]
+Path = tuple[str, ...]
+Peek = Callable[[str], list[str | None]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way in which an envelope holds a row."""
+
+    way: Path = ()  # to the row
+    places: Mapping[str, Path] = field(default_factory=dict)  # the envelope's columns, and where they lie
+    said: Mapping[str, str] = field(default_factory=dict)  # columns whose value the form itself is
+    units: Mapping[str, str] = field(default_factory=dict)  # of columns that hold a time as a number
+    known: tuple[Path, ...] = ()
+    alone: bool = False  # nothing but the envelope's columns is a row
+    whole: str = ""  # a column that keeps the whole value as text
+    both: str = ""  # a column that keeps what was before and what is after as one text
+
+    def __hash__(self) -> int:
+        return hash((self.way, tuple(self.places.items()), tuple(self.said.items()), self.known))
+
+
+@dataclass
+class Look:
+    """What an envelope sees of a batch of values: the form of each, and columns that it tells value by value."""
+
+    forms: list[Form | None]
+    texts: Mapping[str, list[str | None]] = field(default_factory=dict)
+
+
+class Envelope(Protocol):
+    """What a kind of envelope must tell."""
+
+    columns: pa.Schema
+    fills: Mapping[str, str]  # columns that are taken from the record where the value is silent
+    silent: Mapping[str, str]  # what stands in a column for nothing
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """The form of each value, None for those it rejects; `peek` shows a scalar of each value."""
+        ...
+
+
+class Enveloped:
+    """A format inside an envelope, bound to one payload schema."""
+
+    def __init__(self, envelope: Envelope, bind: Bind, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
+        self._envelope = envelope
+        self._bind = bind
+        self._payload = payload
+        self._new_field = new_field
+        self._limits = limits
+        self._bound: dict[Form, Decoder] = {}
+        self._plain = bind(layout_of(pa.schema([])), "ignore", limits)
+
+    @property
+    def fills(self) -> Mapping[str, str]:
+        """Columns that are taken from the record's own envelope where the value is silent."""
+        return self._envelope.fills
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        look, rejects = self._look(values)
+        groups: dict[Form, list[int]] = {}
+        for position, form in enumerate(look.forms):
+            if form is not None:
+                groups.setdefault(form, []).append(position)
+        parts = [self._part(form, look, values, np.array(at, np.int64)) for form, at in groups.items()]
+        refused = Decoded(self._schema.empty_table(), pa.array([], pa.int64()), rejects)
+        return joined([*parts, refused], self._schema)
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """A scalar of the whole value, the envelope included."""
+        return self._plain.peek(values, path)
+
+    def _look(self, values: pa.BinaryArray) -> tuple[Look, Rejects]:
+        kept = Rejects()
+
+        def peek(path: str) -> list[str | None]:
+            texts, rejects = self._plain.peek(values, path)
+            known = set(kept.index)
+            for refusal in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
+                if refusal[0] not in known:
+                    kept.add(*refusal)
+            found: list[str | None] = texts.to_pylist()
+            return found
+
+        refused = Rejects()
+        look = self._envelope.look(peek, refused)
+        unreadable = set(kept.index)
+        for refusal in zip(refused.index, refused.reason, refused.detail, strict=True):
+            if refusal[0] not in unreadable:
+                kept.add(*refusal)
+        for position in kept.index:
+            look.forms[position] = None
+        return look, kept
+
+    def _part(self, form: Form, look: Look, values: pa.BinaryArray, at: Numbers) -> Decoded:
+        """All values of one form."""
+        found = self._decoder(form).decode(values.take(pa.array(at)))
+        rejects = Rejects([int(at[each]) for each in found.rejects.index], found.rejects.reason, found.rejects.detail)
+        index, rows = at[found.index.to_numpy()], found.rows
+        if not form.alone and len(rows) and (bare := _bare(rows, self._envelope.columns)).any():
+            for position in index[bare].tolist():
+                word = form.said.get("_op", "event")
+                rejects.add(position, Reason.UNKNOWN_OPERATION, f"the {word} says nothing of its row")
+            rows, index = rows.filter(pa.array(~bare)), index[~bare]
+        columns = [self._column(item, form, rows, look, values, index) for item in self._schema]
+        made = pa.Table.from_arrays(columns, schema=self._schema) if columns else _rows_only(len(index))
+        unknown = self._unknown(found.unknown) if self._new_field == "evolve" and len(index) else None
+        return replace(found, rows=made, index=pa.array(index), rejects=rejects.in_order(), unknown=unknown)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([item for item in self._payload if SKIP not in (item.metadata or {})])
+
+    def _column(
+        self, item: pa.Field, form: Form, rows: pa.Table, look: Look, values: pa.BinaryArray, index: Numbers
+    ) -> pa.Array:
+        name = item.name
+        if name in form.said:
+            return pa.repeat(pa.scalar(form.said[name], pa.string()), len(index)).cast(item.type)
+        if name == form.whole:
+            return without_bom(values.take(pa.array(index))).cast(pa.string())
+        if name == form.both:
+            before, after = (rows[each].combine_chunks().fill_null("null") for each in ("before", "after"))
+            return pc.binary_join_element_wise('{"before":', before, ',"after":', after, "}", "")
+        if name in rows.column_names:
+            made = rows[name].combine_chunks().cast(item.type)
+        else:
+            told = look.texts.get(name)
+            made = pa.array([told[at] for at in index.tolist()] if told else [None] * len(index), pa.string())
+            made = made.cast(item.type)
+        return made.fill_null(self._envelope.silent[name]) if name in self._envelope.silent else made
+
+    def _decoder(self, form: Form) -> Decoder:
+        if form not in self._bound:
+            fields = [made for item in self._payload if (made := self._field(item, form)) is not None]
+            new_field: NewField = "ignore" if form.alone else self._new_field
+            fields += [_json_at(name, (name,)) for name in ("before", "after") if form.both]
+            read = {form.places[item.name] for item in fields if item.name in form.places}
+            around = {*form.known, *form.places.values()} - read - {form.way}
+            layout = layout_of(pa.schema(fields), form.way, sorted(around))
+            self._bound[form] = self._bind(layout, new_field, self._limits)
+        return self._bound[form]
+
+    def _field(self, item: pa.Field, form: Form) -> pa.Field | None:
+        """A payload field as the form has it: the envelope's own at its place, others inside the row."""
+        if item.name in form.said:
+            return None
+        if item.name not in self._envelope.columns.names:
+            return None if form.alone else item
+        return self._placed(item, form)
+
+    def _placed(self, item: pa.Field, form: Form) -> pa.Field | None:
+        if item.name not in form.places:
+            return None
+        metadata = {key: value for key, value in (item.metadata or {}).items() if key not in (PATH, UNIT)}
+        metadata[PLACE] = ".".join(form.places[item.name]).encode()
+        if item.name in form.units:
+            metadata[UNIT] = form.units[item.name].encode()
+        nullable = item.nullable or item.name in self._envelope.fills or item.name in self._envelope.silent
+        return pa.field(item.name, item.type, nullable, metadata)
+
+    def _unknown(self, unknown: Structure | None) -> Structure | None:
+        """New fields of the row, and the envelope's own columns when the table has none of them yet."""
+        missing = {
+            item.name: {"type": "json"} if JSON_TEXT in (item.metadata or {}) else structure_of(item.type)
+            for item in self._envelope.columns
+            if item.name not in self._payload.names and not (item.metadata or {}).get(_ASKED)
+        }
+        if not missing:
+            return unknown
+        return merge(unknown, struct(missing)) if unknown else struct(missing)
+
+
+_ASKED = b"headrace.asked"  # a column only for those who declare it
+
+
+def _text(name: str) -> pa.Field:
+    return pa.field(name, pa.string())
+
+
+def _json(name: str, *, asked: bool = False) -> pa.Field:
+    return pa.field(name, pa.string(), True, {JSON_TEXT: b"true"} | ({_ASKED: b"true"} if asked else {}))
+
+
+def _json_at(name: str, place: Path) -> pa.Field:
+    return pa.field(name, pa.string(), True, {JSON_TEXT: b"true", PLACE: ".".join(place).encode()})
+
+
+def _bare(rows: pa.Table, besides: pa.Schema) -> Mask:
+    """Which rows have nothing in any column of their own."""
+    own = [rows[name] for name in rows.column_names if name not in besides.names]
+    if not own:
+        return np.zeros(len(rows), bool)
+    bare: Mask = np.logical_and.reduce([bools(column.combine_chunks().is_null()) for column in own])
+    return bare
+
+
+def _rows_only(count: int) -> pa.Table:
+    return pa.table({"": pa.nulls(count)}).select([])
+
+
+class Debezium:
+    """Change events: the row as it is after the change, or was before a delete."""
+
+    columns = pa.schema(
+        [_text("_op"), pa.field("_changed_at", TIMESTAMP), _json("_before", asked=True), _json("_origin", asked=True)]
+    )
+    fills: Mapping[str, str] = {}
+    silent: Mapping[str, str] = {}
+    _OPERATIONS: Mapping[str, str] = {"c": "insert", "r": "snapshot", "u": "update", "d": "delete"}
+    _AROUND = ("before", "after", "op", "source", "transaction", "ts_ms", "ts_us", "ts_ns")
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """By the operation; a value with a schema part has it one level deeper."""
+        bare = peek("op")
+        wrapped = peek("payload.op") if any(op is None for op in bare) else [None] * len(bare)
+        forms: list[Form | None] = []
+        for position, (op, inner) in enumerate(zip(bare, wrapped, strict=True)):
+            word = self._OPERATIONS.get(op or inner or "")
+            forms.append(self._form(word, op is None) if word else None)
+            if word is None:
+                seen = f"the operation '{op or inner}'" if op or inner else "no operation: a heartbeat or a note"
+                rejects.add(position, Reason.UNKNOWN_OPERATION, f"{seen}, expected one of c, r, u and d")
+        return Look(forms)
+
+    @lru_cache(maxsize=16)  # noqa: B019 - there is one
+    def _form(self, word: str, wrapped: bool) -> Form:
+        top: Path = ("payload",) if wrapped else ()
+        row = "before" if word == "delete" else "after"
+        places = {"_changed_at": (*top, "ts_ms"), "_origin": (*top, "source"), "_before": (*top, "before")}
+        known = [(*top, name) for name in self._AROUND if name != row]
+        if wrapped:
+            known.append(("schema",))
+        return Form((*top, row), places, {"_op": word}, {"_changed_at": "ms"}, tuple(known))
+
+
+class Rivven:
+    """Rivven's events and changes, in the four columns of its sink."""
+
+    columns = pa.schema([_json("data"), _text("event_type"), pa.field("timestamp", TIMESTAMP), _text("stream")])
+    fills: Mapping[str, str] = {"timestamp": "timestamp", "stream": "topic"}
+    silent: Mapping[str, str] = {"data": "null"}
+    _EVENTS = frozenset({"insert", "update", "delete", "state", "log", "schema", "record"})
+    _CHANGES: Mapping[str, str] = {
+        "Insert": "insert",
+        "Snapshot": "insert",
+        "Update": "update",
+        "Delete": "delete",
+        "Tombstone": "delete",
+        "Truncate": "truncate",
+        "Schema": "schema",
+    }
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """A change by its `source_type` and `op`, an event by its `event_type`, anything else as a record."""
+        sources, changes, events = peek("source_type"), peek("op"), peek("event_type")
+        forms: list[Form | None] = []
+        for position, (source, change, event) in enumerate(zip(sources, changes, events, strict=True)):
+            is_change = source is not None and change is not None
+            form = self._change(change or "") if is_change else self._event(event) if event is not None else _RECORD
+            forms.append(form)
+            if form is None:
+                seen = change if is_change else event
+                rejects.add(position, Reason.UNKNOWN_OPERATION, f"the event '{seen}', which Rivven does not have")
+        return Look(forms, {"stream": self._streams(peek, forms)})
+
+    def _streams(self, peek: Peek, forms: list[Form | None]) -> list[str | None]:
+        """`schema.table` of changes; events say their stream themselves."""
+        if not any(form is not None and "stream" not in form.places for form in forms):
+            return [None] * len(forms)
+        pairs = zip(peek("schema"), peek("table"), strict=True)
+        return [".".join(filter(None, pair)) or None for pair in pairs]
+
+    def _event(self, word: str) -> Form | None:
+        if word not in self._EVENTS:
+            return None
+        places = {"data": ("data",), "timestamp": ("timestamp",), "stream": ("stream",)}
+        known = (("event_type",), ("namespace",), ("metadata",))
+        return Form((), places, {"event_type": word}, known=known, alone=True)
+
+    def _change(self, op: str) -> Form | None:
+        word = self._CHANGES.get(op)
+        if word is None:
+            return None
+        places: dict[str, Path] = {"timestamp": ("timestamp",)}
+        if op != "Update":
+            places["data"] = ("before" if op == "Delete" else "after",)
+        both = "data" if op == "Update" else ""
+        return Form((), places, {"event_type": word}, {"timestamp": "s"}, alone=True, both=both)
+
+
+class CloudEvents:
+    """Events in the structured form: the data's fields, and the attributes."""
+
+    columns = pa.schema(
+        [
+            _text("_ce_id"),
+            _text("_ce_source"),
+            _text("_ce_type"),
+            _text("_ce_subject"),
+            pa.field("_ce_time", TIMESTAMP),
+        ]
+    )
+    fills: Mapping[str, str] = {}
+    silent: Mapping[str, str] = {}
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """One form; what does not say version 1 of the specification is no event."""
+        versions = peek("specversion")
+        for position, version in enumerate(versions):
+            if version is None or not version.startswith("1."):
+                seen = f"specversion '{version}'" if version else "no specversion"
+                rejects.add(position, Reason.FRAMING, f"{seen}: not a CloudEvents event of version 1")
+        return Look([_CLOUD_EVENT] * len(versions))
+
+
+_RECORD = Form((), {}, {"event_type": "record"}, alone=True, whole="data")
+_CLOUD_EVENT = Form(
+    ("data",),
+    {name: (name.removeprefix("_ce_"),) for name in CloudEvents.columns.names},
+    known=(("specversion",), ("datacontenttype",), ("dataschema",)),
+)
+ENVELOPES: Mapping[str, Envelope] = {
+    "debezium": Debezium(),
+    "rivven": Rivven(),
+    "cloudevents": CloudEvents(),
+}
