@@ -139,5 +139,97 @@ def test_debezium_what_is_no_change_of_a_row_is_a_letter():
 def test_debezium_a_change_without_a_row_is_a_letter_also_where_every_column_may_be_null():
     columns = "  columns: [{name: id, type: bigint}, {name: _op, type: string}]"
     rows, letters = applied("debezium", change("d"), change("d", {"id": 5}), columns=columns)
+    assert rows == [{"id": 5, "_op": "delete"}]
+    assert letters == {0: "unknown_operation"}
+
+
+def test_debezium_keeps_before_and_origin_for_those_who_ask():
+    columns = """  columns:
+    - {name: id, type: bigint}
+    - {name: _before, type: string, json: true}
+    - {name: _origin, type: string, json: true}
+"""
+    raw = b'{"before": {"id":1, "p": 1.50}, "after": {"id":1}, "source": {"lsn": 7}, "op": "u", "ts_ms": 1}'
+    rows, letters = applied("debezium", raw, change("d", {"id": 2}), columns=columns)
+    assert not letters
+    assert rows[0] == {"id": 1, "_before": '{"id":1, "p": 1.50}', "_origin": '{"lsn": 7}'}
+    assert rows[1]["_before"] == '{"id": 2}'
+
+
+def test_debezium_new_fields_are_those_of_the_row():
+    rows, _ = applied("debezium", change("c", None, {"id": 1}), change("c", None, {"id": 2, "size": {"w": 3}}, extra=1))
+    assert [row.get("size") for row in rows] == [None, {"w": 3}]
+    assert set(rows[0]) == {"id", "size", "_op", "_changed_at"}
+
+
+def test_rivven_events_in_four_columns():
+    at = "2024-05-01T12:00:00Z"
+    kinds = ("insert", "update", "delete", "state", "log", "schema", "record")
+    events = [
+        {
+            "event_type": kind,
+            "stream": f"s.{kind}",
+            "namespace": "n",
+            "timestamp": at,
+            "data": {"n": 1.50},
+            "metadata": {},
+        }
+        for kind in kinds
+    ]
+    rows, letters = applied("rivven", *events, {"event_type": "nonsense", "timestamp": at, "data": {}})
+    assert letters == {7: "unknown_operation"}
+    assert [row["event_type"] for row in rows] == list(kinds)
+    assert rows[0] == {"data": '{"n": 1.5}', "event_type": "insert", "timestamp": CHANGED, "stream": "s.insert"}
+
+
+def test_rivven_changes_and_plain_records():
+    seconds = int(CHANGED.timestamp())
+    common = {"source_type": "postgres", "database": "d", "schema": "public", "table": "orders", "timestamp": seconds}
+    old, new = {"id": 1}, {"id": 2}
+    ops = ("Insert", "Update", "Delete", "Tombstone", "Truncate", "Snapshot", "Schema")
+    changes = [
+        {**common, "op": op, "before": old, "after": None if op in ("Delete", "Tombstone", "Truncate") else new}
+        for op in ops
+    ]
+    rows, letters = applied("rivven", *changes, b'{"any": 1.50}', {**common, "op": "Dance"})
+    assert letters == {8: "unknown_operation"}
+    assert [(row["event_type"], row["data"], row["stream"]) for row in rows] == [
+        ("insert", '{"id": 2}', "public.orders"),
+        ("update", '{"before":{"id": 1},"after":{"id": 2}}', "public.orders"),
+        ("delete", '{"id": 1}', "public.orders"),
+        ("delete", "null", "public.orders"),
+        ("truncate", "null", "public.orders"),
+        ("insert", '{"id": 2}', "public.orders"),
+        ("schema", '{"id": 2}', "public.orders"),
+        ("record", '{"any": 1.50}', "t"),
+    ]
+    assert {row["timestamp"] for row in rows[:-1]} == {CHANGED}
+    assert rows[-1]["timestamp"] == SENT
+
+
+def test_rivven_columns_may_be_required():
+    columns = """  columns:
+    - {name: data, type: string, json: true, nullable: false}
+    - {name: event_type, type: string, nullable: false}
+    - {name: timestamp, type: timestamp, nullable: false}
+    - {name: stream, type: string}
+"""
+    rows, letters = applied("rivven", {"a": 1}, {"event_type": "log", "data": {"level": "info"}}, columns=columns)
+    assert not letters
+    assert [(row["event_type"], row["stream"], row["timestamp"]) for row in rows] == [
+        ("record", "t", SENT),
+        ("log", "t", SENT),
+    ]
+
+
+def test_cloudevents_attributes_stand_beside_the_data():
+    event = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "order.made", "time": "2024-05-01T12:00:00Z"}
+    rows, letters = applied(
+        "cloudevents",
+        {**event, "datacontenttype": "application/json", "data": {"id": 1}},
+        {"id": 2},
+        {**event, "specversion": "0.3"},
+    )
+    assert letters == {1: "framing", 2: "framing"}
     attributes = {"_ce_id": "7", "_ce_source": "/shop", "_ce_type": "order.made", "_ce_subject": None}
     assert rows == [{"id": 1, **attributes, "_ce_time": CHANGED}]
