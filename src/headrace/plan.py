@@ -16,6 +16,7 @@ from headrace import fates, route
 from headrace.batch import Counts
 from headrace.decode import Decoded, Limits, Rejects, decoder, fills_of
 from headrace.decode.contract import NewField
+from headrace.decode.framing import schema_ids
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import ContractBroken, HeadraceError, UsageError
@@ -151,16 +152,20 @@ class _Application:
             self._one_type(EVERY if routing.by == "sql" else "", self.envelopes)
             return
         envelopes, peeked = self.envelopes, None
-        if routing.by == "field":
-            envelopes, peeked = self._peek(routing.value or "")
+        if routing.by in ("field", "type"):
+            envelopes, peeked = self._peek()
         routed = route.routes(routing, envelopes, peeked)
         self.filtered += len(routed.filtered)
         self._reject(envelopes, routed.rejects, "route", None)
         self._by_way(envelopes, route.split(routed.values))
 
-    def _peek(self, path: str) -> tuple[pa.Table, pa.StringArray]:
-        values = _values(self.envelopes)
-        peeked, rejects = self.plan.decoder("", pa.schema([]), "ignore").peek(values, path)
+    def _peek(self) -> tuple[pa.Table, pa.StringArray]:
+        """The field or the type that a record's route is, before any column is read."""
+        values, decoder = _values(self.envelopes), self.plan.decoder("", pa.schema([]), "ignore")
+        if self.plan.routing.by == "type":
+            peeked, rejects = decoder.types(values)
+        else:
+            peeked, rejects = decoder.peek(values, self.plan.routing.value or "")
         rejects, nulls = self._tombstones(rejects)
         self._reject(self.envelopes, rejects, "decode", None)
         skipped = nulls if self.plan.spec.tombstone == "skip" else []
@@ -446,7 +451,7 @@ def _letters(
         pa.array([step] * count),
         pa.array([reason.value for reason in rejects.reason]),
         pa.array([detail[:512] for detail in rejects.detail]),
-        pa.nulls(count, pa.int32()),
+        schema_ids(_values(envelopes)) if spec.decode.options.framed else pa.nulls(count, pa.int32()),
         pa.array([spec.pipeline] * count),
         pa.array([spec.digest] * count),
         pa.array([now] * count, DEAD_LETTERS.field("rejected_at").type),

@@ -26,7 +26,7 @@ _VARIABLE = re.compile(r"\{([^{}]*)\}")
 class Routing:
     """How records find their table."""
 
-    by: Literal["fixed", "topic", "field", "header", "sql"] = "fixed"
+    by: Literal["fixed", "topic", "type", "field", "header", "sql"] = "fixed"
     value: str | None = None  # a field's pointer, a header's name or an expression
     include: str | None = None
     exclude: str | None = None
@@ -152,7 +152,7 @@ def _verdict(routing: Routing, value: str | None) -> Verdict:
 def _called(routing: Routing) -> str:
     if routing.by in ("field", "header"):
         return f"{routing.by} '{routing.value}'"
-    return {"topic": "topic", "sql": "route"}[routing.by]
+    return {"topic": "topic", "type": "type", "sql": "route"}[routing.by]
 
 
 def _skipped(routing: Routing, verdict: Verdict) -> bool:

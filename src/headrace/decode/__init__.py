@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, fills_of
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
 from headrace.decode.json import json_decoder
 from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
 from headrace.errors import UsageError
 from headrace.spec.decode import Decode, Format
 
-__all__ = ["FORMATS", "Decoded", "Decoder", "Limits", "NewField", "Rejects", "decoder", "fills_of"]
+__all__ = ["FORMATS", "Decoded", "Decoder", "Limits", "NewField", "Rejects", "Typed", "decoder", "fills_of"]
 
 Factory = Callable[[pa.Schema, NewField, Limits, Any], Decoder]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -79,6 +79,15 @@ class Decoder(Protocol):
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        ...
+
+
+@runtime_checkable
+class Typed(Protocol):
+    """A format whose values tell their type."""
+
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The type of each value, NULL where it tells none; unreadable values are rejects."""
         ...
 
 

@@ -52,6 +52,7 @@ class Look:
 
     forms: list[Form | None]
     texts: Mapping[str, list[str | None]] = field(default_factory=dict)
+    types: list[str | None] | None = None
 
 
 class Envelope(Protocol):
@@ -97,6 +98,13 @@ class Enveloped:
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """A scalar of the whole value, the envelope included."""
         return self._plain.peek(values, path)
+
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The type that the envelope names."""
+        look, rejects = self._look(values)
+        types = look.types if look.types is not None else [None] * len(values)
+        named = [text if form else None for text, form in zip(types, look.forms, strict=True)]
+        return pa.array(named, pa.string()), rejects.in_order()
 
     def _look(self, values: pa.BinaryArray) -> tuple[Look, Rejects]:
         kept = Rejects()
@@ -339,7 +347,7 @@ class CloudEvents:
             if version is None or not version.startswith("1."):
                 seen = f"specversion '{version}'" if version else "no specversion"
                 rejects.add(position, Reason.FRAMING, f"{seen}: not a CloudEvents event of version 1")
-        return Look([_CLOUD_EVENT] * len(versions))
+        return Look([_CLOUD_EVENT] * len(versions), types=peek("type"))
 
 
 _RECORD = Form((), {}, {"event_type": "record"}, alone=True, whole="data")

@@ -14,6 +14,7 @@ from headrace import duck
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
 from headrace.decode.envelope import ENVELOPES, Enveloped
 from headrace.decode.exact import Exact, Row
+from headrace.decode.jsonschema import RegisteredJson
 from headrace.decode.layout import Layout, Node, layout_of, walk
 from headrace.decode.leaves import Unfit, seen
 from headrace.decode.lessons import Lessons
@@ -253,4 +254,8 @@ def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, option
         made = Enveloped(ENVELOPES[options.envelope], JsonDecoder, payload, new_field, limits)
     if options.rows != "object":
         made = Prepared(made, elements if options.rows == "array" else lines, limits)
-    return made if options.compression == "none" else Prepared(made, unpacking(options.compression), limits)
+    if options.compression != "none":
+        made = Prepared(made, unpacking(options.compression), limits)
+    if options.registry is not None:
+        made = RegisteredJson(made, options.registry, payload, new_field, limits)
+    return made

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.contract import Decoded, Decoder, Limits, Rejects, fills_of
+from headrace.decode.contract import Decoded, Decoder, Limits, Rejects, Typed, fills_of
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.triage import sized, without_bom
 from headrace.reasons import Reason
@@ -60,8 +60,19 @@ class Prepared:
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a path of each value (of its last piece, where there are many)."""
         pieces = self._prepare(values, self._limits)
-        texts, rejects = self._inner.peek(pieces.values, path)
-        spread: list[str | None] = [None] * len(values)
+        return self._spread(pieces, len(values), *self._inner.peek(pieces.values, path))
+
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The type of each value (of its last piece, where there are many)."""
+        if not isinstance(self._inner, Typed):
+            return pa.nulls(len(values), pa.string()), Rejects()
+        pieces = self._prepare(values, self._limits)
+        return self._spread(pieces, len(values), *self._inner.types(pieces.values))
+
+    def _spread(
+        self, pieces: Pieces, count: int, texts: pa.StringArray, rejects: Rejects
+    ) -> tuple[pa.StringArray, Rejects]:
+        spread: list[str | None] = [None] * count
         for owner, text in zip(pieces.owner.tolist(), texts.to_pylist(), strict=True):
             spread[owner] = text
         return pa.array(spread, pa.string()), _of_owners(pieces, rejects)

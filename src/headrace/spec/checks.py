@@ -123,6 +123,11 @@ def _route(spec: Spec) -> Iterator[Complaint]:
                 yield Complaint(("route", key), "a choice among routes, but there is one", "route.by other than fixed")
         if spec.tables:
             yield Complaint(("tables",), "options by route, but there is one", "route.by other than fixed")
+    if route.kind == "type" and not spec.decode.options.typed:
+        seen = f"the type of a record, which {spec.format} does not tell as it is read here"
+        yield Complaint(("route", "by"), seen, "topic, {field: …} or {header: …}; or a registry in decode")
+    if route.kind == "type" and spec.decode.options.many:
+        yield Complaint(("route", "by"), "one type, but a value holds many rows", "{sql: …}")
     if route.kind == "field" and spec.decode.options.many:
         seen = "a field of the value, but a value holds many rows"
         yield Complaint(("route", "by", "field"), seen, "{sql: …}, which each row answers for itself")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from headrace.spec.part import Part, Wrong, keys_of
+from headrace.spec.registry import RegistryAt
 from headrace.spec.units import Flag
 
 Envelope = Literal["none", "debezium", "rivven", "cloudevents"]
@@ -26,6 +27,16 @@ class Format(Part):
         """Whether a record may have many rows."""
         return False
 
+    @property
+    def framed(self) -> bool:
+        """Whether values carry the id of their schema in front."""
+        return getattr(self, "registry", None) is not None
+
+    @property
+    def typed(self) -> bool:
+        """Whether a value tells its type."""
+        return self.framed
+
 
 class Json(Format):
     """JSON: an object is a row."""
@@ -39,6 +50,11 @@ class Json(Format):
         default="none", description="How the value is packed; `lz4` is the frame format, `snappy` the raw one."
     )
 
+    registry: RegistryAt | None = Field(
+        default=None,
+        description="The schema registry of values in Confluent's frame, as an address or a mapping; the JSON "
+        "Schema gives the fields, which of them are required, and the type.",
+    )
     envelope: Envelope = Field(
         default="none",
         description="What lies around the row: a change of `debezium` (with or without its schema part), an event or "
@@ -49,6 +65,11 @@ class Json(Format):
     def many(self) -> bool:
         """Whether a record may have many rows."""
         return self.rows != "object"
+
+    @property
+    def typed(self) -> bool:
+        """Whether a value tells its type."""
+        return self.framed or self.envelope == "cloudevents"
 
 
 class String(Format):

@@ -34,9 +34,13 @@ class Route(Part):
     """Which table a record belongs to."""
 
     by: Annotated[
-        Annotated[Literal["fixed", "topic"], Tag("word")] | Annotated[RouteBy, Tag("mapping")],
+        Annotated[Literal["fixed", "topic", "type"], Tag("word")] | Annotated[RouteBy, Tag("mapping")],
         Discriminator(word_or_mapping),
-    ] = Field(default="fixed", description="`fixed` (one table), `topic`, `{field: …}`, `{header: …}` or `{sql: …}`.")
+    ] = Field(
+        default="fixed",
+        description="`fixed` (one table), `topic`, `type` (as its schema names a record), `{field: …}`, `{header: …}` "
+        "or `{sql: …}`.",
+    )
     include: Regex | None = Field(
         default=None, description="A regular expression; routes in which it is not found are unrouted."
     )
@@ -48,7 +52,7 @@ class Route(Part):
     )
 
     @property
-    def kind(self) -> Literal["fixed", "topic", "field", "header", "sql"]:
+    def kind(self) -> Literal["fixed", "topic", "type", "field", "header", "sql"]:
         """What the route is taken from."""
         if isinstance(self.by, str):
             return self.by
@@ -62,7 +66,7 @@ class Route(Part):
 
 def route_names(route: Route) -> tuple[str, ...]:
     """What a path may call the route: `route`, or what it is taken from."""
-    also = {"topic": ("topic",), "field": (f"field:{route.value}",)}
+    also = {"topic": ("topic",), "type": ("type",), "field": (f"field:{route.value}",)}
     return () if route.kind == "fixed" else ("route", *also.get(route.kind, ()))
 
 
