@@ -38,7 +38,7 @@ class Scale:
 
 
 FULL = Scale(False, 1_000_000, 3, 100_000, 400_000, 10, 60, 420)
-QUICK = Scale(True, 300_000, 1, 30_000, 100_000, 5, 15, 240)
+QUICK = Scale(True, 150_000, 1, 20_000, 50_000, 3, 12, 240)
 
 
 @dataclass
