@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -47,10 +49,20 @@ def query(sql: str, **tables: Any) -> Any:
     for name, table in tables.items():
         duck.register(name, table)
     try:
-        return duck.sql(sql).to_arrow_table()
+        with _named_errors():
+            return duck.sql(sql).to_arrow_table()
     finally:
         for name in tables:
             duck.unregister(name)
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    """An error that quotes a text may cut it within a character, and then comes without its own class."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise duckdb.InvalidInputException("it quotes a text that is cut within a character") from error
 
 
 class _Source:
@@ -84,7 +96,8 @@ class _Plan:
         for name, table in tables.items():
             self.sources[name].table = table
         try:
-            return connection().sql(f"EXECUTE {self.name}").to_arrow_table()
+            with _named_errors():
+                return connection().sql(f"EXECUTE {self.name}").to_arrow_table()
         finally:
             for name, table in tables.items():
                 self.sources[name].table = table.schema.empty_table()

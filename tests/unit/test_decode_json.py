@@ -349,3 +349,13 @@ def test_names_that_hold_a_wildcard_or_look_like_an_index():
     assert found.rows.to_pylist() == [{"*": 1, "0": 2, "o": {"0": 3}}]
     assert found.rejects.reason == [Reason.TYPE]
     assert decode(fields[1:], b'{"0":2,"o":{"0":3}}', b'{"o":[4]}').rows.to_pylist() == [{"0": 2, "o": {"0": 3}}]
+
+
+def test_an_error_that_cuts_a_character_is_still_an_error():
+    """DuckDB quotes some bytes around a fault, wherever they end; the good values beside it must not suffer."""
+    schema = pa.schema([("a", pa.string()), ("b", pa.bool_())])
+    for length in range(80):
+        values = [b'{"b":[,],"a":"' + b"x" * length + "é😀".encode() * 9 + b'"}', b'{"b":true}']
+        found = decoder("json", schema).decode(pa.array(values, pa.binary()))
+        assert found.rejects.reason == [Reason.MALFORMED]
+        assert found.index.to_pylist() == [1]
