@@ -7,6 +7,7 @@ import binascii
 import re
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from math import isinf
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode.layout import Node
+from headrace.decode.scan import Bytes
 from headrace.reasons import Reason
 from headrace.tables.schema import type_name
 
@@ -294,7 +296,8 @@ def proven(node: Node, column: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind):
         return _proven_base64(column)
     if pa.types.is_date(kind):
-        return _proven_times(kind, column, "", "")
+        made = _at_once(kind, column, "")
+        return _proven_times(kind, column, "", "") if made is None else made
     if pa.types.is_timestamp(kind):
         return _proven_moments(node, column)
     return column
@@ -328,6 +331,8 @@ def _proven_moments(node: Node, column: pa.Array) -> pa.Array:
     kind = node.type
     if node.unit in ("s", "ms", "us", "ns"):
         return _proven_epochs(kind, column, node.unit)
+    if (made := _at_once(kind, column, _clock("T", _ZONE if kind.tz else ""))) is not None:
+        return made
     column = _cut_to_micros(column)
     if kind.tz is None:
         return _proven_times(kind, column, "T", "")
@@ -345,7 +350,7 @@ def _cut_to_micros(column: pa.Array) -> pa.Array:
 
 def _proven_times(kind: pa.DataType, column: pa.Array, separator: str, zone: str) -> pa.Array:
     """Arrow reads the text; the pattern admits only what RFC 3339 writes, and only what Arrow takes."""
-    rest = rf"{separator}{_TIME}(?:\.\d{{1,6}})?{zone}" if separator else ""
+    rest = _clock(separator, zone)
     for day in (_DAY_OF_YEAR, _SAFE_DAY):
         fits = pc.match_substring_regex(column, f"^{_YEAR}{day}{rest}$")
         if not pc.all(fits).as_py():
@@ -355,6 +360,34 @@ def _proven_times(kind: pa.DataType, column: pa.Array, separator: str, zone: str
         except pa.ArrowInvalid:
             continue  # the 30th of February, or its like: leave the last days of every month to the exact way
     return pa.nulls(len(column), kind)
+
+
+def _at_once(kind: pa.DataType, column: pa.Array, rest: str) -> pa.Array | None:
+    """Times that are all written to one pattern; None when they are not, or one of them is no time."""
+    if _alike(column, f"{_YEAR}{_DAY_OF_YEAR}{rest}"):
+        with suppress(pa.ArrowInvalid):
+            return _within_years(column.cast(kind))
+    return None
+
+
+def _clock(separator: str, zone: str) -> str:
+    return rf"{separator}{_TIME}(?:\.\d{{1,6}})?{zone}" if separator else ""
+
+
+def _alike(column: pa.StringArray, pattern: str) -> bool:
+    """Whether all texts are the first one but for their digits, and that one matches.
+
+    Arrow does the rest: of such texts it takes only those with a month, an hour, a zone that there is.
+    """
+    if column.null_count or not len(column) or not re.fullmatch(pattern, column[0].as_py(), re.ASCII):
+        return False
+    texts = Bytes(column)
+    first = texts.content[: texts.starts[1]]
+    if not (texts.sizes == len(first)).all():
+        return False
+    digits = (first >= ord("0")) & (first <= ord("9"))
+    lowest, span = np.where(digits, ord("0"), first).astype(np.uint8), np.where(digits, 9, 0).astype(np.uint8)
+    return bool(((texts.content.reshape(len(column), -1) - lowest) <= span).all())
 
 
 def _within_years(column: pa.Array) -> pa.Array:

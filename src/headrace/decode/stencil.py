@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from headrace.decode.contract import Limits
 from headrace.decode.exact import default_of
 from headrace.decode.layout import Column, Layout, Node
 from headrace.decode.lexical import leaf, quoted
-from headrace.decode.scan import Bytes, Mask, Numbers, bools, owners
+from headrace.decode.scan import Bytes, Mask, Numbers, Offsets, bools, owners
 
 Path = tuple[str, ...]
 
@@ -52,11 +53,11 @@ class _Value:
         return self.node.children["*"] if self.node.kind == "list" else self.node
 
     @property
-    def ends(self) -> tuple[int, int] | None:
-        """The bytes it begins and ends with unless it is null; None where it has none of its own."""
+    def ends(self) -> tuple[int, int]:
+        """The bytes it begins and ends with unless it is null; 0 where it has none of its own."""
         if self.node.kind == "list":
             return _OPEN, _CLOSE
-        return (_QUOTE, _QUOTE) if quoted(self.node) else None
+        return (_QUOTE, _QUOTE) if quoted(self.node) else (0, 0)
 
 
 @dataclass(frozen=True)
@@ -91,23 +92,27 @@ class Stencil:
         return ", " if spaced else ","
 
     @cached_property
-    def _sizes(self) -> Numbers:
-        return np.array([len(part) for part in self.between])
+    def _sizes(self) -> Offsets:
+        return np.array([len(part) for part in self.between], np.int32)
 
     @cached_property
-    def _gaps(self) -> Numbers:
+    def _gaps(self) -> Offsets:
         """From the quote that ends a value's key to the value."""
-        return np.array([value.start - self.text.rindex(b'":', 0, value.start) for value in self.values])
+        return np.array([value.start - self.text.rindex(b'":', 0, value.start) for value in self.values], np.int32)
+
+    @cached_property
+    def _ends(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The bytes that values begin and end with, 0 where they have none of their own."""
+        return np.array([value.ends for value in self.values], np.uint8).T
 
     def fit(self, texts: _Texts, index: Numbers) -> Fitting | None:
         """The texts among these that it fits."""
         spans, index = self._spans(texts, index)
         if not len(index):
             return None
-        columns = {}
         good = np.ones(len(index), bool)
-        for nth, value in enumerate(self.values):
-            columns[value.path] = self._read(value, spans, nth, good)
+        spans, nulls = self._within(spans, good)
+        columns = {value.path: self._read(nth, spans, nulls, good) for nth, value in enumerate(self.values)}
         made = [_column(column, self.objects, columns, len(index)) for column in self.layout.columns]
         if good.all():
             return Fitting(index, made)
@@ -132,19 +137,28 @@ class Stencil:
             spans, index = spans.at(fits), index[fits]
         return spans, index
 
-    def _read(self, value: _Value, spans: _Spans, nth: int, good: Mask) -> pa.Array:
-        """A value's column; what it cannot vouch for is taken out of the good."""
-        first = spans.content[spans.starts[:, nth]]
+    def _within(self, spans: _Spans, good: Mask) -> tuple[_Spans, Mask | None]:
+        """The values without their quotes and brackets, and where they are null."""
+        opens, closes = self._ends
+        first, last = spans.content.take(spans.starts), spans.content.take(spans.ends - 1)
+        inset = (opens > 0).astype(np.int32)
+        starts, ends = spans.starts + inset, spans.ends - inset
+        fits = ((first == opens) & (last == closes) & (ends >= starts)) | (opens == 0)
+        ends = np.maximum(starts, ends)
         nulls = first == _NULL
-        if nulls.any():
-            good &= ~nulls | (spans.is_null(nth) & value.node.nullable)
-        inset = 0
-        if value.ends is not None:
-            inset = 1
-            last = spans.content[spans.ends[:, nth] - 1]
-            bounded = (first == value.ends[0]) & (last == value.ends[1]) & (spans.sizes(nth) > 1)
-            good &= bounded | nulls
-        texts = spans.texts(nth, inset, nulls)
+        if not nulls.any():
+            good &= fits.all(axis=1)
+            return replace(spans, starts=starts, ends=ends), None
+        good &= (fits | nulls).all(axis=1)
+        for nth in np.flatnonzero(nulls.any(axis=0)).tolist():
+            good &= ~nulls[:, nth] | (spans.is_null(nth) & self.values[nth].node.nullable)
+        return replace(spans, starts=starts, ends=np.where(nulls, starts, ends)), nulls
+
+    def _read(self, nth: int, spans: _Spans, nulls: Mask | None, good: Mask) -> pa.Array:
+        """A value's column; what it cannot vouch for is taken out of the good."""
+        value, texts = self.values[nth], spans.texts(nth)
+        if nulls is not None and nulls[:, nth].any():
+            texts = pc.if_else(pa.array(nulls[:, nth]), pa.scalar(None, pa.string()), texts)
         if value.node.kind == "list":
             return _list(value, texts, self.comma, good)
         column, vouched = leaf(value.node, texts)
@@ -158,38 +172,29 @@ class _Spans:
     """Where the values of some texts stand in the bytes of all."""
 
     content: np.ndarray
-    begin: Numbers
-    starts: Numbers  # texts by values
-    ends: Numbers
-    end: Numbers
+    begin: Offsets
+    starts: Offsets  # texts by values
+    ends: Offsets
+    end: Offsets
 
     def at(self, mask: Mask) -> _Spans:
         return _Spans(self.content, self.begin[mask], self.starts[mask], self.ends[mask], self.end[mask])
 
-    def sizes(self, nth: int) -> Numbers:
-        sizes: Numbers = self.ends[:, nth] - self.starts[:, nth]
-        return sizes
-
     def is_null(self, nth: int) -> Mask:
         """Where a value is the word null."""
-        return bools(pc.equal(_cut(self.content, self.starts[:, nth], self.ends[:, nth]), "null"))
+        return bools(pc.equal(self.texts(nth), "null"))
 
-    def texts(self, nth: int, inset: int, nulls: Mask) -> pa.StringArray:
-        """One value of each text, cut at both ends; NULL where a mask says so."""
-        starts, ends = self.starts[:, nth] + inset, self.ends[:, nth] - inset
-        if not nulls.any():
-            return _cut(self.content, starts, np.maximum(starts, ends))
-        cut = _cut(self.content, starts, np.where(nulls, starts, np.maximum(starts, ends)))
-        return pc.if_else(pa.array(nulls), pa.scalar(None, pa.string()), cut)
+    def texts(self, nth: int) -> pa.StringArray:
+        """One value of each text."""
+        return _cut(self.content, self.starts[:, nth], self.ends[:, nth])
 
     def between(self) -> np.ndarray:
         """The bytes around the values, one row a text; they are as many in each."""
-        starts = np.column_stack([self.begin, self.ends])
-        ends = np.column_stack([self.starts, self.end])
+        starts, ends = np.column_stack([self.begin, self.ends]), np.column_stack([self.starts, self.end])
         return Bytes(_cut(self.content, starts.ravel(), ends.ravel())).content.reshape(len(self.begin), -1)
 
 
-def _cut(content: np.ndarray, starts: Numbers, ends: Numbers) -> pa.StringArray:
+def _cut(content: np.ndarray, starts: Offsets, ends: Offsets) -> pa.StringArray:
     """Pieces of the content that follow one another: every second part of what their bounds divide it into."""
     if not len(starts):
         return pa.array([], pa.string())
@@ -197,7 +202,12 @@ def _cut(content: np.ndarray, starts: Numbers, ends: Numbers) -> pa.StringArray:
     bounds[:, 0], bounds[:, 1] = starts, ends
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
     pieces = pa.Array.from_buffers(pa.string(), bounds.size - 1, buffers)
-    return pieces.take(pa.array(np.arange(0, bounds.size, 2)))
+    return pieces.take(_seconds(len(starts)))
+
+
+@lru_cache(maxsize=32)
+def _seconds(count: int) -> pa.Int32Array:
+    return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
 
 
 def _list(value: _Value, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
