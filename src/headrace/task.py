@@ -16,6 +16,7 @@ from headrace.batch import Counts, Manifest
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.plan import Plan
+from headrace.runtime.heap import keep_freed_memory
 from headrace.shape import Shape
 from headrace.spec import Spec
 from headrace.stage import Layout, Stager
@@ -93,6 +94,7 @@ def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.Re
 @lru_cache(maxsize=4)
 def _compiled(order: bytes) -> tuple[Order, Plan, Any]:
     """Kept in the worker from batch to batch."""
+    keep_freed_memory()
     given: Order = pickle.loads(order)  # noqa: S301 (our own bytes, from our own driver)
     stores: dict[str, Store] = {}
 
