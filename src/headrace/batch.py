@@ -19,11 +19,6 @@ class Range:
     until: int
     topic_id: str = ""
 
-    @property
-    def spanned(self) -> int:
-        """Offsets in the range; records may be fewer (markers, compaction)."""
-        return self.until - self.start
-
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
@@ -127,11 +122,12 @@ class Intent:
     digest: str
     headrace: str
     runs: int = 1  # 2 when the batch discovered something
+    rests: tuple[Range, ...] = ()  # empty ranges where the partitions stand that the batch does not read
 
     def marks(self) -> dict[str, int]:
-        """App transactions every commit of the batch carries."""
+        """App transactions every commit of the batch carries: its number, and where every partition stands after it."""
         named = {f"headrace:{self.pipeline}": self.batch}
-        for item in self.ranges:
+        for item in (*self.rests, *self.ranges):
             named[f"headrace:{self.pipeline}:{item.topic}:{item.partition}"] = item.until - 1
         return named
 
@@ -143,7 +139,8 @@ class Intent:
     def from_json(cls, text: str) -> Intent:
         """Read `begun/n` back."""
         raw = json.loads(text)
-        raw["ranges"] = tuple(Range(**item) for item in raw["ranges"])
+        for name in ("ranges", "rests"):
+            raw[name] = tuple(Range(**item) for item in raw.get(name, ()))
         raw["tables"] = tuple(
             TableIntent(
                 **{

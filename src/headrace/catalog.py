@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -134,6 +134,13 @@ class Catalog:
         return tail
 
     # ---- shapes ----
+
+    def hold_others(self, uri: str, floors: Offsets) -> None:
+        """Let every other table take nothing up to these offsets; unless letters are wanted, which any may bring."""
+        if self._entries[LETTERS].store.uri != uri:
+            for entry in self._entries.values():
+                entry.floors = floors if entry.store.uri != uri else {}
+            self._refresh()
 
     def answer(self, discovered: Mapping[str, Structure], batch: int) -> None:
         """Meet new routes, learn new fields, and evolve the tables that exist before anything is staged for them."""
@@ -319,9 +326,8 @@ class Catalog:
 
     def _known_as(self, uri: str, committer: Committer) -> KnownTable:
         assert committer.state is not None  # noqa: S101
-        before = self.ledger.known.tables.get(uri)
-        accepted = before.restored if before else -1
-        return KnownTable(committer.state.table_id, "adopt" if committer.adopts else "spark", accepted)
+        before = self.ledger.known.tables.get(uri, KnownTable("", ""))
+        return replace(before, id=committer.state.table_id, committer="adopt" if committer.adopts else "spark")
 
 
 def _merged(known: Structure | None, seen: Structure) -> Structure:

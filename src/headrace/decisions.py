@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from enum import StrEnum
 
 from headrace.batch import Range, TableIntent
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
-from headrace.errors import TableChanged
-from headrace.ledger import KnownTable, Ledger
-from headrace.pipeline import Pipeline
+from headrace.errors import TableChanged, TableRestored
+from headrace.ledger import KnownTable, Ledger, is_refill
+from headrace.ledger.owed import KEEP
+from headrace.pipeline import Pipeline, Report
 from headrace.read import Source
+from headrace.rebuild import rebuild
+from headrace.refill import refill_all, what_is_owed
 from headrace.runner import SharedSession
 from headrace.spec import Spec
 from headrace.storage import Store
@@ -26,13 +30,20 @@ class Decision(StrEnum):
     GAP = "accept-gap"
     REPLACED_TOPIC = "accept-replaced-topic"
     NEW_TABLE = "accept-new-table"
+    LOST_LEDGER = "accept-lost-ledger"
     RESTORED_TABLE = "table-restored=keep"
+    REFILLED_TABLE = "table-restored=refill"
 
 
-def decide(spec: Spec, decisions: list[Decision]) -> list[str]:
+def decide(
+    spec: Spec,
+    decisions: list[Decision],
+    report: Report = lambda event: None,
+    stop: threading.Event | None = None,
+) -> list[str]:
     """Take the lease, finish an open batch, book the decisions; answers what was done, in words."""
     shared = SharedSession([spec])
-    pipeline = Pipeline(spec, shared.get)
+    pipeline = Pipeline(spec, shared.get, report=report, stop=stop)
     try:
         with pipeline.take_lease():
             said = _decided(pipeline, decisions)
@@ -44,18 +55,22 @@ def decide(spec: Spec, decisions: list[Decision]) -> list[str]:
 
 def _decided(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
     ledger = pipeline.open_ledger()
+    kept = _kept_tables(pipeline, ledger) if Decision.RESTORED_TABLE in decisions else []
+    rebuilt = rebuild(pipeline, Decision.LOST_LEDGER in decisions)  # may read a batch again, for restored tables too
     said = _new_tables(pipeline, ledger) if Decision.NEW_TABLE in decisions else []
     anew = bool(said)  # files staged for a table that is no more fit no other
-    if Decision.RESTORED_TABLE in decisions:
-        said += _restored_tables(pipeline, ledger)
+    said += kept
+    if Decision.REFILLED_TABLE in decisions:
+        said += _owed_tables(pipeline, ledger)
     pipeline.finish_open_batch(anew)
     if said:
         ledger.decide("; ".join(said), {})
+    refill_all(pipeline)
     if Decision.REPLACED_TOPIC in decisions:
         said += _replaced_topics(pipeline.source, ledger)
     if Decision.GAP in decisions:
         said += _gaps(pipeline.source, ledger)
-    return said
+    return rebuilt + said
 
 
 def _gaps(source: Source, ledger: Ledger) -> list[str]:
@@ -80,8 +95,8 @@ def _replaced_topics(source: Source, ledger: Ledger) -> list[str]:
         return []
     partitions = {each for each in (*ledger.position(), *bounds) if each[0] in replaced}
     begin = {each: bounds[each].earliest if each in bounds else 0 for each in partitions}  # at 0: nothing is missed
-    ledger.decide(f"replaced topic accepted: {', '.join(sorted(replaced))}", begin)
-    ledger.known.remember(topics={name: ids[name] for name in replaced})
+    ranges = [Range(*each, at, at, ids[each[0]]) for each, at in sorted(begin.items())]
+    ledger.decide(f"replaced topic accepted: {', '.join(sorted(replaced))}", {}, ranges)
     return [f"{name}: the new topic is read from its first record" for name in sorted(replaced)]
 
 
@@ -110,13 +125,45 @@ def _fits(table: TableIntent, state: TableState) -> bool:
     return table.partition_by == state.partition_by
 
 
-def _restored_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
-    said = []
+def _kept_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+    """Go on with restored tables as they are; also with one whose refill was decided and cannot be done."""
+    restored = _restored(pipeline, ledger)
     for uri, known in dict(ledger.known.tables).items():
+        if uri in restored or known.refill >= 0:
+            ledger.known.remember(tables={uri: replace(known, restored=restored.get(uri, known.restored), refill=-1)})
+            restored.setdefault(uri, known.restored)
+    return [
+        f"{uri}: restored in version {version}; goes on from there, what was undone stays undone"
+        for uri, version in restored.items()
+    ]
+
+
+def _owed_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+    """Write down what restored tables are owed, once it is sure that it can be read again."""
+    said = []
+    begun = ledger.open_batch()
+    under_way = begun.tables[0].path if begun and begun.tables and is_refill(begun) else None
+    for uri, version in _restored(pipeline, ledger).items():
+        if uri == under_way:
+            raise TableRestored(
+                f"{uri} was restored in version {version}, while it was being refilled.",
+                next=f"{KEEP}; those of the refill that is under way come back.",
+            )
+        known = ledger.known.tables[uri]
+        oldest = known.refill if known.refill >= 0 else version
+        rows = what_is_owed(pipeline, uri, version, oldest).rows
+        ledger.known.remember(tables={uri: replace(known, restored=version, refill=oldest if rows else -1)})
+        said.append(f"{uri}: restored in version {version}; {rows} rows that were undone are read again for it")
+    return said
+
+
+def _restored(pipeline: Pipeline, ledger: Ledger) -> dict[str, int]:
+    """The tables with a RESTORE that nobody has answered yet, and its version."""
+    found = {}
+    for uri, known in ledger.known.tables.items():
         store = Store(uri, pipeline.profile)
         state = load(store)
         version = restored_since(store, state, batch_mark(pipeline.spec.pipeline)) if state else None
         if version is not None and version > known.restored:
-            ledger.known.remember(tables={uri: replace(known, restored=version)})
-            said.append(f"{uri}: restored in version {version}; goes on from there, what was undone stays undone")
-    return said
+            found[uri] = version
+    return found

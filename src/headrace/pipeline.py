@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import faults, retry, task
-from headrace.batch import Counts, Intent, Manifest, Range, Receipt, merge
+from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, merge
 from headrace.catalog import Catalog
 from headrace.errors import HeadraceError, StopAsked, Transient
 from headrace.lease import Lease
-from headrace.ledger import Ledger, is_decision
+from headrace.ledger import Ledger, is_decision, is_refill
 from headrace.read import Offsets, Source, open_source
 from headrace.read.verify import same_topics, still_there, verify
+from headrace.rebuild import rebuild
+from headrace.refill import refill_all, refilled
 from headrace.runtime import session
 from headrace.spec import Spec
 from headrace.spec.load import loads
@@ -118,9 +120,11 @@ class Pipeline:
         )
 
     def _attempt(self) -> None:
-        """From the ledger on: finish what was begun, look at the source, stream."""
+        """From the ledger on: finish what was begun, refill what was restored, look at the source, stream."""
         self.open_ledger()
+        rebuild(self)
         self.finish_open_batch()
+        refill_all(self)
         self.topics, self.position = verify(self.source, self.ledger)
         self.catalog.open()
         while Stream(self).run():
@@ -134,8 +138,13 @@ class Pipeline:
     def open_ledger(self) -> Ledger:
         """Where the pipeline stands."""
         self.ledger = Ledger.open(self.state, self.spec.pipeline)
-        self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table)
+        self.open_catalog()
         return self.ledger
+
+    def open_catalog(self) -> Catalog:
+        """The tables, with nothing learned of them yet."""
+        self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table)
+        return self.catalog
 
     def finish_open_batch(self, anew: bool = False) -> None:
         """Before anything else is begun, what was begun is booked; `anew` when its tables are others now."""
@@ -165,15 +174,15 @@ class Pipeline:
         """Stage; when tasks met fields or tables nobody knew, answer them and stage again."""
         manifests, runs = self.stage(frame, batch, now), 1
         while discovered := _discovered(manifests):
-            self._discard(manifests)
+            self.discard(merge(manifests)[0])
             self.catalog.answer(discovered, batch)
             manifests, runs = self.stage(frame, batch, now), runs + 1
         return manifests, runs
 
-    def _discard(self, manifests: Sequence[Manifest]) -> None:
-        """Delete what was staged by tasks that met nothing new: the next run stages it again."""
+    def discard(self, files: Iterable[StagedFile]) -> None:
+        """Delete what was staged and will not be committed."""
         staged: dict[str, list[str]] = {}
-        for item in merge(manifests)[0]:
+        for item in files:
             staged.setdefault(item.table, []).append(item.path)
         for uri, paths in staged.items():
             with suppress(HeadraceError):  # a file that stays is no table's
@@ -208,13 +217,24 @@ class Pipeline:
             self.spec.digest,
             VERSION,
             runs,
+            self._rests(ranges),
         )
+
+    def _rests(self, ranges: Iterable[Range]) -> tuple[Range, ...]:
+        """Where the partitions stand that the batch does not read: its commits tell it, should the ledger be lost."""
+        read = {(each.topic, each.partition) for each in ranges}
+        topics = {**self.ledger.known.topics, **self.topics}
+        stand = {**self.ledger.position(), **self.position}
+        return tuple(Range(*at, to, to, topics.get(at[0], "")) for at, to in sorted(stand.items()) if at not in read)
 
     def settle(self, intent: Intent) -> None:
         """Commit every table, then the dead letters, then book; also how an open batch is finished."""
         receipts = self._commit(intent)
         faults.reach(faults.Point.LEDGER_NOT, batch=intent.batch)
-        self.ledger.known.remember(tables=self.catalog.tables(), topics={r.topic: r.topic_id for r in intent.ranges})
+        tables = self.catalog.tables()
+        if is_refill(intent):
+            tables |= {each.path: replace(tables[each.path], refill=-1) for each in intent.tables}
+        self.ledger.known.remember(tables=tables)
         self.ledger.book(intent, receipts, datetime.now(UTC))
         faults.reach(faults.Point.LEDGER_DONE, batch=intent.batch)
         self._clear_staging(intent)
@@ -256,10 +276,10 @@ class Pipeline:
         """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
         self.report({"event": "recover", "pipeline": self.spec.pipeline, "batch": begun.batch})
         if not is_decision(begun) and (anew or self.missing(begun)):
-            begun = self._again(begun)
+            begun = self.again(begun)
         self.settle(begun)
         self.summary.recovered += 1
-        self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table)
+        self.open_catalog()
 
     def missing(self, begun: Intent) -> list[str]:
         """Staged files that somebody deleted before they were committed."""
@@ -271,16 +291,21 @@ class Pipeline:
             if not Store(item.table, self.profile).exists(item.path)
         ]
 
-    def _again(self, begun: Intent) -> Intent:
+    def again(self, begun: Intent) -> Intent:
         """Read exactly the batch's ranges once more, with the spec that began it."""
+        self._same_topics(begun.ranges)
         still_there(self.source, begun.ranges)
         old = Pipeline(loads(begun.spec, self.spec.base)[0], lambda: self.spark, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
-        old.catalog = Catalog(old.spec, old.profile, old.ledger, old._spark_table)
-        old.catalog.open()
+        if is_refill(begun) and self.ledger.known.tables[begun.tables[0].path].refill < 0:
+            return replace(begun, tables=(), counts=Counts())  # the table is another one now: nothing is owed to it
+        if is_refill(begun):
+            return refilled(old, begun.tables[0].path, begun.batch, begun.started)
+        old.open_catalog().open()
         frame = old.source.read(self.spark, begun.ranges)
         manifests, runs = old.discover_and_stage(frame, begun.batch, begun.started)
-        return old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)
+        intent = old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)
+        return replace(intent, rests=begun.rests)
 
     # ---- what people see ----
 

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
-from headrace.errors import MarksDisagree
-from headrace.faults import Point
+from headrace.decisions import Decision, decide
+from headrace.errors import MarksDisagree, SourceGap, TableRestored
+from headrace.faults import Abandoned, Point, armed
 from headrace.runtime.kafka import Broker
-from services.audit import DEAD, Lake, Verdict, by_kind
+from services.audit import DEAD, Lake, Verdict, by_kind, contents
 from services.kafka import Seen
 from services.pipelines import Shop, eventful
 
@@ -79,8 +83,7 @@ def test_a_recovery_that_reads_again_may_die_too(shop: Shop) -> None:
     shop.audit()
 
 
-@pytest.mark.parametrize("lost", ["set back", "gone"])
-def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, lost: str, tmp_path: Path) -> None:
+def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, tmp_path: Path) -> None:
     """With the marks alone, a batch cut otherwise would be taken for one that is there, and skipped."""
     state, old, new = Path(shop.lake, "_headrace"), tmp_path / "old", tmp_path / "new"
     shop.send(40)
@@ -90,8 +93,7 @@ def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, lost: str,
     shop.run()
     shutil.copytree(state, new)
     shutil.rmtree(state)
-    if lost == "set back":
-        shutil.copytree(old, state)
+    shutil.copytree(old, state)
     shop.send(30)
     before = _versions(shop)
     with pytest.raises(MarksDisagree, match="lost or set back"):
@@ -101,6 +103,74 @@ def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, lost: str,
     shutil.copytree(new, state)
     shop.run()
     assert shop.audit().records == 90
+
+
+@pytest.mark.parametrize("point", [Point.TABLE_A_DONE, Point.LEDGER_NOT])
+@pytest.mark.parametrize("lost", [("ledger",), ("ledger", "begun"), ("ledger", "begun", "known", "lease")])
+def test_a_lost_ledger_is_written_anew(shop: Shop, point: Point, lost: tuple[str, ...]) -> None:
+    """Batch 2 is in half or all of its tables when the state goes; exactly once holds without a row of the ledger."""
+    eventful(shop).die(point, 2)
+    _lose(shop, *lost)
+    shop.send(30, kinds=("alpha", "beta", "gamma"))
+    before = _versions(shop)
+    if "known" in lost:
+        with pytest.raises(MarksDisagree, match="--accept-lost-ledger"):
+            shop.run()
+        assert _versions(shop) == before
+        (said,) = decide(shop.spec, [Decision.LOST_LEDGER], shop.events.append)
+        assert "the ledger was lost" in said
+    shop.run()
+    assert len([event for event in shop.events if event["event"] == "rebuild"]) == 1
+    found = contents(shop.bootstrap, [shop.topic], shop.spec)
+    assert found.records == 150
+    first, *rest = found.batches
+    whole = lost != ("ledger",) and point is Point.LEDGER_NOT
+    assert first["batch"] == (2 if whole else 1)
+    assert "the ledger was lost" in first["note"]
+    assert [row["batch"] for row in rest] == list(range(first["batch"] + 1, first["batch"] + 1 + len(rest)))
+    shop.send(10)
+    assert shop.run().batches == 1
+
+
+def test_a_half_batch_is_read_again_only_by_the_spec_that_wrote_it(shop: Shop) -> None:
+    eventful(shop).die(Point.TABLE_A_DONE, 2)
+    _lose(shop, "ledger", "begun")
+    written = dict(shop.options)
+    shop.options["table"] = {"path": f"{shop.lake}/{{route}}", "strict": True}
+    before = _versions(shop)
+    with pytest.raises(MarksDisagree, match="another spec"):
+        shop.run()
+    assert _versions(shop) == before
+    shop.options = written
+    shop.run()
+    assert contents(shop.bootstrap, [shop.topic], shop.spec).records == 120
+
+
+def test_a_half_batch_whose_records_are_gone_is_given_up_by_a_person_only(shop: Shop) -> None:
+    eventful(shop).die(Point.TABLE_A_DONE, 2)
+    _lose(shop, "ledger", "begun")
+    _forget_records(shop, before=40)
+    with pytest.raises(SourceGap, match="--accept-lost-ledger"):
+        shop.run()
+    (said,) = decide(shop.spec, [Decision.LOST_LEDGER])
+    assert "goes on after batch 2" in said
+    assert shop.run().batches == 0
+    shop.send(10)
+    assert shop.run().counts.read == 10
+
+
+def _forget_records(shop: Shop, before: int) -> None:
+    """What retention does at the broker."""
+    client = AdminClient({"bootstrap.servers": shop.bootstrap})
+    at = [TopicPartition(shop.topic, partition, before) for partition in (0, 1)]
+    for done in client.delete_records(at).values():
+        done.result(30)
+
+
+def _lose(shop: Shop, *folders: str) -> None:
+    """The dead letters are data, and stay."""
+    for folder in folders:
+        shutil.rmtree(Path(shop.lake, "_headrace/shop", folder))
 
 
 def _versions(shop: Shop) -> dict[str, int]:
@@ -117,3 +187,73 @@ def test_dead_letters_are_made_though_tables_may_not_be(shop: Shop) -> None:
     shop.die(Point.LETTERS_NOT)
     assert shop.run().recovered == 1
     assert shop.audit().letters == 1
+
+
+# ---- tables that were restored ----
+
+
+def _restored(shop: Shop, *, letters: bool = False) -> Path:
+    """Two batches; then the second one's rows are taken out of a table again."""
+    eventful(shop).run()
+    path = Path(shop.spec.dead_letters_uri if letters else f"{shop.lake}/alpha")
+    DeltaTable(path).restore(0)
+    return path
+
+
+@pytest.mark.parametrize("letters", [False, True])
+def test_a_restored_table_alone_is_refilled(shop: Shop, letters: bool) -> None:
+    path = _restored(shop, letters=letters)
+    before = _versions(shop)
+    assert "rows that were undone are read again" in decide(shop.spec, [Decision.REFILLED_TABLE])[0]
+    found = contents(shop.bootstrap, [shop.topic], shop.spec)
+    assert found.records == 120
+    after = _versions(shop)
+    assert {name for name in before if after[name] > before[name]} == (set() if letters else {"alpha"})
+    refill = found.batches[-1]
+    assert refill["note"] == f"refill of {path}"
+    assert (refill["ranges"], refill["read"]) == ([], 60), "no partition moves"
+    assert refill["held"] > 0
+    assert refill["read"] == refill["routed"] + refill["dead"] + refill["filtered"] + refill["held"]
+    shop.send(30, kinds=("alpha", "beta", "gamma"))
+    shop.run()
+    assert contents(shop.bootstrap, [shop.topic], shop.spec).records == 150
+    nothing = f"{shop.spec.pipeline}: nothing of that kind had happened; nothing was changed"
+    assert decide(shop.spec, [Decision.REFILLED_TABLE]) == [nothing]
+
+
+@pytest.mark.parametrize("point", [Point.COMMIT_LANDED, Point.LEDGER_NOT, Point.LEDGER_DONE])
+def test_a_refill_that_dies_is_finished_by_the_next_start(shop: Shop, point: Point) -> None:
+    _restored(shop)
+    with armed(point, "abandon", batch=4), pytest.raises(Abandoned):
+        decide(shop.spec, [Decision.REFILLED_TABLE])
+    shop.run()
+    assert contents(shop.bootstrap, [shop.topic], shop.spec).records == 120
+
+
+def test_a_refill_that_died_before_it_began_is_still_owed(shop: Shop) -> None:
+    """A batch is half done, its table restored; what is owed is known before anything else is finished."""
+    eventful(shop).die(Point.LETTERS_NOT, 2)
+    DeltaTable(f"{shop.lake}/alpha").restore(0)
+    with armed(Point.LEDGER_DONE, "abandon", batch=2), pytest.raises(Abandoned):
+        decide(shop.spec, [Decision.REFILLED_TABLE])
+    shop.run()
+    found = contents(shop.bootstrap, [shop.topic], shop.spec)
+    assert [row["note"] for row in found.batches if row["note"]] == [f"refill of {shop.lake}/alpha"]
+
+
+def test_what_cannot_be_refilled_is_refused_and_may_be_kept(shop: Shop) -> None:
+    _restored(shop)
+    shop.send(10)
+    with pytest.raises(TableRestored, match="--table-restored=refill"):
+        shop.run()
+    before, written = _versions(shop), dict(shop.options)
+    shop.options["table"] = {"path": f"{shop.lake}/{{route}}", "strict": True}
+    with pytest.raises(TableRestored, match="another spec"):
+        decide(shop.spec, [Decision.REFILLED_TABLE])
+    shop.options = written
+    _forget_records(shop, before=40)
+    with pytest.raises(SourceGap, match="--table-restored=keep"):
+        decide(shop.spec, [Decision.REFILLED_TABLE])
+    assert _versions(shop) == before
+    assert "stays undone" in decide(shop.spec, [Decision.RESTORED_TABLE])[0]
+    assert shop.run().counts.read == 10

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from headrace import faults, retry
 from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
+from headrace.commit.adopt import account
+from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
 from headrace.commit.tail import Tail
-from headrace.errors import SourceGap, SourceReplaced
+from headrace.errors import SourceGap, SourceReplaced, TableRestored
 from headrace.faults import Point
-from headrace.ledger import KnownTable, Ledger
-from model.world import World
+from headrace.ledger import KnownTable, Ledger, is_refill, lost
+from headrace.ledger.account import row
+from headrace.ledger.owed import Owed, owed
+from headrace.tables import log
+from model.world import World, ledger_rows
 
 T = TypeVar("T")
 NAME = "p"
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 AT_MOST = 2  # records of a partition in a batch
 FILTERED, DEAD = "", "dead"
+TABLES = ("A", "B", "C", DEAD)
 ROUTES = [  # one row a spec: the table of each kind of record
     {"a": "A", "b": "B", "c": "A", "d": DEAD, "f": FILTERED},
     {"a": "B", "b": "B", "c": "C", "d": "A", "f": DEAD},
@@ -64,6 +71,7 @@ class Driver:
     def live(self) -> None:
         """Recover, then read until nothing is left."""
         self.recover()
+        self.refill()
         while (ranges := self.plan()) is not None:
             faults.reach(Point.PLANNED)
             intent = self.stage(ranges)
@@ -72,21 +80,112 @@ class Driver:
             self.finish(intent)
 
     def resume(self) -> None:
-        """Accept whatever the broker lost or replaced, then live."""
-        self.recover()
+        """Have restored tables refilled, accept whatever the broker lost or replaced, then live."""
+        self.recover(self.answer)
+        self.refill()
         while self.accept():
             pass
         self.live()
 
-    def recover(self) -> None:
+    def recover(self, decide: Callable[[], None] = lambda: None) -> None:
         """Finish the open batch, if there is one, with what it began with."""
         self.ledger = tried(lambda: Ledger.open(self.state, NAME))
+        self.rebuild()
+        decide()
         begun = tried(self.ledger.open_batch)
         for path in self.ledger.known.tables:
             mark = self.tail(path).state.marks.get(batch_mark(NAME))
             tried(lambda path=path, mark=mark: self.ledger.check_mark(path, mark))
         if begun is not None:
             self.finish(begun)
+
+    def rebuild(self) -> None:
+        """Write a lost ledger anew; a person who is asked for the old spec has it."""
+        if not self.ledger.is_new:
+            return
+        begun = tried(self.ledger.newest_begun)
+        found = tried(lambda: lost.traces([self.lake.child(name) for name in TABLES], NAME))
+        highest = found.batch if found else 0
+        if max(highest, begun.batch if begun else 0) <= 1 and (begun or not found):
+            return
+        if begun is not None and begun.batch >= highest:
+            stood = (*begun.rests, *begun.ranges)
+            self.ledger.assume(begun.batch - 1, {(item.topic, item.partition): item.start for item in stood})
+        else:
+            self.rebuild_from(found)
+        tables = {store.root.rpartition("/")[2]: state for store, state in self.found(found)}
+        made = {name: KnownTable(state.table_id, "adopt") for name, state in tables.items()}
+        tried(lambda: self.ledger.known.remember(tables={**made, **self.ledger.known.tables}))
+        tried(lambda: self.ledger.rebuild("lost"))
+
+    def found(self, traces: lost.Traces | None) -> list[tuple]:
+        """The tables that have marks of ours."""
+        stores = {self.lake.child(name).uri: self.lake.child(name) for name in TABLES}
+        return [(stores[uri], state) for uri, state in traces.tables.items()] if traces else []
+
+    def rebuild_from(self, found: lost.Traces) -> None:
+        """From the tables alone, and the ids of the topics as far as they are known."""
+        where = lost.standing(found, NAME, self.lake.child(DEAD).uri, alone=False)
+        ids, since = {name: topic.id for name, topic in self.world.topics.items()}, self.ledger.known.since
+        tried(lambda: self.ledger.known.remember(topics={**ids, **self.ledger.known.topics}))
+        anew = {at: 0 for at in where.position if since.get(at[0], 0) > found.batch}
+        self.ledger.assume(where.batch, where.position | anew, half=where.half is not None)
+        if where.half is None:
+            return
+        spec, self.spec = self.spec, int(where.half.account["spec"])
+        ranges = lost.ranges_of(where.half, ids)
+        intent = self.stage(ranges)
+        self.spec = spec
+        assert intent.counts.read == lost.counts_of(where.half).read
+        tried(lambda: self.ledger.begin(intent))
+
+    def restored(self) -> dict[str, int]:
+        """The tables with a RESTORE that nobody has answered."""
+        found = {}
+        for name, known in self.ledger.known.tables.items():
+            store = self.lake.child(name)
+            state = tried(lambda store=store: log.load(store))
+            version = tried(lambda store=store, state=state: restored_since(store, state, batch_mark(NAME)))
+            if version is not None and version > known.restored:
+                found[name] = version
+        return found
+
+    def answer(self) -> None:
+        """What `resume --table-restored=refill` writes down."""
+        for name, version in self.restored().items():
+            known = self.ledger.known.tables[name]
+            oldest = known.refill if known.refill >= 0 else version
+            _, due = self.owed(name, version, oldest)
+            owes = replace(known, restored=version, refill=oldest if due.rows else -1)
+            tried(lambda name=name, owes=owes: self.ledger.known.remember(tables={name: owes}))
+
+    def owed(self, name: str, newest: int, oldest: int) -> tuple[int, Owed]:
+        """What a table is owed, and the spec that wrote it."""
+        for spec in range(len(ROUTES)):
+            try:
+                return spec, owed(self.lake.child(name), newest, oldest, batch_mark(NAME), str(spec), self.rows_from)
+            except TableRestored as stop:
+                refused = stop
+        raise refused
+
+    def rows_from(self, batch: int) -> list[dict]:
+        """The ledger's rows, as the store has them now, and that of the open batch."""
+        begun = tried(self.ledger.open_batch)
+        to_come = [] if begun is None else [row(begun, (), THEN, "")]
+        return [each for each in ledger_rows(self.world) if each["batch"] >= batch] + to_come
+
+    def refill(self) -> None:
+        """Give each restored table what it is owed, in a batch that moves no partition."""
+        for name, known in dict(self.ledger.known.tables).items():
+            if known.refill < 0:
+                continue
+            spec, self.spec = self.spec, self.owed(name, known.restored, known.refill)[0]
+            due = self.owed(name, known.restored, known.refill)[1]
+            intent = self.stage([item for piece in due.pieces for item in piece], only=name)
+            self.spec = spec
+            assert intent.tables[0].files[0].rows == due.rows
+            tried(lambda intent=intent: self.ledger.begin(intent))
+            self.finish(intent)
 
     def accept(self) -> bool:
         """What `resume` does after SourceGap or SourceReplaced; true when there was something to accept."""
@@ -121,21 +220,26 @@ class Driver:
                     ranges.append(Range(name, part, start, until, topic.id))
         return tuple(ranges) or None
 
-    def stage(self, ranges: tuple[Range, ...]) -> Intent:
-        """Read the records and put one file per table."""
+    def stage(self, ranges: Sequence[Range], only: str | None = None) -> Intent:
+        """Read the records and put one file per table; or for one table alone, which is then refilled."""
         rows: dict[str, list[str]] = defaultdict(list)
         for item in ranges:
             kinds = self.world.topics[item.topic].partitions[item.partition][item.start : item.until]
             for offset, kind in enumerate(kinds, item.start):
                 rows[ROUTES[self.spec][kind]].append(f"{item.topic_id}/{item.partition}/{offset}")
         filtered, dead = rows.pop(FILTERED, []), rows.get(DEAD, [])
+        read = sum(map(len, rows.values())) + len(filtered)
+        if only is not None:
+            rows, dead, ranges = {only: rows[only]}, rows[only] if only == DEAD else [], ()
         tables = tuple(
             self.stage_table(name, rows[name]) for name in sorted(rows, key=lambda name: (name == DEAD, name))
         )
-        read = sum(map(len, rows.values())) + len(filtered)
-        counts = Counts(read, read - len(dead) - len(filtered), len(dead), len(filtered), reasons={"type": len(dead)})
-        text = str(self.spec)
-        return Intent(NAME, self.ledger.batch + 1, ranges, tables, counts, THEN, self.token, text, text, "0")
+        routed = sum(map(len, rows.values())) - len(dead)
+        held = read - routed - len(dead) - len(filtered)
+        counts = Counts(read, routed, len(dead), len(filtered), held, reasons={"type": len(dead)})
+        text, number = str(self.spec), self.ledger.batch + 1
+        rests = self.ledger.standing({(item.topic, item.partition) for item in ranges})
+        return Intent(NAME, number, tuple(ranges), tables, counts, THEN, self.token, text, text, "0", rests=rests)
 
     def stage_table(self, name: str, ids: list[str]) -> TableIntent:
         """Put one file; the table it is for may not exist yet."""
@@ -151,6 +255,11 @@ class Driver:
         """The table's tail, followed up to now."""
         if name not in self.tails:
             self.tails[name] = tried(lambda: Tail.open(self.lake.child(name), [batch_mark(NAME)]))
+            known, state = self.ledger.known.tables.get(name), self.tails[name].state
+            if known is not None and state is not None:
+                version = tried(lambda: restored_since(self.lake.child(name), state, batch_mark(NAME)))
+                if version is not None and version > known.restored:
+                    raise TableRestored(name)
         else:
             tried(self.tails[name].follow)
         return self.tails[name]
@@ -165,7 +274,11 @@ class Driver:
             if number == 0:
                 faults.reach(Point.TABLE_A_DONE)
         seen = {table.path: self.tails[table.path].state.table_id for table in intent.tables}
-        tried(lambda: self.ledger.known.remember(tables={path: KnownTable(id, "adopt") for path, id in seen.items()}))
+        known = {path: self.ledger.known.tables.get(path, KnownTable("", "adopt")) for path in seen}
+        known = {path: replace(each, id=seen[path]) for path, each in known.items()}
+        if is_refill(intent):
+            known = {path: replace(each, refill=-1) for path, each in known.items()}
+        tried(lambda: self.ledger.known.remember(tables=known))
         faults.reach(Point.LEDGER_NOT)
         tried(lambda: self.ledger.book(intent, receipts, THEN))
         faults.reach(Point.LEDGER_DONE)
@@ -175,7 +288,7 @@ class Driver:
         tail, marks = self.tail(table.path), intent.marks()
 
         def attempt() -> Receipt:
-            made = tail.create(table.schema, (), {}, table.table_id, table.files, marks, {})
+            made = tail.create(table.schema, (), {}, table.table_id, table.files, marks, account(intent))
             if made is not None:
                 faults.reach(Point.TABLE_MADE)
                 return made
@@ -183,7 +296,7 @@ class Driver:
                 tail.evolve(table.schema, {})
                 faults.reach(Point.EVOLVED)
             expected = None if table.create else table.table_id
-            landed = tail.append(table.files, marks, {}, schema=table.schema, table_id=expected)
+            landed = tail.append(table.files, marks, account(intent), schema=table.schema, table_id=expected)
             faults.reach(Point.COMMIT_LANDED)
             return landed
 

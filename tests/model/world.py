@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headrace.errors import HeadraceError, StorageUnreachable
 from headrace.faults import Abandoned
@@ -85,6 +91,7 @@ class World:
         self.topics = {"x": Topic("x-0", [list("abcdfa")]), "y": Topic("y-0", [list("abd")])}
         self.ever: dict[str, Topic] = {topic.id: topic for topic in self.topics.values()}
         self.late: list[Callable[[], str]] = []  # calls that were given up and still may land
+        self.past: list[dict[str, Any]] = []  # what was booked in ledgers that are lost
         self.spec = 0
         self.count = 0
         self.on_commit: Callable[[str, bytes], None] = lambda path, data: None
@@ -230,6 +237,22 @@ def commits(store: AnyStore) -> Iterator[tuple[log.Commit, bytes]]:
     while (data := store.raw(log.version_path(version))) is not None:
         yield log.parse_commit(version, data), data
         version += 1
+
+
+def ledger_rows(world: World) -> list[dict[str, Any]]:
+    """Every row of the ledger in the order of its log, without resting."""
+    store = world.store("state").child("ledger")
+    lines = (json.loads(line) for _, data in commits(store) for line in data.splitlines())
+    found = [(line["add"]["path"], store.raw(line["add"]["path"])) for line in lines if "add" in line]
+    if lacks := [path for path, data in found if data is None]:
+        raise Violation(f"the ledger names {lacks}, which are not there")
+    return [_row(data or b"") for _, data in found]
+
+
+@lru_cache(maxsize=100)
+def _row(data: bytes) -> dict[str, Any]:
+    (row,) = pq.ParquetFile(pa.BufferReader(data)).read().to_pylist()
+    return dict(row)
 
 
 def load(store: ModelStore, marks: Sequence[str] = ()) -> log.TableState | None:

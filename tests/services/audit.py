@@ -79,6 +79,16 @@ def audit(
     return found
 
 
+def contents(bootstrap: str, topics: Iterable[str], spec: Spec, judge: Callable[[Seen], Verdict] = by_kind) -> Audit:
+    """Compare the records of whole topics with the tables alone: for a ledger that was lost or tells of refills."""
+    lake = Lake(spec)
+    due = {(each.topic, each.partition, each.offset): each for each in read_all(bootstrap, list(topics))}
+    found = Audit(len(due), batches=lake.ledger())
+    _places(found, lake, due, judge)
+    assert not found.problems, "\n".join(found.problems[:20])
+    return found
+
+
 class Lake:
     """The storage of a spec, seen without Headrace."""
 

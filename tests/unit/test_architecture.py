@@ -17,7 +17,7 @@ ROOT = Path(headrace.__file__).parent
 FLOORS = [
     {"cli"},
     {"demonstration", "decisions", "runner", "online", "standing", "look"},
-    {"pipeline", "stream"},
+    {"pipeline", "stream", "rebuild", "refill"},
     {"catalog", "task"},
     {"plan", "fit", "shape", "fates"},
     {"ledger", "lease", "commit", "retry"},

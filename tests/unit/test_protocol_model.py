@@ -14,17 +14,20 @@ from hypothesis import strategies as st
 
 from headrace import faults, ledger
 from headrace.batch import Intent
+from headrace.commit import parts
 from headrace.commit import tail as tail_module
-from headrace.errors import Fenced, HeadraceError, SourceGap, SourceReplaced, StorageUnreachable
+from headrace.errors import Fenced, HeadraceError, SourceGap, SourceReplaced, StorageUnreachable, TableRestored
 from headrace.faults import Abandoned, Point
+from headrace.ledger import lost, owed
+from headrace.ledger.account import row
 from headrace.storage import AlreadyThere
 from headrace.tables import log
-from model.audit import FOREIGN, TABLES, audit, watch
-from model.driver import Driver
-from model.world import Actor, DiskWorld, Violation, World, load
+from model.audit import FOREIGN, audit, booked, watch
+from model.driver import TABLES, Driver
+from model.world import Actor, DiskWorld, Violation, World, commits, load
 
 REAL_LOAD = log.load
-EXPECTED_ENDS = (Fenced, SourceGap, SourceReplaced, Abandoned, StorageUnreachable)
+EXPECTED_ENDS = (Fenced, SourceGap, SourceReplaced, TableRestored, Abandoned, StorageUnreachable)
 KINDS = st.text("abcdf", min_size=1, max_size=4)
 TOPIC, PART = st.sampled_from("xy"), st.integers(0, 2)
 SLOT, CALLS = st.integers(0, 2), st.integers(0, 60)
@@ -41,6 +44,8 @@ ACTION = st.one_of(
     st.tuples(st.just("partition"), TOPIC),
     st.tuples(st.just("append"), st.sampled_from(TABLES)),
     st.tuples(st.just("column"), st.sampled_from(TABLES)),
+    st.tuples(st.just("restore"), st.sampled_from(TABLES), st.integers(0, 3)),
+    st.tuples(st.just("lose"), st.sampled_from(["ledger", "begun", "state"])),
     st.sampled_from([("replace", "x"), *[("truncate", topic, part, 2) for topic in "xy" for part in range(3)]]),
 )
 HISTORY = st.lists(ACTION, min_size=10, max_size=40)
@@ -53,6 +58,7 @@ class Play:
         self.world, self.driver = World(), driver
         self.slots: dict[int, Actor] = {}
         self.everyone: list[Actor] = []
+        self.calm = False  # the broker keeps what may have to be read again
         watch(self.world)
 
     def start(self, life: str) -> Actor:
@@ -91,13 +97,73 @@ class Play:
 
     def truncate(self, topic: str, part: int, count: int) -> None:
         """The broker deletes its oldest records, read or not."""
+        if self.calm:
+            return
         found = self.world.topics[topic]
         part %= len(found.partitions)
         found.low[part] = min(found.low[part] + count, len(found.partitions[part]))
 
     def replace(self, topic: str) -> None:
         """The topic is deleted and made again."""
-        self.world.replace_topic(topic)
+        if not self.calm:
+            self.world.replace_topic(topic)
+
+    def restore(self, table: str, back: int) -> None:
+        """Somebody restores a table, unless what that undoes cannot be read again: then a person may only keep it."""
+        target, store = self.version(table) - 2 - back, self.world.store("lake").child(table)
+        if target < 0 or any(any(topic.low.values()) for topic in self.world.topics.values()):
+            return
+        states = [log.parse_commit(0, store.raw(log.version_path(number)) or b"") for number in range(target + 1)]
+        metadata = next(state.metadata for state in reversed(states) if state.metadata)
+        info = {"operation": "RESTORE", "operationParameters": {"version": str(target)}}
+        lines = [{"commitInfo": info}, metadata.action()]
+        path = log.version_path(self.version(table))
+        store.put_new(path, "\n".join(map(json.dumps, lines)).encode())
+        if self.can_refill(table):
+            self.calm = True
+        else:
+            self.world.objects.pop(f"lake/{table}/{path}")
+
+    def can_refill(self, table: str) -> bool:
+        """Whether one spec wrote all that is undone, from topics that are still there, and no refill is under way."""
+        person = self.driver(self.world)
+        person.ledger = ledger.Ledger.open(person.state, "p")
+        begun, known = person.ledger.open_batch(), person.ledger.known.tables.get(table)
+        version = person.restored().get(table)
+        lost_now = person.ledger.is_new and self.world.past
+        if known is None or version is None or lost_now or (begun and ledger.is_refill(begun)):
+            return False
+        try:
+            due = person.owed(table, version, known.refill if known.refill >= 0 else version)[1]
+        except TableRestored:
+            return False
+        return all(self.world.topics[item.topic].id == item.topic_id for piece in due.pieces for item in piece)
+
+    def lose(self, what: str) -> None:
+        """All instances die; then the ledger is lost, or `begun` too, or the whole state."""
+        person = self.driver(self.world)
+        self.close()
+        self.world.land()
+        person.ledger = ledger.Ledger.open(person.state, "p")
+        known, ids = person.ledger.known, {name: topic.id for name, topic in self.world.topics.items()}
+        as_ever = all(topic_id.endswith("-0") for topic_id in ids.values())
+        restored = any(
+            "RESTORE" in [commit.operation for commit, _ in commits(person.lake.child(name))] for name in TABLES
+        )
+        cut = any(any(topic.low.values()) for topic in self.world.topics.values())
+        if restored or (what != "ledger" and (cut or known.topics.items() - ids.items())):
+            return
+        if not as_ever and (what == "state" or (what == "begun" and ids.keys() - known.topics.keys())):
+            return  # marks do not tell a topic from one that was made again, so a person is asked
+        self.calm = True
+        if not (person.ledger.is_new and self.world.past):
+            begun = person.ledger.open_batch()  # it may be in every table already
+            open_one = [row(begun, (), begun.started, "")] if begun else []
+            self.world.past = booked(self.world) + open_one
+        folders = {"ledger": ("ledger",), "begun": ("ledger", "begun"), "state": ("ledger", "begun", "known")}
+        for path in list(self.world.objects):
+            if path.startswith(tuple(f"state/{folder}/" for folder in folders[what])):
+                del self.world.objects[path]
 
     def append(self, table: str) -> None:
         """Somebody else makes the table, or appends to it."""
@@ -211,6 +277,41 @@ SLEEPERS = [
 ]
 
 
+# The state is lost after each call, and the next to come has another spec.
+LOSSES = [
+    [("run", 0, call, "die"), ("lose", what), ("spec", 3), ("run", 1, 400, "go"), ("produce", "x", 0, "abd")]
+    for call in range(70)
+    for what in ("ledger", "begun", "state")
+]
+
+
+# A table is restored; whoever answers meets a fate at each call, and the table is restored once more before the next.
+RESTORES = [
+    [
+        ("run", 0, 400, "go"),
+        ("restore", table, back),
+        ("produce", "x", 0, "abd"),
+        ("resume", 0, call, fate),
+        ("restore", table, back + call % 3),
+        ("resume", 1, 400, "go"),
+        ("restore", table, call % 4),
+    ]
+    for table, back in (("A", 0), ("A", 1), ("B", 0), ("dead", 0))
+    for call in range(0, 60, 2)
+    for fate in ("die", "die-after")
+]
+
+
+def test_a_state_that_is_lost_after_each_single_call():
+    for history in LOSSES:
+        play(history)
+
+
+def test_a_restored_table_is_refilled_whatever_happens_to_the_refill():
+    for history in RESTORES:
+        play(history)
+
+
 def test_two_sleepers_at_each_pair_of_calls():
     for history in SLEEPERS:
         play(history)
@@ -283,7 +384,7 @@ class BooksBeforeTheLetters(Driver):
 class FinishesWithTheNewSpec(Driver):
     """Broken: an open batch is staged again by whatever spec there is now."""
 
-    def recover(self):
+    def recover(self, decide=lambda: None):
         self.ledger = ledger.Ledger.open(self.state, "p")
         begun = self.ledger.open_batch()
         if begun is not None and begun.digest:
@@ -304,7 +405,7 @@ class CommitsBeforeItBegins(Driver):
 class NeverLooksAtAnOpenBatch(Driver):
     """Broken: takes the next number, as if nothing had been begun."""
 
-    def recover(self):
+    def recover(self, decide=lambda: None):
         self.ledger = ledger.Ledger.open(self.state, "p")
         if self.ledger.open_batch() is not None:
             self.state.delete([f"begun/{self.ledger.batch + 1:012}"])
@@ -358,7 +459,54 @@ def a_booking_forgets_other_partitions(patch):
     patch.setattr(ledger, "_all_marks", newest)
 
 
+class ForgetsWhatItOwes(Driver):
+    """Broken: a refill is decided, but nothing durable says so while it is not done."""
+
+    def answer(self):
+        for name, version in self.restored().items():
+            known = self.ledger.known.tables[name]
+            self.ledger.known.remember(tables={name: replace(known, restored=version)})
+
+
+class RefillsEveryTable(Driver):
+    """Broken: what one table lost is given to all of them again."""
+
+    def stage(self, ranges, only=None):
+        intent = super().stage(ranges, only)
+        return intent if only is None else replace(super().stage(ranges), ranges=(), batch=intent.batch)
+
+
+class TakesAHalfBatchForWhole(Driver):
+    """Broken: goes on after the highest mark, whether or not every table has it."""
+
+    def rebuild_from(self, found):
+        where = lost.beyond(found, "p")
+        self.ledger.known.remember(topics={name: topic.id for name, topic in self.world.topics.items()})
+        self.ledger.assume(where.batch, where.position)
+
+
+def an_undone_refill_is_a_batch_like_any_other(patch):
+    """Broken: a RESTORE that undoes a refill is taken to undo its own rows only."""
+    patch.setattr(owed, "_is_refill", lambda row: False)
+
+
+def what_was_undone_is_what_came_last(patch):
+    """Broken: a RESTORE to a version that was itself restored is not followed back."""
+    patch.setattr(parts, "_target", lambda store, commit: commit.version - 2)
+
+
+def commits_tell_only_what_they_read(patch):
+    """Broken: a commit does not say where the partitions stand that its batch does not read."""
+    patch.setattr(ledger.Ledger, "standing", lambda self, apart=(): ())
+
+
 BROKEN: list[Callable] = [
+    ForgetsWhatItOwes,
+    RefillsEveryTable,
+    TakesAHalfBatchForWhole,
+    an_undone_refill_is_a_batch_like_any_other,
+    what_was_undone_is_what_came_last,
+    commits_tell_only_what_they_read,
     BooksBeforeTheLetters,
     FinishesWithTheNewSpec,
     CommitsBeforeItBegins,
@@ -384,9 +532,10 @@ def test_a_broken_protocol_is_caught(broken, monkeypatch):
         play(history, driver)
 
     def all_of_them():
-        for history in Random(2).sample(SLEEPERS + SWEEP, len(SLEEPERS + SWEEP)):
+        told = SLEEPERS + SWEEP + LOSSES + RESTORES
+        for history in Random(2).sample(told, len(told)):
             play(history, driver)
         random_ones()
 
-    with pytest.raises((Violation, HeadraceError)):
+    with pytest.raises((Violation, HeadraceError, AssertionError)):
         all_of_them()

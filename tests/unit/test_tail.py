@@ -398,9 +398,6 @@ def test_what_others_did_is_told(store: Store) -> None:
     assert [change.version for change in changes] == [1, 2, 3, 4]
     assert tail.follow() == []
     assert tail.known() == Tail.open(store, tail.known().marks).known()
-    assert [change.version for change in tail.changes_since(2)] == [3, 4]
-    opened(store).restore(1)
-    assert {Kind.RESTORE} <= Tail.open(store, MARKS).changes_since(4)[0].kinds
 
 
 def test_following_waits_for_a_table_to_be_born(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -19,29 +20,46 @@ def resume(
     accept_new_table: Annotated[
         bool, typer.Option("--accept-new-table", help="Go on with a new table where the known one is gone or replaced.")
     ] = False,
+    accept_lost_ledger: Annotated[
+        bool,
+        typer.Option("--accept-lost-ledger", help="Write a lost ledger anew from the tables, for the same topics."),
+    ] = False,
     table_restored: Annotated[
         str | None,
-        typer.Option(help="`keep`: go on with a table that was restored; undone rows stay undone.", metavar="keep"),
+        typer.Option(
+            help="After a RESTORE, `refill` reads what was undone again for that table; `keep` leaves it undone.",
+            metavar="keep|refill",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Decide what a stopped pipeline asked, then run it again; each stop names the option it needs."""
-    from headrace.cli.show import emit
+    from headrace.cli.run import ends_when_asked
+    from headrace.cli.show import Show, emit
     from headrace.decisions import Decision, decide
-    from headrace.errors import UsageError
+    from headrace.errors import StopAsked, UsageError
     from headrace.spec.load import load
 
     wanted = {
         Decision.GAP: accept_gap,
         Decision.REPLACED_TOPIC: accept_replaced_topic,
         Decision.NEW_TABLE: accept_new_table,
+        Decision.LOST_LEDGER: accept_lost_ledger,
         Decision.RESTORED_TABLE: table_restored == "keep",
+        Decision.REFILLED_TABLE: table_restored == "refill",
     }
     chosen = [decision for decision, given in wanted.items() if given]
-    if table_restored not in (None, "keep"):
-        raise UsageError(f"--table-restored: '{table_restored}' is not known.", next="Use keep.")
+    if table_restored not in (None, "keep", "refill"):
+        raise UsageError(f"--table-restored: '{table_restored}' is not known.", next="Use keep or refill.")
     if not chosen:
         raise UsageError("Nothing was decided.", next="Give the option that the stop named, such as --accept-gap.")
-    for each in load(spec):
-        for line in decide(each, chosen):
-            emit({"event": "decision", "pipeline": each.pipeline, "text": line}) if as_json else typer.echo(line)
+    stop = threading.Event()
+    with ends_when_asked(stop):
+        for each in load(spec):
+            try:
+                said = decide(each, chosen, Show(as_json), stop)
+            except StopAsked as asked:  # to wait no longer is no failure of a run, but here nothing was decided
+                typer.echo(f"{each.pipeline}: not decided. {asked}", err=True)
+                raise typer.Exit(1) from None
+            for line in said:
+                emit({"event": "decision", "pipeline": each.pipeline, "text": line}) if as_json else typer.echo(line)

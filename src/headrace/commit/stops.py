@@ -7,7 +7,8 @@ from headrace.errors import Fenced, MarksDisagree, Stop, TableChanged, TableGone
 _NEXT: dict[type[Stop], str] = {
     TableGone: "Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one.",
     TableReplaced: "Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with this one.",
-    TableRestored: "Run `headrace resume SPEC --table-restored=keep` to go on from here; what was undone stays undone.",
+    TableRestored: "Run `headrace resume SPEC --table-restored=refill` to read what was undone again for this table; "
+    "or `--table-restored=keep` to go on from here, and what was undone stays undone.",
     TableChanged: "Change it back and run again, or `headrace resume SPEC --accept-new-table` goes on as it is now.",
     MarksDisagree: "Find out who else writes to this table; `headrace status SPEC` shows what the ledger knows.",
     Fenced: "Another instance of the pipeline has gone on; this one must not write.",

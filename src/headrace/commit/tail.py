@@ -97,12 +97,6 @@ class Tail:
         self._remember()
         return changes
 
-    def changes_since(self, version: int) -> list[Change]:
-        """What was done between a version and the state; versions cleaned away are left out."""
-        known = self.known()
-        found = (_read(self.store, number) for number in range(version + 1, known.version + 1))
-        return [change_of(commit, known) for commit in found if commit is not None]
-
     def create(
         self,
         schema: str,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from headrace.batch import Counts, Intent, Range, Receipt, StagedFile
 from headrace.commit.actions import ENGINE
 from headrace.commit.checkpoints import Checkpoints
-from headrace.commit.marks import batch_mark
+from headrace.commit.marks import batch_mark, range_mark
 from headrace.commit.tail import Tail
 from headrace.errors import Fenced, HeadraceError, MarksDisagree
 from headrace.ledger import account
@@ -27,7 +27,7 @@ from headrace.ledger.known import FORMAT, Known, KnownTable, check_format
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables.log import LOG, TableState, read_commit
 
-__all__ = ["Known", "KnownTable", "Ledger", "Position", "is_decision"]
+__all__ = ["Known", "KnownTable", "Ledger", "Position", "is_decision", "is_refill"]
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32
@@ -40,6 +40,11 @@ def is_decision(intent: Intent) -> bool:
     return not intent.digest
 
 
+def is_refill(intent: Intent) -> bool:
+    """Whether a batch gives a restored table what was undone: it moves no partition, so it has no ranges."""
+    return bool(intent.digest) and not intent.ranges
+
+
 class Ledger:
     """One pipeline's ledger, open for one driver."""
 
@@ -47,6 +52,7 @@ class Ledger:
         self._store, self._pipeline, self._tail = store, pipeline, tail
         self._table = store.child("ledger")
         self._marks = dict(marks)
+        self._half = False
         self.known = Known.load(store)
 
     @classmethod
@@ -70,9 +76,23 @@ class Ledger:
         """The number of the last batch booked, 0 before the first."""
         return self._marks.get(batch_mark(self._pipeline), 0)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no ledger: the pipeline's first batch is to come, or its state was lost."""
+        return self._tail.state is None
+
     def position(self) -> Position:
         """The next offset to read of every partition ever booked."""
-        return _position(self._marks, batch_mark(self._pipeline))
+        return position_of(self._marks, self._pipeline)
+
+    def standing(self, apart: Collection[tuple[str, int]] = ()) -> tuple[Range, ...]:
+        """Where each partition stands, as empty ranges; without those that a batch reads."""
+        known = self.known.topics
+        return tuple(
+            Range(*each, at, at, known.get(each[0], ""))
+            for each, at in sorted(self.position().items())
+            if each not in apart
+        )
 
     def open_batch(self) -> Intent | None:
         """The batch that was begun and not booked; it must be finished before any other is begun."""
@@ -103,8 +123,9 @@ class Ledger:
         """
         self._expect_next(intent.batch)
         marks = {**self._marks, **intent.marks()}
-        note = note or (intent.spec if is_decision(intent) else "")
-        self.known.remember(topics={item.topic: item.topic_id for item in intent.ranges if item.topic_id})
+        note = note or _note(intent)
+        topics = {item.topic: item.topic_id for item in intent.ranges if item.topic_id}
+        self.known.remember(topics=topics, batch=intent.batch)
         staged = account.stage(self._table, account.row(intent, receipts, finished, note))
         self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch})
         self._marks = marks
@@ -117,18 +138,49 @@ class Ledger:
             raise self._fenced(f"batch {self.batch + 1} is still open")
         named = {(item.topic, item.partition) for item in ranges}
         moved = [self._moved(at, until) for at, until in sorted(position.items()) if at not in named]
-        now, release = datetime.now(UTC), ENGINE.partition("/")[2]
-        intent = Intent(
-            self._pipeline, self.batch + 1, (*ranges, *moved), (), Counts(), now, uuid.uuid4().hex, note, "", release
-        )
+        intent = self._decision(self.batch + 1, (*ranges, *moved), self.standing({*named, *position}), note)
         self.begin(intent)
         self.book(intent, (), datetime.now(UTC), note)
+
+    def newest_begun(self) -> Intent | None:
+        """The batch last begun, booked or not; all before it are done."""
+        newest = max((item.path for item in self._store.list("begun")), default=None)
+        try:
+            return Intent.from_json(self._store.get(newest).decode()) if newest else None
+        except NotThere:
+            raise self._fenced("another driver has gone on") from None
+
+    def assume(self, batch: int, position: Position, half: bool = False) -> None:
+        """Take a lost ledger for one that ended with this batch; `rebuild` makes it durable.
+
+        `half`: some tables have the next batch too, and it is about to be begun again.
+        """
+        self._half = half
+        marks = {range_mark(self._pipeline, *each): at - 1 for each, at in position.items()}
+        self._marks = {batch_mark(self._pipeline): batch, **marks}
+
+    def rebuild(self, note: str) -> None:
+        """Write the first row of a new ledger: what was assumed. Fenced when another driver was first."""
+        if not self.batch:
+            return  # nothing was booked yet
+        intent = self._decision(self.batch, self.standing(), (), note)
+        now = datetime.now(UTC)
+        staged = account.stage(self._table, account.row(intent, (), now, note))
+        if not self._create(staged, self._marks, {"pipeline": self._pipeline, "batch": self.batch}):
+            raise self._fenced("another driver has rebuilt its ledger")
+
+    def _decision(self, batch: int, ranges: tuple[Range, ...], rests: tuple[Range, ...], note: str) -> Intent:
+        release = ENGINE.partition("/")[2]
+        token, now = uuid.uuid4().hex, datetime.now(UTC)
+        return Intent(self._pipeline, batch, ranges, (), Counts(), now, token, note, "", release, rests=rests)
 
     def check_mark(self, path: str, mark: int | None) -> None:
         """MarksDisagree when a table cannot be where its mark says it is, given what is booked and begun."""
         if mark is None and path in self.known.tables:
             raise MarksDisagree(f"{path} was written by '{self._pipeline}' before, but has no mark of it any more.")
-        if mark is None or mark <= self.batch or (mark == self.batch + 1 and self.open_batch() is not None):
+        if mark is None or mark <= self.batch:
+            return
+        if mark == self.batch + 1 and (self._half or self.open_batch() is not None):
             return
         if self._is_booked(self.batch + 1):
             raise self._fenced(f"{path} holds batch {mark} of another driver")
@@ -136,6 +188,12 @@ class Ledger:
             f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
             next="Was the state folder lost or set back? Restore it before going on.",
         )
+
+    def rows_from(self, batch: int) -> list[dict[str, Any]]:
+        """The rows from a batch on, and the one that the open batch will get."""
+        begun = self.open_batch()
+        to_come = [account.row(begun, (), begun.started, "")] if begun is not None else []
+        return self.rows(self.batch - batch + 1) + to_come
 
     def rows(self, last: int) -> list[dict[str, Any]]:
         """The newest rows, oldest first."""
@@ -162,10 +220,13 @@ class Ledger:
         return self._tail.state is not None and self._tail.state.marks.get(batch_mark(self._pipeline), 0) >= batch
 
     def _commit(self, staged: StagedFile, marks: Mapping[str, int], info: Mapping[str, Any]) -> None:
+        if not self._create(staged, marks, info):
+            self._tail.append([staged], marks, info)
+
+    def _create(self, staged: StagedFile, marks: Mapping[str, int], info: Mapping[str, Any]) -> bool:
         properties = {"headrace.format": str(FORMAT)}
         made = self._tail.create(account.SCHEMA_JSON, (), properties, str(uuid.uuid4()), [staged], marks, info)
-        if made is None:
-            self._tail.append([staged], marks, info)
+        return made is not None
 
     def _forget(self) -> None:
         """Drop decisions that no recovery can need; whatever fails here is tried again later."""
@@ -178,6 +239,12 @@ class Ledger:
         return Fenced(
             f"Pipeline '{self._pipeline}': {seen}.", next="Start it again: it goes on from where the ledger stands."
         )
+
+
+def _note(intent: Intent) -> str:
+    if is_refill(intent):
+        return f"refill of {', '.join(table.path for table in intent.tables) or 'a table that is no more'}"
+    return intent.spec if is_decision(intent) else ""
 
 
 def _begun(batch: int) -> str:
@@ -210,10 +277,12 @@ def _of_pipeline(marks: Mapping[str, int], name: str) -> dict[str, int]:
     return {key: value for key, value in marks.items() if key == name or key.startswith(f"{name}:")}
 
 
-def _position(marks: Mapping[str, int], name: str) -> Position:
+def position_of(marks: Mapping[str, int], pipeline: str) -> Position:
+    """The next offset to read of every partition that has a mark."""
     found: Position = {}
+    name = batch_mark(pipeline)
     for key, last in marks.items():
         topic, colon, partition = key.removeprefix(f"{name}:").rpartition(":")
-        if key != name and colon:
+        if key.startswith(f"{name}:") and colon:
             found[topic, int(partition)] = last + 1
     return found

@@ -30,7 +30,8 @@ class KnownTable:
 
     id: str
     committer: str  # "adopt" or "spark": one kind for good
-    restored: int = -1  # a RESTORE up to this version was accepted by a person
+    restored: int = -1  # a RESTORE up to this version was answered by a person
+    refill: int = -1  # the first RESTORE whose undone rows are still owed to the table
 
 
 class Known:
@@ -40,6 +41,7 @@ class Known:
         self._chain, self._number = chain, number
         self.tables = {path: KnownTable(**item) for path, item in raw.get("tables", {}).items()}
         self.topics: dict[str, str] = dict(raw.get("topics", {}))
+        self.since: dict[str, int] = dict(raw.get("since", {}))  # the batch that first met a topic under its id
 
     @classmethod
     def load(cls, store: Store) -> Known:
@@ -51,25 +53,31 @@ class Known:
         return cls(chain, number, raw)
 
     def remember(
-        self, *, tables: Mapping[str, KnownTable] | None = None, topics: Mapping[str, str] | None = None
+        self,
+        *,
+        tables: Mapping[str, KnownTable] | None = None,
+        topics: Mapping[str, str] | None = None,
+        batch: int = 0,
     ) -> None:
-        """Add or change tables and topics; Fenced when another driver wrote meanwhile."""
-        self._become({**self.tables, **(tables or {})}, {**self.topics, **(topics or {})})
+        """Add or change tables and topics, which this batch has met; Fenced when another driver wrote meanwhile."""
+        met = {name: batch for name, topic_id in (topics or {}).items() if self.topics.get(name) != topic_id}
+        self._become({**self.tables, **(tables or {})}, {**self.topics, **(topics or {})}, {**self.since, **met})
 
     def forget(self, path: str) -> None:
         """Let a table be made anew where there was one."""
-        self._become({key: table for key, table in self.tables.items() if key != path}, self.topics)
+        self._become({key: table for key, table in self.tables.items() if key != path}, self.topics, self.since)
 
-    def _become(self, tables: dict[str, KnownTable], topics: dict[str, str]) -> None:
+    def _become(self, tables: dict[str, KnownTable], topics: dict[str, str], since: dict[str, int]) -> None:
         if (tables, topics) == (self.tables, self.topics):
             return
         raw = {
             "format": FORMAT,
             "tables": {path: asdict(table) for path, table in sorted(tables.items())},
             "topics": dict(sorted(topics.items())),
+            "since": dict(sorted(since.items())),
         }
         self._number = self._add(json.dumps(raw, indent=1).encode())
-        self.tables, self.topics = tables, topics
+        self.tables, self.topics, self.since = tables, topics, since
 
     def _add(self, text: bytes) -> int:
         number = self._number + 1

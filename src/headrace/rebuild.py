@@ -1,0 +1,181 @@
+"""A state folder that lost its ledger gets a new one: from the batch last begun, or from the tables' own logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.batch import Intent
+from headrace.commit.parts import Part
+from headrace.errors import HeadraceError, MarksDisagree, SourceGap, Transient
+from headrace.ledger import KnownTable, Position, is_refill, lost
+from headrace.route import NAME
+from headrace.spec import Spec
+from headrace.storage import Store
+from headrace.tables.adopt import may_adopt
+from headrace.tables.log import TableState
+from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from headrace.pipeline import Pipeline
+
+
+def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
+    """Write a ledger anew where there was one; answers in words what was done, nothing where none was lost.
+
+    `accepted`: a person says that the topics are the ones that were read, and that what cannot be known is given up.
+    """
+    ledger = pipeline.ledger
+    if not ledger.is_new:
+        return []
+    begun, found = ledger.newest_begun(), lost.traces(_stores(pipeline), pipeline.spec.pipeline)
+    highest = found.batch if found else 0
+    if max(highest, begun.batch if begun else 0) <= 1 and (begun is not None or found is None):
+        return []  # the first batch is yet to be booked
+    if begun is not None and begun.batch >= highest:
+        said = _from_begun(pipeline, begun)
+    else:
+        assert found is not None  # noqa: S101
+        said = _from_tables(pipeline, found, accepted)
+    if found is not None:
+        made = {uri: KnownTable(state.table_id, _kind(state)) for uri, state in found.tables.items()}
+        ledger.known.remember(tables={**made, **ledger.known.tables})
+    ledger.rebuild(said)
+    pipeline.report({"event": "rebuild", "pipeline": pipeline.spec.pipeline, "batch": ledger.batch, "text": said})
+    return [said]
+
+
+def _from_begun(pipeline: Pipeline, begun: Intent) -> str:
+    """Exact: all before the batch last begun is done, and the batch itself is about to be finished."""
+    ranges = () if is_refill(begun) else begun.ranges
+    stood = (*begun.rests, *ranges)
+    pipeline.ledger.known.remember(
+        topics={each.topic: each.topic_id for each in stood if each.topic_id}, batch=begun.batch - 1
+    )
+    pipeline.ledger.assume(begun.batch - 1, {(each.topic, each.partition): each.start for each in stood})
+    return f"the ledger was lost; rebuilt from batch {begun.batch}, the last one begun"
+
+
+def _from_tables(pipeline: Pipeline, found: lost.Traces, accepted: bool) -> str:
+    known = pipeline.ledger.known
+    unknown = lost.topics(found, pipeline.spec.pipeline) - known.topics.keys()
+    if unknown and not accepted:
+        raise MarksDisagree(
+            f"The state of '{pipeline.spec.pipeline}' is lost; {len(found.tables)} tables have its marks, up to batch "
+            f"{found.batch}. Marks do not tell whether {', '.join(sorted(unknown))} was deleted and made again since.",
+            next=f"{lost.ACCEPT} if the topics are still the ones that were read.",
+        )
+    if unknown:
+        topics = {name: topic_id for name, topic_id in pipeline.source.topics().items() if name in unknown}
+        known.remember(topics=topics, batch=found.batch)
+    try:
+        return _told(pipeline, found)
+    except Transient:
+        raise
+    except HeadraceError as stop:
+        if not accepted:
+            raise
+        where = lost.beyond(found, pipeline.spec.pipeline)
+        pipeline.ledger.assume(where.batch, _met_anew(pipeline, where))
+        return (
+            f"the ledger was lost; rebuilt from the tables' marks; goes on after batch {where.batch}, and what of it "
+            f"some table lacks is given up: {stop.seen}"
+        )
+
+
+def _told(pipeline: Pipeline, found: lost.Traces) -> str:
+    spec = pipeline.spec
+    where = lost.standing(found, spec.pipeline, Store(spec.dead_letters_uri).uri, spec.route.kind == "fixed")
+    said = f"the ledger was lost; rebuilt from the marks of {len(found.tables)} tables: batch {where.batch} is in all"
+    pipeline.ledger.assume(where.batch, _met_anew(pipeline, where), half=where.half is not None)
+    if where.half is None:
+        return said
+    pipeline.ledger.begin(_read_again(pipeline, where.half))
+    return f"{said}; batch {where.half.batch} may be in some only, so it is read again for the others"
+
+
+def _read_again(pipeline: Pipeline, half: Part) -> Intent:
+    """The batch that only some tables have, with its own number: those that have it will skip it."""
+    spec, account = pipeline.spec, half.account
+    stop = f"The ledger of '{spec.pipeline}' is lost, and batch {half.batch} may be missing from some tables"
+    if account["spec"] != spec.digest:
+        raise MarksDisagree(
+            f"{stop}; it was written with another spec (digest {account['spec'][:12]}; this one has "
+            f"{spec.digest[:12]}).",
+            next=f"Run it once with that spec. {lost.ACCEPT} to go on after that batch.",
+        )
+    ranges, counts = lost.ranges_of(half, pipeline.ledger.known.topics), lost.counts_of(half)
+    started, token = datetime.fromtimestamp(half.at / 1000, UTC), pipeline.lease.token
+    rests = pipeline.ledger.standing({(each.topic, each.partition) for each in ranges})
+    begun = Intent(
+        spec.pipeline, half.batch, ranges, (), counts, started, token, spec.text, spec.digest, VERSION, rests=rests
+    )
+    try:
+        again = pipeline.again(begun)
+    except SourceGap as gap:
+        raise SourceGap(
+            f"{stop}; it cannot be read again: {gap.seen}", next=f"{lost.ACCEPT} to go on after it.", **gap.facts
+        ) from None
+    if _account(again) != _account(begun):
+        pipeline.discard(item for table in again.tables for item in table.files)
+        raise MarksDisagree(
+            f"{stop}; read again, it is another one: {_account(again)} records, it was {_account(begun)} "
+            "(read, routed, dead, filtered).",
+            next=f"{lost.ACCEPT} to go on after it.",
+        )
+    return again
+
+
+def _account(intent: Intent) -> tuple[int, int, int, int]:
+    counts = intent.counts
+    return counts.read, counts.routed, counts.dead, counts.filtered
+
+
+def _met_anew(pipeline: Pipeline, where: lost.Standing) -> Position:
+    """Marks of a topic that was replaced after the last commit are those of the one before: the new one is unread."""
+    since, last = pipeline.ledger.known.since, where.batch + (where.half is not None)
+    anew = {each for each in where.position if since.get(each[0], 0) > last}
+    if not anew:
+        return where.position
+    bounds = pipeline.source.bounds()
+    return where.position | {each: bounds[each].earliest if each in bounds else 0 for each in anew}
+
+
+def _kind(state: TableState) -> str:
+    return "spark" if may_adopt(state) else "adopt"
+
+
+def _stores(pipeline: Pipeline) -> list[Store]:
+    """Wherever the pipeline may have written."""
+    spec = pipeline.spec
+    uris = {spec.dead_letters_uri, *pipeline.ledger.known.tables, *_routes(spec, pipeline)}
+    return [Store(uri, pipeline.profile) for uri in sorted(uris)]
+
+
+def _routes(spec: Spec, pipeline: Pipeline) -> Iterator[str]:
+    before, braces, after = spec.table.path.partition("{route}")
+    if not braces:
+        yield spec.uri_of("")
+        return
+    base, _, start = before.rpartition("/")
+    end = after.partition("/")[0]
+    for folder in _folders(Store(base, pipeline.profile)):
+        name = folder.removeprefix(start).removesuffix(end)
+        if NAME.fullmatch(name) and f"{start}{name}{end}" == folder:
+            yield spec.uri_of(name)
+
+
+def _folders(store: Store) -> Iterator[str]:
+    """The folders right below, without a look at what is in them."""
+    if store.local:
+        root = Path(store.root)
+        yield from sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else ()
+        return
+    after = None
+    while (item := next(store.list("", after), None)) is not None:
+        folder, slash, _ = item.path.partition("/")
+        if slash:
+            yield folder
+        after = f"{folder}0" if slash else folder  # "0" follows "/", so what is in the folder is stepped over
