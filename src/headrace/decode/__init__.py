@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
 from headrace.decode.json import json_decoder
 from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
+from headrace.decode.protobuf import protobuf_decoder
 from headrace.errors import UsageError
 from headrace.spec.decode import Decode, Format
 
@@ -25,6 +26,7 @@ FORMATS: Mapping[str, Factory] = {
     "bytes": bytes_decoder,
     "number": number_decoder,
     "raw": raw_decoder,
+    "protobuf": protobuf_decoder,
 }
 
 

@@ -84,6 +84,8 @@ def structure_of(kind: pa.DataType) -> Structure:
 def _kind_of(kind: pa.DataType) -> str:
     if pa.types.is_null(kind):
         return "null"
+    if is_json(kind):
+        return "json"
     if pa.types.is_uint64(kind):
         return "decimal(20,0)"
     if pa.types.is_integer(kind):
@@ -165,13 +167,14 @@ class _Fit:
 
     def _value(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
         """Values of a place as its node wants them; what does not fit is NULL here and refused."""
+        text = is_json(values.type)
         values = _plain(values)
         valid = _valid(values)
         if not node.nullable and (gone := live & ~valid).any():
             self._refuse(rows[gone], Reason.MISSING, f"{where}: required, and absent or null")
         live = live & valid
         if node.kind == "json":
-            return as_json(values)
+            return values if text else as_json(values)
         if pa.types.is_null(values.type):
             return pa.nulls(len(values), node.type)
         if node.kind == "object":
@@ -360,6 +363,9 @@ def as_json(values: pa.Array) -> pa.Array:
 
 
 def _speakable(values: pa.Array) -> pa.Array:
+    if is_json(values.type):
+        return values  # DuckDB knows it, too
+    values = _plain(values)
     kind = values.type
     if pa.types.is_binary(kind):
         answer = duck.query("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
@@ -370,13 +376,11 @@ def _speakable(values: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind) or pa.types.is_date(kind):
         return values.cast(pa.string())
     if pa.types.is_struct(kind):
-        inner = [_speakable(_plain(_child(values, item.name))) for item in kind]
+        inner = [_speakable(_child(values, item.name)) for item in kind]
         return pa.StructArray.from_arrays(inner, [item.name for item in kind], mask=pa.array(~_valid(values)))
     if _is_list(kind):
         inner, owner = _elements(values)
-        return pa.ListArray.from_arrays(
-            _offsets(values, owner), _speakable(_plain(inner)), mask=pa.array(~_valid(values))
-        )
+        return pa.ListArray.from_arrays(_offsets(values, owner), _speakable(inner), mask=pa.array(~_valid(values)))
     return values
 
 
@@ -391,8 +395,15 @@ def _as_struct(table: pa.Table) -> pa.StructArray:
     return pa.StructArray.from_arrays(arrays, fields=[item.with_nullable(True) for item in table.schema])
 
 
+def is_json(kind: pa.DataType) -> bool:
+    """Whether the texts of a type are JSON already."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
+
+
 def _plain(values: pa.Array) -> pa.Array:
-    """Without the spellings of a type that only save space."""
+    """Without the spellings of a type that only save space, or say what a text holds."""
+    if is_json(values.type):
+        return values.storage
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     for is_a, plain in _ODD:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from headrace.spec.columns import check_columns, check_names, names_after
+from headrace.spec.decode import Protobuf
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.model import SECRETS, Spec, Step
 from headrace.spec.places import holds, may_meet
@@ -71,6 +72,25 @@ def _registry(spec: Spec) -> Iterator[Complaint]:
         yield Complaint(here, "one of username and password without the other", "both or none")
     if registry.ca is not None and not _is_certificate(registry.ca):
         yield Complaint((*here, "ca"), "no certificate", _CERTIFICATES)
+
+
+def _schema_file(spec: Spec) -> Iterator[Complaint]:
+    """A schema beside the spec is read now: what is wrong with it should not wait for the first record."""
+    options = spec.decode.options
+    if not isinstance(options, Protobuf) or options.descriptor is None:
+        return
+    from headrace.decode.proto.files import in_file
+    from headrace.decode.proto.schema import BadSchema, NoMessage
+
+    here: Path = ("decode", "protobuf")
+    try:
+        in_file(options.descriptor, spec.limits.depth).message(options.message or "")
+    except OSError as trouble:
+        yield Complaint((*here, "descriptor"), f"no file that can be read ({trouble.strerror})")
+    except NoMessage as none:
+        yield Complaint((*here, "message"), str(none), "the full name of a message in the schema, package included")
+    except BadSchema as bad:
+        yield Complaint((*here, "descriptor"), str(bad), "a .proto file or a descriptor set with its imports")
 
 
 def _topics(spec: Spec) -> Iterator[Complaint]:
@@ -247,6 +267,7 @@ RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _connection,
     _certificates,
     _registry,
+    _schema_file,
     _topics,
     _template,
     _route,

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from headrace.spec.part import Part, Wrong, keys_of
+from headrace.spec.part import Part, Wrong, exactly_one, keys_of
+from headrace.spec.places import LocalPath
 from headrace.spec.registry import RegistryAt
 from headrace.spec.units import Flag
 
@@ -94,6 +95,38 @@ class Raw(Format):
     """Any bytes, as they are, as the binary `data`."""
 
 
+class Protobuf(Format):
+    """Protobuf messages: by a schema registry, or by a schema in a file."""
+
+    registry: RegistryAt | None = Field(
+        default=None, description="Values in Confluent's frame: schema id and message index, then the message."
+    )
+    descriptor: LocalPath | None = Field(
+        default=None, description="A `.proto` file, or a descriptor set with its imports; values are bare messages."
+    )
+    message: str | None = Field(
+        default=None, min_length=1, description="The full name of the message in `descriptor`: `shop.Order`."
+    )
+    unknown: Flag = Field(
+        default=False, description="Keeps fields that the schema does not name, as they were, in the binary `_unknown`."
+    )
+    empty: Flag = Field(
+        default=False, description="A value of no bytes is a message of defaults, not a dead letter (`empty`)."
+    )
+
+    @model_validator(mode="after")
+    def _way(self) -> Protobuf:
+        exactly_one(self, "registry", "descriptor")
+        if (self.descriptor is None) != (self.message is None):
+            raise Wrong("message beside descriptor", seen="one of them alone", key="message")
+        return self
+
+    @property
+    def typed(self) -> bool:
+        """Whether a value tells its type."""
+        return True
+
+
 class Decode(Part):
     """How a record's bytes are read: one format; its name alone takes its defaults."""
 
@@ -103,6 +136,7 @@ class Decode(Part):
     bytes: Bytes | None = Field(default=None, description="Any bytes: `data` in base64, and `size`.")
     number: Number | None = Field(default=None, description="A number as text: `value`.")
     raw: Raw | None = Field(default=None, description="Any bytes as they are: `data`.")
+    protobuf: Protobuf | None = Field(default=None, description="Protobuf messages.")
 
     @model_validator(mode="after")
     def _one(self) -> Decode:

@@ -30,6 +30,7 @@ SECRETS = frozenset(
         ("source", "kafka", "tls", "key_password"),
         ("source", "kafka", "sasl", "password"),
         ("decode", "json", "registry", "password"),
+        ("decode", "protobuf", "registry", "password"),
         ("storage", "s3", "secret_access_key"),
         ("storage", "s3", "session_token"),
     }

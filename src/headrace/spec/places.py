@@ -43,6 +43,13 @@ def _s3(text: str) -> str:
     return f"s3://{bucket}/{'/'.join(parts)}"
 
 
+def local_file(text: str, info: ValidationInfo) -> str:
+    """A file on this machine as an absolute path."""
+    if _SCHEME.match(text) or _UNSAFE.search(text) or not text.strip() or text.startswith("~"):
+        raise ValueError("a file on this machine ('~' is not followed)")
+    return os.path.normpath(base_of(info) / text)
+
+
 def server(text: str) -> str:
     """The address of a store's server: scheme, host, port, and nothing that hides a secret or a turn."""
     try:
@@ -98,3 +105,4 @@ def may_meet(template: str, place: str) -> bool:
 
 
 Place = Annotated[str, AfterValidator(place), WithJsonSchema({"type": "string", "minLength": 1})]
+LocalPath = Annotated[str, AfterValidator(local_file), WithJsonSchema({"type": "string", "minLength": 1})]

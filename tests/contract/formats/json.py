@@ -190,58 +190,12 @@ BAD_LINES: Poison = [
     (b'{"id":1}\n{"id":"x"}', Reason.TYPE),
     (b'{"id":1}\n' * 100_001, Reason.TOO_WIDE),
 ]
-CHANGES = pa.schema(
-    [*SCHEMA, pa.field("_op", pa.string(), nullable=False), pa.field("_changed_at", SCHEMA.field("at").type)]
-)
-EVENTS = pa.schema([*SCHEMA, pa.field("_ce_id", pa.string()), pa.field("_ce_type", pa.string(), nullable=False)])
-
-
-def change(number: int) -> bytes:
-    head = b'{"schema":{"type":"struct"},"payload":' if number % 4 == 3 else b""
-    row, op = (b"before", b"d") if number % 5 == 4 else (b"after", b"u")
-    return head + b'{"op":"%s","ts_ms":1714564800000,"%s":%s}' % (op, row, good(number)) + b"}" * bool(head)
-
-
-def event(number: int) -> bytes:
-    return b'{"specversion":"1.0","id":"%d","type":"made","data":%s}' % (number, good(number))
-
-
-BAD_CHANGES: Poison = [
-    *EMPTY_HANDED,
-    (b"[1]", Reason.NOT_AN_OBJECT),
-    (b"{}", Reason.UNKNOWN_OPERATION),
-    (b'{"op":"x","after":{"id":1}}', Reason.UNKNOWN_OPERATION),
-    (b'{"op":"t","after":null}', Reason.UNKNOWN_OPERATION),
-    (b'{"op":5,"after":{"id":1}}', Reason.UNKNOWN_OPERATION),
-    (b'{"op":{},"after":{"id":1}}', Reason.TYPE),
-    (b'{"op":"c","after":null}', Reason.MISSING),
-    (b'{"op":"c","after":[1]}', Reason.TYPE),
-    (b'{"op":"c","after":{"id":"x"}}', Reason.TYPE),
-    (b'{"op":"c","after":{"id":1,"id":2}}', Reason.DUPLICATE_KEY),
-    (b'{"op":"c","after":{"id":1},"ts_ms":"now"}', Reason.TYPE),
-    (b'{"op":"c","op":"d","after":{"id":1}}', Reason.DUPLICATE_KEY),
-    (b'{"op":"c","after":{"id":1}}x', Reason.TRAILING_DATA),
-]
-BAD_EVENTS: Poison = [
-    *EMPTY_HANDED,
-    (b'{"id":"7","type":"made","data":{"id":1}}', Reason.FRAMING),
-    (b'{"specversion":"0.3","id":"7","type":"made","data":{"id":1}}', Reason.FRAMING),
-    (b'{"specversion":"1.0","id":"7","data":{"id":1}}', Reason.MISSING),
-    (b'{"specversion":"1.0","id":"7","type":"made","data":{}}', Reason.MISSING),
-    (b'{"specversion":"1.0","id":7,"type":"made","data":{"id":1}}', Reason.TYPE),
-]
 BYTES = b'{}[]",:\\0123456789eE.-+ntfu \n\x00\x80\xff'
 CASES = {
     "json": Case("json", SCHEMA, good, POISON, alphabet=BYTES),
     "json array": Case("json", SCHEMA, array, BAD_ARRAYS, {"rows": "array"}, alphabet=BYTES, peeked=None),
     "json lines": Case(
         "json", SCHEMA, lines, BAD_LINES, {"rows": "lines"}, truncated=None, alphabet=BYTES, peeked=None
-    ),
-    "json debezium": Case(
-        "json", CHANGES, change, BAD_CHANGES, {"envelope": "debezium"}, alphabet=BYTES, peeked=("op", "u")
-    ),
-    "json cloudevents": Case(
-        "json", EVENTS, event, BAD_EVENTS, {"envelope": "cloudevents"}, alphabet=BYTES, peeked=("id", "1")
     ),
     **{f"json {codec}": packed_case(codec) for codec in ("gzip", "zstd", "lz4", "snappy")},
 }

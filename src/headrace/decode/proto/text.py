@@ -1,0 +1,418 @@
+"""`.proto` text into descriptors. Names stay as they are written: linking the files resolves and checks them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+from headrace.decode.proto.schema import BadSchema
+
+_CHARACTERS = 4 * 1024 * 1024
+_DEPTH = 32  # messages in messages, as protoc has it
+_TOKEN = re.compile(
+    r"""(?P<blank>\s+|//[^\n]*|/\*.*?\*/)
+    |(?P<word>[A-Za-z_]\w*)
+    |(?P<number>0[xX][0-9A-Fa-f]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
+    |(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+    |(?P<sign>[{}\[\]()<>=;,.:+/-])""",
+    re.VERBOSE | re.DOTALL,
+)
+_SCALARS = {
+    kind: getattr(FieldDescriptorProto, f"TYPE_{kind.upper()}")
+    for kind in (
+        *("double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool"),
+        *("string", "bytes", "uint32", "sfixed32", "sfixed64", "sint32", "sint64"),
+    )
+}
+_LABELS = {"optional": 1, "required": 2, "repeated": 3}
+_EDITIONS = {"2023": 1000, "2024": 1001}
+_PLAIN = re.compile(r"[A-Za-z0-9_./ -]+")
+
+Options = dict[str, Any]
+
+
+def parsed(text: str, name: str) -> Any:
+    """A file's descriptor; BadSchema with the line where the text is none."""
+    if len(text) > _CHARACTERS:
+        raise BadSchema(f"{name} has more than {_CHARACTERS} characters")
+    return _Parser(text, name).file()
+
+
+class _Parser:
+    def __init__(self, text: str, name: str) -> None:
+        self._text, self._name = text, name
+        self._tokens = list(self._scan())
+        self._at = 0
+        self._syntax = "proto2"
+
+    # ---- tokens ----
+
+    def _scan(self) -> Iterator[tuple[str, str, int]]:
+        at = 0
+        while at < len(self._text):
+            found = _TOKEN.match(self._text, at)
+            if found is None:
+                raise BadSchema(f"{self._name}:{self._line(at)}: {self._text[at : at + 20]!r} is not understood")
+            if found.lastgroup != "blank":
+                yield str(found.lastgroup), found[0], at
+            at = found.end()
+
+    def _line(self, at: int) -> int:
+        return self._text.count("\n", 0, at) + 1
+
+    def _wrong(self, wanted: str) -> NoReturn:
+        _, seen, at = self._tokens[self._at] if self._at < len(self._tokens) else ("", "the end", len(self._text))
+        raise BadSchema(f"{self._name}:{self._line(at)}: expected {wanted}, saw {seen[:40]}")
+
+    def _peek(self, ahead: int = 0) -> str:
+        at = self._at + ahead
+        return self._tokens[at][1] if at < len(self._tokens) else ""
+
+    def _take(self, kind: str, wanted: str) -> str:
+        if self._at >= len(self._tokens) or self._tokens[self._at][0] != kind:
+            self._wrong(wanted)
+        self._at += 1
+        return self._tokens[self._at - 1][1]
+
+    def _skip(self, text: str) -> bool:
+        if self._peek() == text:
+            self._at += 1
+            return True
+        return False
+
+    def _need(self, text: str) -> None:
+        if not self._skip(text):
+            self._wrong(f"'{text}'")
+
+    def _word(self) -> str:
+        return self._take("word", "a name")
+
+    def _full_name(self) -> str:
+        """A name with dots, also in front."""
+        parts = ["" if self._skip(".") else self._word()]
+        if parts == [""]:
+            parts.append(self._word())
+        while self._skip("."):
+            parts.append(self._word())
+        return ".".join(parts)
+
+    def _quoted(self) -> str:
+        whole = self._take("text", "a text in quotes")[1:-1]
+        while self._at < len(self._tokens) and self._tokens[self._at][0] == "text":
+            whole += self._take("text", "")[1:-1]
+        return whole
+
+    def _whole(self) -> int:
+        sign = -1 if self._skip("-") else 1
+        text = self._take("number", "a whole number")
+        try:
+            octal = len(text) > 1 and text[0] == "0" and text.isdigit()
+            return sign * int(text, 8 if octal else 0)
+        except ValueError:
+            self._at -= 1
+            self._wrong("a whole number")
+
+    # ---- the file ----
+
+    def file(self) -> Any:
+        made = descriptor_pb2.FileDescriptorProto(name=self._name)
+        if self._peek() in ("syntax", "edition"):
+            self._syntax_of(made)
+        while self._at < len(self._tokens):
+            self._top(made)
+        return made
+
+    def _syntax_of(self, made: Any) -> None:
+        word = self._word()
+        self._need("=")
+        value = self._quoted()
+        self._need(";")
+        if word == "edition" and value in _EDITIONS:
+            self._syntax, made.edition = "editions", _EDITIONS[value]
+        elif word == "syntax" and value in ("proto2", "proto3"):
+            self._syntax = value
+        else:
+            raise BadSchema(f"{self._name}: {word} {value[:40]!r} is not known")
+        if value != "proto2":
+            made.syntax = self._syntax
+
+    def _top(self, made: Any) -> None:
+        if self._skip(";"):
+            return
+        self._visibility()
+        word = self._word()
+        if word == "import":
+            self._import(made)
+        elif word == "package":
+            made.package = self._full_name()
+            self._need(";")
+        elif word == "option":
+            _featured(made.options, self._option())
+            self._need(";")
+        elif word == "message":
+            self._message(made.message_type.add(name=self._word()), 1)
+        elif word == "enum":
+            self._enum(made.enum_type.add(name=self._word()))
+        elif word == "extend":
+            self._extend()
+        elif word == "service":
+            self._word()
+            self._block()
+        else:
+            self._at -= 1
+            self._wrong("import, package, option, message, enum, extend or service")
+
+    def _import(self, made: Any) -> None:
+        how = self._word() if self._peek() in ("public", "weak", "option") else ""
+        name = self._quoted()
+        self._need(";")
+        if how == "option":  # only for options, which have no meaning here
+            return
+        if how == "public":
+            made.public_dependency.append(len(made.dependency))
+        made.dependency.append(name)
+
+    # ---- messages ----
+
+    def _message(self, made: Any, depth: int) -> None:
+        if depth > _DEPTH:
+            self._wrong(f"messages nested no deeper than {_DEPTH} levels")
+        self._need("{")
+        loners: list[Any] = []
+        while not self._skip("}"):
+            self._element(made, depth, loners)
+        for each in loners:  # behind all others: proto3's `optional` is a oneof of one
+            taken = {choice.name for choice in made.oneof_decl} | {other.name for other in made.field}
+            name = f"_{each.name}"
+            while name in taken:
+                name = f"X{name}"
+            each.oneof_index = len(made.oneof_decl)
+            made.oneof_decl.add(name=name)
+
+    def _visibility(self) -> None:
+        """Who else may name a type has no meaning here."""
+        if self._peek() in ("export", "local") and self._peek(1) in ("message", "enum") and self._peek(3) == "{":
+            self._at += 1
+
+    def _element(self, made: Any, depth: int, loners: list[Any]) -> None:
+        if self._skip(";"):
+            return
+        self._visibility()
+        word = self._peek()
+        # A keyword is also a good name of a type or field: what follows decides.
+        statement = self._statement(word, made, depth)
+        if statement is not None and self._begins(word):
+            self._at += 1
+            statement()
+            return
+        field = self._field(made, depth)
+        if field is not None and field.proto3_optional:
+            loners.append(field)
+
+    def _begins(self, word: str) -> bool:
+        following, behind = self._peek(1), self._peek(2)
+        if word in ("message", "enum", "oneof", "extend"):
+            return behind == "{" or (word == "extend" and following != "=" and behind in ("{", "."))
+        if word == "option":
+            return behind != "=" or self._peek(4) not in (";", "[") or not self._peek(3).isdigit()
+        return word in ("extensions", "reserved", "map")
+
+    def _statement(self, word: str, made: Any, depth: int) -> Callable[[], None] | None:
+        statements: dict[str, Callable[[], None]] = {
+            "message": lambda: self._message(made.nested_type.add(name=self._word()), depth + 1),
+            "enum": lambda: self._enum(made.enum_type.add(name=self._word())),
+            "oneof": lambda: self._oneof(made, depth),
+            "extend": self._extend,
+            "option": lambda: self._message_option(made),
+            "extensions": self._statement_end,
+            "reserved": self._statement_end,
+        }
+        return statements.get(word)
+
+    def _message_option(self, made: Any) -> None:
+        options = self._option()
+        self._need(";")
+        if options.get("message_set_wire_format") == "true":
+            raise BadSchema(f"{self._name}: {made.name} has the wire format of message sets, which is not read")
+        _featured(made.options, options)
+
+    def _field(self, made: Any, depth: int, oneof: int | None = None) -> Any:
+        label = self._peek() if self._peek() in _LABELS and self._peek(1) not in ("=", ".") else ""
+        if label:
+            self._at += 1
+        if self._peek() == "map" and self._peek(1) == "<":
+            return self._map(made)
+        field = made.field.add(label=_LABELS[label or "optional"])
+        if oneof is not None:
+            field.oneof_index = oneof
+        if self._peek() == "group" and self._peek(2) == "=":
+            self._group(made, field, depth)
+            return field
+        if not label and oneof is None and self._syntax == "proto2":
+            self._wrong("required, optional or repeated")
+        self._typed(field)
+        field.name = self._word()
+        self._numbered(field)
+        self._need(";")
+        if label == "optional" and self._syntax == "proto3":
+            field.proto3_optional = True
+        return field
+
+    def _typed(self, field: Any) -> None:
+        name = self._full_name()
+        if name in _SCALARS:
+            field.type = _SCALARS[name]
+        else:
+            field.type_name = name  # message or enum: linking finds out
+
+    def _numbered(self, field: Any) -> None:
+        self._need("=")
+        field.number = self._number()
+        options = self._bracketed()
+        if "packed" in options:
+            field.options.packed = options["packed"] == "true"
+        _featured(field.options, options)
+
+    def _number(self) -> int:
+        number = self._whole()
+        if not 0 < number < 1 << 29:
+            self._at -= 1
+            self._wrong("a field's number, 1 to 536870911")
+        return number
+
+    def _group(self, made: Any, field: Any, depth: int) -> None:
+        self._at += 1
+        name = self._word()
+        field.name, field.type, field.type_name = name.lower(), FieldDescriptorProto.TYPE_GROUP, name
+        self._numbered(field)
+        self._message(made.nested_type.add(name=name), depth + 1)
+
+    def _map(self, made: Any) -> None:
+        self._at += 1
+        self._need("<")
+        entry = descriptor_pb2.DescriptorProto()
+        entry.options.map_entry = True
+        self._typed(entry.field.add(name="key", number=1, label=1))
+        self._need(",")
+        self._typed(entry.field.add(name="value", number=2, label=1))
+        self._need(">")
+        name = self._word()
+        entry.name = "".join(part[:1].upper() + part[1:] for part in name.split("_")) + "Entry"
+        made.nested_type.append(entry)
+        self._numbered(made.field.add(name=name, label=_LABELS["repeated"], type_name=entry.name, type=11))
+        self._need(";")
+
+    def _oneof(self, made: Any, depth: int) -> None:
+        at = len(made.oneof_decl)
+        made.oneof_decl.add(name=self._word())
+        self._need("{")
+        while not self._skip("}"):
+            if self._peek() == "option" and self._peek(2) != "=":
+                self._at += 1
+                self._option()
+                self._need(";")
+            elif not self._skip(";"):
+                self._field(made, depth, at)
+
+    def _enum(self, made: Any) -> None:
+        self._need("{")
+        while not self._skip("}"):
+            if self._skip(";"):
+                continue
+            word = self._word()
+            if word == "option" and self._peek() != "=":
+                options = self._option()
+                if "allow_alias" in options:
+                    made.options.allow_alias = options["allow_alias"] == "true"
+                _featured(made.options, options)
+                self._need(";")
+            elif word == "reserved" and self._peek() != "=":
+                self._statement_end()
+            else:
+                self._need("=")
+                made.value.add(name=word, number=self._whole())
+                self._bracketed()
+                self._need(";")
+
+    def _extend(self) -> None:
+        """Extensions count as fields nobody knows."""
+        self._full_name()
+        self._block()
+
+    # ---- what has no meaning here ----
+
+    def _block(self) -> None:
+        self._need("{")
+        opened = 1
+        while opened:
+            if self._at >= len(self._tokens):
+                self._wrong("'}'")
+            opened += {"{": 1, "}": -1}.get(self._peek(), 0) if self._tokens[self._at][0] == "sign" else 0
+            self._at += 1
+
+    def _statement_end(self) -> None:
+        while self._peek() not in (";", "}", ""):
+            if self._peek() == "{":
+                self._block()
+            else:
+                self._at += 1
+        self._need(";")
+
+    # ---- options ----
+
+    def _bracketed(self) -> Options:
+        options: Options = {}
+        if self._skip("["):
+            while True:
+                options |= self._option()
+                if self._skip("]"):
+                    break
+                self._need(",")
+        return options
+
+    def _option(self) -> Options:
+        """One option; what an extension adds is read over."""
+        custom, parts = False, []
+        while True:
+            if self._skip("("):
+                custom = True
+                self._full_name()
+                self._need(")")
+            else:
+                parts.append(self._word())
+            if not self._skip("."):
+                break
+        self._need("=")
+        value = self._constant()
+        return {} if custom else {".".join(parts): value}
+
+    def _constant(self) -> Any:
+        if self._peek() == "{":
+            begin = self._at
+            self._block()
+            inner = self._tokens[begin + 1 : self._at - 1]
+            return {inner[at][1]: inner[at + 2][1] for at in range(len(inner) - 2) if inner[at + 1][1] == ":"}
+        kind = self._tokens[self._at][0] if self._at < len(self._tokens) else ""
+        if kind == "text":
+            return self._quoted()
+        if not self._skip("-"):
+            self._skip("+")
+        if self._at < len(self._tokens) and self._tokens[self._at][0] == "word":
+            return self._full_name()
+        return self._take("number", "a constant")
+
+
+def _featured(made: Any, options: Options) -> None:
+    """Take over what editions say of presence and encoding."""
+    features = {key.removeprefix("features."): value for key, value in options.items() if key.startswith("features.")}
+    if isinstance(inner := options.get("features"), dict):
+        features |= inner
+    for name, value in features.items():
+        field = made.features.DESCRIPTOR.fields_by_name.get(name)
+        known = field.enum_type.values_by_name.get(value) if field is not None and field.enum_type else None
+        if known is not None:
+            setattr(made.features, name, known.number)

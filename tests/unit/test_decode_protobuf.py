@@ -1,0 +1,430 @@
+"""Protobuf off the wire: equal to Google's library where that is exact, stricter where that looks away."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.decode import Decoded, Limits, NewField
+from headrace.decode.proto import wire
+from headrace.decode.proto.schema import Schema, linked
+from headrace.decode.proto.text import parsed
+from headrace.decode.protobuf import Group, ProtobufDecoder
+from headrace.decode.structure import evolve
+from headrace.errors import ContractBroken
+from headrace.reasons import Reason
+from headrace.spec.decode import Protobuf
+from headrace.tables.schema import JSON_TEXT
+from services import protos
+
+OPTIONS = Protobuf.model_construct(empty=True, unknown=False)
+
+
+class Given:
+    """A message type at hand."""
+
+    def __init__(self, schema: Schema, name: str = "t.M") -> None:
+        self.message = schema.message(name)
+
+    def groups(self, values: pa.BinaryArray, at: Any, rejects: Any) -> list[Group]:
+        return [Group(self.message, values, 0, at)]
+
+
+def decoder(file: Any, payload: pa.Schema, new_field: NewField = "ignore", **options: Any) -> ProtobufDecoder:
+    given = OPTIONS.model_copy(update=options)
+    return ProtobufDecoder(Given(linked([file])), payload, new_field, Limits(), given)
+
+
+def payload_of(file: Any, values: pa.BinaryArray) -> pa.Schema:
+    """The columns that the values ask for."""
+    found = decoder(file, pa.schema([]), "evolve").decode(values)
+    return evolve(pa.schema([]), found.unknown) if found.unknown else pa.schema([])
+
+
+def decode(file: Any, values: list[bytes], new_field: NewField = "ignore") -> Decoded:
+    column = pa.array(values, pa.binary())
+    return decoder(file, payload_of(file, column), new_field).decode(column)
+
+
+def rows_of(found: Decoded) -> list[dict[str, Any]]:
+    return [_sorted_maps(row) for row in found.rows.to_pylist()]
+
+
+def _sorted_maps(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted_maps(item) for key, item in value.items()}
+    if isinstance(value, list):
+        made = [_sorted_maps(item) for item in value]
+        return sorted(made) if made and all(isinstance(item, tuple) for item in made) else made
+    return (value[0], _sorted_maps(value[1])) if isinstance(value, tuple) else value
+
+
+def _without_unasked(expected: Any, found: Any) -> Any:
+    """A column that nothing asked for is not there: always absent, or empty in all messages."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return {key: _without_unasked(expected[key], found[key]) for key in expected if key in found}
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        return [_without_unasked(one, two) for one, two in zip(expected, found, strict=True)]
+    if isinstance(expected, tuple) and isinstance(found, tuple):
+        return expected[0], _without_unasked(expected[1], found[1])
+    return expected
+
+
+def held_to(file: Any, messages: list[Any], found: Decoded) -> None:
+    assert not found.rejects.detail
+    rows = rows_of(found)
+    if found.rows.column_names:
+        assert rows == [_without_unasked(protos.row(each), row) for each, row in zip(messages, rows, strict=True)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_random_messages_of_random_schemas(seed):
+    pick = random.Random(seed)
+    file = protos.schema(pick)
+    kind = protos.factory(file)
+    messages = [protos.fill(kind(), pick) for _ in range(pick.randrange(1, 30))]
+    held_to(file, messages, decode(file, [each.SerializeToString() for each in messages]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_messages_in_pieces_are_merged(seed):
+    pick = random.Random(seed)
+    file = protos.schema(pick)
+    kind = protos.factory(file)
+    values = [b"".join(protos.fill(kind(), pick, 3).SerializeToString() for _ in range(3)) for _ in range(10)]
+    held_to(file, [kind.FromString(each) for each in values], decode(file, values))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_one_by_one_and_all_at_once_are_the_same(seed):
+    pick = random.Random(seed)
+    file = protos.schema(pick)
+    kind = protos.factory(file)
+    values = [_changed(protos.fill(kind(), pick).SerializeToString(), pick) for _ in range(20)]
+    column = pa.array(values, pa.binary())
+    payload = payload_of(file, column)
+    together = decoder(file, payload).decode(column)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "_SMALL_TURNS", 0)
+        patch.setattr(wire, "_FEW", 10**9)
+        alone = decoder(file, payload).decode(column)
+    assert repr(alone.rows.to_pylist()) == repr(together.rows.to_pylist())  # a changed byte can make a NaN
+    assert alone.rejects == together.rejects
+    assert alone.ignored == together.ignored
+
+
+def _changed(raw: bytes, pick: random.Random) -> bytes:
+    made = bytearray(raw)
+    for _ in range(pick.randrange(3)):
+        if made:
+            made[pick.randrange(len(made))] = pick.randrange(256)
+    return bytes(made[: pick.randrange(len(made) + 1)]) if pick.random() < 0.2 else bytes(made)
+
+
+STRICTER = {Reason.MALFORMED, Reason.OVERFLOW, Reason.ENCODING, Reason.TIMESTAMP, Reason.MISSING}
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_is_taken_google_takes_and_reads_alike(seed):
+    pick = random.Random(seed)
+    file = protos.schema(pick, closed=False)  # Google drops what a closed enum does not know
+    kind = protos.factory(file)
+    good = [protos.fill(kind(), pick).SerializeToString() for _ in range(5)]
+    values = [*good, *(_changed(pick.choice(good), pick) for _ in range(25))]
+    found = decode(file, values, "reject")  # it also drops entries of maps in which there is an unknown field
+    assert set(found.rejects.reason) <= STRICTER | {Reason.NEW_FIELD}
+    for position, row in zip(found.index.to_pylist(), rows_of(found), strict=True):
+        try:
+            theirs = kind.FromString(values[position])
+        except DecodeError:
+            pytest.fail(f"{values[position]!r} is no message, and was taken")
+        assert repr(row) == repr(_without_unasked(protos.row(theirs), row))
+
+
+# ---- what the values mean ----
+
+SHOP = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/any.proto";
+import "google/protobuf/duration.proto";
+import "google/protobuf/empty.proto";
+import "google/protobuf/struct.proto";
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+
+enum State { NEW = 0; PAID = 1; }
+message Order {
+  int64 id = 1;
+  optional int32 size = 2;
+  State state = 3;
+  google.protobuf.Timestamp at = 4;
+  google.protobuf.Duration took = 5;
+  google.protobuf.Int64Value count = 6;
+  google.protobuf.StringValue note = 7;
+  google.protobuf.Struct more = 8;
+  google.protobuf.Value any_value = 9;
+  google.protobuf.ListValue list = 10;
+  google.protobuf.Any any = 11;
+  google.protobuf.Empty nothing = 12;
+  repeated google.protobuf.Timestamp times = 13;
+  map<string, google.protobuf.Duration> spans = 14;
+  oneof pay { string card = 15; Cash cash = 16; }
+  message Cash { int64 cents = 1; repeated State states = 2; }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def shop() -> Schema:
+    return linked([parsed(SHOP, "shop.proto")])
+
+
+def order(shop: Schema, **values: Any) -> Any:
+    kind = message_factory.GetMessageClass(shop.pool.FindMessageTypeByName("shop.Order"))
+    return kind(**values)
+
+
+class Shop:
+    def __init__(self, shop: Schema) -> None:
+        self.shop = shop
+
+    def decoder(self, payload: pa.Schema, new_field: NewField = "ignore", **options: Any) -> ProtobufDecoder:
+        given = OPTIONS.model_copy(update=options)
+        return ProtobufDecoder(Given(self.shop, "shop.Order"), payload, new_field, Limits(), given)
+
+    def learned(self, values: pa.BinaryArray, **options: Any) -> pa.Schema:
+        found = self.decoder(pa.schema([]), "evolve", **options).decode(values)
+        return evolve(pa.schema([]), found.unknown or {})
+
+    def decode(self, *values: bytes, new_field: NewField = "ignore", **options: Any) -> Decoded:
+        column = pa.array(values, pa.binary())
+        return self.decoder(self.learned(column, **options), new_field, **options).decode(column)
+
+
+@pytest.fixture
+def at(shop: Schema) -> Shop:
+    return Shop(shop)
+
+
+def test_well_known_types(shop, at):
+    made = order(shop, id=5, state=1, card="c")
+    made.at.FromJsonString("2024-05-01T12:00:00.123456789Z")
+    made.took.FromJsonString("-3.000000001s")
+    made.count.value = 0
+    made.note.value = "n"
+    made.more.update({"a": [1, None, {"b": "\u00e9"}], "c": 1.5, "d": True})
+    made.any_value.number_value = 2**60
+    made.list.extend([1, "x"])
+    made.any.Pack(order(shop, id=1))
+    made.nothing.SetInParent()
+    made.times.add().FromJsonString("1969-12-31T23:59:59.999999999Z")
+    made.spans["s"].FromJsonString("315576000000s")
+    found = at.decode(made.SerializeToString(), order(shop).SerializeToString())
+    assert not found.rejects.detail
+    full, empty = found.rows.to_pylist()
+    assert full["id"] == 5
+    assert full["state"] == "PAID"
+    assert full["at"].isoformat() == "2024-05-01T12:00:00.123456+00:00"
+    assert full["took"] == Decimal("-3.000000001")
+    assert (full["count"], full["note"]) == (0, "n")
+    assert json.loads(full["more"]) == {"a": [1, None, {"b": "é"}], "c": 1.5, "d": True}
+    assert full["any_value"] == "1.152921504606847e+18"
+    assert full["list"] == '[1,"x"]'
+    assert full["any"] == {"type_url": "type.googleapis.com/shop.Order", "value": b"\x08\x01"}
+    assert full["nothing"] == "{}"
+    assert full["times"][0].isoformat() == "1969-12-31T23:59:59.999999+00:00"
+    assert full["spans"] == [("s", Decimal(315576000000))]
+    assert full["card"] == "c"
+    assert empty == {
+        **dict.fromkeys(full),
+        **{"id": 0, "state": "NEW", "times": [], "spans": []},
+    }
+    assert found.rows.schema.field("more").metadata == {JSON_TEXT: b"true"}
+
+
+def test_a_message_as_text_holds_the_json_within(shop, at):
+    made = order(shop, id=5)
+    made.cash.states.extend([0, 1, 9])
+    made.more["a"] = 1
+    payload = pa.schema([pa.field("cash", pa.string(), metadata={JSON_TEXT: b"true"}), pa.field("more", pa.string())])
+    found = at.decoder(payload).decode(pa.array([made.SerializeToString()], pa.binary()))
+    assert found.rows.to_pylist() == [{"cash": '{"cents":0,"states":["NEW","PAID","9"]}', "more": '{"a":1}'}]
+    assert found.ignored == {"id": 1}
+
+
+def test_an_enum_as_number_where_the_column_is_one(shop, at):
+    column = pa.array([order(shop, state=number).SerializeToString() for number in (0, 1, -5)], pa.binary())
+    found = at.decoder(pa.schema([("state", pa.int32())])).decode(column)
+    assert found.rows["state"].to_pylist() == [0, 1, -5]
+
+
+@pytest.mark.parametrize(
+    ("field", "raw", "reason"),
+    [
+        ("at", b"\x08\x80\x92\xb8\xc3\x98\xfe\xff\xff\xff\x01", None),  # the year 1
+        ("at", b"\x08\xff\x91\xb8\xc3\x98\xfe\xff\xff\xff\x01", Reason.TIMESTAMP),
+        ("at", b"\x10\x80\x94\xeb\xdc\x03", Reason.TIMESTAMP),  # a billion nanoseconds
+        ("took", b"\x08\x01\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", Reason.TIMESTAMP),  # 1 s and -1 ns
+        ("more", b"\x0a\x05\x0a\x01\xff\x12\x00", Reason.ENCODING),
+        ("more", b"\x0a\x02\x18\x01", Reason.MALFORMED),
+        ("any_value", b"\x11" + struct.pack("<d", float("nan")), Reason.TYPE),
+        ("any_value", b"\x12\x01\x00", Reason.MALFORMED),
+        ("note", b"\x0a\x01\x80", Reason.ENCODING),
+        ("count", b"\x0a\x00", Reason.MALFORMED),
+        ("any", b"\x0a\x01", Reason.MALFORMED),
+    ],
+)
+def test_what_well_known_types_refuse(shop, at, field, raw, reason):
+    number = next(each.number for each in shop.message("shop.Order").fields if each.name == field)
+    found = at.decode(bytes([number << 3 | 2, len(raw)]) + raw)
+    assert found.rejects.reason == ([reason] if reason else []), found.rejects.detail
+
+
+def test_a_value_nested_too_deeply(shop, at):
+    raw = b""
+    for _ in range(200):
+        raw = _field(6, _field(1, raw))  # a list in a list
+    found = at.decode(_field(9, raw))
+    assert found.rejects.reason == [Reason.TOO_DEEP]
+
+
+def _field(number: int, raw: bytes) -> bytes:
+    size = bytes([len(raw)]) if len(raw) < 128 else bytes([len(raw) & 127 | 128, len(raw) >> 7])
+    return bytes([number << 3 | 2]) + size + raw
+
+
+def test_the_last_member_of_a_oneof_counts(at):
+    card, cash = _field(15, b"c"), b"\x82\x01\x02\x08\x07"
+    rows = at.decode(card + cash, cash + card, cash + card + cash, card, cash + cash).rows.to_pylist()
+    assert [(row["card"], (row["cash"] or {}).get("cents")) for row in rows] == [
+        (None, 7),
+        ("c", None),
+        (None, 7),
+        ("c", None),
+        (None, 7),
+    ]
+
+
+# ---- fields nobody knows ----
+
+STRAY = b"\xa0\x06\x05"  # field 100, a varint
+INSIDE = b"\x82\x01\x03\xa0\x06\x05"  # the same in cash
+
+
+def test_unknown_fields_are_ignored_and_counted(at):
+    found = at.decode(b"\x08\x01" + STRAY, STRAY + STRAY, INSIDE)
+    assert not found.rejects.detail
+    assert found.ignored == {"#100": 2, "cash.#100": 1}
+
+
+def test_unknown_fields_are_letters_under_a_strict_contract(at):
+    found = at.decode(b"\x08\x01" + STRAY, b"\x08\x02", INSIDE, new_field="reject")
+    assert (found.rejects.index, set(found.rejects.reason)) == ([0, 2], {Reason.NEW_FIELD})
+    assert found.rejects.detail[1] == "cash.#100: the schema knows no such field"
+    with pytest.raises(ContractBroken):
+        at.decode(STRAY, new_field="stop")
+
+
+def test_unknown_fields_are_kept_by_option(at):
+    group = b"\xa3\x06\x08\x01\xa4\x06"
+    long = b"\xa2\x06\x02xy"
+    fixed = b"\xa1\x0612345678" + b"\xa5\x061234"
+    values = [b"\x08\x01" + STRAY + long, b"\x08\x02", group + b"\x08\x03" + fixed, INSIDE]
+    found = at.decode(*values, unknown=True)
+    assert found.rows["_unknown"].to_pylist() == [STRAY + long, None, group + fixed, INSIDE]
+    assert not found.ignored
+
+
+def test_a_known_field_that_no_column_wants(shop, at):
+    values = pa.array([order(shop, id=1, size=0).SerializeToString(), order(shop).SerializeToString()], pa.binary())
+    payload = pa.schema([("state", pa.string())])
+    assert at.decoder(payload).decode(values).ignored == {"id": 1, "size": 1}
+    found = at.decoder(payload, "reject").decode(values)
+    assert (found.rejects.index, found.rejects.reason) == ([0], [Reason.NEW_FIELD])
+
+
+# ---- peek ----
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        *[("id", "7"), ("/id", "7"), ("cash.cents", "9"), ("/cash/cents", "9"), ("state", "PAID"), ("card", None)],
+        *[
+            ("cash", None),
+            ("cash.states", None),
+            ("nowhere", None),
+            ("id.x", None),
+            ("note", "n"),
+            ("note.value", None),
+        ],
+    ],
+)
+def test_peek(shop, at, path, expected):
+    made = order(shop, id=7, state=1)
+    made.cash.cents = 9
+    made.note.value = "n"
+    texts, _ = at.decoder(pa.schema([])).peek(pa.array([b"\x08", made.SerializeToString()], pa.binary()), path)
+    assert texts.to_pylist() == [None, expected]
+
+
+# ---- shapes of the wire ----
+
+
+def test_numbers_beyond_their_kind_are_not_cut(at):
+    found = at.decode(
+        b"\x10\x80\x80\x80\x80\x08", b"\x10\x80\x80\x80\x80\xf8\xff\xff\xff\xff\x01", b"\x10\xff\xff\xff\xff\x0f"
+    )
+    assert found.rejects.index == [0, 2]
+    assert set(found.rejects.reason) == {Reason.OVERFLOW}
+    assert found.rows["size"].to_pylist() == [-(2**31)]
+
+
+def test_long_runs_of_unpacked_elements():
+    file = parsed('syntax = "proto2"; package t; message M { repeated int32 n = 1; optional string s = 2; }', "t.proto")
+    values = [b"\x08\x05" * 3000 + b"\x12\x01x", *[b"\x08\x01"] * 500, b"\x0a\x03\x01\x02\x03\x08\x04"]
+    found = decode(file, values)
+    assert [len(row) for row in found.rows["n"].to_pylist()] == [3000, *[1] * 500, 4]
+    assert found.rows["n"][501].as_py() == [1, 2, 3, 4]
+    assert found.rows["s"][0].as_py() == "x"
+
+
+def test_cut_at_every_byte(shop, at):
+    made = order(shop, id=300, card="card", size=-1)
+    made.at.FromJsonString("2024-05-01T12:00:00Z")
+    whole = made.SerializeToString()
+    ends = {0}
+    for tag, begin, word in wire.fields(whole + bytes(24), 0, len(whole), 64):
+        ends.add(begin + (word if tag & 7 == wire.LENGTH else len(_varint(word))))
+    found = at.decode(*[whole[:end] for end in range(len(whole) + 1)])
+    assert set(found.index.to_pylist()) == ends  # between two fields the wire does not show it
+    assert set(found.rejects.reason) == {Reason.MALFORMED}
+
+
+def _varint(value: int) -> bytes:
+    made = b""
+    while value > 127:
+        made, value = made + b"\x80", value >> 7
+    return made + b"\x00"
+
+
+def test_proto2_keeps_absent_apart_from_default():
+    text = 'syntax = "proto2"; package t; message M { required int32 r = 1; optional int32 o = 2 [default = 5]; }'
+    found = decode(parsed(text, "t.proto"), [b"\x08\x00", b"\x08\x01\x10\x00", b"\x10\x01", b""])
+    assert found.rows.to_pylist() == [{"r": 0, "o": None}, {"r": 1, "o": 0}]
+    assert found.rejects.reason == [Reason.MISSING] * 2

@@ -1,0 +1,228 @@
+"""`.proto` text into descriptors, held to those that protoc made; what cannot be used is refused with its place."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import google.api
+import pytest
+from google.protobuf import descriptor_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.decode.proto.files import in_file, in_texts
+from headrace.decode.proto.schema import WELL_KNOWN, BadSchema, NoMessage, described, linked
+from headrace.decode.proto.text import parsed
+
+ROOT = Path(google.api.__path__[0]).parent.parent
+FILES = sorted(
+    str(file.relative_to(ROOT))
+    for file in ROOT.glob("google/*/**/*.proto")
+    if file.name != "operations_proto.proto"  # its module is another file's
+)
+
+
+def compiled(name: str) -> Any:
+    """What protoc made of a file."""
+    module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    return descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+
+
+def needed(name: str, made: Any) -> list[Any]:
+    files = []
+    for each in made.dependency:
+        if each not in WELL_KNOWN:
+            inner = compiled(each)
+            files += [*needed(each, inner), inner]
+    return files
+
+
+def bare(file: Any) -> Any:
+    """Without what has no meaning for the wire."""
+    file = descriptor_pb2.FileDescriptorProto.FromString(file.SerializeToString())
+    for name in ("options", "service", "extension", "source_code_info"):
+        file.ClearField(name)
+    for message in file.message_type:
+        _bare_message(message)
+    for enum in file.enum_type:
+        _bare_enum(enum)
+    return file
+
+
+def _bare_message(message: Any) -> None:
+    for name in ("extension_range", "reserved_range", "reserved_name", "extension"):
+        message.ClearField(name)
+    if not message.options.map_entry:
+        message.ClearField("options")
+    for field in message.field:
+        packed = field.options.packed if field.options.HasField("packed") else None
+        for name in ("json_name", "default_value", "options"):
+            field.ClearField(name)
+        if packed is not None:
+            field.options.packed = packed
+    for inner in message.nested_type:
+        _bare_message(inner)
+    for enum in message.enum_type:
+        _bare_enum(enum)
+
+
+def _bare_enum(enum: Any) -> None:
+    for name in ("reserved_range", "reserved_name", "options"):
+        enum.ClearField(name)
+    for value in enum.value:
+        value.ClearField("options")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_as_protoc_reads_it(name):
+    made = parsed((ROOT / name).read_text(), name)
+    schema = linked([*needed(name, made), made])
+    linked_file = descriptor_pb2.FileDescriptorProto()
+    schema.pool.FindFileByName(name).CopyToProto(linked_file)
+    assert bare(linked_file) == bare(compiled(name))
+
+
+def test_there_is_enough_to_hold_it_to():
+    assert len(FILES) > 40
+
+
+ODD = """
+// keywords are good names, and so on
+edition = "2023";
+package a . b;
+import option "nowhere.proto";
+option features.field_presence = IMPLICIT;
+option (custom).thing = { a: [1, 2] b { c: "}" } };
+message message {
+  option (x) = -inf;
+  extensions 100 to max [declaration = { number: 100 full_name: ".x" }];
+  reserved 7, 9 to 11; reserved "gone", 'too';
+  int32 reserved_ = 1; string optional = 2 [features.field_presence = EXPLICIT, default = "a" 'b', json_name = "z"];
+  repeated int32 message = 0x10 [features = { repeated_field_encoding: EXPANDED }];
+  .a.b.message.kind enum = 021;
+  enum kind { option allow_alias = true; Z = 0; O = 1 [deprecated = true]; ONE = 1; N = -0x1; reserved 5; };
+  inner group_like = 12 [features.message_encoding = DELIMITED];
+  message inner { oneof oneof { option (q) = 1; int64 option = 1; bytes map = 2; } }
+  map < string , inner > map_of_things = 13;;
+  extend message { int32 ext = 100; }
+}
+service S { rpc M (message) returns (stream message) { option (h) = { get: "/x" }; } }
+"""
+
+
+def test_odd_but_good():
+    schema = linked([parsed(ODD, "odd.proto")])
+    message = schema.message("a.b.message")
+    fields = {field.name: field for field in message.fields}
+    assert list(fields) == ["reserved_", "optional", "message", "enum", "group_like", "map_of_things"]
+    assert [fields[name].number for name in ("message", "enum")] == [16, 17]
+    assert not fields["reserved_"].presence
+    assert fields["optional"].presence
+    assert fields["group_like"].kind == "group"
+    assert dict(fields["enum"].names) == {0: "Z", 1: "O", -1: "N"}
+    assert [inner.choice for inner in fields["group_like"].message.fields] == ["oneof"] * 2
+    assert fields["map_of_things"].map
+
+
+HEAD = 'syntax = "proto3";\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (HEAD + "message A { int32 x = 1 }", ":2: expected ';', saw }"),
+        (HEAD + "message A { int32 x = 1;", "saw the end"),
+        (HEAD + "message A { int32 x; }", "expected '=', saw ;"),
+        (HEAD + "message A { int32 x = 0; }", "a field's number"),
+        (HEAD + "message A { int32 x = 536870912; }", "a field's number"),
+        (HEAD + "message A { int32 x = 1.5; }", "a whole number"),
+        (HEAD + "message A { int32 x = 1; int32 y = 1; }", "the schema"),
+        (HEAD + "message A { int32 x = 1; int32 x = 2; }", "the schema"),
+        (HEAD + "message A { B b = 1; }", "the schema"),
+        (HEAD + "message A { map<float, int32> m = 1; }", "the schema"),
+        (HEAD + 'import "gone.proto"; message A {}', "the schema"),
+        (HEAD + "enum E { A = 1; }", "the schema"),
+        (HEAD + "message A { § }", "is not understood"),
+        (HEAD + "surprise A {}", "expected import, package"),
+        ('syntax = "proto9";', "'proto9' is not known"),
+        ("message A { int32 x = 1; }", "required, optional or repeated"),
+        ("message A { option message_set_wire_format = true; }", "message sets"),
+        (HEAD + "message A {" * 40, "nested no deeper"),
+        (HEAD + 'option x = "' + "\n" + '";', "is not understood"),
+        ("", "there is no message at index 0"),
+    ],
+)
+def test_what_is_no_schema(text, why):
+    with pytest.raises(BadSchema) as refused:
+        in_texts(text, {}, 64).at([0])
+    assert why in str(refused.value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(alphabet='messag A{}=;"1<>[]()/*.,\n-', max_size=60))
+def test_any_text_is_a_schema_or_refused(text):
+    with suppress(BadSchema):
+        in_texts(HEAD + text, {}, 64)
+
+
+def test_messages_that_hold_themselves():
+    schema = in_texts(HEAD + "message A { B b = 1; } message B { repeated A a = 1; } message C {}", {}, 64)
+    with pytest.raises(BadSchema, match="holds itself"):
+        schema.at([0])
+    assert schema.at([2]).name == "C"
+    with pytest.raises(NoMessage):
+        schema.at([3])
+    with pytest.raises(NoMessage):
+        schema.at([2, 0])
+
+
+def test_a_small_text_that_would_be_a_million_columns():
+    levels = "".join(
+        f"message M{nth} {{ {' '.join(f'M{nth + 1} f{at} = {at};' for at in range(1, 11))} }}\n" for nth in range(6)
+    )
+    with pytest.raises(BadSchema, match="more than 10000 fields"):
+        in_texts(HEAD + levels + "message M6 { int32 x = 1; }", {}, 64).at([0])
+
+
+def test_too_deep_a_message():
+    levels = "".join(f"message M{nth} {{ M{nth + 1} f = 1; }}\n" for nth in range(70))
+    schema = in_texts(HEAD + levels + "message M70 { int32 x = 1; }", {}, 64)
+    with pytest.raises(BadSchema, match="deeper than 64"):
+        schema.at([0])
+    assert schema.at([60]).name == "M60"
+
+
+def test_a_file_and_its_imports(tmp_path):
+    (tmp_path / "geo").mkdir()
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "geo" / "point.proto").write_text(HEAD + "package geo; message Point { double x = 1; }")
+    place = HEAD + 'package shop; import public "geo/point.proto"; message Place { geo.Point at = 1; }'
+    (tmp_path / "shop" / "place.proto").write_text(place)
+    main = tmp_path / "shop" / "main.proto"
+    main.write_text(HEAD + 'package shop; import "shop/place.proto"; message Order { Place p = 1; geo.Point q = 2; }')
+    order = in_file(str(main), 64).message("shop.Order")
+    assert [field.message.name for field in order.fields] == ["shop.Place", "geo.Point"]
+    main.write_text(HEAD + 'package shop; import "shop/main2.proto"; message Order {}')
+    with pytest.raises(BadSchema, match=r"main2\.proto is not to be found"):
+        in_file(str(main), 64)
+    main.write_text(HEAD + 'package shop; import "../geo/point.proto"; message Order {}')
+    with pytest.raises(BadSchema, match="out of its folder"):
+        in_file(str(main), 64)
+    main.write_text(HEAD + 'package shop; import "main.proto"; message Order {}')
+    with pytest.raises(BadSchema, match="imports itself"):
+        in_file(str(main), 64)
+
+
+def test_a_descriptor_set(tmp_path):
+    files = descriptor_pb2.FileDescriptorSet()
+    files.file.append(parsed(HEAD + 'package b; import "a.proto"; message B { a.A a = 1; }', "b.proto"))
+    files.file.append(parsed(HEAD + "package a; message A { int32 x = 1; }", "a.proto"))
+    (tmp_path / "all.desc").write_bytes(files.SerializeToString())
+    assert in_file(str(tmp_path / "all.desc"), 64).message("b.B").fields[0].message.name == "a.A"
+    with pytest.raises(BadSchema, match="no descriptor set"):
+        described(b"\xff")
+    with pytest.raises(BadSchema, match="no file"):
+        described(b"")
