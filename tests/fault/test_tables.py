@@ -16,7 +16,7 @@ from deltalake.schema import PrimitiveType
 
 from headrace import faults
 from headrace.decisions import Decision, decide
-from headrace.errors import HeadraceError, Stop, TableChanged, TableFeature, TableGone, TableReplaced
+from headrace.errors import HeadraceError, Stop, TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.runtime.kafka import Broker
 from headrace.spec import Spec
 from services.kafka import make_topic, produce
@@ -290,3 +290,24 @@ def test_rows_that_break_a_constraint_stop_the_pipeline_and_change_nothing(
     spark.sql(f"ALTER TABLE delta.`{path}` DROP CONSTRAINT small")
     drain(spec)
     assert spark_ids(spark, path) == list(range(995, 1005))
+
+
+def test_a_table_that_spark_appends_is_refilled_too(
+    spark: Any, kafka: Broker, new_topic: Callable[..., str], lake: Path
+) -> None:
+    topic, path = new_topic(), str(lake / "checked")
+    spark.sql(f"CREATE TABLE delta.`{path}` {DDL['checked']}")
+    spec = one_table(kafka.bootstrap, topic, path)
+    for start in (0, 5, 10):
+        produce(kafka.bootstrap, topic, numbered(start, 5))
+        drain(spec)
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1")
+    assert spark_ids(spark, path) == list(range(5))
+    with pytest.raises(TableRestored, match="--table-restored=refill"):
+        drain(spec)
+    (said,) = decide(spec, [Decision.REFILLED_TABLE])
+    assert "10 rows" in said
+    assert spark_ids(spark, path) == list(range(15))
+    produce(kafka.bootstrap, topic, numbered(15, 5))
+    drain(spec)
+    assert spark_ids(spark, path) == list(range(20))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,7 +26,8 @@ from headrace.ledger import Ledger
 from headrace.runtime.kafka import free_ports
 from headrace.storage import Profile, Store
 from headrace.version import VERSION
-from services.pipelines import environment
+from services.pipelines import environment, start_cli
+from services.wait import eventually
 
 GENERATE = "pipeline: {name}\nsource: {{generate: {{records: 40, partitions: 2}}}}\ntable: {{path: ./lake/{name}}}\n"
 Run = Callable[..., tuple[int, str, str]]
@@ -86,6 +88,7 @@ def test_version_and_help(cli: Run):
         ["status", "absent.yaml"],
         ["resume", "web.yaml"],
         ["resume", "absent.yaml", "--accept-gap"],
+        ["resume", "web.yaml", "--table-restored", "both"],
         ["setup", "nothing"],
         ["demo", "--records", "1"],
         ["check", "absent.yaml"],
@@ -279,6 +282,19 @@ def test_resume_of_a_replaced_topic_is_booked(cli: Run):
     assert (code, lines(out)[0]["pipeline"]) == (0, "web")
     *_, second = lines(cli("status", "web.yaml", "--json")[1])[0]["batches"]
     assert "replaced topic accepted" in second["note"]
+    assert [(each["topic_id"], each["from"], each["until"]) for each in second["ranges"]] == [("seed-2", 0, 0)] * 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_resume_says_that_it_waits_and_ends_when_asked(cli: Run, number: int):
+    away = "state: s3://away/web\nstorage: {s3: {endpoint: 'http://127.0.0.1:1', allow_http: true, access_key_id: a, "
+    Path("web.yaml").write_text(f"{GENERATE.format(name='web')}{away}secret_access_key: '${{env:SECRET}}'}}}}\n")
+    with start_cli(["resume", "web.yaml", "--accept-gap"], {"SECRET": "s"}) as running:
+        waiting = eventually(lambda: running.of("wait"), 60, running.said)[0]
+        assert (waiting["pipeline"], waiting["reason"]) == ("web", "StorageUnreachable")
+        assert running.stop(number) == 1
+    assert "web: not decided." in "".join(running.errors)
+    assert not running.of("decision")
 
 
 def test_whoever_runs_elsewhere_is_named_and_exits_3(cli: Run):
