@@ -161,13 +161,13 @@ def _routes(spec: Spec, pipeline: Pipeline) -> Iterator[str]:
         return
     base, _, start = before.rpartition("/")
     end = after.partition("/")[0]
-    for folder in _folders(Store(base, pipeline.profile)):
+    for folder in folders(Store(base, pipeline.profile)):
         name = folder.removeprefix(start).removesuffix(end)
         if NAME.fullmatch(name) and f"{start}{name}{end}" == folder:
             yield spec.uri_of(name)
 
 
-def _folders(store: Store) -> Iterator[str]:
+def folders(store: Store) -> Iterator[str]:
     """The folders right below, without a look at what is in them."""
     if store.local:
         root = Path(store.root)
