@@ -108,6 +108,17 @@ class TableIntent:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """What a replay plan takes: letters of one version of their table, by these rules; their outcomes are staged."""
+
+    version: int  # of the dead-letter table
+    reasons: tuple[str, ...]  # empty: all
+    tables: tuple[str, ...]  # empty: all
+    since: str  # rejected then or later, ISO 8601; empty: all
+    files: tuple[StagedFile, ...]  # the outcomes
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """The content of `begun/n`: the whole decision of a batch, durable before any of it is visible."""
 
@@ -123,6 +134,7 @@ class Intent:
     headrace: str
     runs: int = 1  # 2 when the batch discovered something
     rests: tuple[Range, ...] = ()  # empty ranges where the partitions stand that the batch does not read
+    taken: Taken | None = None  # where the batch is a replay plan
 
     def marks(self) -> dict[str, int]:
         """App transactions every commit of the batch carries: its number, and where every partition stands after it."""
@@ -152,8 +164,16 @@ class Intent:
             for item in raw["tables"]
         )
         raw["counts"] = Counts(**raw["counts"])
+        raw["taken"] = _taken(raw.get("taken"))
         raw["started"] = datetime.fromisoformat(raw["started"])
         return cls(**raw)
+
+
+def _taken(raw: Mapping[str, Any] | None) -> Taken | None:
+    if raw is None:
+        return None
+    files = tuple(staged_file(item) for item in raw["files"])
+    return Taken(raw["version"], tuple(raw["reasons"]), tuple(raw["tables"]), raw["since"], files)
 
 
 @dataclass(frozen=True, slots=True)

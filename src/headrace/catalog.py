@@ -52,8 +52,16 @@ class Entry:
 class Catalog:
     """Every table the pipeline has met."""
 
-    def __init__(self, spec: Spec, profile: Profile, ledger: Ledger, spark_table: Callable[[Store], Committer]) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        profile: Profile,
+        ledger: Ledger,
+        spark_table: Callable[[Store], Committer],
+        writer: str = "",  # whose marks the commits carry; the pipeline's own unless given
+    ) -> None:
         self.spec = spec
+        self.writer = writer or spec.pipeline
         self.profile = profile
         self.ledger = ledger
         self.transform = Plan(spec, {}).transform
@@ -98,13 +106,13 @@ class Catalog:
 
     def _open(self, name: str, uri: str, apart: bool = False) -> Entry:
         store = Store(uri, self.profile)
-        committer: Committer = LogTable.open(store, self.spec.pipeline)
+        committer: Committer = LogTable.open(store, self.writer)
         known = self.ledger.known.tables.get(uri)
         if committer.state is not None:
             committer = self._of_its_kind(committer, store, known, apart)
         _check_identity(uri, committer, known)
         self._check_restored(store, committer, known)
-        if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.spec.pipeline))):
+        if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.writer))):
             self.ledger.check_mark(uri, mark)  # a ledger set back would take the next batch for one that is there
         rules = self.spec.table_for("" if name == LETTERS else name)
         if committer.state is None and rules.create == "never" and name != LETTERS:
@@ -116,7 +124,8 @@ class Catalog:
         """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
         if known is None or committer.state is None:
             return
-        version = restored_since(store, committer.state, batch_mark(self.spec.pipeline))
+        ours = {batch_mark(self.spec.pipeline), batch_mark(self.writer)}
+        version = restored_since(store, committer.state, *ours)
         if version is not None and version > known.restored:
             raise stop(TableRestored, f"{store.uri} was restored in version {version}, after our last commit to it.")
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from headrace.decode import Rejects
 
-RECORD = pa.field("record", pa.int64())  # the record a row is of; an envelope has it only where there may be many
+RECORD = pa.field("record", pa.int64())  # the record a row is of; an envelope has it only where it is asked for
 
 
 def numbered(envelopes: pa.Table) -> pa.Table:
@@ -22,9 +22,9 @@ def numbered(envelopes: pa.Table) -> pa.Table:
 
 def one_for_each(envelopes: pa.Table, rejects: Rejects) -> Rejects:
     """The first reject of each record."""
-    records, made, met = _records(envelopes), Rejects(), set[int]()
+    owners, made, met = records(envelopes), Rejects(), set[int]()
     for index, reason, detail in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
-        if (record := int(records[index])) not in met:
+        if (record := int(owners[index])) not in met:
             met.add(record)
             made.add(index, reason, detail)
     return made
@@ -34,13 +34,20 @@ def without(rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa
     """Rows and envelopes of the records of which nothing was rejected."""
     if not len(rejected):
         return rows, envelopes
-    keep = pc.invert(pc.is_in(envelopes[RECORD.name], value_set=rejected[RECORD.name].combine_chunks()))
-    return rows.filter(keep), envelopes.filter(keep)
+    keep = others(envelopes, rejected)
+    return rows.take(keep), envelopes.take(keep)
 
 
-def _records(envelopes: pa.Table) -> np.ndarray:
-    records: np.ndarray = envelopes[RECORD.name].to_numpy()
-    return records
+def others(envelopes: pa.Table, rejected: pa.Table) -> pa.Int64Array:
+    """Positions of what is of records of which nothing was rejected."""
+    among = pc.is_in(envelopes[RECORD.name], value_set=rejected[RECORD.name].combine_chunks())
+    return pc.indices_nonzero(pc.invert(among)).cast(pa.int64())
+
+
+def records(envelopes: pa.Table) -> np.ndarray:
+    """The record that each envelope, or copy of one, is of."""
+    found: np.ndarray = envelopes[RECORD.name].to_numpy()
+    return found
 
 
 @dataclass
@@ -53,16 +60,16 @@ class Fates:
     @classmethod
     def of(cls, envelopes: pa.Table) -> Fates:
         """Nothing known yet."""
-        size = int(_records(envelopes).max()) + 1 if len(envelopes) else 0
+        size = int(records(envelopes).max()) + 1 if len(envelopes) else 0
         return cls(np.zeros(size, bool), np.zeros(size, bool))
 
     def has_row(self, envelopes: pa.Table) -> None:
         """These records have one."""
-        self.row[_records(envelopes)] = True
+        self.row[records(envelopes)] = True
 
     def has_letter(self, envelopes: pa.Table) -> None:
         """These records have one."""
-        self.letter[_records(envelopes)] = True
+        self.letter[records(envelopes)] = True
 
     @property
     def routed(self) -> int:

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace import faults, retry, task
+from headrace import faults, retention, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, merge
 from headrace.catalog import Catalog
 from headrace.errors import HeadraceError, StopAsked, Transient
 from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision, is_refill
+from headrace.ledger.replays import Replays
+from headrace.ledger.replays import writer as replays_writer
 from headrace.read import Offsets, Source, open_source
 from headrace.read.verify import same_topics, still_there, verify
 from headrace.rebuild import rebuild
@@ -60,6 +62,8 @@ class Summary:
 class Pipeline:
     """A spec at work under its lease."""
 
+    unit = "batch"
+
     def __init__(
         self,
         spec: Spec,
@@ -70,6 +74,7 @@ class Pipeline:
         stop: threading.Event | None = None,
     ) -> None:
         self.spec = spec
+        self.writer = spec.pipeline  # whose marks the commits carry
         self.until = until
         self.report = report
         self.stop = stop or threading.Event()
@@ -80,6 +85,7 @@ class Pipeline:
         self.position: Offsets = {}
         self.topics: dict[str, str] = {}
         self._told = time.monotonic()
+        self._purged: date | None = None
         self._start_spark = spark
         self._policy = retry.Retry(
             spec.retry.unreachable.first.total_seconds(),
@@ -125,6 +131,7 @@ class Pipeline:
         rebuild(self)
         self.finish_open_batch()
         refill_all(self)
+        self.keep_retention()
         self.topics, self.position = verify(self.source, self.ledger)
         self.catalog.open()
         while Stream(self).run():
@@ -137,13 +144,13 @@ class Pipeline:
 
     def open_ledger(self) -> Ledger:
         """Where the pipeline stands."""
-        self.ledger = Ledger.open(self.state, self.spec.pipeline)
+        self.ledger = Ledger.open(self.state, self.writer)
         self.open_catalog()
         return self.ledger
 
     def open_catalog(self) -> Catalog:
         """The tables, with nothing learned of them yet."""
-        self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table)
+        self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table, self.writer)
         return self.catalog
 
     def finish_open_batch(self, anew: bool = False) -> None:
@@ -151,15 +158,37 @@ class Pipeline:
         if (begun := self.ledger.open_batch()) is not None:
             self._finish(begun, anew)
 
+    # ---- dead letters that are old ----
+
+    def keep_retention(self) -> None:
+        """Once a day, drop the dead letters that are older than the spec keeps them."""
+        age, today = self.spec.dead_letters.retention, datetime.now(UTC).date()
+        if age is not None and self._purged != today:
+            self._purged = today
+            purge = self.purge(retention.day_before(age))
+            if purge.files:
+                self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
+
+    def purge(self, before: date) -> retention.Purge:
+        """Drop the dead letters of the days before, once the ledger tells it; an open replay plan still needs them."""
+        store = Store(self.spec.dead_letters_uri, self.profile)
+        purge = retention.due(store, before)
+        replays = Replays.open(self.state, replays_writer(self.spec.pipeline))
+        if not purge.files or replays.open_batch() is not None:
+            return retention.Purge(before)
+        self.ledger.decide(f"purged {purge}", {})
+        return retention.carry_out(store, before)
+
     def _spark_table(self, store: Store) -> Any:
         from headrace.commit.spark import SparkTable
 
-        return SparkTable(self.spark, store, self.spec.pipeline)
+        return SparkTable(self.spark, store, self.writer)
 
     # ---- one batch ----
 
     def one_batch(self, frame: DataFrame, ranges: tuple[Range, ...]) -> None:
         """read → decode → transform → route → stage (one Spark job), then commit, then book."""
+        self.keep_retention()
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
         faults.reach(faults.Point.PLANNED, batch=batch)
         manifests, runs = self.discover_and_stage(frame, batch, started)
@@ -206,7 +235,7 @@ class Pipeline:
         check_partition_count(files, self.spec.limits.partition_values)
         tables = self.catalog.intents(files, batch)
         return Intent(
-            self.spec.pipeline,
+            self.writer,
             batch,
             ranges,
             tables,
@@ -240,6 +269,9 @@ class Pipeline:
         self._clear_staging(intent)
         self.summary.add(intent, receipts)
         self.position |= {(each.topic, each.partition): each.until for each in intent.ranges}
+        self._tell(intent, receipts)
+
+    def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         self.report(_batch_event(intent, receipts))
 
     def _clear_staging(self, intent: Intent) -> None:
@@ -274,7 +306,7 @@ class Pipeline:
 
     def _finish(self, begun: Intent, anew: bool) -> None:
         """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
-        self.report({"event": "recover", "pipeline": self.spec.pipeline, "batch": begun.batch})
+        self.report({"event": "recover", "pipeline": self.spec.pipeline, self.unit: begun.batch})
         if not is_decision(begun) and (anew or self.missing(begun)):
             begun = self.again(begun)
         self.settle(begun)

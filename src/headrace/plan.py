@@ -42,6 +42,8 @@ class Applied:
     letters: pa.Table  # dead letters, in the columns of their table
     counts: Counts
     discovered: Mapping[str, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
+    origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the record of each row, where traced
+    dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter, where traced
 
 
 class Plan:
@@ -53,6 +55,7 @@ class Plan:
         shapes: Mapping[str, Shape | None] | None = None,
         *,
         existing: Mapping[str, pa.Schema] | None = None,
+        traces: bool = False,  # whether rows and letters tell which record of the batch they are of
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.spec = spec
@@ -62,6 +65,7 @@ class Plan:
         self.many = spec.decode.options.many  # whether a record may have many rows
         self.shapes: dict[str, Shape | None] = dict(shapes or {})
         self.now = now
+        self.traces = traces
         self._learns = shapes is None
         self._existing = dict(existing or {})
         self._learned: dict[str, Structure] = {}
@@ -110,8 +114,10 @@ class _Application:
 
     def __init__(self, plan: Plan, envelopes: pa.Table) -> None:
         self.plan = plan
-        self.envelopes = fates.numbered(envelopes) if plan.many else envelopes
+        self.envelopes = fates.numbered(envelopes) if plan.many or plan.traces else envelopes
         self.fates = fates.Fates.of(self.envelopes) if plan.many else None
+        self.origins: dict[str, list[np.ndarray]] = {}
+        self.dead: list[np.ndarray] = []
         self.now = plan.now()
         self.tables: dict[str, list[pa.Table]] = {}
         self.letters: list[pa.Table] = []
@@ -136,7 +142,9 @@ class _Application:
             ignored=self.ignored,
         )
         tables = {name: pa.concat_tables(parts) for name, parts in self.tables.items()}
-        return Applied(tables, letters, counts, self.discovered)
+        origins = {name: np.concatenate(parts) for name, parts in self.origins.items()}
+        dead = np.concatenate(self.dead) if self.dead else np.array([], np.int64)
+        return Applied(tables, letters, counts, self.discovered, origins, dead)
 
     def _account(self, letters: int) -> tuple[int, int, int]:
         """Records routed, dead and filtered."""
@@ -257,7 +265,7 @@ class _Application:
         if found.unknown:
             self._note(name, found.unknown, envelopes)
         self._count_ignored(shape.uri, found.ignored)
-        self._reject(envelopes, found.rejects, "decode", shape.uri, rules)
+        self._reject(envelopes, found.rejects, "decode", _uri(name, shape), rules)
         if not self.discovered:
             self._transform(name, shape, rules, found.rows, self._of_rows(envelopes, found.index))
 
@@ -302,7 +310,8 @@ class _Application:
         detail = f"'{name}' would be a table beyond the limit of {limit}"
         everyone = list(range(len(envelopes)))
         reasons = [Reason.TOO_MANY_TABLES] * len(everyone)
-        self._reject(envelopes, Rejects(everyone, reasons, [detail] * len(everyone)), "route", None)
+        rejects = Rejects(everyone, reasons, [detail] * len(everyone))
+        self._reject(envelopes, rejects, "route", self.plan.spec.uri_of(name))
 
     def _hold(self, envelopes: pa.Table, shape: Shape) -> pa.Table:
         """Leave out what the table's marks say it already has."""
@@ -346,7 +355,7 @@ class _Application:
     def _transform(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
         done = self.plan.transform.apply(_with_nulls(rows, (*shape.absent, ROW), len(envelopes)), envelopes, self.now)
         self.filtered += len(done.filtered)
-        rejected = self._reject(envelopes, done.rejects, "transform", shape.uri)
+        rejected = self._reject(envelopes, done.rejects, "transform", _uri(name, shape))
         rows, envelopes = self._whole(done.rows, _take(envelopes, done.index), rejected)
         if name != EVERY:
             self._fit(name, shape, rules, rows, envelopes)
@@ -362,18 +371,20 @@ class _Application:
         return done
 
     def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
-        """The table's name as an expression over the transformed row."""
+        """The table's name as an expression over the transformed row; a record that has none has no row anywhere."""
         try:
             names, rejects = evaluate(self.plan.routing.value or "", rows, envelopes, self.now)
         except UsageError as error:
             raise columns_disagree(f"{self.plan.spec.table.path}, route.by.sql", error) from None
-        self._reject(envelopes, rejects, "route", None)
+        rejected = self._reject(envelopes, rejects, "route", None)
         if (keep := _without(len(rows), rejects.index)) is not None:
+            keep = keep if self.fates is None else fates.others(envelopes, rejected)
             rows, envelopes, names = rows.take(keep), envelopes.take(keep), names.take(keep)
         routed = route.routes(self.plan.routing, envelopes, names)
         self.filtered += len(routed.filtered)
-        self._reject(envelopes, routed.rejects, "route", None)
-        return [(each, _take(rows, at), _take(envelopes, at)) for each, at in route.split(routed.values).items()]
+        rejected = self._reject(envelopes, routed.rejects, "route", None)
+        parts = route.split(routed.values).items()
+        return [(each, *self._whole(_take(rows, at), _take(envelopes, at), rejected)) for each, at in parts]
 
     def _into(self, name: str, rows: pa.Table, envelopes: pa.Table) -> None:
         if name not in self.plan.shapes:
@@ -388,11 +399,14 @@ class _Application:
     def _fit(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
         table, keep, rejects = fit(rows, envelopes, shape)
         rejected = self._reject(envelopes, rejects, "stage", shape.uri, rules)
+        envelopes = _take(envelopes, keep)
         if self.fates is not None:
-            table, envelopes = self._whole(table, _take(envelopes, keep), rejected)
+            table, envelopes = self._whole(table, envelopes, rejected)
             self.fates.has_row(envelopes)
         if len(table):
             self.tables.setdefault(name, []).append(table)
+            if self.plan.traces:
+                self.origins.setdefault(name, []).append(fates.records(envelopes))
             self.routed += len(table)
 
     def _whole(self, rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -419,8 +433,15 @@ class _Application:
         rejected = envelopes.take(rejects.index)
         if self.fates is not None:
             self.fates.has_letter(rejected)
+        if self.plan.traces:
+            self.dead.append(fates.records(rejected))
         self.letters.append(_letters(self.plan.spec, rejected, rejects, step, table, self.now))
         return rejected
+
+
+def _uri(name: str, shape: Shape) -> str | None:
+    """The table that a record was meant for; an SQL route picks it only after decode and transform."""
+    return None if name == EVERY else shape.uri
 
 
 def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:

@@ -16,10 +16,10 @@ ROOT = Path(headrace.__file__).parent
 # From the top floor down; a module may import from its own floor and those below.
 FLOORS = [
     {"cli"},
-    {"demonstration", "decisions", "runner", "online", "standing", "look"},
+    {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout"},
     {"pipeline", "stream", "rebuild", "refill"},
-    {"catalog", "task"},
-    {"plan", "fit", "shape", "fates"},
+    {"catalog", "task", "judge"},
+    {"plan", "fit", "shape", "fates", "letters", "retention"},
     {"ledger", "lease", "commit", "retry"},
     {"read", "decode", "transform", "route", "stage", "tables"},
     {"storage", "runtime", "duck", "faults"},

@@ -147,5 +147,10 @@ def sentence(event: Mapping[str, Any]) -> str:
     if kind == "stop":
         return f"{name}: stopped: {event['reason']}. {event['seen']} {event['next']}".rstrip()
     if kind == "recover":
-        return f"{name}: finishing batch {event['batch']}, which was begun and not booked"
+        which = f"batch {event['batch']}" if "batch" in event else f"replay plan {event['plan']}"
+        return f"{name}: finishing {which}, which was begun and not booked"
+    if kind == "replay":
+        account = f"{event['letters']:,} letters = replayed {event['replayed']:,} + still dead {event['still_dead']:,}"
+        tables = ", ".join(f"{rows['rows']:,} rows into {path}" for path, rows in sorted(event["tables"].items()))
+        return f"{name}: plan {event['plan']}: {account} + filtered {event['filtered']:,}; {tables or 'no rows'}"
     return f"{name}: {event['text']}" if "text" in event else f"{name}: {kind}"

@@ -44,7 +44,7 @@ def change_of(commit: Commit, known: TableState) -> Change:
     return Change(commit.version, kinds, commit.operation, commit.commit_id)
 
 
-def restored_since(store: Store, state: TableState, mark: str, look_back: int = 200) -> int | None:
+def restored_since(store: Store, state: TableState, *marks: str, look_back: int = 200) -> int | None:
     """The newest version that is a RESTORE made after our last commit; None when there is none."""
     for version in range(state.version, max(-1, state.version - look_back), -1):
         try:
@@ -53,6 +53,6 @@ def restored_since(store: Store, state: TableState, mark: str, look_back: int = 
             return None
         if commit.operation == "RESTORE":
             return version
-        if mark in commit.marks:
+        if not commit.marks.keys().isdisjoint(marks):
             return None
     return None

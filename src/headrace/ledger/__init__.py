@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,17 +48,21 @@ def is_refill(intent: Intent) -> bool:
 class Ledger:
     """One pipeline's ledger, open for one driver."""
 
+    folder = "ledger"
+    decisions = "begun"  # the folder of what was decided
+    schema = account.SCHEMA_JSON
+
     def __init__(self, store: Store, pipeline: str, tail: Tail, marks: Mapping[str, int]) -> None:
         self._store, self._pipeline, self._tail = store, pipeline, tail
-        self._table = store.child("ledger")
+        self._table = store.child(self.folder)
         self._marks = dict(marks)
         self._half = False
         self.known = Known.load(store)
 
     @classmethod
-    def open(cls, store: Store, pipeline: str) -> Ledger:
+    def open(cls, store: Store, pipeline: str) -> Self:
         """Load where the pipeline stands from the ledger's own marks; no row is read."""
-        table = store.child("ledger")
+        table = store.child(cls.folder)
         tail = Tail.open(table, [batch_mark(pipeline)])
         if tail.state is None:
             return cls(store, pipeline, tail, {})
@@ -109,7 +113,7 @@ class Ledger:
         self._expect_next(intent.batch)
         text = intent.to_json().encode()
         try:
-            self._store.put_new(_begun(intent.batch), text)
+            self._store.put_new(self._begun(intent.batch), text)
         except AlreadyThere:
             if self._begun_text(intent.batch) != text:
                 raise self._fenced(f"batch {intent.batch} was begun by another driver") from None
@@ -126,7 +130,7 @@ class Ledger:
         note = note or _note(intent)
         topics = {item.topic: item.topic_id for item in intent.ranges if item.topic_id}
         self.known.remember(topics=topics, batch=intent.batch)
-        staged = account.stage(self._table, account.row(intent, receipts, finished, note))
+        staged = self._rows(intent, receipts, finished, note)
         self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch})
         self._marks = marks
         _checkpoints.note(self._table, self._tail.known())
@@ -144,7 +148,7 @@ class Ledger:
 
     def newest_begun(self) -> Intent | None:
         """The batch last begun, booked or not; all before it are done."""
-        newest = max((item.path for item in self._store.list("begun")), default=None)
+        newest = max((item.path for item in self._store.list(self.decisions)), default=None)
         try:
             return Intent.from_json(self._store.get(newest).decode()) if newest else None
         except NotThere:
@@ -166,7 +170,7 @@ class Ledger:
         intent = self._decision(self.batch, self.standing(), (), note)
         now = datetime.now(UTC)
         staged = account.stage(self._table, account.row(intent, (), now, note))
-        if not self._create(staged, self._marks, {"pipeline": self._pipeline, "batch": self.batch}):
+        if not self._create([staged], self._marks, {"pipeline": self._pipeline, "batch": self.batch}):
             raise self._fenced("another driver has rebuilt its ledger")
 
     def _decision(self, batch: int, ranges: tuple[Range, ...], rests: tuple[Range, ...], note: str) -> Intent:
@@ -199,10 +203,17 @@ class Ledger:
         """The newest rows, oldest first."""
         return account.newest(self._table, self.batch - last) if self.batch else []
 
+    def _rows(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> Sequence[StagedFile]:
+        """What the booking adds to the ledger."""
+        return [account.stage(self._table, account.row(intent, receipts, finished, note))]
+
     def _begun_text(self, batch: int) -> bytes | None:
         with suppress(NotThere):
-            return self._store.get(_begun(batch))
+            return self._store.get(self._begun(batch))
         return None
+
+    def _begun(self, batch: int) -> str:
+        return f"{self.decisions}/{batch:012}"
 
     def _moved(self, at: tuple[str, int], until: int) -> Range:
         """A step forward spans what is given up; a step back spans nothing."""
@@ -219,20 +230,21 @@ class Ledger:
         self._tail.follow()
         return self._tail.state is not None and self._tail.state.marks.get(batch_mark(self._pipeline), 0) >= batch
 
-    def _commit(self, staged: StagedFile, marks: Mapping[str, int], info: Mapping[str, Any]) -> None:
+    def _commit(self, staged: Sequence[StagedFile], marks: Mapping[str, int], info: Mapping[str, Any]) -> None:
         if not self._create(staged, marks, info):
-            self._tail.append([staged], marks, info)
+            self._tail.append(staged, marks, info)
 
-    def _create(self, staged: StagedFile, marks: Mapping[str, int], info: Mapping[str, Any]) -> bool:
+    def _create(self, staged: Sequence[StagedFile], marks: Mapping[str, int], info: Mapping[str, Any]) -> bool:
         properties = {"headrace.format": str(FORMAT)}
-        made = self._tail.create(account.SCHEMA_JSON, (), properties, str(uuid.uuid4()), [staged], marks, info)
+        made = self._tail.create(self.schema, (), properties, str(uuid.uuid4()), staged, marks, info)
         return made is not None
 
     def _forget(self) -> None:
         """Drop decisions that no recovery can need; whatever fails here is tried again later."""
         if self.batch % _FORGET_EVERY == 0:
             with suppress(HeadraceError):
-                old = [item.path for item in self._store.list("begun") if item.path <= _begun(self.batch - 2)]
+                last = self._begun(self.batch - 2)
+                old = [item.path for item in self._store.list(self.decisions) if item.path <= last]
                 self._store.delete(old)
 
     def _fenced(self, seen: str) -> Fenced:
@@ -245,10 +257,6 @@ def _note(intent: Intent) -> str:
     if is_refill(intent):
         return f"refill of {', '.join(table.path for table in intent.tables) or 'a table that is no more'}"
     return intent.spec if is_decision(intent) else ""
-
-
-def _begun(batch: int) -> str:
-    return f"begun/{batch:012}"
 
 
 def _all_marks(table: Store, state: TableState, name: str) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
@@ -12,7 +13,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
 from headrace.spec.places import Place, server
 from headrace.spec.secrets import Secret
-from headrace.spec.units import Flag, PlainText, Regex, Size
+from headrace.spec.units import Duration, Flag, PlainText, Regex, Size
 
 
 class RouteBy(Part):
@@ -186,6 +187,11 @@ class DeadLetters(Part):
     """Where records go that could not become rows."""
 
     path: Place | None = Field(default=None, description="The dead-letter table; `<state>/dead_letters` without it.")
+    retention: Duration | None = Field(
+        default=None,
+        ge=timedelta(days=1),
+        description="How long letters are kept, in whole days of UTC; without it until `headrace dead-letters purge`.",
+    )
 
 
 _SAID = re.compile(

@@ -1,0 +1,356 @@
+"""`headrace dead-letters`: what could not become rows: found, understood, tried, replayed, purged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.letters import Group, Selection
+    from headrace.spec import Spec
+    from headrace.tryout import Tried
+
+app = typer.Typer(
+    name="dead-letters",
+    help="Find, understand, try, replay and purge dead letters; without Spark, unless a table needs it for a replay.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec file.", exists=True, dir_okay=False)]
+Reasons = Annotated[list[str] | None, typer.Option("--reason", help="Only letters with this reason; may be repeated.")]
+Tables = Annotated[
+    list[str] | None, typer.Option("--table", help="Only letters of this table, by route or URI; may be repeated.")
+]
+Since = Annotated[
+    str | None, typer.Option(help="Only letters rejected since: an RFC 3339 time, or an age such as 2h or 7d.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")]
+
+
+@app.command("list")
+def list_letters(
+    spec: SpecFile,
+    reason: Reasons = None,
+    table: Tables = None,
+    since: Since = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the letters that are still dead, by reason, step and table; show when they came, and one of each."""
+    from headrace.cli.show import emit
+    from headrace.letters import Letters
+    from headrace.spec.load import load
+
+    for each in load(spec):
+        groups = Letters(each).groups(_selection(each, reason, table, since))
+        total = sum(group.letters for group in groups)
+        if not as_json:
+            _print_groups(each.pipeline, groups, total)
+            continue
+        for group in groups:
+            emit({"event": "dead_letters", "pipeline": each.pipeline, **asdict(group)})
+        emit({"event": "summary", "pipeline": each.pipeline, "letters": total, "groups": len(groups)})
+
+
+@app.command("show")
+def show_letter(
+    spec: SpecFile,
+    place: Annotated[str, typer.Argument(help="topic/partition/offset, or that and /table by route or URI.")],
+    most: Annotated[int, typer.Option("--bytes", help="How many bytes of a value to show; 0 for all.", min=0)] = 1024,
+    as_json: AsJson = False,
+) -> None:
+    """Show one letter: its bytes as text and hex, where and why it was rejected, and what became of it."""
+    from headrace.cli.show import emit
+    from headrace.errors import UsageError
+    from headrace.letters import Letters
+    from headrace.spec.load import load
+
+    shown = 0
+    for each in load(spec):
+        for letter in Letters(each).find(_place(each, place)):
+            shown += 1
+            emit({"event": "dead_letter", **_plain(letter)}) if as_json else _print_letter(letter, most)
+    if not shown:
+        raise UsageError(f"There is no dead letter at {place}.", next="`headrace dead-letters list SPEC` names some.")
+
+
+@app.command("try")
+def try_letters(
+    spec: SpecFile,
+    sample: Annotated[int, typer.Option(help="How many letters, of as many kinds as can be.", min=1, max=10_000)] = 10,
+    reason: Reasons = None,
+    table: Tables = None,
+    since: Since = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key of the spec, as key.path=value; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take some letters through the plan of the spec, or of a changed one, and show what they would become."""
+    from headrace.spec.amend import amended
+    from headrace.spec.load import load
+    from headrace.tryout import tryout
+
+    for each in load(spec):
+        tried = tryout(each, amended(each, changes or ()), _selection(each, reason, table, since), sample)
+        _emit_tried(each.pipeline, tried) if as_json else _print_tried(tried)
+
+
+@app.command("replay")
+def replay_letters(
+    spec: SpecFile,
+    reason: Reasons = None,
+    table: Tables = None,
+    since: Since = None,
+    wait: Annotated[bool, typer.Option(help="Wait for a lease that another instance holds.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take letters through the current spec into their tables, each exactly once; the pipeline must not be running."""
+    from headrace.cli.show import emit, sentence
+    from headrace.replay import replay
+    from headrace.spec.load import load
+
+    def report(event: dict[str, Any]) -> None:
+        emit(event) if as_json else _say(sentence(event))
+
+    for each in load(spec):
+        done = replay(each, _selection(each, reason, table, since), report=report, wait=wait)
+        counts = done.counts
+        if as_json:
+            said: dict[str, Any] = {"letters": counts.read, "replayed": counts.routed, "still_dead": counts.dead}
+            said |= {"filtered": counts.filtered, "reasons": dict(counts.reasons), "tables": done.tables}
+            emit({"event": "summary", "pipeline": each.pipeline, "plans": done.batches, **said})
+        elif not done.batches:
+            typer.echo(f"{each.pipeline}: no letters to replay")
+
+
+@app.command("purge")
+def purge_letters(
+    spec: SpecFile,
+    older_than: Annotated[
+        str | None, typer.Option(help="Age in days, such as 30d; the spec's dead_letters.retention without it.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete old letters for good, whole days of them; shows what would go, then asks."""
+    from headrace.cli.show import emit
+    from headrace.letters import Letters
+    from headrace.replay import purge
+    from headrace.retention import day_before, due
+    from headrace.spec.load import load
+
+    for each in load(spec):
+        before = day_before(_age(each, older_than))
+        planned = due(Letters(each).store, before)
+        if not as_json:
+            typer.echo(f"{each.pipeline}: {planned}")
+        done = bool(planned.files) and _agreed(yes, as_json)
+        gone = purge(each, before) if done else planned
+        if as_json:
+            said = {"before": before, "letters": gone.letters, "bytes": gone.bytes, "first": gone.first}
+            emit({"event": "summary", "pipeline": each.pipeline, "purged": done, **said, "last": gone.last})
+        elif done:
+            typer.echo(f"{each.pipeline}: purged")
+
+
+# ---- what was asked ----
+
+
+def _selection(spec: Spec, reasons: list[str] | None, tables: list[str] | None, since: str | None) -> Selection:
+    from headrace.errors import UsageError
+    from headrace.letters import Selection
+    from headrace.reasons import Reason
+
+    known = {reason.value for reason in Reason}
+    if strange := [reason for reason in reasons or () if reason not in known]:
+        raise UsageError(f"'{strange[0]}' is no reason.", next=f"Reasons: {', '.join(sorted(known))}.")
+    named = tuple(dict.fromkeys(uri for each in tables or () for uri in (each, _table(spec, each))))
+    return Selection(tuple(reasons or ()), named, None if since is None else _moment(since))
+
+
+def _table(spec: Spec, text: str) -> str:
+    """A table by its route, or by its URI."""
+    from headrace.route import NAME
+
+    return spec.uri_of(text) if NAME.fullmatch(text) and spec.route.kind != "fixed" else text
+
+
+def _moment(text: str) -> datetime:
+    from headrace.errors import UsageError
+    from headrace.spec.units import duration, moment
+
+    for read in (moment, lambda given: datetime.now(UTC) - duration(given)):
+        try:
+            return read(text).astimezone(UTC)
+        except ValueError:
+            continue
+    raise UsageError(f"--since: '{text}' is no time.", next="Use 2026-01-31T12:00:00Z, or an age such as 2h or 7d.")
+
+
+def _place(spec: Spec, text: str) -> Any:
+    from headrace.errors import UsageError
+    from headrace.letters import Place
+
+    found = re.fullmatch(r"([^/]+)/(\d{1,9})[/@](\d{1,18})(?:/(.+))?", text)
+    if found is None:
+        raise UsageError(f"'{text}' is no place.", next="Write topic/partition/offset, such as orders/0/42.")
+    return Place(found[1], int(found[2]), int(found[3]), found[4] and _table(spec, found[4]))
+
+
+def _age(spec: Spec, older_than: str | None) -> timedelta:
+    from headrace.errors import UsageError
+    from headrace.spec.units import duration
+
+    if older_than is None:
+        if spec.dead_letters.retention is None:
+            raise UsageError("Older than what?", next="Give --older-than 30d, or dead_letters.retention in the spec.")
+        return spec.dead_letters.retention
+    try:
+        age = duration(older_than)
+    except ValueError:
+        age = timedelta(0)
+    if age < timedelta(days=1):
+        raise UsageError(f"--older-than: '{older_than}' is no age of a day or more.", next="Use, for example, 30d.")
+    return age
+
+
+def _agreed(yes: bool, as_json: bool) -> bool:
+    from headrace.errors import UsageError
+
+    if not yes and as_json:
+        raise UsageError("With --json nobody can be asked.", next="Say --yes.")
+    return yes or typer.confirm("Delete them for good?")
+
+
+# ---- what people see ----
+
+
+def _at(row: dict[str, Any]) -> str:
+    return f"{row['topic']}/{row['partition']}/{row['offset']}"
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _say(text: str, **how: Any) -> None:
+    """One harmless line of anything, records among it."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from headrace.cli.preview import cell
+
+    Console(highlight=False).print(escape(cell(text)), soft_wrap=True, **how)
+
+
+def _print_groups(pipeline: str, groups: list[Group], total: int) -> None:
+    _say(f"{pipeline}: {total:,} dead letters" if total else f"{pipeline}: no dead letters")
+    for group in groups:
+        _say(f"{group.letters:>10,}  {group.reason} · {group.step} · {group.table or 'no table yet'}", style="bold")
+        _say(f"            {_time(group.first)} to {_time(group.last)} UTC")
+        _say(f"            {_at(group.sample)}: {group.sample['detail']}")
+
+
+def _print_letter(letter: dict[str, Any], most: int) -> None:
+    from headrace.reasons import MEANING, Reason
+
+    reason = letter["reason"]
+    said = {
+        "table": letter["table"] or "none yet",
+        "step": letter["step"],
+        "reason": f"{reason}: {MEANING[Reason(reason)]}" if reason in set(Reason) else reason,
+        "detail": letter["detail"],
+        "schema id": letter["schema_id"],
+        "rejected": f"{_time(letter['rejected_at'])} UTC by {letter['pipeline']}, spec {letter['spec'][:12]}",
+        "timestamp": letter["timestamp"],
+    }
+    _say(_at(letter), style="bold")
+    for name, value in said.items():
+        if value is not None:
+            _say(f"  {name:<10}{value}")
+    _print_bytes("key", letter["key"], most)
+    for header in letter["headers"] or ():
+        _print_bytes(f"header {header['key']}", header["value"], most)
+    _print_bytes("value", letter["value"], most)
+    for outcome in letter["outcomes"]:
+        _say(f"  {'plan ' + str(outcome['plan']):<10}{_time(outcome['at'])} UTC: {_became(outcome)}")
+
+
+def _became(outcome: dict[str, Any]) -> str:
+    if outcome["into"]:
+        return f"{outcome['outcome']} into {', '.join(outcome['into'])}"
+    why = f": {outcome['reason']}: {outcome['detail']}" if outcome["reason"] else ""
+    return f"{outcome['outcome']}".replace("_", " ") + why
+
+
+def _print_bytes(name: str, data: bytes | None, most: int) -> None:
+    if data is None:
+        _say(f"  {name}: null")
+        return
+    shown = data[: most or None]
+    _say(f"  {name}: {len(data):,} bytes" + (f", the first {len(shown):,}" if len(shown) < len(data) else ""))
+    for line in _text_lines(shown):
+        _say(f"    {line}")
+    for at in range(0, len(shown), 16):
+        part = shown[at : at + 16]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        _say(f"    {at:08x}  {part.hex(' '):<47}  {letters}")
+
+
+def _text_lines(data: bytes) -> list[str]:
+    """The bytes as text where they are; what a terminal would obey is escaped later, line by line."""
+    try:
+        return data.decode().split("\n") if data else []
+    except UnicodeDecodeError:
+        return []
+
+
+def _print_tried(tried: list[Tried]) -> None:
+    from headrace.cli.preview import cell
+
+    for each in tried:
+        _say(f"{_at(each.letter)}  {each.letter['reason']}", style="bold")
+        for table, row in each.rows:
+            _say(f"  row of {table}: {cell(row)}")
+        if not each.rows:
+            _say(f"  {_became(each.outcome)}")
+    counts = {name: sum(each.outcome["outcome"] == name for each in tried) for name in _OUTCOMES}
+    said = " + ".join(f"{word} {counts[name]}" for name, word in _OUTCOMES.items())
+    _say(f"tried {len(tried)} = {said}; nothing was written")
+
+
+_OUTCOMES = {"replayed": "rows", "still_dead": "still dead", "filtered": "filtered"}
+
+
+def _emit_tried(pipeline: str, tried: list[Tried]) -> None:
+    from headrace.cli.preview import readable
+    from headrace.cli.show import emit
+
+    for each in tried:
+        said = {key: each.letter[key] for key in ("topic", "partition", "offset", "table", "reason", "detail")}
+        rows = [{"table": table, "row": readable(row)} for table, row in each.rows]
+        would = {key: each.outcome[key] for key in ("outcome", "reason", "detail")}
+        emit({"event": "tried", "pipeline": pipeline, "letter": said, "would": would, "rows": rows})
+    counts = {name: sum(each.outcome["outcome"] == name for each in tried) for name in _OUTCOMES}
+    emit({"event": "summary", "pipeline": pipeline, "tried": len(tried), **counts})
+
+
+def _plain(letter: dict[str, Any]) -> dict[str, Any]:
+    """A letter for programs: bytes as hex, and as text where they are."""
+    headers = [{"key": each["key"], "value": _both(each["value"])} for each in letter["headers"] or ()]
+    return {**letter, "key": _both(letter["key"]), "value": _both(letter["value"]), "headers": headers}
+
+
+def _both(data: bytes | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    try:
+        return {"text": data.decode(), "hex": data.hex()}
+    except UnicodeDecodeError:
+        return {"text": None, "hex": data.hex()}

@@ -1,0 +1,144 @@
+"""A whole pipeline in this process, without a broker and without a JVM: records are given to it, batch by batch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from headrace import task
+from headrace.batch import Manifest, Range
+from headrace.faults import Abandoned, armed
+from headrace.letters import Letters, Selection
+from headrace.pipeline import Pipeline, Summary
+from headrace.replay import replay
+from headrace.spec import Spec
+from headrace.spec.load import loads
+from headrace.tables.schema import ENVELOPE
+
+THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class InProcess(Pipeline):
+    """A pipeline whose tasks run right here."""
+
+    def stage(self, frame: Any, batch: int, now: datetime) -> list[Manifest]:
+        order = task.Order(
+            self.spec, self.catalog.shapes, self.catalog.layouts(batch), self.catalog.letters(), self.profile
+        ).to_bytes()
+        manifest = task._manifest(order, batch, now, [frame])
+        task.raise_if_stopped([manifest])
+        return [manifest]
+
+    def _same_topics(self, ranges: Any) -> None:
+        """There is no broker to ask."""
+
+
+@dataclass
+class Desk:
+    """A topic of one partition in a list, a spec over it, and a lake."""
+
+    folder: Path
+    options: dict[str, Any] = field(default_factory=dict)
+    topic: str = "orders"
+    sent: list[bytes | None] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def spec(self) -> Spec:
+        """The spec as it is now; `options` replace its keys."""
+        content: dict[str, Any] = {
+            "pipeline": "shop",
+            "source": {"kafka": {"brokers": "localhost:9", "topics": [self.topic]}},
+            "route": {"by": {"field": "kind"}},
+            "table": {"path": f"{self.folder}/lake/{{route}}"},
+            "retry": {"unreachable": {"first": "10ms", "longest": "20ms"}},
+        }
+        return loads(json.dumps(content | self.options), self.folder)[0]
+
+    def write_spec(self) -> Path:
+        """The spec as a file, for the command line."""
+        path = self.folder / "shop.yaml"
+        path.write_text(self.spec.text)
+        return path
+
+    def feed(self, values: Iterable[Any]) -> None:
+        """One batch of records."""
+        start = len(self.sent)
+        self.sent += [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in values]
+        pipeline = InProcess(self.spec, no_spark)
+        with pipeline.take_lease():
+            pipeline.open_ledger()
+            pipeline.finish_open_batch()
+            pipeline.catalog.open()
+            ranges = (Range(self.topic, 0, start, len(self.sent), "id"),)
+            pipeline.one_batch(self.envelopes(start).to_batches()[0], ranges)
+
+    def envelopes(self, start: int = 0) -> pa.Table:
+        """The records from an offset on."""
+        rows = [
+            {
+                "topic": self.topic,
+                "partition": 0,
+                "offset": offset,
+                "timestamp": THEN,
+                "timestamp_type": 0,
+                "key": b"k%d" % offset,
+                "value": self.sent[offset],
+                "headers": [{"key": "trace", "value": b"\xff%d" % offset}],
+            }
+            for offset in range(start, len(self.sent))
+        ]
+        return pa.Table.from_pylist(rows, ENVELOPE)
+
+    def replay(self, selection: Selection | None = None) -> Summary:
+        """Without a JVM."""
+        return replay(self.spec, selection, report=self.events.append)
+
+    def die(self, point: str, plan: int | None = None) -> None:
+        """A replay that is given up at a crash point."""
+        with armed(point, "abandon", batch=plan), pytest.raises(Abandoned):
+            self.replay()
+
+    @property
+    def letters(self) -> Letters:
+        """The dead letters, as Headrace reads them."""
+        return Letters(self.spec)
+
+    def rows(self, path: str) -> list[dict[str, Any]]:
+        """A table below the folder, by delta-rs; none where there is no table."""
+        uri = str(self.folder / path)
+        return DeltaTable(uri).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(uri) else []
+
+    def dead(self) -> list[dict[str, Any]]:
+        """The rows of the dead-letter table."""
+        return sorted(self.rows("lake/_headrace/shop/dead_letters"), key=lambda row: row["offset"])
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """The rows of the table of outcomes."""
+        found = self.rows("lake/_headrace/shop/replays")
+        return sorted(found, key=lambda row: (row["plan"], row["offset"]))
+
+    def offsets(self, *tables: str) -> Counter[int]:
+        """How often each record is in these tables."""
+        return Counter(row["_source"]["offset"] for table in tables for row in self.rows(f"lake/{table}"))
+
+    def marks(self, table: str) -> list[int]:
+        """The replay marks of a table's log, in order."""
+        log = sorted((self.folder / "lake" / table / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for file in log for line in file.read_text().splitlines()]
+        named = [each["txn"] for each in actions if "txn" in each]
+        return [each["version"] for each in named if each["appId"] == "headrace:shop:replay"]
+
+
+def no_spark() -> Any:
+    """Whoever asks for Spark here is wrong."""
+    raise AssertionError("a JVM was asked for")
