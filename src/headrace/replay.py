@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace import faults
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, Taken
@@ -18,15 +18,13 @@ from headrace.ledger.replays import OUTCOMES, Replays, writer
 from headrace.letters import Letters, Selection
 from headrace.pipeline import Pipeline, Report, Summary
 from headrace.plan import Plan
+from headrace.rebuild import rebuild
 from headrace.retention import Purge
 from headrace.runner import SharedSession
 from headrace.spec import Spec
 from headrace.spec.load import loads
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def replay(
@@ -55,9 +53,11 @@ def purge(spec: Spec, before: date) -> Purge:
     try:
         with replaying.take_lease() as lease:
             pipeline.lease = lease
-            for each in (replaying, pipeline):
-                each.open_ledger()
-                each.finish_open_batch()
+            replaying.open_ledger()
+            replaying.finish_open_batch()
+            pipeline.open_ledger()
+            rebuild(pipeline)
+            pipeline.finish_open_batch()
             return pipeline.purge(before)
     finally:
         replaying.source.close()
@@ -73,7 +73,7 @@ class Replaying(Pipeline):
     def __init__(
         self,
         spec: Spec,
-        spark: Callable[[], SparkSession],
+        spark: Callable[[], Any],
         selection: Selection,
         *,
         report: Report = lambda event: None,

@@ -6,6 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import typer
+
+from headrace.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -77,3 +82,14 @@ def anchors(page: Path) -> set[str]:
     """The anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{word} ")
+        else:
+            yield before + word, command
+
+
+COMMANDS: dict[str, Any] = dict(_commands(typer.main.get_command(app)))  # by all their words

@@ -42,7 +42,7 @@ def is_decision(intent: Intent) -> bool:
 
 def is_refill(intent: Intent) -> bool:
     """Whether a batch gives a restored table what was undone: it moves no partition, so it has no ranges."""
-    return bool(intent.digest) and not intent.ranges
+    return bool(intent.digest) and not intent.ranges and intent.taken is None
 
 
 class Ledger:

@@ -1,0 +1,244 @@
+"""Dead letters read back: counted, sampled, found, judged; and purged by whole days."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from headrace import letters as letters_module
+from headrace import retention
+from headrace.batch import Counts
+from headrace.errors import SpecError, UsageError
+from headrace.faults import Point
+from headrace.judge import judge
+from headrace.ledger import Ledger
+from headrace.letters import Letters, Place, Selection
+from headrace.plan import Applied
+from headrace.replay import purge
+from headrace.spec.amend import amended
+from headrace.storage import Store
+from headrace.tables.schema import DEAD_LETTERS
+from services.desk import THEN, Desk
+
+NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
+
+
+def letter(offset: int, **other: Any) -> dict[str, Any]:
+    return {
+        "topic": "orders",
+        "partition": 0,
+        "offset": offset,
+        "timestamp": THEN,
+        "value": b'{"id": %d}' % offset,
+        "table": None,
+        "step": "decode",
+        "reason": "malformed",
+        "detail": "why",
+        "pipeline": "shop",
+        "spec": "digest",
+        "rejected_at": NOW,
+        "date": NOW.date(),
+        **other,
+    }
+
+
+def stored(desk: Desk, rows: list[dict[str, Any]]) -> Letters:
+    """Letters as any writer of Delta may have left them."""
+    table = pa.Table.from_pylist(rows, DEAD_LETTERS)
+    write_deltalake(desk.spec.dead_letters_uri, table, partition_by=["date"], mode="append")
+    return Letters(desk.spec)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+# ---- reading ----
+
+
+def test_groups_count_by_reason_step_and_table(desk: Desk):
+    old = NOW - timedelta(days=2)
+    found = stored(
+        desk,
+        [letter(n) for n in range(5)]
+        + [letter(9, rejected_at=old, date=old.date(), detail="old")]
+        + [letter(7, reason="type", table="/lake/a"), letter(8, reason="type", table="/lake/b")],
+    )
+    groups = [(each.reason, each.table, each.letters, each.first, each.last) for each in found.groups(Selection())]
+    assert groups == [
+        ("malformed", None, 6, old, NOW),
+        ("type", "/lake/a", 1, NOW, NOW),
+        ("type", "/lake/b", 1, NOW, NOW),
+    ]
+    assert found.groups(Selection())[0].sample["detail"] == "why"
+    assert [each.letters for each in found.groups(Selection(since=NOW))] == [5, 1, 1]
+    assert [each.table for each in found.groups(Selection(tables=("/lake/b",)))] == ["/lake/b"]
+    assert found.groups(Selection(reasons=("tombstone",))) == []
+
+
+def test_without_a_table_there_are_no_letters(desk: Desk):
+    assert desk.letters.groups(Selection()) == []
+    assert list(desk.letters.pages(Selection())) == []
+    assert desk.letters.find(Place("orders", 0, 0)) == []
+    assert len(desk.letters.sample(Selection(), 3)) == 0
+
+
+def test_pages_are_small_and_whole(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(letters_module, "_PAGE", 100)
+    monkeypatch.setattr(letters_module, "_PAGE_BYTES", 20_000)
+    found = stored(desk, [letter(n, value=b"v" * (1000 if n < 50 else 10)) for n in range(250)])
+    pages = list(found.pages(Selection()))
+    assert max(len(page) for page in pages) <= 100
+    assert max(page.nbytes for page in pages) <= 25_000
+    assert [each for page in pages for each in page["offset"].to_pylist()] == list(range(250))
+
+
+def test_a_selection_leaves_out_whole_days(desk: Desk):
+    """The files of other days are not even opened."""
+    old = NOW - timedelta(days=3)
+    found = stored(desk, [letter(1), letter(2, rejected_at=old, date=old.date())])
+    [gone] = Path(desk.spec.dead_letters_uri).glob(f"date={old.date()}/*.parquet")
+    gone.unlink()
+    assert [page["offset"].to_pylist() for page in found.pages(Selection(since=NOW - timedelta(hours=1)))] == [[1]]
+
+
+def test_a_sample_has_something_of_each_kind(desk: Desk):
+    found = stored(desk, [letter(n) for n in range(50)] + [letter(60, reason="type"), letter(70, reason="empty")])
+    assert sorted(found.sample(Selection(), 4)["reason"].to_pylist()) == ["empty", "malformed", "malformed", "type"]
+    assert found.sample(Selection(reasons=("type",)), 4)["offset"].to_pylist() == [60]
+
+
+def test_letters_of_one_record_for_two_tables_are_two(desk: Desk):
+    found = stored(desk, [letter(1, table="/lake/a"), letter(1, table="/lake/b"), letter(2)])
+    assert [each["table"] for each in found.find(Place("orders", 0, 1))] == ["/lake/a", "/lake/b"]
+    assert [each["table"] for each in found.find(Place("orders", 0, 1, "/lake/b"))] == ["/lake/b"]
+
+
+# ---- judging ----
+
+
+def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(desk: Desk):
+    """Letter 0 has no table yet; 1 is of b, which refuses it again; 2 is of a, which takes it."""
+    a, b = (desk.spec.uri_of(name) for name in "ab")
+    meant = pa.Table.from_pylist([letter(0), letter(1, table=b), letter(2, table=a), letter(3)], DEAD_LETTERS)
+    refused = [letter(0, table=b, reason="type"), letter(1, table=b, reason="type"), letter(2, table=b, reason="type")]
+    rows = {"a": pa.table({"id": [0, 1, 2]})}
+    applied = Applied(
+        rows,
+        pa.Table.from_pylist(refused, DEAD_LETTERS),
+        Counts(),
+        origins={"a": np.array([0, 1, 2])},
+        dead=np.array([0, 1, 2]),
+    )
+    plan: Any = SimpleNamespace(spec=desk.spec, apply=lambda envelopes: applied)
+    judged = judge(plan, meant, 1, NOW)
+    assert judged.outcomes["outcome"].to_pylist() == ["replayed", "still_dead", "replayed", "filtered"]
+    assert judged.outcomes["into"].to_pylist() == [[a], None, [a], None]
+    assert judged.tables["a"]["id"].to_pylist() == [0, 2]
+    assert judged.letters.select(["offset", "table"]).to_pylist() == [{"offset": 0, "table": b}]
+    assert (judged.counts.read, judged.counts.routed, judged.counts.dead, judged.counts.filtered) == (4, 2, 1, 1)
+
+
+def test_letters_come_with_the_reason_of_their_own_record(desk: Desk):
+    """Also where a whole batch is dead for reasons that are found in another order."""
+    desk.options["tables"] = [{"match": ".", "columns": [{"name": "id", "type": "bigint"}]}]
+    desk.feed([{"id": "x", "kind": "a"}, {"id": 10**20, "kind": "a"}, b'{"kind": "a", "id": 1, "id": 2}', b"{"])
+    assert [row["reason"] for row in desk.dead()] == ["type", "overflow", "duplicate_key", "malformed"]
+
+
+def test_a_letter_that_fails_before_an_sql_route_has_no_table(desk: Desk):
+    desk.options["route"] = {"by": {"sql": "kind"}}
+    desk.feed([{"id": 1, "kind": "a"}, b"{"])
+    assert [row["table"] for row in desk.dead()] == [None]
+
+
+# ---- purging ----
+
+
+def aged(desk: Desk) -> Letters:
+    days = [datetime.now(UTC) - timedelta(days=n) for n in (0, 1, 40, 50)]
+    rows = [letter(n, rejected_at=day, date=day.date()) for n, day in enumerate(days)]
+    return stored(desk, rows)
+
+
+def test_a_purge_takes_days_files_and_leaves_a_note(desk: Desk):
+    found = aged(desk)
+    before = retention.day_before(timedelta(days=30))
+    planned = retention.due(found.store, before)
+    assert (planned.letters, len(planned.files)) == (2, 2)
+    assert purge(desk.spec, before) == planned
+    assert [group.letters for group in found.groups(Selection())] == [2]
+    assert len(list(Path(found.store.root).rglob("*.parquet"))) == 2
+    assert DeltaTable(found.store.root).history(1)[0]["operation"] == "DELETE"
+    [row] = Ledger.open(Store(desk.spec.state_uri), "shop").rows(1)
+    assert row["note"].startswith("purged 2 dead letters")
+    assert not purge(desk.spec, before).files
+    desk.feed([b"{"])
+    assert [group.letters for group in found.groups(Selection())] == [3]
+
+
+def test_a_purge_finishes_an_open_plan_first(desk: Desk):
+    desk.options["limits"] = {"record_bytes": 5}
+    desk.feed([{"id": 1, "kind": "alpha"}])
+    del desk.options["limits"]
+    desk.die(Point.COMMIT_LANDED)
+    assert purge(desk.spec, datetime.now(UTC).date() + timedelta(days=1)).letters == 1
+    assert desk.offsets("alpha") == {0: 1}
+    assert desk.dead() == []
+    assert [row["outcome"] for row in desk.outcomes()] == ["replayed"]
+
+
+def test_a_running_pipeline_keeps_the_retention(desk: Desk):
+    found = aged(desk)
+    desk.options["dead_letters"] = {"retention": "30d"}
+    desk.feed([b"{"])
+    assert sum(group.letters for group in found.groups(Selection())) == 3
+    assert [row["note"][:6] for row in Ledger.open(Store(desk.spec.state_uri), "shop").rows(9)] == ["purged", ""]
+
+
+def test_a_day_is_kept_until_all_of_it_is_old():
+    assert retention.day_before(timedelta(days=30), datetime(2026, 3, 31, 23, 59, tzinfo=UTC)) == date(2026, 3, 1)
+
+
+# ---- changed specs ----
+
+
+def test_keys_are_changed_by_their_paths(desk: Desk):
+    desk.options["transform"] = [{"where": "id > 1"}]
+    spec = amended(
+        desk.spec,
+        ["limits.depth=9", "transform.0.where=id > 2", "transform.1={drop: [note]}", "retry=", "table.strict=true"],
+    )
+    assert spec.limits.depth == 9
+    assert spec.transform[0].where == "id > 2"
+    assert spec.transform[1].drop == ("note",)
+    assert spec.retry.refused == 3
+    assert spec.table.strict
+    assert amended(desk.spec, []) is not None
+    assert amended(desk.spec, ["transform.0="]).transform == ()
+    assert amended(desk.spec, ["decode.json.tombstone=skip"]).tombstone == "skip"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ("limits.depth", UsageError, "is not key.path=value"),
+        ("limits..depth=1", UsageError, "is not key.path=value"),
+        ("transform.3={drop: [a]}", UsageError, "no item of a list of 1"),
+        ("limits.depth={", UsageError, "not YAML"),
+        ("limits.deph=3", SpecError, "did you mean 'depth'"),
+        ("limits.depth=deep", SpecError, "a whole number"),
+    ],
+)
+def test_what_is_no_change_is_refused(desk: Desk, change: str, error: type[Exception], said: str):
+    desk.options["transform"] = [{"where": "id > 1"}]
+    with pytest.raises(error, match=said):
+        amended(desk.spec, [change])
