@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LeaseHeld
+from headrace.faults import Abandoned, armed
 from headrace.letters import Place, Selection
 from headrace.pipeline import Pipeline
 from services.desk import THEN, Desk, no_spark
@@ -138,3 +139,49 @@ def test_offsets_of_a_topic_made_anew_are_other_letters(tmp_path: Path):
 def test_a_running_pipeline_is_not_disturbed(desk: Desk):
     with Pipeline(desk.spec, no_spark).take_lease(), pytest.raises(LeaseHeld):
         desk.replay()
+
+
+# ---- records with many rows ----
+
+
+def test_a_record_with_rows_in_several_tables_is_replayed_into_the_one_that_lacks_it(tmp_path: Path):
+    desk = Desk(tmp_path, {"decode": {"json": {"rows": "array"}}, "route": {"by": {"sql": "kind"}}})
+    desk.options["limits"] = {"tables": 2}
+    desk.feed([[{"id": 1, "kind": "alpha"}, {"id": 2, "kind": "beta"}, {"id": 3, "kind": "gamma"}]])
+    [dead] = desk.dead()
+    assert dead["reason"] == "too_many_tables"
+    assert desk.rows(f"lake/{Path(dead['table']).name}") == []
+    desk.options["limits"] = {"tables": 3}
+    assert desk.replay().counts.routed == 1
+    assert (desk.offsets("alpha"), desk.offsets("beta"), desk.offsets("gamma")) == ({0: 1}, {0: 1}, {0: 1})
+    assert desk.replay().counts.read == 0
+
+
+def test_a_record_of_which_one_row_has_no_table_has_no_row_anywhere(tmp_path: Path):
+    """Else its letter, which has no table, would bring the others a second time."""
+    desk = Desk(tmp_path, {"decode": {"json": {"rows": "array"}}, "route": {"by": {"sql": "kind"}}})
+    desk.feed([[{"id": 1, "kind": "alpha"}, {"id": 2, "kind": "../x"}], [{"id": 3, "kind": "alpha"}]])
+    assert [(row["offset"], row["reason"], row["table"]) for row in desk.dead()] == [(0, "bad_route", None)]
+    assert desk.offsets("alpha") == {1: 1}
+    desk.options["route"] = {"by": {"sql": "replace(kind, '../', '')"}}
+    assert desk.replay().counts.routed == 1
+    assert (desk.offsets("alpha"), desk.offsets("x")) == ({0: 1, 1: 1}, {0: 1})
+    [told] = desk.outcomes()
+    assert sorted(told["into"]) == [desk.spec.uri_of("alpha"), desk.spec.uri_of("x")]
+
+
+def test_a_letter_of_the_other_table_is_written_under_the_same_plan(tmp_path: Path):
+    """A record without a table that one of two tables takes and the other does not."""
+    desk = Desk(tmp_path, {"decode": {"json": {"rows": "array"}}, "route": {"by": {"sql": "kind"}}})
+    desk.feed([[{"id": 1, "kind": "alpha"}, {"id": 2, "kind": "../x"}]])
+    desk.options |= {"route": {"by": {"sql": "replace(kind, '../', '')"}}, "limits": {"tables": 1}}
+    for _ in range(2):
+        with armed("letters_not", "abandon"), pytest.raises(Abandoned):
+            desk.replay()
+    assert desk.replay(Selection(reasons=("bad_route",))).recovered == 1
+    assert desk.offsets("alpha", "x") == {0: 1}
+    assert sorted(row["reason"] for row in desk.dead()) == ["bad_route", "too_many_tables"]
+    del desk.options["limits"]
+    assert desk.replay().counts.routed == 1
+    assert (desk.offsets("alpha"), desk.offsets("x")) == ({0: 1}, {0: 1})
+    assert desk.replay().counts.read == 0
