@@ -143,8 +143,8 @@ class _Application:
         )
         tables = {name: pa.concat_tables(parts) for name, parts in self.tables.items()}
         origins = {name: np.concatenate(parts) for name, parts in self.origins.items()}
-        dead = np.concatenate(self.dead) if self.dead else np.array([], np.int64)
-        return Applied(tables, letters, counts, self.discovered, origins, dead)
+        rejected = np.concatenate(self.dead) if self.dead else np.array([], np.int64)
+        return Applied(tables, letters, counts, self.discovered, origins, rejected)
 
     def _account(self, letters: int) -> tuple[int, int, int]:
         """Records routed, dead and filtered."""
