@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.decode.avro import avro_decoder
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
 from headrace.decode.json import json_decoder
 from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
@@ -21,6 +22,7 @@ Factory = Callable[[pa.Schema, NewField, Limits, Any], Decoder]
 # Every format by its name in a spec; a new one is one file and one line.
 FORMATS: Mapping[str, Factory] = {
     "json": json_decoder,
+    "avro": avro_decoder,
     "string": string_decoder,
     "int64": int64_decoder,
     "bytes": bytes_decoder,

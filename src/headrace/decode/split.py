@@ -125,9 +125,9 @@ def _unpacked(codec: str, raw: bytes, limits: Limits) -> bytes:
         made = (
             _gunzip(raw, most)
             if codec == "gzip"
-            else _unsnap(raw, most)
+            else unsnap(raw, most)
             if codec == "snappy"
-            else _stream(codec, raw, most)
+            else stream(codec, raw, most)
         )
     except (OSError, zlib.error, ValueError) as error:
         raise _Refused(Reason.MALFORMED, f"not {codec}: {str(error) or type(error).__name__}") from None
@@ -152,7 +152,8 @@ def _gunzip(raw: bytes, most: int) -> bytes:
     return made
 
 
-def _unsnap(raw: bytes, most: int) -> bytes:
+def unsnap(raw: bytes, most: int) -> bytes:
+    """Snappy's raw format; more than `most` bytes where there are more."""
     if raw.startswith(_XERIAL):
         raise ValueError("blocks of a stream, expected the raw format")
     size = _snappy_size(raw)
@@ -170,7 +171,8 @@ def _snappy_size(raw: bytes) -> int:
     raise ValueError("no length")
 
 
-def _stream(codec: str, raw: bytes, most: int) -> bytes:
+def stream(codec: str, raw: bytes, most: int) -> bytes:
+    """What a codec's frames hold; more than `most` bytes where there is more."""
     with pa.CompressedInputStream(pa.BufferReader(raw), codec) as stream:
         return bytes(stream.read(most + 1))
 

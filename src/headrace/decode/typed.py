@@ -239,7 +239,7 @@ class _Fit:
             return self._refuse_all(values, rows, live, where, "", node)
         for at in np.flatnonzero(live & ~_valid(made)).tolist():
             if not self.refused[rows[at]]:
-                self._refuse(rows[at : at + 1], *_why(values[at].as_py(), values.type, node, where))
+                self._refuse(rows[at : at + 1], *_why(_as_python(values[at]), values.type, node, where))
         return made
 
     # ---- refusals ----
@@ -331,6 +331,11 @@ def _from_decimals(values: pa.Array, node: Node) -> pa.Array | None:
         exact = [None if value is None or not -limit <= value < limit else int(value) for value in values.to_pylist()]
         return pa.array(exact, want)
     return None
+
+
+def _as_python(value: pa.Scalar) -> Any:
+    """A value as Python holds it; times as their number, because Python knows fewer of them."""
+    return value.value if pa.types.is_timestamp(value.type) else value.as_py()
 
 
 def _why(value: Any, kind: pa.DataType, node: Node, where: str) -> tuple[Reason, str]:
@@ -483,3 +488,28 @@ def _way(node: Node) -> Structure:
     if node.kind == "list":
         return {"type": "list", "element": _way(node.children["*"])}
     return struct({})
+
+
+# ---- one value as text ----
+
+
+def steps_of(path: str) -> tuple[str, ...]:
+    """The keys of a JSON pointer or a dotted path."""
+    if not path.startswith("/"):
+        return tuple(path.split("."))
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/"))
+
+
+def as_text(table: pa.Table, steps: tuple[str, ...]) -> pa.Array | None:
+    """The scalars at a place as text, NULL where it is absent; None where it holds more than scalars."""
+    values: pa.Array | None = _as_struct(table)
+    for step in steps:
+        if values is None or not pa.types.is_struct(values.type):
+            return pa.nulls(len(table), pa.string())
+        values = _child(values, step)
+    if values is None or pa.types.is_null(values.type):
+        return pa.nulls(len(table), pa.string())
+    if pa.types.is_nested(values.type):
+        return None
+    said = _speakable(_plain(values))
+    return said if pa.types.is_string(said.type) else as_json(said)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+from headrace.errors import UsageError
 from headrace.spec.columns import check_columns, check_names, names_after
 from headrace.spec.decode import Protobuf
 from headrace.spec.findings import Complaint, closest
@@ -91,6 +92,22 @@ def _schema_file(spec: Spec) -> Iterator[Complaint]:
         yield Complaint((*here, "message"), str(none), "the full name of a message in the schema, package included")
     except BadSchema as bad:
         yield Complaint((*here, "descriptor"), str(bad), "a .proto file or a descriptor set with its imports")
+
+
+def _avro_files(spec: Spec) -> Iterator[Complaint]:
+    avro = spec.decode.avro
+    if avro is None:
+        return
+    from headrace.decode.avro import schema_file, schemas_at
+
+    try:
+        if avro.schema_ is not None:
+            schema_file(avro.schema_)
+        if avro.single_object is not None:
+            schemas_at(avro.single_object)
+    except UsageError as error:
+        key = "schema" if avro.schema_ is not None else "single_object"
+        yield Complaint(("decode", "avro", key), error.seen.removesuffix("."), "a file with an Avro schema")
 
 
 def _topics(spec: Spec) -> Iterator[Complaint]:
@@ -268,6 +285,7 @@ RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _certificates,
     _registry,
     _schema_file,
+    _avro_files,
     _topics,
     _template,
     _route,

@@ -73,6 +73,39 @@ class Json(Format):
         return self.framed or self.envelope == "cloudevents"
 
 
+class Avro(Format):
+    """Avro's binary encoding; exactly one of its keys says where the schema is."""
+
+    registry: RegistryAt | None = Field(
+        default=None, description="Confluent's frame: each record names its schema's id in this registry."
+    )
+    schema_: LocalPath | None = Field(
+        default=None, alias="schema", description="Bare records, all written with the schema in this file."
+    )
+    single_object: LocalPath | None = Field(
+        default=None,
+        description="Avro's single-object encoding: each record names its schema's fingerprint; a schema file, or a "
+        "folder of them (`*.avsc`).",
+    )
+    container: Flag = Field(
+        default=False, description="Each value is a whole container file: all of its records are rows, or none."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Avro:
+        named = {"registry": self.registry, "schema": self.schema_, "single_object": self.single_object}
+        given = [key for key, value in {**named, "container": self.container or None}.items() if value is not None]
+        if len(given) != 1:
+            allowed = "exactly one of registry, schema, single_object and container: true"
+            raise Wrong(allowed, seen=f"{' and '.join(given)} together" if given else "none of them")
+        return self
+
+    @property
+    def many(self) -> bool:
+        """Whether a record may have many rows."""
+        return self.container
+
+
 class String(Format):
     """UTF-8 text, as `data`."""
 
@@ -131,6 +164,7 @@ class Decode(Part):
     """How a record's bytes are read: one format; its name alone takes its defaults."""
 
     json_: Json | None = Field(default=None, alias="json", description="JSON objects.")
+    avro: Avro | None = Field(default=None, description="Avro records.")
     string: String | None = Field(default=None, description="UTF-8 text: `data`.")
     int64: Int64 | None = Field(default=None, description="8 bytes, big-endian: `value`.")
     bytes: Bytes | None = Field(default=None, description="Any bytes: `data` in base64, and `size`.")

@@ -31,6 +31,7 @@ SECRETS = frozenset(
         ("source", "kafka", "sasl", "password"),
         ("decode", "json", "registry", "password"),
         ("decode", "protobuf", "registry", "password"),
+        ("decode", "avro", "registry", "password"),
         ("storage", "s3", "secret_access_key"),
         ("storage", "s3", "session_token"),
     }

@@ -1,0 +1,232 @@
+"""Avro: each record read with the schema it was written with, all of one schema at once, fitted to the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.avro_schema import LARGEST, BadSchema, Type, fingerprint, parse
+from headrace.decode.avro_wire import Wire
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.framing import beheaded, unframed
+from headrace.decode.layout import layout_of
+from headrace.decode.registry import Registry, UnknownSchema, registry_of
+from headrace.decode.scan import Bytes, Numbers
+from headrace.decode.triage import sized
+from headrace.decode.typed import as_text, fitted, joined, steps_of
+from headrace.errors import UsageError
+from headrace.reasons import Reason
+from headrace.spec.decode import Avro
+
+MARK = b"\xc3\x01"  # before a fingerprint
+_HEAD = len(MARK) + 8
+_FILES = 10_000  # of a folder of schemas
+VALUE = "value"  # the field of a schema that is no record
+
+Group = tuple[Type, pa.BinaryArray, Numbers]  # payloads of one schema, and their positions
+
+
+class Source(Protocol):
+    """Where the writers' schemas are."""
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+        """The values of each schema out of their frames; what has none is added to the rejects."""
+        ...
+
+
+class AvroDecoder:
+    """Avro values into the rows of one payload schema."""
+
+    def __init__(self, source: Source, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
+        self._source = source
+        self._layout = layout_of(payload)
+        self._new_field = new_field
+        self._limits = limits
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        kept, at, rejects = sized(values, self._limits)
+        groups = list(self._source.groups(kept, at, rejects))
+        if len(groups) == 1:
+            return fitted(*natural(*groups[0], rejects), self._layout, self._new_field, rejects)
+        parts = [Decoded(self._layout.schema.empty_table(), pa.array([], pa.int64()), rejects)]
+        for group in groups:
+            theirs = Rejects()
+            parts.append(fitted(*natural(*group, theirs), self._layout, self._new_field, theirs))
+        return joined(parts, self._layout.schema)
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        kept, at, rejects = sized(values, self._limits)
+        spread: list[str | None] = [None] * len(values)
+        for group in self._source.groups(kept, at, rejects):
+            table, where = natural(*group, rejects)
+            found = as_text(table, steps_of(path))
+            if found is None:
+                rejects.add_all(where, Reason.TYPE, f"{path[:300]}: expected one value, saw an object or an array")
+                continue
+            for position, text in zip(where.tolist(), found.to_pylist(), strict=True):
+                spread[position] = text
+        return pa.array(spread, pa.string()), rejects.in_order()
+
+
+def natural(kind: Type, payloads: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    """Payloads of one schema in its own types, and the positions of those that could be read."""
+    wire = Wire(payloads)
+    made = wire.read(kind)
+    for row, (reason, detail) in wire.verdicts.items():
+        rejects.add(int(at[row]), reason, detail)
+    good = ~wire.bad
+    if pa.types.is_struct(made.type) and made.null_count:  # a union of null and a record
+        gone = good & made.is_null().to_numpy(zero_copy_only=False)
+        rejects.add_all(at[gone], Reason.TOMBSTONE, "the value is null")
+        good &= ~gone
+    if not good.all():
+        made, at = made.filter(pa.array(good)), at[good]
+    return _table(kind, made), at
+
+
+def _table(kind: Type, made: pa.Array) -> pa.Table:
+    top = kind.only[1] if kind.only else kind
+    if top.kind != "record":
+        return pa.table({VALUE: made})
+    if not top.names:
+        return pa.table({"": pa.nulls(len(made))})  # Arrow counts no rows without a column
+    return pa.Table.from_arrays(made.flatten(), list(top.names))
+
+
+class FromRegistry:
+    """Schemas by their id in Confluent's frame."""
+
+    def __init__(self, registry: Registry, depth: int) -> None:
+        self._registry = registry
+        self._depth = depth
+        self._types: dict[int, Type] = {}
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+        """The values of each id."""
+        framed = unframed(values, at, rejects)
+        for number, which in grouped(framed.ids):
+            try:
+                kind = self._type(number)
+            except UnknownSchema as unknown:
+                rejects.add_all(framed.at[which], Reason.UNKNOWN_SCHEMA, str(unknown))
+                continue
+            yield kind, _taken(framed.payloads, which), framed.at[which]
+
+    def _type(self, number: int) -> Type:
+        if number not in self._types:
+            found = self._registry.schema(number)
+            if found.kind != "AVRO":
+                raise UnknownSchema(f"schema {number} is {found.kind}, expected AVRO")
+            try:
+                self._types[number] = parse(found.text, found.references, depth=self._depth)
+            except BadSchema as bad:
+                raise UnknownSchema(f"schema {number} cannot be used: {bad}") from None
+        return self._types[number]
+
+
+class OneSchema:
+    """One schema for all."""
+
+    def __init__(self, kind: Type) -> None:
+        self._kind = kind
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+        """All values as they are."""
+        yield self._kind, values, at
+
+
+class ByMark:
+    """Schemas by the eight bytes that a single-object encoding names them with."""
+
+    def __init__(self, types: dict[bytes, Type]) -> None:
+        self.types = types
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+        """The values of each fingerprint."""
+        values, at = _marked(values, at, rejects)
+        seen = Bytes(values)
+        heads = seen.content[seen.starts[:-1].astype(np.int64)[:, None] + np.arange(len(MARK), _HEAD)]
+        payloads = beheaded(seen, _HEAD)
+        for number, which in grouped(np.ascontiguousarray(heads).view("<i8").reshape(-1)):
+            name = number.to_bytes(8, "little", signed=True)
+            if name in self.types:
+                yield self.types[name], _taken(payloads, which), at[which]
+            else:
+                detail = f"no schema has the fingerprint {name[::-1].hex()}"
+                rejects.add_all(at[which], Reason.UNKNOWN_SCHEMA, detail)
+
+
+def _marked(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.BinaryArray, Numbers]:
+    seen = Bytes(values)
+    long = np.diff(seen.starts) >= _HEAD
+    good = long.copy()
+    starts = seen.starts[:-1].astype(np.int64)[long]
+    good[long] = (seen.content[starts] == MARK[0]) & (seen.content[starts + 1] == MARK[1])
+    if good.all():
+        return values, at
+    rejects.add_all(at[~good], Reason.FRAMING, f"a value begins with C3 01 and a fingerprint, {_HEAD} bytes in all")
+    return values.filter(pa.array(good)), at[good]
+
+
+def grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
+    """Every key with its ascending positions."""
+    if len(keys) and (keys == keys[0]).all():
+        yield int(keys[0]), np.arange(len(keys))
+        return
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order[:1]] - 1))
+    for part in np.split(order, starts[1:]) if len(order) else ():
+        yield int(keys[part[0]]), part
+
+
+def _taken(payloads: pa.BinaryArray, which: Numbers) -> pa.BinaryArray:
+    return payloads if len(which) == len(payloads) else payloads.take(pa.array(which))
+
+
+# ---- schema files ----
+
+
+def schema_file(path: str) -> tuple[str, Type]:
+    """The text and the tree of a schema file; UsageError when it is none."""
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(4 * LARGEST + 1).decode("utf-8-sig")
+        return text, parse(text)
+    except OSError as trouble:
+        raise UsageError(f"The schema file {path} cannot be read: {trouble.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"The schema file {path} is not UTF-8 text.") from None
+    except BadSchema as bad:
+        raise UsageError(f"The schema in {path} cannot be used: {bad}.") from None
+
+
+def schemas_at(path: str) -> dict[bytes, Type]:
+    """Schemas by fingerprint, from a file or from all `*.avsc` files of a folder."""
+    place = Path(path)
+    files = sorted(place.glob("*.avsc"))[:_FILES] if place.is_dir() else [place]
+    if not files:
+        raise UsageError(f"The folder {path} has no schema file (*.avsc).")
+    return {fingerprint(text): kind for text, kind in (schema_file(str(file)) for file in files)}
+
+
+def avro_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Avro) -> Decoder:
+    """The factory of the format table."""
+    if options.container:
+        from headrace.decode.avro_file import container_decoder
+
+        return container_decoder(payload, new_field, limits)
+    return AvroDecoder(_source(options, limits), payload, new_field, limits)
+
+
+def _source(options: Avro, limits: Limits) -> Source:
+    if options.registry is not None:
+        return FromRegistry(registry_of(options.registry), limits.depth)
+    if options.schema_ is not None:
+        return OneSchema(schema_file(options.schema_)[1])
+    return ByMark(schemas_at(options.single_object or ""))
