@@ -420,6 +420,24 @@ def test_a_schema_that_is_no_record_has_one_field(tmp_path):
     assert (found.rejects.reason, found.index.to_pylist()) == ([Reason.TOMBSTONE], [1])
 
 
+def test_a_union_of_records_tells_which_each_value_is(tmp_path):
+    other = {"type": "record", "name": "Other", "namespace": "shop", "fields": [{"name": "id", "type": "string"}]}
+    schema = ["null", "long", EVENT, other]
+    rows = [("Event", ROWS[0]), ("shop.Other", {"id": "x"}), ("null", None), ("Event", ROWS[1]), ("long", 7)]
+    values = pa.array([*written(schema, rows), b"\x08", b"\x01", b"\x80\x00"], pa.binary())
+    asked = from_file(tmp_path, schema, pa.schema([("id", pa.int64()), ("value", pa.int32())]))
+    found = asked.decode(values)
+    assert found.rows.to_pylist() == [{"id": 1, "value": None}, {"id": 2, "value": None}, {"id": None, "value": 7}]
+    assert dict(zip(found.rejects.index, found.rejects.reason, strict=True)) == {
+        1: Reason.TYPE,
+        2: Reason.TOMBSTONE,
+        **dict.fromkeys((5, 6, 7), Reason.MALFORMED),
+    }
+    types, rejects = asked.types(values)
+    assert types.to_pylist() == ["Event", "shop.Other", None, "Event", None, None, None, None]
+    assert rejects.index == [2, 5, 6, 7]
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [("id", ["1", "2"]), ("/extra", [None, "x"]), ("either.int", ["5", None]), ("no.such", [None, None])],

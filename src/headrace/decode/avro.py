@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.avro_schema import LARGEST, BadSchema, Type, fingerprint, parse
+from headrace.decode.avro_schema import LARGEST, UNION, BadSchema, Type, fingerprint, parse
 from headrace.decode.avro_wire import Wire
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
 from headrace.decode.framing import beheaded, unframed
@@ -49,8 +49,7 @@ class AvroDecoder:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
-        kept, at, rejects = sized(values, self._limits)
-        groups = list(self._source.groups(kept, at, rejects))
+        groups, rejects = self._groups(values)
         if len(groups) == 1:
             return fitted(*natural(*groups[0], rejects), self._layout, self._new_field, rejects)
         parts = [Decoded(self._layout.schema.empty_table(), pa.array([], pa.int64()), rejects)]
@@ -61,9 +60,9 @@ class AvroDecoder:
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
-        kept, at, rejects = sized(values, self._limits)
+        groups, rejects = self._groups(values)
         spread: list[str | None] = [None] * len(values)
-        for group in self._source.groups(kept, at, rejects):
+        for group in groups:
             table, where = natural(*group, rejects)
             found = as_text(table, steps_of(path))
             if found is None:
@@ -73,6 +72,39 @@ class AvroDecoder:
                 spread[position] = text
         return pa.array(spread, pa.string()), rejects.in_order()
 
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The full name of each value's record, NULL where it is none."""
+        groups, rejects = self._groups(values)
+        spread: list[str | None] = [None] * len(values)
+        for kind, _, where in groups:
+            for position in where.tolist() if kind.name else ():
+                spread[position] = kind.name
+        return pa.array(spread, pa.string()), rejects.in_order()
+
+    def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
+        kept, at, rejects = sized(values, self._limits)
+        groups = self._source.groups(kept, at, rejects)
+        return [part for group in groups for part in _branches(*group, rejects)], rejects
+
+
+def _branches(kind: Type, payloads: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+    """A schema that is a union says which of several types each value has: those are read apart."""
+    if kind.kind != UNION:
+        yield kind, payloads, at
+        return
+    seen = Bytes(payloads)
+    heads = np.append(seen.content, 0xFF)[np.minimum(seen.starts[:-1], len(seen.content))]
+    good = (np.diff(seen.starts) > 0) & (heads % 2 == 0) & (heads // 2 < min(len(kind.children), 64))
+    rejects.add_all(at[~good], Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
+    if not good.all():
+        payloads, at, heads = payloads.filter(pa.array(good)), at[good], heads[good]
+    rest = beheaded(Bytes(payloads), 1)
+    for number, which in grouped((heads // 2).astype(np.int64)):
+        if kind.children[number].kind == "null":
+            rejects.add_all(at[which], Reason.TOMBSTONE, "the value is null")
+        else:
+            yield kind.children[number], _taken(rest, which), at[which]
+
 
 def natural(kind: Type, payloads: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
     """Payloads of one schema in its own types, and the positions of those that could be read."""
@@ -80,23 +112,13 @@ def natural(kind: Type, payloads: pa.BinaryArray, at: Numbers, rejects: Rejects)
     made = wire.read(kind)
     for row, (reason, detail) in wire.verdicts.items():
         rejects.add(int(at[row]), reason, detail)
-    good = ~wire.bad
-    if pa.types.is_struct(made.type) and made.null_count:  # a union of null and a record
-        gone = good & made.is_null().to_numpy(zero_copy_only=False)
-        rejects.add_all(at[gone], Reason.TOMBSTONE, "the value is null")
-        good &= ~gone
-    if not good.all():
-        made, at = made.filter(pa.array(good)), at[good]
-    return _table(kind, made), at
-
-
-def _table(kind: Type, made: pa.Array) -> pa.Table:
-    top = kind.only[1] if kind.only else kind
-    if top.kind != "record":
-        return pa.table({VALUE: made})
-    if not top.names:
-        return pa.table({"": pa.nulls(len(made))})  # Arrow counts no rows without a column
-    return pa.Table.from_arrays(made.flatten(), list(top.names))
+    if wire.bad.any():
+        made, at = made.filter(pa.array(~wire.bad)), at[~wire.bad]
+    if kind.kind != "record":
+        return pa.table({VALUE: made}), at
+    if not kind.names:
+        return pa.table({"": pa.nulls(len(made))}), at  # Arrow counts no rows without a column
+    return pa.Table.from_arrays(made.flatten(), list(kind.names)), at
 
 
 class FromRegistry:

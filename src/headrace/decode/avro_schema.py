@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -49,6 +49,7 @@ class Type:
     width: int | None = None  # bytes each value has, where all have as many
     names: tuple[str, ...] = ()  # of a record's fields, a union's branches, an enum's symbols
     children: tuple[Type, ...] = ()  # a record's fields, a union's branches; the one of an array or a map
+    name: str = ""  # of a record, an enum or a fixed, in full
 
     @property
     def is_decimal(self) -> bool:
@@ -143,7 +144,7 @@ class _Parser:
         if full in self.known:
             raise BadSchema(f"the type {full[:100]!r} is defined twice")
         self.known[full] = None
-        made = _DEFINED[kind](self, schema, full.rpartition(".")[0], level)
+        made = replace(_DEFINED[kind](self, schema, full.rpartition(".")[0], level), name=full)
         self.known[full] = made
         return made
 

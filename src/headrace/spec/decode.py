@@ -105,6 +105,11 @@ class Avro(Format):
         """Whether a record may have many rows."""
         return self.container
 
+    @property
+    def typed(self) -> bool:
+        """Whether a value tells its type: the full name of its record."""
+        return not self.container
+
 
 class String(Format):
     """UTF-8 text, as `data`."""
