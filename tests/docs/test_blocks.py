@@ -38,6 +38,9 @@ def base(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyP
         (tmp_path / path).write_bytes(file.read_bytes())
         (tmp_path / path).chmod(0o600)
     (tmp_path / "shop.proto").write_text('syntax = "proto3"; package shop; message Order { int64 id = 1; }')
+    (tmp_path / "schemas").mkdir()
+    for path in ("order.avsc", "schemas/order.avsc"):
+        (tmp_path / path).write_text('{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}')
     return tmp_path
 
 

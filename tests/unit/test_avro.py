@@ -170,7 +170,7 @@ def written(schema: Any, rows: list[Any]) -> list[bytes]:
 
 def read(kind: Type, values: list[bytes]) -> tuple[pa.Table, list[int], Rejects]:
     rejects = Rejects()
-    table, at = natural(kind, pa.array(values, pa.binary()), np.arange(len(values)), rejects)
+    table, at = natural(kind, pa.array(values, pa.binary()), 0, np.arange(len(values)), rejects)
     return table, at.tolist(), rejects
 
 

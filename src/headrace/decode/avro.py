@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.decode.avro_schema import LARGEST, UNION, BadSchema, Type, fingerprint, parse
 from headrace.decode.avro_wire import Wire
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
-from headrace.decode.framing import beheaded, unframed
+from headrace.decode.framing import HEAD, framed
 from headrace.decode.layout import layout_of
 from headrace.decode.registry import Registry, UnknownSchema, registry_of
 from headrace.decode.scan import Bytes, Numbers
@@ -27,14 +27,14 @@ _HEAD = len(MARK) + 8
 _FILES = 10_000  # of a folder of schemas
 VALUE = "value"  # the field of a schema that is no record
 
-Group = tuple[Type, pa.BinaryArray, Numbers]  # payloads of one schema, and their positions
+Group = tuple[Type, pa.BinaryArray, int, Numbers]  # values of one schema, the bytes before the payload, positions
 
 
 class Source(Protocol):
     """Where the writers' schemas are."""
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
-        """The values of each schema out of their frames; what has none is added to the rejects."""
+        """The values of each schema; what has none is added to the rejects."""
         ...
 
 
@@ -76,7 +76,7 @@ class AvroDecoder:
         """The full name of each value's record, NULL where it is none."""
         groups, rejects = self._groups(values)
         spread: list[str | None] = [None] * len(values)
-        for kind, _, where in groups:
+        for kind, _, _, where in groups:
             for position in where.tolist() if kind.name else ():
                 spread[position] = kind.name
         return pa.array(spread, pa.string()), rejects.in_order()
@@ -87,28 +87,26 @@ class AvroDecoder:
         return [part for group in groups for part in _branches(*group, rejects)], rejects
 
 
-def _branches(kind: Type, payloads: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+def _branches(kind: Type, values: pa.BinaryArray, head: int, at: Numbers, rejects: Rejects) -> Iterator[Group]:
     """A schema that is a union says which of several types each value has: those are read apart."""
     if kind.kind != UNION:
-        yield kind, payloads, at
+        yield kind, values, head, at
         return
-    seen = Bytes(payloads)
-    heads = np.append(seen.content, 0xFF)[np.minimum(seen.starts[:-1], len(seen.content))]
-    good = (np.diff(seen.starts) > 0) & (heads % 2 == 0) & (heads // 2 < min(len(kind.children), 64))
+    seen = Bytes(values)
+    tags = np.append(seen.content, 0xFF)[np.minimum(seen.starts[:-1].astype(np.int64) + head, len(seen.content))]
+    good = (np.diff(seen.starts) > head) & (tags % 2 == 0) & (tags // 2 < min(len(kind.children), 64))
     rejects.add_all(at[~good], Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
-    if not good.all():
-        payloads, at, heads = payloads.filter(pa.array(good)), at[good], heads[good]
-    rest = beheaded(Bytes(payloads), 1)
-    for number, which in grouped((heads // 2).astype(np.int64)):
+    values, at, tags = _taken(values, np.flatnonzero(good)), at[good], tags[good]
+    for number, which in grouped((tags // 2).astype(np.int64)):
         if kind.children[number].kind == "null":
             rejects.add_all(at[which], Reason.TOMBSTONE, "the value is null")
         else:
-            yield kind.children[number], _taken(rest, which), at[which]
+            yield kind.children[number], _taken(values, which), head + 1, at[which]
 
 
-def natural(kind: Type, payloads: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
-    """Payloads of one schema in its own types, and the positions of those that could be read."""
-    wire = Wire(payloads)
+def natural(kind: Type, values: pa.BinaryArray, head: int, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    """Values of one schema in its own types, and the positions of those that could be read."""
+    wire = Wire(values, head)
     made = wire.read(kind)
     for row, (reason, detail) in wire.verdicts.items():
         rejects.add(int(at[row]), reason, detail)
@@ -131,14 +129,14 @@ class FromRegistry:
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
         """The values of each id."""
-        framed = unframed(values, at, rejects)
-        for number, which in grouped(framed.ids):
+        found = framed(values, at, rejects)
+        for number, which in grouped(found.ids):
             try:
                 kind = self._type(number)
             except UnknownSchema as unknown:
-                rejects.add_all(framed.at[which], Reason.UNKNOWN_SCHEMA, str(unknown))
+                rejects.add_all(found.at[which], Reason.UNKNOWN_SCHEMA, str(unknown))
                 continue
-            yield kind, _taken(framed.payloads, which), framed.at[which]
+            yield kind, _taken(found.payloads, which), HEAD, found.at[which]
 
     def _type(self, number: int) -> Type:
         if number not in self._types:
@@ -160,7 +158,7 @@ class OneSchema:
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
         """All values as they are."""
-        yield self._kind, values, at
+        yield self._kind, values, 0, at
 
 
 class ByMark:
@@ -174,11 +172,10 @@ class ByMark:
         values, at = _marked(values, at, rejects)
         seen = Bytes(values)
         heads = seen.content[seen.starts[:-1].astype(np.int64)[:, None] + np.arange(len(MARK), _HEAD)]
-        payloads = beheaded(seen, _HEAD)
         for number, which in grouped(np.ascontiguousarray(heads).view("<i8").reshape(-1)):
             name = number.to_bytes(8, "little", signed=True)
             if name in self.types:
-                yield self.types[name], _taken(payloads, which), at[which]
+                yield self.types[name], _taken(values, which), _HEAD, at[which]
             else:
                 detail = f"no schema has the fingerprint {name[::-1].hex()}"
                 rejects.add_all(at[which], Reason.UNKNOWN_SCHEMA, detail)
@@ -207,8 +204,8 @@ def grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
         yield int(keys[part[0]]), part
 
 
-def _taken(payloads: pa.BinaryArray, which: Numbers) -> pa.BinaryArray:
-    return payloads if len(which) == len(payloads) else payloads.take(pa.array(which))
+def _taken(values: pa.BinaryArray, which: Numbers) -> pa.BinaryArray:
+    return values if len(which) == len(values) else values.take(pa.array(which))
 
 
 # ---- schema files ----

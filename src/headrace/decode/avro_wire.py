@@ -51,15 +51,15 @@ class Cursor:
 
 
 class Wire:
-    """Records of one schema, laid end to end, on their way into Arrow."""
+    """Records of one schema, laid end to end, on their way into Arrow; each begins behind the bytes of its `head`."""
 
-    def __init__(self, payloads: pa.BinaryArray) -> None:
-        seen = Bytes(payloads)
+    def __init__(self, values: pa.BinaryArray, head: int = 0) -> None:
+        seen = Bytes(values)
         self.data = np.concatenate([seen.content, np.zeros(_PAD, np.uint8)])
         self.buffer = pa.py_buffer(self.data)
         starts = seen.starts.astype(np.int64)
-        self.all = Cursor(starts[:-1].copy(), starts[1:], np.arange(len(payloads)))
-        self.bad = np.zeros(len(payloads), bool)
+        self.all = Cursor(starts[:-1] + head, starts[1:], np.arange(len(values)))
+        self.bad = np.zeros(len(values), bool)
         self.verdicts: dict[int, tuple[Reason, str]] = {}
         self._words = self._view(np.dtype("<u8"))
         self._last: Numbers | None = None  # bytes that end a number
