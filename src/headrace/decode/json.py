@@ -21,6 +21,7 @@ from headrace.decode.lessons import Lessons
 from headrace.decode.proof import Proof, Prover, harmless
 from headrace.decode.question import pointer
 from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.scout import Scout
 from headrace.decode.split import Prepared, elements, lines, unpacking
 from headrace.decode.stencil import Stencils
 from headrace.decode.strict import Parser, Real
@@ -47,9 +48,20 @@ class JsonDecoder:
         self._surveyor = Surveyor(self._layout, self._exact.refuse_name)
         self._lessons = Lessons(self._layout, new_field == "ignore", limits)
         self._stencils = Stencils(self._layout, limits)
+        blank = new_field == "evolve" and not self._layout.root.children
+        self._scout = Scout(self._decode, self._scouting) if blank else None
+        self._whole = False  # the structure of values with new fields is told from their root
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
+        return self._decode(values) if self._scout is None else self._scout.decode(values)
+
+    def _scouting(self, found: pa.Schema) -> JsonDecoder:
+        made = JsonDecoder(found, "evolve", self._limits)
+        made._whole = True
+        return made
+
+    def _decode(self, values: pa.BinaryArray) -> Decoded:
         texts, at, rejects = triage(values, self._limits)
         fitting = self._stencils.fit(texts) if self._prover else []
         if not fitting:
@@ -149,6 +161,8 @@ class JsonDecoder:
         """What the schema lacks, if there is anything it could gain."""
         if not len(texts):
             return None
+        if self._whole:
+            return infer(texts)
         found = _beyond(self._layout.root, infer(texts))
         for step in self._layout.way:
             found = found and found.get("fields", {}).get(step)

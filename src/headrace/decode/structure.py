@@ -133,6 +133,19 @@ def _united(one: Mapping[str, Structure], two: Mapping[str, Structure]) -> dict[
     return united
 
 
+def certain(structure: Structure) -> Structure:
+    """The part that fixes its values' types, so that a value which fits it adds nothing to it."""
+    kind = _kind(structure)
+    if kind == "struct":
+        parts = {name: certain(item) for name, item in structure["fields"].items()}
+        found = {name: part for name, part in parts.items() if part}
+        return struct(found) if found and len(parts) <= KEYS else {}
+    if kind == "list":
+        element = certain(structure["element"])
+        return {"type": "list", "element": element} if element else {}
+    return structure if kind in _ARROW else {}
+
+
 def fields(structure: Structure) -> list[pa.Field]:
     """The columns an object's structure asks for; what was only ever null asks for none."""
     made: dict[str, pa.Field] = {}
