@@ -198,7 +198,8 @@ class _Application:
         shape = self.plan.shapes.get(name)
         if shape is None or shape.floors or self.plan.many:
             return name
-        return shape.payload.serialize().to_pybytes(), shape.absent, self._new_field(name, shape)
+        payload, targets = (schema.serialize().to_pybytes() for schema in (shape.payload, shape.targets))
+        return payload, targets, shape.absent, self._new_field(name, shape)
 
     def _new_field(self, name: str, shape: Shape) -> NewField:
         # A table whose records were all bad so far has no columns yet; to the contract none of them is new.
@@ -353,7 +354,8 @@ class _Application:
         return replace(found, rows=rows, index=pa.array(index[order]), rejects=rejects)
 
     def _transform(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
-        done = self.plan.transform.apply(_with_nulls(rows, (*shape.absent, ROW), len(envelopes)), envelopes, self.now)
+        given = _with_nulls(rows, (*shape.absent, ROW), len(envelopes))
+        done = self.plan.transform.apply(given, envelopes, self.now, shape.targets)
         self.filtered += len(done.filtered)
         rejected = self._reject(envelopes, done.rejects, "transform", _uri(name, shape))
         rows, envelopes = self._whole(done.rows, _take(envelopes, done.index), rejected)
@@ -366,7 +368,7 @@ class _Application:
     def _stepped(self, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> Transformed:
         for absent in shape.absent:
             rows = rows.append_column(absent, pa.nulls(len(rows)))
-        done = self.plan.transform.apply(rows, envelopes, self.now)
+        done = self.plan.transform.apply(rows, envelopes, self.now, shape.targets)
         self.filtered += len(done.filtered)
         return done
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from headrace.decode.layout import MESSAGE
 from headrace.decode.structure import Structure, evolve
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
@@ -29,6 +30,7 @@ class Shape:
     table: pa.Schema
     partition_by: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()  # names the expressions read that no record has shown yet
+    targets: pa.Schema = pa.schema([])  # noqa: RUF009 - table columns that JMESPath makes, with the units declared
     floors: Offsets = field(default_factory=dict)  # per (topic, partition): offsets up to here are already in the table
 
 
@@ -48,15 +50,18 @@ def shape_of(
     """
     payload = payload_of(rules, transform, existing, learned)
     absent = absent_from(payload, transform)
+    known = _targets(transform, _declared(rules.columns) or existing or ())
+    payload = with_message(payload, transform, known, open_=_grows(rules, existing))
     by = tuple(rules.partition_by) if partition_by is None else partition_by
     met = existing is not None or bool((learned or {}).get("fields"))
     try:
-        table = table_of(rules, transform.output(with_absent(payload, absent)), existing)
+        table = table_of(rules, transform.output(with_absent(payload, absent), known), existing)
         if met or rules.columns:
             check_partitioning(table, by)
     except UsageError as error:
         raise (columns_disagree(uri, error) if met else error) from None
-    return Shape(uri, payload, table, by, absent, floors or {})
+    made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
+    return Shape(uri, payload, table, by, absent, made, floors or {})
 
 
 def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
@@ -68,7 +73,29 @@ def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
 def foreseen(known: Shape | None, structure: Structure, transform: Transform) -> Shape:
     """What expressions will see once the fields of this structure are known too; of no table."""
     payload = evolve(pa.schema([]) if known is None else known.payload, structure)
-    return Shape("", payload, pa.schema([]), absent=absent_from(payload, transform))
+    absent = absent_from(payload, transform)
+    return Shape("", with_message(payload, transform, pa.schema([]), open_=True), pa.schema([]), absent=absent)
+
+
+def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *, open_: bool) -> pa.Schema:
+    """The payload with the message itself as its last field, if JMESPath needs it.
+
+    `open_`: what no column knows, no record has sent, because it would have become one.
+    """
+    plain = pa.schema([item for item in payload if MESSAGE not in (item.metadata or {})])
+    skipped = sorted({item.name for item in plain} - {item.name for item in decoded(plain)})
+    said = json.dumps({"open": open_, "skipped": skipped}).encode()
+    whole = pa.schema([*plain, pa.field("the message", pa.string(), metadata={MESSAGE: said})])
+    return whole if transform.asks_message(pa.schema(decoded(whole)), targets) else plain
+
+
+def _targets(transform: Transform, columns: Iterable[pa.Field]) -> pa.Schema:
+    roots = {name.split(".")[0].lower() for name, _ in transform.queries()}
+    return pa.schema([item for item in columns if item.name.lower() in roots])
+
+
+def _grows(rules: TableSpec, existing: pa.Schema | None) -> bool:
+    return rules.contract.new_field != "ignore" or not (rules.columns or existing)
 
 
 def absent_from(payload: pa.Schema, transform: Transform) -> tuple[str, ...]:
@@ -91,7 +118,7 @@ def payload_of(
 ) -> pa.Schema:
     """The fields decode looks for, with their types."""
     fields = _declared(rules.columns) if rules.columns else _stored(existing, transform)
-    derived = transform.targets() - transform.inputs()
+    derived = transform.derived()
     known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
     grows = rules.contract.new_field == "evolve" or not fields
     return evolve(known, learned) if learned and grows else known

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
-from headrace.decode.layout import PATH, PLACE, SKIP, UNIT, Layout, layout_of
+from headrace.decode.layout import MESSAGE, PATH, PLACE, SKIP, UNIT, Layout, layout_of
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.structure import Structure, merge, struct
 from headrace.decode.triage import without_bom
@@ -224,7 +224,11 @@ def _json_at(name: str, place: Path) -> pa.Field:
 
 def _bare(rows: pa.Table, besides: pa.Schema) -> Mask:
     """Which rows have nothing in any column of their own."""
-    own = [rows[name] for name in rows.column_names if name not in besides.names]
+    own = [
+        rows[item.name]
+        for item in rows.schema
+        if item.name not in besides.names and MESSAGE not in (item.metadata or {})
+    ]
     if not own:
         return np.zeros(len(rows), bool)
     bare: Mask = np.logical_and.reduce([bools(column.combine_chunks().is_null()) for column in own])

@@ -107,7 +107,7 @@ def inner_default(node: Node, name: str) -> Any:
     if node.default is None or node.kind == "json":
         return ABSENT if node.default is None else node.default
     try:
-        return _fitted(node, _reader(node), Parser(Limits()).value(node.default))
+        return _fitted(node, reader_of(node), Parser(Limits()).value(node.default))
     except Unfit as unfit:
         raise UsageError(f"The default of column '{name}' does not fit it: {unfit.detail}.") from None
 
@@ -120,7 +120,7 @@ def _way_to(column: Column) -> Node:
 
 
 def _column_reader(column: Column) -> Callable[[dict[str, Any]], Any]:
-    read, default = _reader(column.node), default_of(column)
+    read, default = reader_of(column.node), default_of(column)
     *way, last = column.path
 
     def of(value: dict[str, Any]) -> Any:
@@ -159,7 +159,7 @@ def _fitted(node: Node, read: Reader, value: Any) -> Any:
     return None
 
 
-def _reader(node: Node) -> Reader:
+def reader_of(node: Node) -> Reader:
     """How a value that is not null becomes the node's type."""
     if node.kind == "json":
         return str
@@ -173,7 +173,7 @@ def _reader(node: Node) -> Reader:
 
 
 def _object_reader(node: Node) -> Reader:
-    children = [(key, child, _reader(child), inner_default(child, key)) for key, child in node.children.items()]
+    children = [(key, child, reader_of(child), inner_default(child, key)) for key, child in node.children.items()]
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -194,7 +194,7 @@ def _object_reader(node: Node) -> Reader:
 
 
 def _list_reader(element: Node) -> Reader:
-    inner = _reader(element)
+    inner = reader_of(element)
 
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -211,7 +211,7 @@ def _list_reader(element: Node) -> Reader:
 
 
 def _map_reader(element: Node) -> Reader:
-    inner = _reader(element)
+    inner = reader_of(element)
 
     def read(value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):

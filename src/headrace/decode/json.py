@@ -19,7 +19,7 @@ from headrace.decode.layout import Layout, Node, layout_of, walk
 from headrace.decode.leaves import Unfit, seen
 from headrace.decode.lessons import Lessons
 from headrace.decode.proof import Proof, Prover, harmless
-from headrace.decode.question import pointer
+from headrace.decode.question import json_path, pointer
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.scout import Scout
 from headrace.decode.split import Prepared, elements, lines, unpacking
@@ -63,6 +63,15 @@ class JsonDecoder:
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
         texts, at, rejects = triage(values, self._limits)
+        found = self._decoded(texts, at, rejects)
+        if self._layout.message is None:
+            return found
+        there = pa.array(np.searchsorted(at, found.index.to_numpy()))
+        return replace(
+            found, rows=self._layout.with_message(found.rows, lambda: _rows_in(texts.take(there), self._layout))
+        )
+
+    def _decoded(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
         fitting = self._stencils.fit(texts) if self._prover else []
         if not fitting:
             return self._by_proof(texts, at, rejects)
@@ -167,6 +176,15 @@ class JsonDecoder:
         for step in self._layout.way:
             found = found and found.get("fields", {}).get(step)
         return None if not found or evolve(self._layout.own, found) == self._layout.own else found
+
+
+def _rows_in(texts: pa.StringArray, layout: Layout) -> pa.Array:
+    """The row's own text of each value, where it lies deeper down."""
+    if not layout.way:
+        return texts
+    where = duck.literal(json_path(layout.root, layout.way))
+    sql = f"SELECT CAST(json_extract(v, {where}) AS VARCHAR) AS t FROM seen"  # noqa: S608 - the path is quoted
+    return duck.planned(sql, seen=pa.table({"v": texts}))["t"].combine_chunks().cast(pa.string())
 
 
 def _provable(layout: Layout) -> bool:

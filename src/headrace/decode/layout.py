@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -13,6 +13,7 @@ from headrace.tables.schema import JSON_TEXT
 
 UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
 PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
+MESSAGE = b"headrace.message"  # on the last field of a payload: the whole message as JSON text, for expressions
 
 Kind = Literal["object", "list", "map", "leaf", "json", "skip"]
 
@@ -54,6 +55,13 @@ class Layout:
     overlaps: bool  # two columns read the same place, or one reads what another reads a part of
     own: pa.Schema  # the payload without the columns that an envelope brings
     way: tuple[str, ...] = ()  # from the top of a value to its row
+    message: pa.Field | None = None  # asks for the whole message, beside the columns
+
+    def with_message(self, rows: pa.Table, texts: Callable[[], pa.Array]) -> pa.Table:
+        """The rows with their messages as JSON text, if the payload asks for them."""
+        if self.message is None:
+            return rows
+        return pa.Table.from_arrays([*rows.columns, texts()], schema=rows.schema.append(self.message))
 
 
 def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()) -> Layout:
@@ -63,15 +71,19 @@ def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tup
         _insert(root, place, Node("skip"))
     columns: list[Column] = []
     overlaps = False
+    message: pa.Field | None = None
     for item in payload:
+        if MESSAGE in (item.metadata or {}):
+            message = item
+            continue
         skipped = (item.metadata or {}).get(SKIP) == b"true"
-        node, path = Node("skip") if skipped else _node(item), _path(item, way)
+        node, path = Node("skip") if skipped else node_of(item), _path(item, way)
         overlaps = _insert(root, path, node) or overlaps
         if node.kind != "skip":
             columns.append(Column(item.name, path, node, item))
     _refuse_twins(root, "")
-    own = pa.schema([item for item in payload if PLACE not in (item.metadata or {})], payload.metadata)
-    return Layout(pa.schema([column.field for column in columns]), tuple(columns), root, overlaps, own, way)
+    own = pa.schema([item for item in payload if not {PLACE, MESSAGE} & (item.metadata or {}).keys()], payload.metadata)
+    return Layout(pa.schema([column.field for column in columns]), tuple(columns), root, overlaps, own, way, message)
 
 
 def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
@@ -102,7 +114,8 @@ def _path(item: pa.Field, way: tuple[str, ...]) -> tuple[str, ...]:
     return (*way, *(metadata[PATH].decode().split(".") if PATH in metadata else (item.name,)))
 
 
-def _node(item: pa.Field) -> Node:
+def node_of(item: pa.Field) -> Node:
+    """What a field asks of the value in its place."""
     metadata = item.metadata or {}
     unit = metadata.get(UNIT, b"").decode()
     default = metadata[DEFAULT].decode() if DEFAULT in metadata else None
@@ -114,7 +127,7 @@ def _node(item: pa.Field) -> Node:
 
 def _below(kind: pa.DataType, unit: str) -> tuple[Kind, dict[str, Node]]:
     if pa.types.is_struct(kind):
-        return "object", {item.name: _node(item) for item in kind}
+        return "object", {item.name: node_of(item) for item in kind}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return "list", {"*": _element(kind.value_field, unit)}
     if pa.types.is_map(kind):

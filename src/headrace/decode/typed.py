@@ -49,6 +49,7 @@ def fitted(natural: pa.Table, at: Numbers, layout: Layout, new_field: NewField, 
     if len(good) < len(natural):
         columns = [column.take(pa.array(good)) for column in columns]
     rows = pa.Table.from_arrays(columns, schema=layout.schema)
+    rows = layout.with_message(rows, lambda: as_json(fit.whole.take(pa.array(good))))
     unknown = _unknown(layout, strangers) if new_field == "evolve" else None
     ignored = {name: count for name, (count, _) in strangers.items()} if new_field == "ignore" else {}
     return Decoded(rows, pa.array(at[good]), rejects.in_order(), unknown, ignored)

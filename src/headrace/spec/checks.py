@@ -10,7 +10,7 @@ from headrace.errors import UsageError
 from headrace.spec.columns import check_columns, check_names, names_after
 from headrace.spec.decode import Protobuf
 from headrace.spec.findings import Complaint, closest
-from headrace.spec.model import SECRETS, Spec, Step
+from headrace.spec.model import SECRETS, Jmespath, Spec, Step
 from headrace.spec.places import holds, may_meet
 from headrace.spec.registry import RegistrySpec
 from headrace.spec.secrets import BadReference, Secret
@@ -196,6 +196,7 @@ def _transform(spec: Spec) -> Iterator[Complaint]:
         here: Path = ("transform", index)
         for path, text in _expressions(step):
             yield from _expression((*here, *path), text, names)
+        yield from _queries((*here, "jmespath"), step)
         if names is not None:
             yield from _absent(here, step, names)
             names = names_after([step], names)
@@ -208,6 +209,15 @@ def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[Comp
 
     for seen in check_expression(text, names):
         yield Complaint(path, seen, "one SQL expression over the row and its envelope")
+
+
+def _queries(here: Path, step: Step) -> Iterator[Complaint]:
+    from headrace.transform.dialect import check as check_query
+
+    here = (*here, "set") if isinstance(step.jmespath, Jmespath) else here
+    for target, text in step.queries.items():
+        for seen in check_query(text):
+            yield Complaint((*here, target), seen, "one JMESPath expression, or kafka.offset and its like")
 
 
 def _expressions(step: Step) -> Iterator[tuple[Path, str]]:

@@ -33,7 +33,13 @@ def names_after(steps: Sequence[Step], names: Sequence[str]) -> list[str]:
         left = [name for name in left if name not in (step.drop or ())]
         left = [(step.rename or {}).get(name, name) for name in left]
         left += [name for name in step.set or {} if name not in left]
+        left += [name for name in _roots(step) if name not in left]
     return left
+
+
+def _roots(step: Step) -> Iterator[str]:
+    """The columns that JMESPath makes, or makes something in."""
+    yield from dict.fromkeys(target.split(".")[0] for target, text in step.queries.items() if text != "null")
 
 
 def bad_name(name: str) -> str:
@@ -125,9 +131,23 @@ def check_names(steps: Sequence[Step]) -> Iterator[Complaint]:
         for key, at, name in made:
             if trouble := bad_name(name):
                 yield Complaint(("transform", index, key, at), trouble, "a name that Delta takes")
+        yield from _target_names(step, ("transform", index, "jmespath"))
         folded = [name.lower() for _, _, name in made]
         if len(set(folded)) < len(folded):
             yield Complaint(("transform", index), "two columns of one name (case does not count)", "each once")
+
+
+def _target_names(step: Step, here: Path) -> Iterator[Complaint]:
+    long = step.jmespath is not None and step.queries is not step.jmespath
+    seen: set[str] = set()
+    for target in step.queries:
+        path = (*here, "set", target) if long else (*here, target)
+        for name in target.split("."):
+            if trouble := bad_name(name):
+                yield Complaint(path, trouble, "names that Delta takes, with dots between them")
+        if target.lower() in seen:
+            yield Complaint(path, f"'{target}' a second time (case does not count)", "each once")
+        seen.add(target.lower())
 
 
 def _partitions(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
 from headrace.spec.part import Part, Shorthand, exactly_one
@@ -38,6 +38,31 @@ SECRETS = frozenset(
 )
 
 
+def _null_word(value: Any) -> Any:
+    """YAML's null, where the word is meant."""
+    return "null" if value is None else value
+
+
+def _form(value: Any) -> str:
+    """Which of the two forms of `jmespath` a value has; a target may be called `set`, its expression is a text."""
+    given = value.set if isinstance(value, Jmespath) else value.get("set") if isinstance(value, Mapping) else None
+    return "options" if isinstance(given, Mapping) else "targets"
+
+
+Query = Annotated[str, BeforeValidator(_null_word), Shorthand(type="null")]
+Queries = Annotated[Mapping[str, Query], Field(min_length=1)]
+
+
+class Jmespath(Part):
+    """JMESPath expressions with an option."""
+
+    set: Queries = Field(description="Targets, dotted or not, and JMESPath expressions over the message as it came.")
+    on_null: Annotated[Literal["keep", "drop", "null"], BeforeValidator(_null_word), Shorthand(type="null")] = Field(
+        default="keep",
+        description="A result is null: `keep` the target as it is, `drop` it from the row, or set it to `null`.",
+    )
+
+
 class Step(Part):
     """One step of the transform; exactly one of its keys."""
 
@@ -51,16 +76,34 @@ class Step(Part):
     rename: Mapping[str, str] | None = Field(
         default=None, min_length=1, description="Columns to rename: old name, new name."
     )
+    jmespath: (
+        Annotated[
+            Annotated[Queries, Tag("targets")] | Annotated[Jmespath, Tag("options")],
+            Discriminator(_form),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Columns to make by JMESPath, as kafka-delta-ingest does: `{target: expression}`, or "
+        "`{set: {…}, on_null: …}`.",
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Step:
-        exactly_one(self, "set", "where", "drop", "rename")
+        exactly_one(self, "set", "where", "drop", "rename", "jmespath")
         return self
+
+    @property
+    def queries(self) -> Mapping[str, str]:
+        """Targets and JMESPath expressions, in either form."""
+        return self.jmespath.set if isinstance(self.jmespath, Jmespath) else self.jmespath or {}
 
     def compiled(self) -> TransformStep:
         """The step as the transform runs it."""
-        from headrace.transform import Drop, Rename, Set, Where
+        from headrace.transform import Drop, Query, Rename, Set, Where
 
+        if self.jmespath is not None:
+            return Query(self.queries, self.jmespath.on_null if isinstance(self.jmespath, Jmespath) else "keep")
         if self.set is not None:
             return Set(self.set)
         if self.where is not None:

@@ -1,11 +1,12 @@
-"""Transform: SQL expressions over rows and their envelopes."""
+"""Transform: SQL and JMESPath expressions over rows and their envelopes."""
 
 from headrace.transform.expressions import ENVELOPE as ENVELOPE_NAMES
-from headrace.transform.sql import Drop, Rename, Set, Step, Transform, Transformed, Where, evaluate
+from headrace.transform.sql import Drop, Query, Rename, Set, Step, Transform, Transformed, Where, evaluate
 
 __all__ = [
     "ENVELOPE_NAMES",
     "Drop",
+    "Query",
     "Rename",
     "Set",
     "Step",

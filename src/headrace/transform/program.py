@@ -8,23 +8,28 @@ other's results share a level of the stack.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import duckdb
 import pyarrow as pa
 
 from headrace import duck
+from headrace.decode.layout import MESSAGE
+from headrace.duck import literal
 from headrace.errors import UsageError
 from headrace.tables.schema import ENVELOPE as ENVELOPE_SCHEMA
 from headrace.tables.schema import TIMESTAMP
-from headrace.transform import results
+from headrace.transform import dialect, results
 from headrace.transform.expressions import ENVELOPE, ROW, bound
 from headrace.transform.headers import HEADER_MAP, header_map
+from headrace.transform.queries import Queries
 
 INPUT = "headrace_input"
 CLOCK = "clock"
 EVENT = pa.field("event", pa.int32())
+ON_NULL = ("keep", "drop", "null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,12 @@ class Source:
     made: bool = False
     loose: bool = False  # reads a field that nobody has sent yet
     copied: bool = False  # made, but nothing else than a column of the input
+    queried: bool = False  # a JMESPath result
+
+    @property
+    def ready(self) -> bool:
+        """Whether a made column is there before the statement runs."""
+        return self.copied or self.queried
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,9 @@ class Program:
     checks: tuple[Check, ...]
     payload: tuple[tuple[str, str], ...]  # payload columns the expressions read: their name, and theirs in SQL
     envelope: tuple[str, ...]  # envelope columns the expressions read
+    queries: Queries
+    numbers: tuple[int, ...]  # of each query: the check it is
+    queried: frozenset[str]  # results of queries that the expressions read
 
     @property
     def timeless(self) -> bool:
@@ -67,12 +81,13 @@ class Program:
     @property
     def made(self) -> tuple[pa.Field, ...]:
         """The computed columns that are part of the output, under their names in SQL."""
-        computed = (source for source in self.output if source.origin is None and source.column and not source.copied)
+        computed = (source for source in self.output if source.origin is None and source.column and not source.ready)
         return tuple(source.field.with_name(source.column) for source in computed)
 
-    def input(self, rows: pa.Table, envelopes: pa.Table) -> pa.Table:
+    def input(self, rows: pa.Table, envelopes: pa.Table, results: Mapping[str, pa.Array]) -> pa.Table:
         """Just the columns that the expressions read, under the names they have in SQL."""
         columns = {sql: rows.column(name) for name, sql in self.payload}
+        columns |= {name: results[name] for name in sorted(self.queried)}
         columns |= {name: envelopes.column(name) for name in self.envelope if name != "headers"}
         if "headers" in self.envelope:
             columns["headers"] = header_map(envelopes.column("headers"))
@@ -106,13 +121,36 @@ def _select(what: str, of: str) -> str:
     return f"SELECT {what} FROM {of} AS {ROW}"  # noqa: S608 made of checked trees and our own names only
 
 
-def compiled(instructions: Iterable[tuple[str, str, str]], payload: pa.Schema) -> Program:
-    """The program of some steps for one payload schema; UsageError when they do not fit it."""
-    builder = _Builder(payload)
-    verbs = {"set": builder.set, "where": builder.where, "drop": builder.drop, "rename": builder.rename}
+def compiled(instructions: Iterable[tuple[str, str, str]], payload: pa.Schema, targets: pa.Schema) -> Program:
+    """The program of some steps for one payload schema; UsageError when they do not fit it.
+
+    `targets` are the columns that the table has or will have, as far as they are known: what JMESPath makes fits them.
+    """
+    builder = _Builder(payload, targets)
+    verbs: dict[str, Callable[[str, str], None]] = {
+        "set": builder.set,
+        "where": builder.where,
+        "drop": builder.drop,
+        "rename": builder.rename,
+        **{f"query {answer}": partial(builder.query, on_null=answer) for answer in ON_NULL},
+    }
     for verb, name, text in instructions:
         verbs[verb](name, text)
     return builder.program()
+
+
+def target_type(target: str, targets: pa.Schema) -> pa.Field | None:
+    """The column, or the field deep inside of one, that a dotted name means; None where nothing is known of it."""
+    root, *path = target.split(".")
+    item = next((each for each in targets if each.name.lower() == root.lower()), None)
+    for key in path:
+        if item is None or pa.types.is_null(item.type):
+            return None
+        if not pa.types.is_struct(item.type):
+            raise UsageError(f"jmespath {target}: '{item.name}' is {item.type}, and has no field '{key}'.")
+        at = item.type.get_field_index(key)
+        item = item.type.field(at) if at >= 0 else None
+    return None if item is None or pa.types.is_null(item.type) else item
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +166,12 @@ class _Expression:
 class _Builder:
     """The columns as they stand after each step, and the levels so far."""
 
-    def __init__(self, payload: pa.Schema) -> None:
+    def __init__(self, payload: pa.Schema, targets: pa.Schema) -> None:
         self.payload = payload
+        self.targets = targets
+        self.queries = Queries(payload)
+        self.numbers: list[int] = []
+        self.queried: set[str] = set()
         self.columns: dict[str, Source] = {}  # by lower-case name, in the order of the output
         self.checks: list[Check] = []
         self.read: dict[str, str] = {}
@@ -141,6 +183,8 @@ class _Builder:
             self._admit(f"p{nth}", item)
 
     def _admit(self, column: str, item: pa.Field) -> None:
+        if MESSAGE in (item.metadata or {}):
+            return
         key, absent = item.name.lower(), pa.types.is_null(item.type)
         if not absent:
             self.known.append(pa.field(column, item.type))
@@ -172,6 +216,54 @@ class _Builder:
                 return None if results.sound("v", item.type) else item.name
         return None
 
+    def query(self, target: str, text: str, *, on_null: str) -> None:
+        """Put the result of a JMESPath expression over the message where a dotted name says."""
+        root, *path = target.split(".")
+        before = self.columns.get(root.lower())
+        if dialect.always_null(text):
+            self._without(target, before, on_null)
+            return
+        query = self.queries.add(text, target_type(target, self.targets))
+        self.checks.append(Check(f"jmespath {target}", "NULL", len(self.levels)))
+        nth = len(self.checks)
+        self.numbers.append(nth)
+        if query.empty:
+            self._without(target, before, on_null)
+            return
+        made = Source(pa.field(root, query.field.type), None, f"j{nth}", made=True, queried=True)
+        self.known.append(pa.field(f"j{nth}", query.field.type))
+        kept = on_null == "keep" and not dialect.never_null(text)
+        if path or (kept and before is not None and not pa.types.is_null(before.field.type)):
+            self._put(target, before, made, on_null if kept or on_null != "keep" else "null")
+            return
+        self.columns[root.lower()] = replace(made, field=made.field.with_name(before.field.name if before else root))
+
+    def _without(self, target: str, before: Source | None, on_null: str) -> None:
+        """A result that is null in every record."""
+        root, *path = target.split(".")
+        if on_null == "keep" or before is None:
+            return
+        if path:
+            nothing = Source(pa.field(root, pa.null()), None, None, made=True)
+            self._put(target, before, nothing, on_null)
+        elif on_null == "drop":
+            self.columns.pop(root.lower())
+        else:
+            self.columns[root.lower()] = Source(before.field, None, None, True, loose=before.loose)
+
+    def _put(self, target: str, before: Source | None, made: Source, on_null: str) -> None:
+        """A result into a column that is there, or deep inside of one."""
+        root, *path = target.split(".")
+        name = before.field.name if before else root
+        have = _Place(f"{ROW}.{self._reads(before)}", before.field.type) if before and before.column else _NOTHING
+        result = f"{ROW}.{self._reads(made)}" if made.column else "NULL"
+        placed = _placed(have, path, _Place(result, made.field.type), on_null, target)
+        if pa.types.is_null(placed.type):
+            return
+        column = self._check(_Expression(f"jmespath {target}", placed.sql, placed.type, False))
+        self.known.append(pa.field(column, placed.type))
+        self.columns[root.lower()] = Source(pa.field(name, placed.type), None, column, True)
+
     def where(self, _: str, text: str) -> None:
         """Keep rows for which the expression is true."""
         expression = self._expression("where", text)
@@ -199,7 +291,17 @@ class _Builder:
         output = tuple(self.columns.values())
         schema = pa.schema([source.field for source in output], self.payload.metadata)
         read, envelope = tuple(self.read.items()), tuple(sorted(self.envelope))
-        return Program(schema, output, tuple(self.levels), tuple(self.checks), read, envelope)
+        return Program(
+            schema,
+            output,
+            tuple(self.levels),
+            tuple(self.checks),
+            read,
+            envelope,
+            self.queries,
+            tuple(self.numbers),
+            frozenset(self.queried),
+        )
 
     def _expression(self, label: str, text: str) -> _Expression:
         names: set[str] = set()
@@ -226,8 +328,14 @@ class _Builder:
             return key[1:]
         if source is None:
             return None
+        return self._reads(source)
+
+    def _reads(self, source: Source) -> str | None:
+        """Have a column in the statement, or on a level below."""
         if source.origin is not None and source.column:
             self.read[source.origin] = source.column
+        elif source.queried and source.column:
+            self.queried.add(source.column)
         elif source.column in self.level.columns:
             self._end_level()
         return source.column
@@ -251,6 +359,53 @@ class _Builder:
     def _end_level(self) -> None:
         self.levels += self.level.projections()
         self.level = _Level()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """SQL for a value, and its type."""
+
+    sql: str
+    type: pa.DataType
+
+
+def _placed(have: _Place, path: Sequence[str], result: _Place, on_null: str, target: str) -> _Place:
+    """A value with the result put in at a path; parents that are not there are made, where there is a result."""
+    if not path:
+        return _settled(have, result, on_null, target)
+    if not (pa.types.is_struct(have.type) or pa.types.is_null(have.type)):
+        raise UsageError(f"jmespath {target}: the message has {have.type} where '{path[0]}' would be a field.")
+    fields = {item.name: item.type for item in have.type} if pa.types.is_struct(have.type) else {}
+    inner = (
+        _Place(f"struct_extract({have.sql}, {literal(path[0])})", fields[path[0]]) if path[0] in fields else _NOTHING
+    )
+    put = _placed(inner, path[1:], result, on_null, target)
+    parts = {name: _Place(f"struct_extract({have.sql}, {literal(name)})", kind) for name, kind in fields.items()}
+    parts[path[0]] = put
+    told = {name: part for name, part in parts.items() if not pa.types.is_null(part.type)}
+    if not told:
+        return have
+    packed = "{" + ", ".join(f"{literal(name)}: {part.sql}" for name, part in told.items()) + "}"
+    kind = pa.struct([pa.field(name, part.type) for name, part in told.items()])
+    if on_null == "null":
+        return _Place(packed, kind)
+    return _Place(f"CASE WHEN {have.sql} IS NOT NULL OR {result.sql} IS NOT NULL THEN {packed} END", kind)
+
+
+_NOTHING = _Place("NULL", pa.null())
+
+
+def _settled(have: _Place, result: _Place, on_null: str, target: str) -> _Place:
+    if pa.types.is_null(result.type):
+        return _Place(f"CAST(NULL AS {results.sql_type(have.type)})", have.type) if have is not _NOTHING else _NOTHING
+    if on_null != "keep" or pa.types.is_null(have.type):
+        return result
+    if have.type != result.type:
+        raise UsageError(
+            f"jmespath {target}: the result is {result.type}, the message's own value {have.type}.",
+            next="Say on_null: drop or null, or declare the column.",
+        )
+    return _Place(f"coalesce({result.sql}, {have.sql})", have.type)
 
 
 def _envelope_fields() -> list[pa.Field]:

@@ -1,10 +1,11 @@
-"""The steps of a transform: SQL expressions over the rows, one vectorised pass, failures per record."""
+"""The steps of a transform: expressions over the rows, one vectorised pass, failures per record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Literal
 
 import duckdb
 import numpy as np
@@ -15,12 +16,15 @@ from headrace import duck
 from headrace.decode import Rejects
 from headrace.errors import UsageError
 from headrace.reasons import Reason
-from headrace.transform import expressions
+from headrace.transform import dialect, expressions
+from headrace.transform.dialect import always_null, never_null
 from headrace.transform.expressions import ENVELOPE
-from headrace.transform.program import INPUT, Check, Program, Source, compiled
+from headrace.transform.program import INPUT, Check, Program, Source, compiled, target_type
+from headrace.transform.queries import needs_message
 
 EXPLAINED = 32  # letters of one pass that get the failure's own words; finding them costs a query each
 _LONGEST_DETAIL = 512
+NO_COLUMNS = pa.schema([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,15 @@ class Rename:
     names: Mapping[str, str]
 
 
-Step = Set | Where | Drop | Rename
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Make or replace columns, or fields inside of them, by JMESPath over the message as it came."""
+
+    expressions: Mapping[str, str]  # dotted target -> expression
+    on_null: Literal["keep", "drop", "null"] = "keep"
+
+
+Step = Set | Where | Drop | Rename | Query
 
 
 @dataclass(frozen=True)
@@ -69,21 +81,35 @@ class Transform:
     """Steps, compiled once per payload schema and applied to whole tables."""
 
     steps: Sequence[Step]
-    _programs: dict[bytes, Program] = field(default_factory=dict, repr=False, compare=False)
+    _programs: dict[tuple[bytes, bytes], Program] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.steps = tuple(self.steps)
-        for label, text in _texts(self.steps):
-            if found := expressions.check(text):
+        for label, text, judge in _texts(self.steps):
+            if found := judge(text):
                 raise UsageError(f"{label}: {found[0]}.")
 
     def inputs(self) -> frozenset[str]:
-        """The payload names that the steps read."""
+        """The payload names that SQL reads; JMESPath reads the message."""
         return frozenset(_inputs(self.steps))
 
     def targets(self) -> frozenset[str]:
         """The names that `set` produces."""
         return frozenset(name for step in self.steps if isinstance(step, Set) for name in step.expressions)
+
+    def derived(self) -> frozenset[str]:
+        """The columns that owe nothing to a field of their name in the payload."""
+        overwritten = {name for step in self.steps if isinstance(step, Query) for name in _overwritten(step)}
+        return (self.targets() | overwritten) - self.inputs()
+
+    def queries(self) -> tuple[tuple[str, str], ...]:
+        """Dotted targets and expressions of JMESPath."""
+        return tuple(pair for step in self.steps if isinstance(step, Query) for pair in step.expressions.items())
+
+    def asks_message(self, payload: pa.Schema, targets: pa.Schema) -> bool:
+        """Whether JMESPath needs more of the messages than the payload's columns hold."""
+        sources = [(text, target_type(name, targets)) for name, text in self.queries() if not always_null(text)]
+        return bool(sources) and needs_message(sources, payload)
 
     def renamed(self, name: str) -> str | None:
         """Where a payload field ends up in the table; None when it is dropped."""
@@ -93,21 +119,21 @@ class Transform:
                 here = _moved(step, here)
         return here
 
-    def output(self, payload: pa.Schema) -> pa.Schema:
+    def output(self, payload: pa.Schema, targets: pa.Schema = NO_COLUMNS) -> pa.Schema:
         """The schema after the steps; a column whose values can only be NULL has Arrow's null type."""
-        return self._program(payload).schema if self.steps else payload
+        return self._program(payload, targets).schema if self.steps else payload
 
-    def apply(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> Transformed:
+    def apply(self, rows: pa.Table, envelopes: pa.Table, now: datetime, targets: pa.Schema = NO_COLUMNS) -> Transformed:
         """Rows after the steps, with the position each had; a record that an expression fails for is a reject."""
         if not self.steps:
             return Transformed(rows, _positions(len(rows)), _positions(0), Rejects())
-        program = self._program(rows.schema)
+        program = self._program(rows.schema, targets)
         return _Pass(program, rows, envelopes, now).run()
 
-    def _program(self, payload: pa.Schema) -> Program:
-        key = payload.serialize().to_pybytes()
+    def _program(self, payload: pa.Schema, targets: pa.Schema = NO_COLUMNS) -> Program:
+        key = (payload.serialize().to_pybytes(), targets.serialize().to_pybytes())
         if key not in self._programs:
-            self._programs[key] = compiled(_instructions(self.steps), payload)
+            self._programs[key] = compiled(_instructions(self.steps), payload, targets)
         return self._programs[key]
 
 
@@ -131,20 +157,39 @@ class _Pass:
     def __init__(self, program: Program, rows: pa.Table, envelopes: pa.Table, now: datetime) -> None:
         self.program = program
         self.rows = rows
-        self.input = program.input(rows, envelopes)
         self.micros = 0 if program.timeless else _micros(now)
+        answers = program.queries.run(rows, envelopes, now) if program.numbers else []
+        queried = list(zip(program.numbers, answers, strict=True))
+        self.results = {f"j{nth}": values for nth, (values, _) in queried}
+        self.failures = [(nth, failures) for nth, (_, failures) in queried if failures]
+        self.input = program.input(rows, envelopes, self.results)
 
     def run(self) -> Transformed:
         if not self.program.checks or not len(self.rows):
             return Transformed(self._assembled(None), _positions(len(self.rows)), _positions(0), Rejects())
-        made, broken = _evaluated(self.program.statement(self.micros), self.input, self.program, 0)
-        events = made["event"].to_numpy()
+        made, broken = None, dict[int, str]()
+        events = np.zeros(len(self.rows), np.int32)
+        if self.program.levels:
+            made, broken = _evaluated(self.program.statement(self.micros), self.input, self.program, 0)
+            events = made["event"].to_numpy()
+        events, broken = self._with_failures(events, broken)
         rejects = self._rejects(events, broken)
         rows, index = self._assembled(made), _positions(len(self.rows))
         if events.any():
             index = _at(events == 0)
             rows = rows.take(index)
         return Transformed(rows, index, _at(events < 0), rejects)
+
+    def _with_failures(self, events: np.ndarray, broken: dict[int, str]) -> tuple[np.ndarray, dict[int, str]]:
+        """Of a record's failures the one of the first step stands, whoever met it."""
+        events, broken = events.copy() if self.failures else events, dict(broken)
+        for nth, failures in self.failures:
+            label = self.program.checks[nth - 1].label
+            for position, why in failures.items():
+                if not 0 < abs(int(events[position])) < nth:
+                    events[position] = nth
+                    broken[position] = f"{label}: {why}"
+        return events, broken
 
     def _assembled(self, made: pa.Table | None) -> pa.Table:
         columns = [self._column(source, made) for source in self.program.output]
@@ -155,6 +200,8 @@ class _Pass:
             return self.rows.column(source.origin)
         if source.copied:
             return self.input.column(source.column)
+        if source.queried:
+            return self.results[str(source.column)]
         if source.column is None or made is None:
             return pa.nulls(len(self.rows), source.field.type)
         column = made[source.column]
@@ -228,12 +275,23 @@ def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
                 yield from (("drop", name, "") for name in names)
             case Rename(names):
                 yield from (("rename", old, new) for old, new in names.items())
+            case Query(made, on_null):
+                yield from ((f"query {on_null}", name, text) for name, text in made.items())
 
 
-def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
+def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str, Callable[[str], tuple[str, ...]]]]:
     for verb, name, text in _instructions(steps):
         if verb in ("set", "where"):
-            yield f"{verb} {name}".strip(), text
+            yield f"{verb} {name}".strip(), text, expressions.check
+        elif verb.startswith("query"):
+            yield f"jmespath {name}", text, dialect.check
+
+
+def _overwritten(step: Query) -> Iterator[str]:
+    """Columns whose value is always the expression's."""
+    for name, text in step.expressions.items():
+        if "." not in name and not always_null(text) and (step.on_null != "keep" or never_null(text)):
+            yield name
 
 
 def _inputs(steps: Sequence[Step]) -> Iterator[str]:
@@ -245,8 +303,8 @@ def _inputs(steps: Sequence[Step]) -> Iterator[str]:
             for read in expressions.columns_of(text):
                 if read.lower() not in made and read.lower() not in ENVELOPE:
                     yield origin.get(read.lower(), read)
-        if verb == "set":
-            made.add(name.lower())
+        if verb == "set" or (verb.startswith("query") and not always_null(text)):
+            made.add(name.split(".")[0].lower() if verb != "set" else name.lower())
         if verb == "rename":
             origin[text.lower()] = origin.get(name.lower(), name)
             if name.lower() in made:

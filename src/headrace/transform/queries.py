@@ -1,0 +1,314 @@
+"""JMESPath over rows: each expression once over all of them, and once more over the records SQL was not sure of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import duck
+from headrace.decode.exact import reader_of
+from headrace.decode.layout import DEFAULT, MESSAGE, PATH, UNIT, node_of
+from headrace.decode.leaves import Unfit
+from headrace.decode.scan import Mask, bools
+from headrace.decode.typed import converted
+from headrace.tables.schema import JSON_TEXT
+from headrace.transform import dialect, vectors
+from headrace.transform.kinds import kind_of
+from headrace.transform.vectors import LONG, TEXT, Column, Compiler, NotInSql, Vector
+
+Failures = dict[int, str]  # position -> why the expression has no value there
+
+
+@dataclass(frozen=True)
+class Query:
+    """One expression, compiled for rows of one schema."""
+
+    source: str
+    field: pa.Field  # its result's type; what a declared column says of units
+    vector: Vector | None  # None: an envelope's column, or left to the interpreter
+    read: Callable[[Any], Any]  # a JSON value as one of the result's type; Unfit when it is none
+
+    @property
+    def empty(self) -> bool:
+        """Whether no record has a value."""
+        return bool(pa.types.is_null(self.field.type))
+
+
+class Queries:
+    """The expressions of a transform for one payload schema."""
+
+    def __init__(self, payload: pa.Schema) -> None:
+        self._payload = payload
+        said = next((item.metadata[MESSAGE] for item in payload if MESSAGE in (item.metadata or {})), b"")
+        known: dict[str, Any] = json.loads(said) if said else {"open": True, "skipped": []}
+        self._columns = dict(_columns(payload))
+        self._compiler = Compiler(tuple(self._columns.values()), known["open"], frozenset(known["skipped"]))
+        self.asks = False  # whether an expression needs the message itself
+        self.made: list[Query] = []
+
+    def add(self, source: str, wanted: pa.Field | None) -> Query:
+        """One more expression; its result is of the wanted type, else of the one that can be told beforehand."""
+        query = self._envelope(source, wanted) if source in dialect.KAFKA else self._expression(source, wanted)
+        self.made.append(query)
+        return query
+
+    def _envelope(self, source: str, wanted: pa.Field | None) -> Query:
+        natural = {"kafka.topic": TEXT, "kafka.offset": LONG, "kafka.timestamp": LONG}.get(source, pa.int32())
+        item = wanted or pa.field("", natural)
+        return Query(source, item, None, _reader(item))
+
+    def _expression(self, source: str, wanted: pa.Field | None) -> Query:
+        tree = dialect.parse(source)
+        told = wanted.type if wanted is not None else kind_of(tree, self._payload, self._compiler)
+        before, vector = len(self._compiler.places), None
+        try:
+            vector = self._compiler.compile(tree, told, free=wanted is None)
+            vector = vector if wanted is None else _stored(vector, told)
+            self.asks |= len(self._compiler.places) > before
+        except NotInSql:
+            self.asks = True
+        item = wanted if wanted is not None else pa.field("", vector.kind if vector else told)
+        return Query(source, item, vector, _reader(item))
+
+    def run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
+        """Every expression's values over all rows, and where it has none."""
+        answer = self._asked(rows, now) if any(query.vector for query in self.made) else None
+        parts = [self._part(nth, query, answer, envelopes) for nth, query in enumerate(self.made)]
+        open_ = [part for part in parts if part.unsure.any()]
+        if open_:
+            records = _Records(rows, self._columns, now)
+            for position in np.flatnonzero(np.logical_or.reduce([part.unsure for part in open_])).tolist():
+                records.meet(position)
+                for part in open_:
+                    if part.unsure[position]:
+                        part.settle(position, records)
+        return [part.mended() for part in parts]
+
+    def _part(self, nth: int, query: Query, answer: pa.Table | None, envelopes: pa.Table) -> _Part:
+        count = len(envelopes)
+        if query.source in dialect.KAFKA:
+            natural = _envelope_values(envelopes, query.source)
+            return _Part(query, *_fitted(natural, query.field), natural)
+        if query.vector is None or answer is None:
+            return _Part(query, pa.nulls(count, query.field.type), np.ones(count, bool))
+        natural = _whole(answer[f"v{nth}"])
+        natural = natural if natural.type == query.vector.kind else natural.cast(query.vector.kind)
+        made, unsure = _fitted(natural, query.field)
+        return _Part(query, made, unsure | ~bools(pc.fill_null(_whole(answer[f"s{nth}"]), False)))
+
+    def _asked(self, rows: pa.Table, now: datetime) -> pa.Table | None:
+        """All vectors in one statement; None when DuckDB cannot read some message."""
+        names = {column.sql: name for name, column in self._columns.items()}
+        given = {sql: rows.column(name) for sql, name in names.items() if self._reads(sql)}
+        if self._compiler.places:
+            given["message"] = rows.column(_message_name(rows.schema))
+        given["now"] = pa.repeat(pa.scalar(int(now.timestamp()), pa.int64()), len(rows))
+        try:
+            return duck.planned(self._statement(), rows=pa.table(given))
+        except duckdb.Error:
+            return None
+
+    def _reads(self, column: str) -> bool:
+        return any(column in text for query in self.made if query.vector for text in _sql_of(query.vector))
+
+    def _statement(self) -> str:
+        items = []
+        for nth, query in enumerate(self.made):
+            if query.vector:
+                sure = " AND ".join(dict.fromkeys(query.vector.sure)) or "true"
+                items += [f"{query.vector.sql} AS v{nth}", f"{sure} AS s{nth}"]
+        places = ", ".join(duck.literal(place) for place in self._compiler.places)
+        cuts = f", json_extract(coalesce(message, '{{}}'), [{places}]) AS cuts" if places else ""
+        cut = f"SELECT *{cuts} FROM rows"  # noqa: S608
+        return f"SELECT {', '.join(items)} FROM ({cut})"  # noqa: S608 - made of our own names and quoted texts
+
+
+@dataclass
+class _Part:
+    """One expression's values on the way: the ones that are sure, and what records say of the others."""
+
+    query: Query
+    made: pa.Array
+    unsure: Mask
+    natural: pa.Array | None = None  # an envelope's own values
+    values: list[Any] = field(default_factory=list)
+    failures: Failures = field(default_factory=dict)
+
+    def settle(self, position: int, records: _Records) -> None:
+        """Ask the record."""
+        made = None
+        try:
+            given = records.answer(self.query.source) if self.natural is None else self.natural[position].as_py()
+            made = None if given is None else self.query.read(given)
+        except dialect.Failed as failed:
+            self.failures[position] = str(failed)
+        except Unfit as unfit:
+            self.failures[position] = f"its result does not fit: {unfit.detail}"
+        self.values.append(made)
+
+    def mended(self) -> tuple[pa.Array, Failures]:
+        """All values, and why some have none."""
+        if self.query.empty or not self.values:
+            return self.made, self.failures
+        settled = pa.array(self.values, self.query.field.type)
+        if len(settled) == len(self.made):
+            return settled, self.failures
+        if pa.types.is_nested(settled.type):  # which Arrow replaces by no mask
+            order = np.where(self.unsure, len(self.made) + np.cumsum(self.unsure) - 1, np.arange(len(self.made)))
+            return pa.concat_arrays([self.made, settled]).take(pa.array(order)), self.failures
+        return pc.replace_with_mask(self.made, pa.array(self.unsure), settled), self.failures
+
+
+class _Records:
+    """Messages one by one."""
+
+    def __init__(self, rows: pa.Table, columns: Mapping[str, Column], now: datetime) -> None:
+        self._interpreter = dialect.Interpreter(now)
+        name = _message_name(rows.schema)
+        self._texts = rows.column(name) if name else None
+        self._columns = {} if name else {name: column.path for name, column in columns.items()}
+        self._rows = rows
+        self._message: Any = None
+
+    def meet(self, at: int) -> None:
+        """Go to a record."""
+        if self._texts is None:
+            self._message = self._assembled(at)
+        else:
+            text = self._texts[at].as_py()
+            self._message = {} if text is None else dialect.load(text)
+
+    def answer(self, source: str) -> Any:
+        """An expression's result for the record; Failed when there is none."""
+        return self._interpreter.answer(dialect.parse(source), self._message)
+
+    def _assembled(self, at: int) -> dict[str, Any]:
+        whole: dict[str, Any] = {}
+        for name, path in self._columns.items():
+            here = whole
+            for key in path[:-1]:
+                here = here.setdefault(key, {})
+            here[path[-1]] = self._rows.column(name)[at].as_py()
+        return whole
+
+
+def _sql_of(vector: Vector) -> tuple[str, ...]:
+    return (vector.sql, *vector.sure)
+
+
+def _columns(payload: pa.Schema) -> list[tuple[str, Column]]:
+    """The columns that hold what the message says; a default or a kept text is something else."""
+    found = []
+    for nth, item in enumerate(payload):
+        metadata = item.metadata or {}
+        if MESSAGE in metadata or pa.types.is_null(item.type):
+            continue
+        path = tuple(metadata[PATH].decode().split(".")) if PATH in metadata else (item.name,)
+        told = DEFAULT not in metadata and JSON_TEXT not in metadata and not _has_default(item.type)
+        found.append((item.name, Column(path, f"p{nth}_", item.type, told)))
+    return found
+
+
+def _has_default(kind: pa.DataType) -> bool:
+    inner = [kind.field(at) for at in range(kind.num_fields)]
+    return any(DEFAULT in (item.metadata or {}) or _has_default(item.type) for item in inner)
+
+
+def _message_name(schema: pa.Schema) -> str:
+    return next((item.name for item in schema if MESSAGE in (item.metadata or {})), "")
+
+
+def _stored(vector: Vector, wanted: pa.DataType) -> Vector:
+    """A vector on its way into a column of another type; NotInSql where only the exact way knows how."""
+    if pa.types.is_null(vector.kind) or vector.kind == wanted:
+        return vector
+    if pa.types.is_string(wanted):
+        return _as_text(vector)
+    if pa.types.is_integer(wanted) and vector.kind == vectors.DOUBLE:
+        value, exact = vector.sql, vectors.EXACT
+        good = f"coalesce(trunc({value}) = {value} AND abs({value}) <= {exact}, true)"
+        return Vector(f"TRY_CAST({value} AS BIGINT)", LONG, (*vector.sure, good))
+    numbers = vector.kind in (LONG, vectors.DOUBLE) and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
+    times = pa.types.is_timestamp(wanted) and vector.kind in (LONG, TEXT)
+    if numbers or times or (pa.types.is_date(wanted) and vector.kind == TEXT):
+        return vector
+    raise NotInSql(f"{vector.kind} into {wanted}")
+
+
+def _as_text(vector: Vector) -> Vector:
+    if vector.kind == LONG:
+        return Vector(f"CAST({vector.sql} AS VARCHAR)", TEXT, vector.sure)
+    if vector.kind == vectors.BOOLEAN:
+        text = f"CASE WHEN {vector.sql} THEN 'true' WHEN NOT {vector.sql} THEN 'false' END"
+        return Vector(text, TEXT, vector.sure)
+    raise NotInSql("its text")
+
+
+def _with_unit(item: pa.Field, values: pa.DataType) -> pa.Field:
+    """Whole numbers in a column of times are microseconds, unless its unit says otherwise."""
+    said = (item.metadata or {}).get(UNIT, b"")
+    epoch = pa.types.is_timestamp(item.type) and pa.types.is_integer(values)
+    if not epoch or said in (b"s", b"ms", b"us", b"ns"):
+        return item
+    return item.with_metadata({**(item.metadata or {}), UNIT: b"us"})
+
+
+def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
+    """Values in the result's type, and which of them are not yet there."""
+    if values.type == item.type:
+        return values, np.zeros(len(values), bool)
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), item.type), np.zeros(len(values), bool)
+    made = converted(values, node_of(_with_unit(_bare(item), values.type)))
+    if made is None:
+        return pa.nulls(len(values), item.type), bools(values.is_valid())
+    return made, bools(values.is_valid()) & bools(made.is_null())
+
+
+def _bare(item: pa.Field) -> pa.Field:
+    """Of a declared column only its type and unit count here: a default or a path says how a message is read."""
+    unit = (item.metadata or {}).get(UNIT)
+    return pa.field(item.name, item.type, True, {UNIT: unit} if unit else None)
+
+
+def _reader(item: pa.Field) -> Callable[[Any], Any]:
+    """How a JSON value becomes one of the result's type, in KDI's ways: other values are JSON text in a text column."""
+    kind = item.type
+    if pa.types.is_null(kind):
+        return lambda value: None
+    if pa.types.is_string(kind):
+        return lambda value: value if isinstance(value, str) else dialect.dump(value)
+    read = reader_of(node_of(_bare(item)))
+    if pa.types.is_integer(kind):
+        return lambda value: read(int(value) if isinstance(value, float) and value.is_integer() else value)
+    if pa.types.is_timestamp(kind):
+        epoch = reader_of(node_of(_with_unit(_bare(item), LONG)))
+        return lambda value: (epoch if dialect.is_number(value) else read)(value)
+    return read
+
+
+def _envelope_values(envelopes: pa.Table, source: str) -> pa.Array:
+    values = _whole(envelopes.column(dialect.KAFKA[source]))
+    if source == "kafka.timestamp":
+        return values.cast(pa.int64())
+    return pc.fill_null(values, -1) if source == "kafka.timestamp_type" else values
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def needs_message(sources: Sequence[tuple[str, pa.Field | None]], payload: pa.Schema) -> bool:
+    """Whether expressions need more of a message than the payload's columns hold."""
+    queries = Queries(payload)
+    for source, wanted in sources:
+        queries.add(source, wanted)
+    return queries.asks
