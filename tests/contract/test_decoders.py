@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from json import loads
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from contract.formats import Case, avro, json, plain, protobuf
 from headrace.decode import FORMATS, Decoded, Decoder, Limits
+from headrace.decode.layout import MESSAGE
 from headrace.reasons import Reason
 
 CASES: dict[str, Case] = {**json.CASES, **avro.CASES, **plain.CASES, **protobuf.CASES}
@@ -84,6 +86,19 @@ def test_a_tenth_poison_and_the_same_again(name):
     again = decode(name, values)
     assert again.rows.equals(found.rows)
     assert again.rejects == found.rejects
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_message_comes_along_where_it_is_asked_for(name):
+    case = CASES[name]
+    asked = case.schema.append(pa.field("the message", pa.string(), metadata={MESSAGE: b"{}"}))
+    small = [pair[0] for pair in case.poison if pair[0] is None or len(pair[0]) < 2_000]
+    values = pa.array([*small, *(case.good(number) for number in range(50)), *small], pa.binary())
+    found = case.decoder(asked).decode(values)
+    account(found, len(values), asked, case.many)
+    assert found.rows.drop_columns(["the message"]).equals(case.decoder().decode(values).rows)
+    told = {type(loads(text)) for text in found.rows["the message"].to_pylist() if text is not None}
+    assert told <= {dict}
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.truncated is not None])

@@ -48,7 +48,7 @@ class JsonDecoder:
         self._surveyor = Surveyor(self._layout, self._exact.refuse_name)
         self._lessons = Lessons(self._layout, new_field == "ignore", limits)
         self._stencils = Stencils(self._layout, limits)
-        blank = new_field == "evolve" and not self._layout.root.children
+        blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None
         self._scout = Scout(self._decode, self._scouting) if blank else None
         self._whole = False  # the structure of values with new fields is told from their root
 

@@ -64,7 +64,8 @@ def joined(parts: list[Decoded], schema: pa.Schema) -> Decoded:
         ignored.update(part.ignored)
         if part.unknown:
             unknown = merge(unknown, part.unknown) if unknown else part.unknown
-    rows = pa.concat_tables([part.rows for part in parts]) if parts else schema.empty_table()
+    filled = [part.rows for part in parts if len(part.index)] or [part.rows for part in parts]
+    rows = pa.concat_tables(filled) if filled else schema.empty_table()
     index = np.concatenate([part.index.to_numpy() for part in parts]) if parts else np.zeros(0, np.int64)
     if len(parts) > 1:
         order = np.argsort(index, kind="stable")
