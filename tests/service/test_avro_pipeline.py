@@ -1,0 +1,92 @@
+"""Avro of a real registry, through Kafka and Spark into tables: schemas change, the registry goes away, nothing is lost."""
+
+from __future__ import annotations
+
+import io
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+from deltalake import DeltaTable
+
+from headrace import run
+from headrace.runtime.kafka import Broker
+from services.kafka import produce
+from services.pipelines import make_spec
+from services.registry import RegistryServer
+from services.s3gate import s3gate
+
+LINE = {"type": "record", "name": "Line", "namespace": "shop", "fields": [{"name": "sku", "type": "string"}]}
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "lines", "type": {"type": "array", "items": "shop.Line"}},
+    ],
+}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "price", "type": ["null", PRICE], "default": None}]}
+CLICK = {"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]}
+READER = [{"name": "shop.Line", "subject": "line", "version": 1}]
+
+
+def framed(number: int, schema: Any, row: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema, named_schemas={"shop.Line": LINE}), row)
+    return b"\0" + number.to_bytes(4, "big") + out.getvalue()
+
+
+def order(number: int, **more: Any) -> dict[str, Any]:
+    return {"id": number, "at": 1_700_000_000_000 + number, "lines": [{"sku": "a"}] * (number % 3), **more}
+
+
+def test_orders_and_clicks(spark: Any, kafka: Broker, registry: RegistryServer, topic: str, lake: Path):
+    registry.register("line", LINE)
+    old = registry.register("order", ORDER, references=READER)
+    new = registry.register("order", NEWER, references=READER)
+    click = registry.register("click", CLICK)
+    values = [framed(old, ORDER, order(n)) for n in range(100)]
+    values += [framed(new, NEWER, order(100 + n, price=Decimal(n) / 4)) for n in range(100)]
+    values += [framed(click, CLICK, {"id": n}) for n in range(50)]
+    letters = {
+        b'{"id": 1}': ("framing", None),
+        framed(new, NEWER, order(1, price=None))[:-1]: ("malformed", new),
+        framed(click, CLICK, {"id": 1}) + b"x": ("trailing_data", click),
+        framed(987_654, CLICK, {"id": 1}): ("unknown_schema", 987_654),
+    }
+    with s3gate(registry.url) as gate:
+        place = f"{gate.endpoint}/apis/ccompat/v7"
+        spec = make_spec(
+            kafka.bootstrap,
+            [topic],
+            lake,
+            decode={"avro": {"registry": place}},
+            transform=[],
+            route={"by": "type"},
+            table={"path": f"{lake}/{{type}}"},
+        )
+        gate.on("GET", "/schemas/ids/", "refuse", times=2)
+        for partition in (0, 1):
+            produce(kafka.bootstrap, topic, [*values, *letters][partition::2], partition)
+        events: list[dict[str, Any]] = []
+        summary = run(spec, until="latest", report=events.append)
+        assert {event["reason"] for event in events if event["event"] == "wait"} == {"RegistryUnreachable"}
+        assert (summary.counts.read, summary.counts.routed, summary.counts.dead) == (254, 250, 4)
+
+        # Nobody is asked for what is known.
+        gate.on("*", "", "refuse", times=1_000_000)
+        produce(kafka.bootstrap, topic, [framed(old, ORDER, order(1000 + n)) for n in range(10)], 0)
+        assert run(spec, until="latest").counts.routed == 10
+
+    orders = DeltaTable(str(lake / "shop.Order")).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [row["id"] for row in orders] == [*range(200), *range(1000, 1010)]
+    assert [row["price"] for row in orders[98:102]] == [None, None, Decimal("0.00"), Decimal("0.25")]
+    assert orders[5]["lines"] == [{"sku": "a"}] * 2
+    assert orders[5]["at"].timestamp() == 1_700_000_000.005
+    assert len(DeltaTable(str(lake / "Click")).to_pyarrow_table()) == 50
+    dead = DeltaTable(spec.dead_letters_uri).to_pyarrow_table().to_pylist()
+    assert {row["value"]: (row["reason"], row["schema_id"]) for row in dead} == letters
