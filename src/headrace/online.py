@@ -1,23 +1,32 @@
-"""What `check --online` asks: does the broker have the topics, does the store answer, do the tables fit?"""
+"""What `check --online` asks: are the topics there, does the store answer, do tables and newest schemas fit?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
+import pyarrow as pa
+
+from headrace.decode import Limits, NewField, decoder
+from headrace.decode.contract import Foreseeing
+from headrace.decode.registry import Registered, UnknownSchema, registry_of
 from headrace.errors import HeadraceError
 from headrace.plan import Plan
 from headrace.read import open_source
+from headrace.reasons import Reason
 from headrace.shape import shape_of
 from headrace.spec import Finding, Spec
 from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt
 from headrace.tables.log import load
 
+_CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_NAME})  # whatever the values are
+
 
 def online(spec: Spec) -> list[Finding]:
     """Findings about the world the spec names; the file itself was found right before."""
-    return [*_asked(spec, "source", _source), *_asked(spec, "storage", _storage), *_asked(spec, "table", _table)]
+    asked = {"source": _source, "storage": _storage, "table": _table, f"decode.{spec.format}.registry": _registry}
+    return [finding for key, ask in asked.items() for finding in _asked(spec, key, ask)]
 
 
 def _asked(spec: Spec, key: str, ask: Callable[[Spec], Iterator[Finding]]) -> list[Finding]:
@@ -75,3 +84,59 @@ def _table(spec: Spec) -> Iterator[Finding]:
     elif not store.local:
         text = f"{store.uri} is on S3: a Spark writer beside Headrace would overwrite commits without an error"
         yield _finding(spec, "table.path", text, "no foreign Spark writers", "warning")
+
+
+def _registry(spec: Spec) -> Iterator[Finding]:
+    """What the newest schema of each topic (its subject is the topic's name and `-value`) would do to the table."""
+    registry = getattr(spec.decode.options, "registry", None)
+    if registry is None or spec.source_kind != "kafka":
+        return
+    key = f"decode.{spec.format}.registry"
+    for topic in _topics(spec):
+        subject = f"{topic}-value"
+        try:
+            schema = registry_of(registry).newest(subject)
+            if schema is None:
+                yield _finding(spec, key, f"no subject {subject}, so nothing is known of it", "a subject", "warning")
+            else:
+                yield from _foreseen(spec, key, topic, subject, schema)
+        except UnknownSchema as unknown:
+            yield _finding(spec, key, f"the newest of {subject}: {unknown}", "a schema that a table can hold")
+
+
+def _topics(spec: Spec) -> list[str]:
+    source = open_source(spec)
+    try:
+        return sorted(source.topics())
+    finally:
+        source.close()
+
+
+def _foreseen(spec: Spec, key: str, topic: str, subject: str, schema: Registered) -> Iterator[Finding]:
+    """Records of a schema before there are any: new columns are a warning, certain letters an error."""
+    asked = _decoder(spec, pa.schema([]), "ignore")
+    if not isinstance(asked, Foreseeing):
+        return
+    kind, _ = asked.foresee(schema)
+    route = {"fixed": "", "topic": topic, "type": kind}.get(spec.route.kind)
+    if route is None:
+        return
+    rules = spec.table_for(route)
+    store = Store(spec.uri_of(route), Profile(**spec.storage_profile()))
+    state = load(store)
+    if state is None and not rules.declared:
+        return  # a new table takes what comes
+    shape = shape_of(store.uri, rules, Plan(spec, {}).transform, existing=state.schema if state else None)
+    _, found = _decoder(spec, shape.payload, rules.contract.new_field).foresee(schema)
+    which = f"the newest schema of {subject} (id {schema.id})"
+    for reason, detail in zip(found.rejects.reason, found.rejects.detail, strict=True):
+        if reason in _CERTAIN:
+            yield _finding(spec, key, f"{which} breaks {store.uri}: {detail} ({reason})", "records that fit the table")
+    if found.unknown:
+        names = ", ".join(found.unknown["fields"])
+        yield _finding(spec, key, f"{which} evolves {store.uri}: {names}", "no new columns", "warning")
+
+
+def _decoder(spec: Spec, payload: pa.Schema, new_field: NewField) -> Any:
+    limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys)
+    return decoder(spec.format, payload, new_field=new_field, limits=limits, options=spec.decode.options)

@@ -1,4 +1,4 @@
-"""Avro of a real registry, through Kafka and Spark into tables: schemas change, the registry goes away, nothing is lost."""
+"""Avro of a real registry, through Kafka and Spark into tables: schemas change, the registry goes, nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import fastavro
 from deltalake import DeltaTable
 
 from headrace import run
+from headrace.online import online
 from headrace.runtime.kafka import Broker
 from services.kafka import produce
 from services.pipelines import make_spec
@@ -90,3 +91,35 @@ def test_orders_and_clicks(spark: Any, kafka: Broker, registry: RegistryServer, 
     assert len(DeltaTable(str(lake / "Click")).to_pyarrow_table()) == 50
     dead = DeltaTable(spec.dead_letters_uri).to_pyarrow_table().to_pylist()
     assert {row["value"]: (row["reason"], row["schema_id"]) for row in dead} == letters
+
+
+def test_check_online_foresees_what_the_newest_schema_does(
+    kafka: Broker, registry: RegistryServer, topic: str, lake: Path
+):
+    def said(**table: Any) -> list[tuple[str, str]]:
+        spec = make_spec(
+            kafka.bootstrap,
+            [topic],
+            lake,
+            decode={"avro": {"registry": registry.url}},
+            transform=[],
+            route={"by": "fixed"},
+            table={"path": str(lake / "orders"), **table},
+        )
+        return [(each.severity, each.seen) for each in online(spec)]
+
+    assert said() == [("warning", f"no subject {topic}-value, so nothing is known of it")]
+    id = registry.register(f"{topic}-value", {**CLICK, "fields": [*CLICK["fields"], {"name": "url", "type": "string"}]})
+    newest, place = f"the newest schema of {topic}-value (id {id})", lake / "orders"
+    columns = [{"name": "id", "type": "bigint"}]
+    assert said() == []
+    assert said(columns=columns) == []
+    assert said(columns=columns, contract={"new_field": "evolve"}) == [
+        ("warning", f"{newest} evolves {place}: url"),
+    ]
+    assert said(columns=[{"name": "id", "type": "string"}]) == [
+        ("error", f"{newest} breaks {place}: id: expected string, saw int64 (type)"),
+    ]
+    assert said(columns=[*columns, {"name": "user", "type": "string", "nullable": False}]) == [
+        ("error", f"{newest} breaks {place}: user: required, and absent or null (missing)"),
+    ]

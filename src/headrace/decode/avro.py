@@ -14,10 +14,10 @@ from headrace.decode.avro_wire import Wire
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
 from headrace.decode.framing import HEAD, framed
 from headrace.decode.layout import layout_of
-from headrace.decode.registry import Registry, UnknownSchema, registry_of
+from headrace.decode.registry import Registered, Registry, UnknownSchema, registry_of
 from headrace.decode.scan import Bytes, Numbers
 from headrace.decode.triage import sized
-from headrace.decode.typed import as_text, fitted, joined, steps_of
+from headrace.decode.typed import as_text, fitted, joined, sample, steps_of
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import Avro
@@ -81,6 +81,12 @@ class AvroDecoder:
                 spread[position] = kind.name
         return pa.array(spread, pa.string()), rejects.in_order()
 
+    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+        """The type, and what becomes of one record with a value in every field; UnknownSchema when none could be."""
+        kind = type_of(schema, self._limits.depth)
+        made = pa.array([sample(kind.arrow)], kind.arrow)
+        return kind.name, fitted(_table(kind, made), np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
+
     def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
         kept, at, rejects = sized(values, self._limits)
         groups = self._source.groups(kept, at, rejects)
@@ -112,11 +118,15 @@ def natural(kind: Type, values: pa.BinaryArray, head: int, at: Numbers, rejects:
         rejects.add(int(at[row]), reason, detail)
     if wire.bad.any():
         made, at = made.filter(pa.array(~wire.bad)), at[~wire.bad]
+    return _table(kind, made), at
+
+
+def _table(kind: Type, made: pa.Array) -> pa.Table:
     if kind.kind != "record":
-        return pa.table({VALUE: made}), at
+        return pa.table({VALUE: made})
     if not kind.names:
-        return pa.table({"": pa.nulls(len(made))}), at  # Arrow counts no rows without a column
-    return pa.Table.from_arrays(made.flatten(), list(kind.names)), at
+        return pa.table({"": pa.nulls(len(made))})  # Arrow counts no rows without a column
+    return pa.Table.from_arrays(made.flatten(), list(kind.names))
 
 
 class FromRegistry:
@@ -140,14 +150,18 @@ class FromRegistry:
 
     def _type(self, number: int) -> Type:
         if number not in self._types:
-            found = self._registry.schema(number)
-            if found.kind != "AVRO":
-                raise UnknownSchema(f"schema {number} is {found.kind}, expected AVRO")
-            try:
-                self._types[number] = parse(found.text, found.references, depth=self._depth)
-            except BadSchema as bad:
-                raise UnknownSchema(f"schema {number} cannot be used: {bad}") from None
+            self._types[number] = type_of(self._registry.schema(number), self._depth)
         return self._types[number]
+
+
+def type_of(schema: Registered, depth: int) -> Type:
+    """A registry's schema as a tree; UnknownSchema when no record could be read with it."""
+    if schema.kind != "AVRO":
+        raise UnknownSchema(f"schema {schema.id} is {schema.kind}, expected AVRO")
+    try:
+        return parse(schema.text, schema.references, depth=depth)
+    except BadSchema as bad:
+        raise UnknownSchema(f"schema {schema.id} cannot be used: {bad}") from None
 
 
 class OneSchema:

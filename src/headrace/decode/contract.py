@@ -8,6 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from headrace.decode.registry import Registered
 from headrace.decode.structure import Structure
 from headrace.reasons import Reason
 
@@ -88,6 +89,15 @@ class Typed(Protocol):
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The type of each value, NULL where it tells none; unreadable values are rejects."""
+        ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A format that can tell from a registry's schema alone what would become of its records."""
+
+    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+        """The type, and what becomes of one record with a value in every field; UnknownSchema when none could be."""
         ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -515,3 +516,18 @@ def as_text(table: pa.Table, steps: tuple[str, ...]) -> pa.Array | None:
         return None
     said = _speakable(_plain(values))
     return said if pa.types.is_string(said.type) else as_json(said)
+
+
+def sample(kind: pa.DataType) -> Any:
+    """A value of a natural type with nothing left out, to see what would become of such."""
+    if pa.types.is_struct(kind):
+        return {item.name: sample(item.type) for item in kind}
+    if _is_list(kind):
+        return [sample(kind.value_type)]
+    if pa.types.is_map(kind):
+        return [("", sample(kind.item_type))]
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return b"" if pa.types.is_binary(kind) else ""
+    return Decimal(0) if pa.types.is_decimal(kind) else 0
