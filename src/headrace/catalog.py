@@ -26,7 +26,7 @@ from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
 from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt
-from headrace.tables.schema import DEAD_LETTERS, to_delta
+from headrace.tables.schema import to_delta
 
 LETTERS = "dead letters"  # a route no record can have: names match no blank
 
@@ -64,7 +64,8 @@ class Catalog:
         self.writer = writer or spec.pipeline
         self.profile = profile
         self.ledger = ledger
-        self.transform = Plan(spec, {}).transform
+        plan = Plan(spec, {})
+        self.transform, self._letters_schema = plan.transform, plan.letter_columns.schema
         self.shapes: dict[str, Shape | None] = {}
         self.shared: Structure | None = None  # what the one payload of an SQL route has shown
         self._spark_table = spark_table
@@ -75,7 +76,9 @@ class Catalog:
 
     def open(self) -> None:
         """Meet the tables that are known before the first record: the fixed one, or those of the ledger."""
-        self._entries[LETTERS] = self._open(LETTERS, self.spec.dead_letters_uri)
+        self._entries[LETTERS] = letters = self._open(LETTERS, self.spec.dead_letters_uri)
+        if letters.existing is not None and not set(self._letters_schema.names) <= set(letters.existing.names):
+            letters.committer.evolve(self._letters_schema)
         if self.spec.route.kind == "fixed":
             self._meet("")
         else:
@@ -256,7 +259,7 @@ class Catalog:
 
     def letters(self) -> Layout:
         """The dead-letter table's layout."""
-        return Layout(self._entries[LETTERS].store.uri, DEAD_LETTERS, ("date",))
+        return Layout(self._entries[LETTERS].store.uri, self._letters_schema, ("date",))
 
     def staging(self, entry: Entry, batch: int) -> str:
         """Where files wait that Spark will append: never inside the table."""

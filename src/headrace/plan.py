@@ -25,7 +25,7 @@ from headrace.reasons import Reason
 from headrace.shape import Shape, columns_disagree, foreseen, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.tables.schema import DEAD_LETTERS, ENVELOPE
-from headrace.transform import Transform, Transformed, evaluate
+from headrace.transform import LetterColumns, Transform, Transformed, evaluate
 
 EVERY = "*"  # the one payload of a pipeline whose SQL route picks the table after the decode
 ROW = (
@@ -60,6 +60,7 @@ class Plan:
     ) -> None:
         self.spec = spec
         self.transform = Transform(spec.steps())
+        self.letter_columns = LetterColumns(step.set for step in spec.dead_letters.transform)
         self.routing = spec.routing()
         self.limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys, spec.limits.rows)
         self.many = spec.decode.options.many  # whether a record may have many rows
@@ -130,6 +131,7 @@ class _Application:
         if len(self.envelopes):
             self._by_route()
         letters = pa.concat_tables(self.letters) if self.letters else DEAD_LETTERS.empty_table()
+        letters = self.plan.letter_columns.add(letters, self.now)
         routed, dead, filtered = self._account(len(letters))
         counts = Counts(
             read=len(self.envelopes),

@@ -242,3 +242,44 @@ def test_what_is_no_change_is_refused(desk: Desk, change: str, error: type[Excep
     desk.options["transform"] = [{"where": "id > 1"}]
     with pytest.raises(error, match=said):
         amended(desk.spec, [change])
+
+
+# ---- columns of one's own ----
+
+TENANT = {"set": {"trace": "CAST(_headers['trace'] AS VARCHAR)", "twice": '"offset" * 2'}}
+RISKY = {"set": {"number": "CAST(CAST(value AS VARCHAR) AS BIGINT)", "even": "twice % 4 = 0", "nothing": "NULL"}}
+
+
+def test_letters_get_columns_and_none_is_lost_by_a_failure(desk: Desk):
+    desk.options["dead_letters"] = {"transform": [TENANT, RISKY]}
+    desk.feed([{"id": 1, "kind": "alpha"}, b"12", b"{"])
+    told = [{name: row[name] for name in ("offset", "twice", "number", "even", "nothing")} for row in desk.dead()]
+    assert told == [
+        {"offset": 1, "twice": 2, "number": 12, "even": False, "nothing": None},
+        {"offset": 2, "twice": 4, "number": None, "even": True, "nothing": None},
+    ]
+
+
+def test_a_table_of_letters_follows_its_columns(desk: Desk):
+    desk.feed([b"{"])
+    desk.options["dead_letters"] = {"transform": [{"set": {"twice": '"offset" * 2'}}]}
+    desk.feed([b"{"])
+    del desk.options["dead_letters"]
+    desk.feed([b"{"])
+    assert [row["twice"] for row in desk.dead()] == [None, 2, None]
+    assert desk.replay().counts.dead == 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"Value": "1"}, "which letters have already"),
+        ({"a": "nobody + 1"}, "nobody"),
+        ({"a b": "1"}, "a name that Delta takes"),
+        ({"a": "(SELECT 1)"}, "set.a"),
+    ],
+)
+def test_what_letters_cannot_get_is_refused(desk: Desk, columns: dict[str, str], said: str):
+    desk.options["dead_letters"] = {"transform": [{"set": columns}]}
+    with pytest.raises(SpecError, match=said):
+        _ = desk.spec

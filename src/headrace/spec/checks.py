@@ -204,6 +204,24 @@ def _transform(spec: Spec) -> Iterator[Complaint]:
         yield from _expression(("route", "by", "sql"), spec.route.value or "", names)
 
 
+def _letter_columns(spec: Spec) -> Iterator[Complaint]:
+    """What letters get beside their own columns; those are the letter, and stay as they are."""
+    from headrace.spec.columns import bad_name
+    from headrace.tables.schema import DEAD_LETTERS
+
+    names = list(DEAD_LETTERS.names)
+    for index, step in enumerate(spec.dead_letters.transform):
+        for name, text in step.set.items():
+            here: Path = ("dead_letters", "transform", index, "set", name)
+            if trouble := bad_name(name):
+                yield Complaint(here, trouble, "a name that Delta takes")
+            elif name.lower() in [each.lower() for each in names]:
+                yield Complaint(here, f"'{name}', which letters have already", "a name of its own")
+            else:
+                yield from _expression(here, text, names)
+                names.append(name)
+
+
 def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[Complaint]:
     from headrace.transform.expressions import check as check_expression
 
@@ -301,6 +319,7 @@ RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _route,
     _places,
     _transform,
+    _letter_columns,
     _tables,
     _storage,
     _run,

@@ -183,6 +183,15 @@ class TableMatch(TableOptions):
         return table.model_copy(update=given)
 
 
+class LetterStep(Part):
+    """More columns for dead letters."""
+
+    set: Mapping[str, str] = Field(
+        min_length=1,
+        description="Columns to add: name and SQL expression over the letter's columns; NULL where it fails.",
+    )
+
+
 class DeadLetters(Part):
     """Where records go that could not become rows."""
 
@@ -191,6 +200,9 @@ class DeadLetters(Part):
         default=None,
         ge=timedelta(days=1),
         description="How long letters are kept, in whole days of UTC; without it until `headrace dead-letters purge`.",
+    )
+    transform: tuple[LetterStep, ...] = Field(
+        default=(), description="Columns that letters get beside their own, in order."
     )
 
 
