@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,6 +42,11 @@ class InProcess(Pipeline):
         """There is no broker to ask."""
 
 
+def no_spark() -> Any:
+    """Whoever asks for Spark here is wrong."""
+    raise AssertionError("a JVM was asked for")
+
+
 @dataclass
 class Desk:
     """A topic of one partition in a list, a spec over it, and a lake."""
@@ -51,6 +56,7 @@ class Desk:
     topic: str = "orders"
     sent: list[bytes | None] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    spark: Callable[[], Any] = no_spark
 
     @property
     def spec(self) -> Spec:
@@ -74,7 +80,7 @@ class Desk:
         """One batch of records."""
         start = len(self.sent)
         self.sent += [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in values]
-        pipeline = InProcess(self.spec, no_spark)
+        pipeline = InProcess(self.spec, self.spark)
         with pipeline.take_lease():
             pipeline.open_ledger()
             pipeline.finish_open_batch()
@@ -137,8 +143,3 @@ class Desk:
         actions = [json.loads(line) for file in log for line in file.read_text().splitlines()]
         named = [each["txn"] for each in actions if "txn" in each]
         return [each["version"] for each in named if each["appId"] == "headrace:shop:replay"]
-
-
-def no_spark() -> Any:
-    """Whoever asks for Spark here is wrong."""
-    raise AssertionError("a JVM was asked for")
