@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -35,6 +36,11 @@ class Query:
     field: pa.Field  # its result's type; what a declared column says of units
     vector: Vector | None  # None: an envelope's column, or left to the interpreter
     read: Callable[[Any], Any]  # a JSON value as one of the result's type; Unfit when it is none
+
+    @property
+    def copied(self) -> bool:
+        """Whether it is a column, or a field of one, as it is."""
+        return self.vector is not None and re.fullmatch(r"p[0-9_]+_", self.vector.sql) is not None
 
     @property
     def empty(self) -> bool:
@@ -80,8 +86,9 @@ class Queries:
 
     def run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
         """Every expression's values over all rows, and where it has none."""
-        answer = self._asked(rows, now) if any(query.vector for query in self.made) else None
-        parts = [self._part(nth, query, answer, envelopes) for nth, query in enumerate(self.made)]
+        given = self._given(rows)
+        answer = self._asked(rows, given, now) if self._computed else None
+        parts = [self._part(nth, query, answer, envelopes, given) for nth, query in enumerate(self.made)]
         open_ = [part for part in parts if part.unsure.any()]
         if open_:
             records = _Records(rows, self._columns, now)
@@ -92,8 +99,17 @@ class Queries:
                         part.settle(position, records)
         return [part.mended() for part in parts]
 
-    def _part(self, nth: int, query: Query, answer: pa.Table | None, envelopes: pa.Table) -> _Part:
+    def _part(
+        self,
+        nth: int,
+        query: Query,
+        answer: pa.Table | None,
+        envelopes: pa.Table,
+        given: Mapping[str, pa.ChunkedArray],
+    ) -> _Part:
         count = len(envelopes)
+        if query.vector and query.copied:
+            return _Part(query, *_fitted(_whole(given[query.vector.sql]), query.field))
         if query.source in dialect.KAFKA:
             natural = _envelope_values(envelopes, query.source)
             return _Part(query, *_fitted(natural, query.field), natural)
@@ -104,25 +120,38 @@ class Queries:
         made, unsure = _fitted(natural, query.field)
         return _Part(query, made, unsure | ~bools(pc.fill_null(_whole(answer[f"s{nth}"]), False)))
 
-    def _asked(self, rows: pa.Table, now: datetime) -> pa.Table | None:
+    def _asked(self, rows: pa.Table, given: Mapping[str, pa.ChunkedArray], now: datetime) -> pa.Table | None:
         """All vectors in one statement; None when DuckDB cannot read some message."""
-        names = {column.sql: name for name, column in self._columns.items()}
-        given = {sql: rows.column(name) for sql, name in names.items() if self._reads(sql)}
+        read = {name: values for name, values in given.items() if self._reads(name)}
         if self._compiler.places:
-            given["message"] = rows.column(_message_name(rows.schema))
-        given["now"] = pa.repeat(pa.scalar(int(now.timestamp()), pa.int64()), len(rows))
+            read["message"] = rows.column(_message_name(rows.schema))
+        read["now"] = pa.repeat(pa.scalar(int(now.timestamp()), pa.int64()), len(rows))
         try:
-            return duck.planned(self._statement(), rows=pa.table(given))
+            return duck.planned(self._statement(), rows=pa.table(read))
         except duckdb.Error:
             return None
 
+    def _given(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+        """The columns of rows, and the fields inside of them that expressions read, under their names in SQL."""
+        given = {column.sql: rows.column(name) for name, column in self._columns.items()}
+        parts = {
+            name: pc.struct_field(given[whole], list(keys)) for name, (whole, keys) in self._compiler.parts.items()
+        }
+        return given | parts
+
     def _reads(self, column: str) -> bool:
-        return any(column in text for query in self.made if query.vector for text in _sql_of(query.vector))
+        names = (re.findall(r"\bp[0-9_]+_\b", text) for query in self._computed for text in _sql_of(query))
+        return any(column in found for found in names)
+
+    @property
+    def _computed(self) -> list[Vector]:
+        """The vectors that are more than a column as it is."""
+        return [query.vector for query in self.made if query.vector and not query.copied]
 
     def _statement(self) -> str:
         items = []
         for nth, query in enumerate(self.made):
-            if query.vector:
+            if query.vector and not query.copied:
                 sure = " AND ".join(dict.fromkeys(query.vector.sure)) or "true"
                 items += [f"{query.vector.sql} AS v{nth}", f"{sure} AS s{nth}"]
         places = ", ".join(duck.literal(place) for place in self._compiler.places)

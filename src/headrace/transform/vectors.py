@@ -66,6 +66,7 @@ class Compiler:
     skipped: frozenset[str] = frozenset()  # keys that are known and read into no column
     now: str = "now"
     places: dict[str, int] = field(default_factory=dict)  # JSON paths that are cut out of the message
+    parts: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # fields of columns, read by themselves
 
     def compile(self, tree: Node, wanted: pa.DataType, *, free: bool) -> Vector:
         """The expression, of the wanted type where only that tells; `free`: any type will do. NotInSql: ask records."""
@@ -79,7 +80,7 @@ class Compiler:
         """A column, or a part of one, as it is: to store it once more, its type need not be the message's."""
         for column in self.columns:
             if path[: len(column.path)] == column.path:
-                found = _below(column.sql, column.type, path[len(column.path) :])
+                found = self._below(column.sql, column.type, path[len(column.path) :])
                 return Vector(*found) if found and column.told and not pa.types.is_null(found[1]) else None
         return None
 
@@ -127,11 +128,39 @@ class Compiler:
         return Loose(f"cuts[{nth}]")
 
     def _inside(self, column: Column, rest: tuple[Step, ...], path: tuple[Step, ...]) -> Vector | Loose:
-        found = _below(column.sql, column.type, rest)
+        found = self._below(column.sql, column.type, rest)
         if not column.told or found is None:
             empty = column.told and self.open and not _meets_map(column.type, rest)
             return Vector("NULL", NULL) if empty else self._cut(path)
         return self._plain(*found) or self._cut(path)
+
+    def _below(self, sql: str, kind: pa.DataType, rest: tuple[Step, ...]) -> tuple[str, pa.DataType] | None:
+        """A place inside of a column; NULL where its type has none such, None where the message must be asked.
+
+        The fields of objects are columns themselves: then DuckDB need not see the whole object.
+        """
+        whole, keys, nested = sql, list[str](), False
+        for step in rest:
+            if pa.types.is_struct(kind) and isinstance(step, str):
+                if (at := kind.get_field_index(step)) < 0:
+                    return None
+                keys, kind = [*keys, step], kind.field(at).type
+                sql = f"struct_extract({sql}, {literal(step)})" if nested else self._part(whole, tuple(keys))
+            elif pa.types.is_list(kind) and isinstance(step, int):
+                sql, kind = f"list_extract({sql}, {step + 1 if step >= 0 else step})", kind.value_type
+                nested = True
+            elif pa.types.is_map(kind):
+                return None
+            else:
+                return "NULL", NULL
+        return sql, kind
+
+    def _part(self, column: str, keys: tuple[str, ...]) -> str:
+        name = next(
+            (name for name, part in self.parts.items() if part == (column, keys)), f"{column}{len(self.parts)}_"
+        )
+        self.parts[name] = (column, keys)
+        return name
 
     def _plain(self, sql: str, kind: pa.DataType) -> Vector | None:
         """A column's value, if it is what the message says."""
@@ -330,22 +359,6 @@ class Compiler:
             return Vector(f"{sql}(CAST({number.sql} AS DOUBLE))", DOUBLE, (*number.sure, _there(number)))
 
         return made
-
-
-def _below(sql: str, kind: pa.DataType, rest: tuple[Step, ...]) -> tuple[str, pa.DataType] | None:
-    """A place inside of a column; NULL where its type has none such, None where more than the type must be asked."""
-    for step in rest:
-        if pa.types.is_struct(kind) and isinstance(step, str):
-            if (at := kind.get_field_index(step)) < 0:
-                return None
-            sql, kind = f"struct_extract({sql}, {literal(step)})", kind.field(at).type
-        elif pa.types.is_list(kind) and isinstance(step, int):
-            sql, kind = f"list_extract({sql}, {step + 1 if step >= 0 else step})", kind.value_type
-        elif pa.types.is_map(kind):
-            return None
-        else:
-            return "NULL", NULL
-    return sql, kind
 
 
 def _meets_map(kind: pa.DataType, rest: tuple[Step, ...]) -> bool:
