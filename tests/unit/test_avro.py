@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
@@ -436,6 +437,53 @@ def test_a_union_of_records_tells_which_each_value_is(tmp_path):
     types, rejects = asked.types(values)
     assert types.to_pylist() == ["Event", "shop.Other", None, "Event", None, None, None, None]
     assert rejects.index == [2, 5, 6, 7]
+
+
+VALUE = {
+    "type": "record",
+    "name": "Value",
+    "fields": [{"name": "id", "type": "int"}, {"name": "name", "type": ["null", "string"]}],
+}
+CHANGE = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "db.customers",
+    "fields": [
+        {"name": "before", "type": ["null", VALUE], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "source", "type": {"type": "record", "name": "Source", "fields": [{"name": "db", "type": "string"}]}},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+
+
+def test_changes_of_debezium(tmp_path):
+    ann, bob = {"id": 1, "name": "Ann"}, {"id": 1, "name": None}
+    around = {"source": {"db": "shop"}, "ts_ms": 1_700_000_000_000}
+    changes = [
+        {"before": None, "after": ann, "op": "c", **around},
+        {"before": ann, "after": bob, "op": "u", **around},
+        {"before": bob, "after": None, "op": "d", **around},
+        {"before": None, "after": None, "op": "t", **around},
+    ]
+    (tmp_path / "s.avsc").write_text(json.dumps(CHANGE))
+    options = Decode.model_validate({"avro": {"schema": str(tmp_path / "s.avsc"), "envelope": "debezium"}}).options
+    columns = pa.schema(
+        [("id", pa.int64()), ("name", pa.string()), ("_op", pa.string()), ("_changed_at", pa.timestamp("us", "UTC"))]
+    )
+    asked = decoder("avro", columns, new_field="reject", options=options)
+    found = asked.decode(pa.array([*written(CHANGE, changes), b"\x00", None], pa.binary()))
+    at = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert found.rows.to_pylist() == [
+        {"id": 1, "name": "Ann", "_op": "insert", "_changed_at": at},
+        {"id": 1, "name": None, "_op": "update", "_changed_at": at},
+        {"id": 1, "name": None, "_op": "delete", "_changed_at": at},
+    ]
+    assert found.rejects.reason == [Reason.UNKNOWN_OPERATION, Reason.MALFORMED, Reason.TOMBSTONE]
+    new = decoder("avro", pa.schema([]), new_field="evolve", options=options)
+    unknown = new.decode(pa.array(written(CHANGE, changes[:3]), pa.binary())).unknown
+    assert sorted(unknown["fields"]) == ["_changed_at", "_op", "id", "name"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,8 +14,9 @@ import pyarrow as pa
 from headrace.decode.avro_schema import LARGEST, UNION, BadSchema, Type, fingerprint, parse
 from headrace.decode.avro_wire import Wire
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.envelope import ENVELOPES, Enveloped
 from headrace.decode.framing import HEAD, framed
-from headrace.decode.layout import layout_of
+from headrace.decode.layout import Layout, layout_of
 from headrace.decode.registry import Registered, Registry, UnknownSchema, registry_of
 from headrace.decode.scan import Bytes, Numbers
 from headrace.decode.triage import sized
@@ -41,11 +44,12 @@ class Source(Protocol):
 class AvroDecoder:
     """Avro values into the rows of one payload schema."""
 
-    def __init__(self, source: Source, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
+    def __init__(self, source: Source, payload: pa.Schema | Layout, new_field: NewField, limits: Limits) -> None:
         self._source = source
-        self._layout = layout_of(payload)
+        self._layout = payload if isinstance(payload, Layout) else layout_of(payload)
         self._new_field = new_field
         self._limits = limits
+        self._peeked: tuple[pa.BinaryArray, list[tuple[pa.Table, Numbers]], Rejects] | None = None
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
@@ -60,10 +64,10 @@ class AvroDecoder:
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
-        groups, rejects = self._groups(values)
+        tables, refused = self._natural(values)
+        rejects = replace(refused, index=[*refused.index], reason=[*refused.reason], detail=[*refused.detail])
         spread: list[str | None] = [None] * len(values)
-        for group in groups:
-            table, where = natural(*group, rejects)
+        for table, where in tables:
             found = as_text(table, steps_of(path))
             if found is None:
                 rejects.add_all(where, Reason.TYPE, f"{path[:300]}: expected one value, saw an object or an array")
@@ -71,6 +75,13 @@ class AvroDecoder:
             for position, text in zip(where.tolist(), found.to_pylist(), strict=True):
                 spread[position] = text
         return pa.array(spread, pa.string()), rejects.in_order()
+
+    def _natural(self, values: pa.BinaryArray) -> tuple[list[tuple[pa.Table, Numbers]], Rejects]:
+        """All values in their own types; an envelope asks for several places of the same ones."""
+        if self._peeked is None or self._peeked[0] is not values:
+            groups, rejects = self._groups(values)
+            self._peeked = values, [natural(*group, rejects) for group in groups], rejects
+        return self._peeked[1:]
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The full name of each value's record, NULL where it is none."""
@@ -254,7 +265,10 @@ def avro_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, option
         from headrace.decode.avro_file import container_decoder
 
         return container_decoder(payload, new_field, limits)
-    return AvroDecoder(_source(options, limits), payload, new_field, limits)
+    source = _source(options, limits)
+    if options.envelope == "none":
+        return AvroDecoder(source, payload, new_field, limits)
+    return Enveloped(ENVELOPES[options.envelope], partial(AvroDecoder, source), payload, new_field, limits)
 
 
 def _source(options: Avro, limits: Limits) -> Source:

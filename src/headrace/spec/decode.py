@@ -90,6 +90,9 @@ class Avro(Format):
     container: Flag = Field(
         default=False, description="Each value is a whole container file: all of its records are rows, or none."
     )
+    envelope: Literal["none", "debezium"] = Field(
+        default="none", description="What lies around the row: a change of `debezium`. Not in container files."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Avro:
@@ -98,6 +101,8 @@ class Avro(Format):
         if len(given) != 1:
             allowed = "exactly one of registry, schema, single_object and container: true"
             raise Wrong(allowed, seen=f"{' and '.join(given)} together" if given else "none of them")
+        if self.container and self.envelope != "none":
+            raise Wrong("none", seen="an envelope in container files", key="envelope")
         return self
 
     @property
@@ -108,7 +113,7 @@ class Avro(Format):
     @property
     def typed(self) -> bool:
         """Whether a value tells its type: the full name of its record."""
-        return not self.container
+        return not self.container and self.envelope == "none"
 
 
 class String(Format):
