@@ -25,6 +25,7 @@ from headrace.decode.avro import natural
 from headrace.decode.avro_exact import Exact
 from headrace.decode.avro_schema import BadSchema, Type, canonical, fingerprint, parse
 from headrace.decode.contract import NewField, Rejects
+from headrace.decode.layout import MESSAGE
 from headrace.decode.leaves import Unfit
 from headrace.errors import ContractBroken, UsageError
 from headrace.reasons import Reason
@@ -484,6 +485,18 @@ def test_changes_of_debezium(tmp_path):
     new = decoder("avro", pa.schema([]), new_field="evolve", options=options)
     unknown = new.decode(pa.array(written(CHANGE, changes[:3]), pa.binary())).unknown
     assert sorted(unknown["fields"]) == ["_changed_at", "_op", "id", "name"]
+
+
+def test_the_whole_message_as_text(tmp_path):
+    schema = [EVENT, {"type": "record", "name": "Other", "fields": [{"name": "id", "type": "string"}]}]
+    message = pa.field("m", pa.string(), metadata={MESSAGE: b"true"})
+    asked = from_file(tmp_path, schema, pa.schema([pa.field("extra", pa.string()), message]))
+    values = pa.array([*written(schema, [("Event", ROWS[1]), ("Other", {"id": "x"})]), b"\x09"], pa.binary())
+    assert asked.decode(values).rows.to_pylist() == [
+        {"extra": "x", "m": '{"id":2,"extra":"x","either":{"int":null,"string":"five"},"sizes":{}}'},
+        {"extra": None, "m": '{"id":"x"}'},
+    ]
+    assert asked.decode(values[2:]).rows.schema.names == ["extra", "m"]
 
 
 @pytest.mark.parametrize(

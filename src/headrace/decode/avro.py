@@ -56,7 +56,8 @@ class AvroDecoder:
         groups, rejects = self._groups(values)
         if len(groups) == 1:
             return fitted(*natural(*groups[0], rejects), self._layout, self._new_field, rejects)
-        parts = [Decoded(self._layout.schema.empty_table(), pa.array([], pa.int64()), rejects)]
+        none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
+        parts = [Decoded(none, pa.array([], pa.int64()), rejects)]
         for group in groups:
             theirs = Rejects()
             parts.append(fitted(*natural(*group, theirs), self._layout, self._new_field, theirs))
