@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.formats import Case, avro, json, plain, protobuf
+from contract.formats import Case, avro, json, msgpack, plain, protobuf
 from headrace.decode import FORMATS, Decoded, Decoder, Limits
 from headrace.decode.layout import MESSAGE
 from headrace.reasons import Reason
 
-CASES: dict[str, Case] = {**json.CASES, **avro.CASES, **plain.CASES, **protobuf.CASES}
+CASES: dict[str, Case] = {**json.CASES, **avro.CASES, **plain.CASES, **protobuf.CASES, **msgpack.CASES}
 KINDS = [pytest.param(name, at, id=f"{name}-{at}") for name, case in CASES.items() for at in range(len(case.poison))]
 
 

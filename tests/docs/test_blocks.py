@@ -41,6 +41,8 @@ def base(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyP
     (tmp_path / "schemas").mkdir()
     for path in ("order.avsc", "schemas/order.avsc"):
         (tmp_path / path).write_text('{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}')
+    layout = '{"id": 7, "name": "shop.Order", "fields": [{"name": "id", "type": "bigint"}]}'
+    (tmp_path / "schemas" / "order.json").write_text(layout)
     return tmp_path
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.decode.avro import avro_decoder
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
 from headrace.decode.json import json_decoder
+from headrace.decode.msgpack import msgpack_decoder
 from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
 from headrace.decode.protobuf import protobuf_decoder
 from headrace.errors import UsageError
@@ -29,6 +30,7 @@ FORMATS: Mapping[str, Factory] = {
     "number": number_decoder,
     "raw": raw_decoder,
     "protobuf": protobuf_decoder,
+    "msgpack": msgpack_decoder,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -20,9 +21,8 @@ from headrace.decode.proto.schema import BadSchema, Message, NoMessage
 from headrace.decode.proto.strays import UNKNOWN, kept_bytes
 from headrace.decode.registry import Registry, UnknownSchema, registry_of
 from headrace.decode.scan import Numbers
-from headrace.decode.structure import Structure, evolve
 from headrace.decode.triage import sized
-from headrace.decode.typed import as_json, fitted, joined, structure_of
+from headrace.decode.typed import as_text, asked_by, fitted, joined, steps_of
 from headrace.errors import ContractBroken, UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import Protobuf
@@ -80,17 +80,15 @@ class ProtobufDecoder:
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
-        steps = path[1:].split("/") if path.startswith("/") else path.split(".")
+        steps = steps_of(path)
         groups, rejects = self._groups(values)
         texts = np.full(len(values), None, object)
         for group in groups:
             if (way := _way_to(group.message, steps)) is None:
                 continue
             reader = Reader(group.values, group.heads, self._limits.depth, all_defaults=True)
-            found: pa.Array = reader.read(way, Node("skip"))[steps[0]].combine_chunks()
-            for step in steps[1:]:
-                found = found.flatten()[found.type.get_field_index(step)]
-            texts[group.at] = _as_texts(found).to_pylist()
+            if (found := as_text(reader.read(way, Node("skip")), steps)) is not None:
+                texts[group.at] = found.to_pylist()
             for row, (reason, detail) in reader.verdicts.items():
                 texts[group.at[row]] = None
                 rejects.add(int(group.at[row]), reason, detail)
@@ -118,13 +116,8 @@ class ProtobufDecoder:
             natural, at = natural.filter(pa.array(good)), at[good]
         found = fitted(natural, at, self._layout, self._new_field, rejects)
         if evolves and len(found.index):
-            found = replace(found, unknown=self._asked(natural))
+            found = replace(found, unknown=asked_by(natural.schema, self._layout))
         return replace(found, ignored={**found.ignored, **ignored}) if ignored else found
-
-    def _asked(self, natural: pa.Table) -> Structure | None:
-        """The columns that the schema asks for, whether or not these values fill them; None when they are there."""
-        said = structure_of(pa.struct(list(natural.schema)))
-        return None if evolve(self._layout.own, said) == self._layout.own else said
 
     def _meet_strays(self, reader: Reader) -> Counter[str]:
         """Fields that no schema names: what the contract says of new fields holds; they cannot become columns."""
@@ -142,7 +135,7 @@ class ProtobufDecoder:
         return ignored
 
 
-def _way_to(message: Message, steps: list[str]) -> Message | None:
+def _way_to(message: Message, steps: Sequence[str]) -> Message | None:
     """The message type with nothing but the way to one field; None where there is no such scalar."""
     step, *rest = steps
     field = next((each for each in message.fields if each.name == step), None)
@@ -157,10 +150,6 @@ def _way_to(message: Message, steps: list[str]) -> Message | None:
         return None
     others = [each for each in message.fields if each.choice and each.choice == field.choice and each.name != step]
     return replace(message, fields=(field, *others))
-
-
-def _as_texts(values: pa.Array) -> pa.Array:
-    return values if pa.types.is_string(values.type) else as_json(values)
 
 
 class FromFile:

@@ -147,8 +147,8 @@ class Registry:
 
     # ---- the wire ----
 
-    def _ask(self, path: str, unknown: tuple[int, ...]) -> dict[str, Any] | None:
-        """The answer to a GET; None when the registry says that there is no such thing."""
+    def _ask(self, path: str, unknown: tuple[int, ...] | None) -> dict[str, Any] | None:
+        """The answer to a GET; None when there is no such thing: by these codes, or (None) by the status alone."""
         status, body = self._get(path)
         if status == 401:
             raise AuthenticationRefused(
@@ -161,7 +161,8 @@ class Registry:
             answer = json.loads(body)
         except (ValueError, RecursionError):
             answer = None
-        if status == 404 and isinstance(answer, dict) and answer.get("error_code") in unknown:
+        code = answer.get("error_code") if isinstance(answer, dict) else None
+        if status == 404 and (unknown is None or code in unknown):
             return None
         if status != 200:
             raise self._strange(f"status {status}")

@@ -84,6 +84,12 @@ def structure_of(kind: pa.DataType) -> Structure:
     return {"type": _kind_of(kind)}
 
 
+def asked_by(natural: pa.Schema, layout: Layout) -> Structure | None:
+    """The columns that a writer's schema asks for, whether or not values fill them; None when all are there."""
+    said = structure_of(pa.struct(list(natural)))
+    return None if evolve(layout.own, said) == layout.own else said
+
+
 def _kind_of(kind: pa.DataType) -> str:
     if pa.types.is_null(kind):
         return "null"

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from headrace.errors import UsageError
 from headrace.spec.columns import check_columns, check_names, names_after
-from headrace.spec.decode import Protobuf
+from headrace.spec.decode import Msgpack, Protobuf
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.model import SECRETS, Jmespath, Spec, Step
 from headrace.spec.places import holds, may_meet
@@ -78,14 +78,24 @@ def _registry(spec: Spec) -> Iterator[Complaint]:
 def _schema_file(spec: Spec) -> Iterator[Complaint]:
     """A schema beside the spec is read now: what is wrong with it should not wait for the first record."""
     options = spec.decode.options
-    if not isinstance(options, Protobuf) or options.descriptor is None:
-        return
+    if isinstance(options, Protobuf) and options.descriptor is not None:
+        yield from _descriptor(options.descriptor, options.message or "", spec.limits.depth)
+    if isinstance(options, Msgpack) and options.schemas is not None:
+        from headrace.decode.msgpack_schema import BadSchemas, in_path
+
+        try:
+            in_path(options.schemas)
+        except BadSchemas as bad:
+            yield Complaint(("decode", "msgpack", "schemas"), str(bad), "a file of schemas, or a folder of such files")
+
+
+def _descriptor(path: str, message: str, depth: int) -> Iterator[Complaint]:
     from headrace.decode.proto.files import in_file
     from headrace.decode.proto.schema import BadSchema, NoMessage
 
     here: Path = ("decode", "protobuf")
     try:
-        in_file(options.descriptor, spec.limits.depth).message(options.message or "")
+        in_file(path, depth).message(message)
     except OSError as trouble:
         yield Complaint((*here, "descriptor"), f"no file that can be read ({trouble.strerror})")
     except NoMessage as none:

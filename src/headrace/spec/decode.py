@@ -170,6 +170,32 @@ class Protobuf(Format):
         return True
 
 
+class Msgpack(Format):
+    """MessagePack behind the id of its schema (four bytes, big-endian): one map, or an array in the schema's order."""
+
+    schemas: LocalPath | None = Field(
+        default=None, description="A file of schemas by id (JSON), or a folder of them (`*.json`)."
+    )
+    registry: RegistryAt | None = Field(
+        default=None, description="A server that answers `<url>/<id>` with a schema as in a file."
+    )
+
+    @model_validator(mode="after")
+    def _way(self) -> Msgpack:
+        exactly_one(self, "schemas", "registry")
+        return self
+
+    @property
+    def framed(self) -> bool:
+        """Whether values carry the id of their schema in front, as Confluent puts it there."""
+        return False
+
+    @property
+    def typed(self) -> bool:
+        """Whether a value tells its type."""
+        return True
+
+
 class Decode(Part):
     """How a record's bytes are read: one format; its name alone takes its defaults."""
 
@@ -181,6 +207,7 @@ class Decode(Part):
     number: Number | None = Field(default=None, description="A number as text: `value`.")
     raw: Raw | None = Field(default=None, description="Any bytes as they are: `data`.")
     protobuf: Protobuf | None = Field(default=None, description="Protobuf messages.")
+    msgpack: Msgpack | None = Field(default=None, description="MessagePack behind the id of its schema.")
 
     @model_validator(mode="after")
     def _one(self) -> Decode:

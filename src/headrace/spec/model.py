@@ -32,6 +32,7 @@ SECRETS = frozenset(
         ("decode", "json", "registry", "password"),
         ("decode", "protobuf", "registry", "password"),
         ("decode", "avro", "registry", "password"),
+        ("decode", "msgpack", "registry", "password"),
         ("storage", "s3", "secret_access_key"),
         ("storage", "s3", "session_token"),
     }

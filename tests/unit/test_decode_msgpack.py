@@ -1,0 +1,188 @@
+"""MessagePack by the id of its schema: where schemas come from, and what is asked of values beyond the contract."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.decode import Decoded, NewField, decoder
+from headrace.decode.structure import evolve
+from headrace.errors import ContractBroken, RegistryUnreachable, UsageError
+from headrace.reasons import Reason
+from headrace.spec import Decode, examine_text
+from services import schemas
+
+ORDER = {
+    "id": 7,
+    "name": "shop.Order",
+    "fields": [{"name": "id", "type": "bigint"}, {"name": "tags", "type": "array<string>"}],
+}
+PING = {"id": 0xDEADBEEF, "name": "shop.Ping", "fields": [{"name": "at", "type": "timestamp"}]}
+
+
+def framed(value: Any, id: int = 7) -> bytes:
+    return struct.pack(">I", id) + msgpack.packb(value)
+
+
+def made(options: dict[str, Any], payload: pa.Schema | None = None, new_field: NewField = "ignore") -> Any:
+    chosen = Decode.model_validate({"msgpack": options}).options
+    return decoder("msgpack", payload if payload is not None else pa.schema([]), new_field=new_field, options=chosen)
+
+
+def decode(options: dict[str, Any], *values: bytes, new_field: NewField = "ignore") -> Decoded:
+    column = pa.array(values, pa.binary())
+    unknown = made(options, new_field="evolve").decode(column).unknown
+    found: Decoded = made(options, evolve(pa.schema([]), unknown or {}), new_field).decode(column)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "one.json").write_text(json.dumps(ORDER))
+    (tmp_path / "two.json").write_text(json.dumps([PING]))
+    return {"schemas": str(tmp_path)}
+
+
+def test_two_schemas_in_a_folder(folder):
+    values = [framed({"id": 1, "tags": None}), framed([msgpack.Timestamp(5, 1)], 0xDEADBEEF), framed([2, ["x"]])]
+    found = decode(folder, *values)
+    at = datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)
+    assert found.rows.to_pylist() == [
+        {"id": 1, "tags": None, "at": None},
+        {"id": None, "tags": None, "at": at},
+        {"id": 2, "tags": ["x"], "at": None},
+    ]
+    types, rejects = made(folder).types(pa.array([*values, framed([1], 3), None], pa.binary()))
+    assert types.to_pylist() == ["shop.Order", "shop.Ping", "shop.Order", None, None]
+    assert rejects.reason == [Reason.UNKNOWN_SCHEMA, Reason.TOMBSTONE]
+
+
+def test_an_address():
+    for item in (ORDER, PING):
+        schemas.answer(f"/layouts/{item['id']}", item)
+    schemas.answer("/layouts/9", {"name": "x", "fields": "none"})
+    options = {"registry": f"{schemas.registry_url()}/layouts"}
+    found = decode(options, framed({"id": 1}), framed({"id": 1}, 8), framed({"id": 1}, 9))
+    assert found.rows["id"].to_pylist() == [1]
+    assert found.rejects.reason == [Reason.UNKNOWN_SCHEMA] * 2
+    assert "a name and a list of fields" in found.rejects.detail[1]
+    with pytest.raises(RegistryUnreachable):
+        decode({"registry": "http://127.0.0.1:9"}, framed({"id": 1}))
+
+
+def test_fields_the_schema_does_not_have(folder):
+    values = [framed({"id": 1, "x": 1}), framed({"id": 2})]
+    assert decode(folder, *values).ignored == {"x": 1}
+    strict = decode(folder, *values, new_field="reject")
+    assert (strict.rejects.index, strict.rejects.reason) == ([0], [Reason.NEW_FIELD])
+    with pytest.raises(ContractBroken):
+        decode(folder, *values, new_field="stop")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "is not JSON"),
+        ("[5]", "an id of 0"),
+        ('{"id": -1, "name": "x", "fields": []}', "an id of 0"),
+        ('{"id": 1, "name": "x", "fields": []}', "a name and a list of fields"),
+        ('{"id": 1, "fields": [{"name": "a", "type": "int"}]}', "a name and a list"),
+        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "date"}]}', "MessagePack has no date"),
+        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "array<decimal(5,2)>"}]}', "has no decimal"),
+        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "map<int, int>"}]}', "a: "),
+        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "wat"}]}', "is not a type"),
+        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}', "same name"),
+        (json.dumps([ORDER, ORDER]), "a second schema has the id 7"),
+    ],
+)
+def test_what_is_no_schema(tmp_path, content, why):
+    (tmp_path / "s.json").write_text(content)
+    with pytest.raises(UsageError, match=why):
+        decode({"schemas": str(tmp_path / "s.json")}, framed({"id": 1}))
+    text = """
+pipeline: p
+source: {kafka: {brokers: "localhost:9092", topics: [t]}}
+decode: {msgpack: {schemas: s.json}}
+table: {path: ./lake/t}
+"""
+    _, findings = examine_text(text, tmp_path)
+    assert [why in finding.seen for finding in findings] == [True]
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_random_values_of_random_schemas(tmp_path_factory, seed):
+    pick = random.Random(seed)
+    fields = {f"f{nth}": _type(pick, 2) for nth in range(pick.randrange(1, 6))}
+    layout = {"id": seed % 2**32, "name": "t", "fields": [{"name": k, "type": v} for k, v in fields.items()]}
+    file = tmp_path_factory.mktemp("schemas") / "s.json"
+    file.write_text(json.dumps(layout))
+    rows = [{name: _value(kind, pick) for name, kind in fields.items()} for _ in range(pick.randrange(1, 20))]
+    ordered = pick.random() < 0.5
+    values = [framed(list(row.values()) if ordered else row, layout["id"]) for row in rows]
+    found = decode({"schemas": str(file)}, *values)
+    assert not found.rejects.detail
+    assert found.rows.to_pylist() == [{name: _expected(item) for name, item in row.items()} for row in rows]
+
+
+def _type(pick: random.Random, depth: int) -> str:
+    shape = pick.choice(["bigint", "double", "string", "binary", "boolean", "timestamp", "array", "map", "struct"])
+    if shape in ("array", "map", "struct") and depth == 0:
+        return "string"
+    if shape == "array":
+        return f"array<{_type(pick, depth - 1)}>"
+    if shape == "map":
+        return f"map<string,{_type(pick, depth - 1)}>"
+    if shape == "struct":
+        return f"struct<a: {_type(pick, depth - 1)}, b: {_type(pick, depth - 1)}>"
+    return shape
+
+
+def _value(kind: str, pick: random.Random) -> Any:
+    if pick.random() < 0.2:
+        return None
+    if kind.startswith("array"):
+        return [_value(kind[6:-1], pick) for _ in range(pick.randrange(4))]
+    if kind.startswith("map"):
+        return {f"k{nth}": _value(kind[11:-1], pick) for nth in range(pick.randrange(4))}
+    if kind.startswith("struct"):
+        first, second = _halves(kind[7:-1])
+        return {"a": _value(first, pick), "b": _value(second, pick)}
+    return {
+        "bigint": pick.choice([0, -1, 2**63 - 1, -(2**63), pick.randrange(10**6)]),
+        "double": pick.choice([0.5, -1e300]),
+        "string": pick.choice(["", "é\0"]),
+        "binary": pick.choice([b"", b"\xff"]),
+        "boolean": pick.random() < 0.5,
+        "timestamp": msgpack.Timestamp(pick.randrange(-(10**9), 10**9), 5000),
+    }[kind]
+
+
+def _halves(inner: str) -> tuple[str, str]:
+    level = 0
+    for at, sign in enumerate(inner):
+        level += {"<": 1, ">": -1}.get(sign, 0)
+        if sign == "," and level == 0:
+            return inner[3:at], inner[at + 1 :].strip()[3:]
+    raise AssertionError(inner)
+
+
+def _expected(value: Any) -> Any:
+    if isinstance(value, msgpack.Timestamp):
+        return value.to_datetime().astimezone(UTC)
+    if isinstance(value, list):
+        return [_expected(item) for item in value]
+    if isinstance(value, dict):
+        made = {key: _expected(item) for key, item in value.items()}
+        return made if set(made) == {"a", "b"} else list(made.items())
+    return value
