@@ -230,7 +230,8 @@ def _sasl_settings(listeners: Iterable[str], users: Mapping[str, str]) -> dict[s
 
 def _format(tool: Sequence[str], properties: Path) -> None:
     """Give the data folder its identity, as Kafka demands before the first start."""
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    first, *rest = uuid.uuid4().bytes
+    cluster = base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")  # never begins with a dash
     command = [*tool, "format", "--ignore-formatted", "-t", cluster, "-c", str(properties)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
