@@ -226,3 +226,22 @@ def test_a_descriptor_set(tmp_path):
         described(b"\xff")
     with pytest.raises(BadSchema, match="no file"):
         described(b"")
+
+
+def test_messages_by_their_place_in_the_text():
+    inner = "map<string, int32> m = 1; message N { message O {} } map<string, int32> k = 2; message P {}"
+    schema = in_texts(f"{HEAD}message A {{ {inner} }} message B {{}}", {}, 64)
+    assert [schema.at(path).name for path in ([0], [1], [0, 0], [0, 1], [0, 0, 0])] == ["A", "B", "A.N", "A.P", "A.N.O"]
+    assert schema.at([0, 3]).name == "A.P"  # as those count who count entries of maps
+    with pytest.raises(NoMessage):
+        schema.at([0, 2])
+    with pytest.raises(NoMessage):
+        schema.at([0, -1])
+
+
+def test_what_registries_let_import_without_a_reference():
+    text = 'import "confluent/meta.proto"; import "confluent/type/decimal.proto"; import "google/protobuf/any.proto";'
+    schema = in_texts(
+        f"{HEAD}{text} message A {{ confluent.type.Decimal d = 1 [(confluent.field_meta).doc = 'x']; }}", {}, 64
+    )
+    assert schema.at([0]).fields[0].message.name == "confluent.type.Decimal"

@@ -10,6 +10,12 @@ from typing import Any
 from headrace.decode.proto.schema import WELL_KNOWN, BadSchema, Schema, described, linked
 from headrace.decode.proto.text import parsed
 
+# What Confluent's registries let schemas import without a reference: options, which have no meaning here, and a type.
+_IMPLIED = {
+    "confluent/meta.proto": 'syntax = "proto3"; package confluent;',
+    "confluent/type/decimal.proto": 'syntax = "proto3"; package confluent.type; '
+    "message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }",
+}
 _BYTES = 16 * 1024 * 1024
 _IMPORTS = 256
 
@@ -74,5 +80,5 @@ def in_texts(text: str, references: Mapping[str, str], depth: int) -> Schema:
 
 @lru_cache(maxsize=256)
 def _in_texts(text: str, references: tuple[tuple[str, str], ...], depth: int) -> Schema:
-    files = [parsed(each, name) for name, each in references if name not in WELL_KNOWN]
-    return linked([*files, parsed(text, "the schema")], depth)
+    texts = {name: each for name, each in {**_IMPLIED, **dict(references)}.items() if name not in WELL_KNOWN}
+    return linked([*(parsed(each, name) for name, each in texts.items()), parsed(text, "the schema")], depth)

@@ -106,12 +106,16 @@ class Schema:
 
     def at(self, indexes: Iterable[int]) -> Message:
         """A message type by its place in the file: the index among the top-level ones, then among nested ones."""
+        inner = list(self.file.message_types_by_name.values())
         here: Any = None
         for index in indexes:
-            inner = list(self.file.message_types_by_name.values()) if here is None else list(here.nested_types)
-            if not 0 <= index < len(inner):
+            # Java's writers, whose format it is, count the messages of the text; some others also a map's entries.
+            named = [each for each in inner if not each.GetOptions().map_entry]
+            counted = named if index < len(named) else inner
+            if not 0 <= index < len(counted) or counted[index].GetOptions().map_entry:
                 raise NoMessage(f"there is no message at index {index}")
-            here = inner[index]
+            here = counted[index]
+            inner = list(here.nested_types)
         return self._message(here)
 
     def _message(self, found: Descriptor) -> Message:
