@@ -60,7 +60,9 @@ class Plan:
     ) -> None:
         self.spec = spec
         self.transform = Transform(spec.steps())
-        self.letter_columns = LetterColumns(step.set for step in spec.dead_letters.transform)
+        self.letter_columns = LetterColumns(
+            (each.set or {}, each.jmespath or {}) for each in spec.dead_letters.transform
+        )
         self.routing = spec.routing()
         self.limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys, spec.limits.rows)
         self.many = spec.decode.options.many  # whether a record may have many rows

@@ -260,6 +260,23 @@ def test_letters_get_columns_and_none_is_lost_by_a_failure(desk: Desk):
     ]
 
 
+def test_letters_are_transformed_as_kafka_delta_ingest_does(desk: Desk):
+    day = {
+        "day": "substr(epoch_micros_to_iso8601(timestamp), `0`, `10`)",
+        "at": "kafka.offset",
+        "no": "substr(nobody, `0`, `1`)",
+    }
+    value = {"raw": "base64_bytes", "text": "json_string", "both": "[reason, error]", "sent": "kafka.timestamp"}
+    desk.options |= {"dead_letters": {"transform": [{"jmespath": day}, {"jmespath": value}]}}
+    desk.feed([b"12", {"id": 5}])
+    first, second = desk.dead()
+    assert first["day"] == first["rejected_at"].date().isoformat()
+    assert (first["at"], first["no"], first["raw"], first["text"]) == ("0", None, "MTI=", None)
+    assert (second["raw"], second["text"]) == (None, '{"id": 5}')
+    assert second["sent"] == str(int(THEN.timestamp() * 1_000_000))
+    assert second["both"] == '["unrouted","the field \'kind\' is missing"]'
+
+
 def test_a_table_of_letters_follows_its_columns(desk: Desk):
     desk.feed([b"{"])
     desk.options["dead_letters"] = {"transform": [{"set": {"twice": '"offset" * 2'}}]}
@@ -268,6 +285,12 @@ def test_a_table_of_letters_follows_its_columns(desk: Desk):
     desk.feed([b"{"])
     assert [row["twice"] for row in desk.dead()] == [None, 2, None]
     assert desk.replay().counts.dead == 3
+
+
+def test_a_query_of_a_letter_is_checked(desk: Desk):
+    desk.options["dead_letters"] = {"transform": [{"jmespath": {"a": "nothing(", "date": "topic"}}]}
+    with pytest.raises(SpecError, match=r"(?s)jmespath.a.*which letters have already"):
+        _ = desk.spec
 
 
 @pytest.mark.parametrize(

@@ -218,18 +218,24 @@ def _letter_columns(spec: Spec) -> Iterator[Complaint]:
     """What letters get beside their own columns; those are the letter, and stay as they are."""
     from headrace.spec.columns import bad_name
     from headrace.tables.schema import DEAD_LETTERS
+    from headrace.transform import dialect
 
     names = list(DEAD_LETTERS.names)
     for index, step in enumerate(spec.dead_letters.transform):
-        for name, text in step.set.items():
-            here: Path = ("dead_letters", "transform", index, "set", name)
+        key = "set" if step.set else "jmespath"
+        for name, text in (step.set or step.jmespath or {}).items():
+            here: Path = ("dead_letters", "transform", index, key, name)
             if trouble := bad_name(name):
                 yield Complaint(here, trouble, "a name that Delta takes")
             elif name.lower() in [each.lower() for each in names]:
                 yield Complaint(here, f"'{name}', which letters have already", "a name of its own")
-            else:
+            elif step.set:
                 yield from _expression(here, text, names)
-                names.append(name)
+            else:
+                yield from (
+                    Complaint(here, seen, "one JMESPath expression over the letter") for seen in dialect.check(text)
+                )
+            names.append(name)
 
 
 def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[Complaint]:

@@ -184,12 +184,23 @@ class TableMatch(TableOptions):
 
 
 class LetterStep(Part):
-    """More columns for dead letters."""
+    """More columns for dead letters; exactly one of its keys."""
 
-    set: Mapping[str, str] = Field(
+    set: Mapping[str, str] | None = Field(
+        default=None,
         min_length=1,
         description="Columns to add: name and SQL expression over the letter's columns; NULL where it fails.",
     )
+    jmespath: Mapping[str, str] | None = Field(
+        default=None,
+        min_length=1,
+        description="Text columns to add: name and JMESPath over the letter as kafka-delta-ingest writes it.",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> LetterStep:
+        exactly_one(self, "set", "jmespath")
+        return self
 
 
 class DeadLetters(Part):
