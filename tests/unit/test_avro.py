@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import avro_wire, decoder
-from headrace.decode.avro import natural
+from headrace.decode import avro, avro_wire, decoder
+from headrace.decode.avro import Group, natural
 from headrace.decode.avro_exact import Exact
 from headrace.decode.avro_schema import BadSchema, Type, canonical, fingerprint, parse
 from headrace.decode.contract import NewField, Rejects
@@ -172,7 +172,8 @@ def written(schema: Any, rows: list[Any]) -> list[bytes]:
 
 def read(kind: Type, values: list[bytes]) -> tuple[pa.Table, list[int], Rejects]:
     rejects = Rejects()
-    table, at = natural(kind, pa.array(values, pa.binary()), 0, np.arange(len(values)), rejects)
+    every = np.arange(len(values))
+    table, at = natural(Group(kind, pa.array(values, pa.binary()), 0, every, every), rejects)
     return table, at.tolist(), rejects
 
 
@@ -485,6 +486,23 @@ def test_changes_of_debezium(tmp_path):
     new = decoder("avro", pa.schema([]), new_field="evolve", options=options)
     unknown = new.decode(pa.array(written(CHANGE, changes[:3]), pa.binary())).unknown
     assert sorted(unknown["fields"]) == ["_changed_at", "_op", "id", "name"]
+
+
+def test_schemas_that_differ_in_name_are_read_as_one(tmp_path, monkeypatch):
+    fields = [{"name": "id", "type": {"type": "array", "items": "long"}}]
+    schema = [{"type": "record", "name": f"N{n}", "fields": fields} for n in range(5)]
+    schema.append({"type": "record", "name": "Other", "fields": [{"name": "id", "type": "long"}]})
+    rows = [(f"N{n % 5}", {"id": [n]}) if n % 7 else ("Other", {"id": n}) for n in range(50)]
+    asked = from_file(tmp_path, schema, pa.schema([("id", pa.list_(pa.field("element", pa.int64())))]))
+    values = pa.array(written(schema, rows), pa.binary())
+    read = []
+    monkeypatch.setattr(avro, "Wire", lambda *given: read.append(given) or avro_wire.Wire(*given))
+    found = asked.decode(values)
+    assert len(read) == 2
+    assert found.index.to_pylist() == [n for n in range(50) if n % 7]
+    assert found.rows["id"].to_pylist() == [[n] for n in range(50) if n % 7]
+    assert found.rejects.reason == [Reason.TYPE] * 8
+    assert asked.types(values)[0].to_pylist() == [name for name, _ in rows]
 
 
 def test_the_whole_message_as_text(tmp_path):

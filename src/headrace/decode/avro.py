@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,24 @@ _HEAD = len(MARK) + 8
 _FILES = 10_000  # of a folder of schemas
 VALUE = "value"  # the field of a schema that is no record
 
-Group = tuple[Type, pa.BinaryArray, int, Numbers]  # values of one schema, the bytes before the payload, positions
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Those of some values that have one schema."""
+
+    kind: Type
+    values: pa.BinaryArray
+    head: int  # bytes before the payload
+    rows: Numbers  # which of the values, ascending
+    at: Numbers  # where those are in the input
+
+    def some(self, kind: Type, head: int, which: Any) -> Group:
+        """A part of them, read as another type."""
+        return Group(kind, self.values, head, self.rows[which], self.at[which])
+
+    def taken(self) -> pa.BinaryArray:
+        """The values alone."""
+        return self.values if len(self.rows) == len(self.values) else self.values.take(pa.array(self.rows))
 
 
 class Source(Protocol):
@@ -54,13 +71,14 @@ class AvroDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
         groups, rejects = self._groups(values)
+        groups = _alike(groups)
         if len(groups) == 1:
-            return fitted(*natural(*groups[0], rejects), self._layout, self._new_field, rejects)
+            return fitted(*natural(groups[0], rejects), self._layout, self._new_field, rejects)
         none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
         parts = [Decoded(none, pa.array([], pa.int64()), rejects)]
         for group in groups:
             theirs = Rejects()
-            parts.append(fitted(*natural(*group, theirs), self._layout, self._new_field, theirs))
+            parts.append(fitted(*natural(group, theirs), self._layout, self._new_field, theirs))
         return joined(parts, self._layout.schema)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
@@ -81,16 +99,16 @@ class AvroDecoder:
         """All values in their own types; an envelope asks for several places of the same ones."""
         if self._peeked is None or self._peeked[0] is not values:
             groups, rejects = self._groups(values)
-            self._peeked = values, [natural(*group, rejects) for group in groups], rejects
+            self._peeked = values, [natural(group, rejects) for group in _alike(groups)], rejects
         return self._peeked[1:]
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The full name of each value's record, NULL where it is none."""
         groups, rejects = self._groups(values)
         spread: list[str | None] = [None] * len(values)
-        for kind, _, _, where in groups:
-            for position in where.tolist() if kind.name else ():
-                spread[position] = kind.name
+        for group in groups:
+            for position in group.at.tolist() if group.kind.name else ():
+                spread[position] = group.kind.name
         return pa.array(spread, pa.string()), rejects.in_order()
 
     def foresee(self, schema: Registered) -> tuple[str, Decoded]:
@@ -102,29 +120,46 @@ class AvroDecoder:
     def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
         kept, at, rejects = sized(values, self._limits)
         groups = self._source.groups(kept, at, rejects)
-        return [part for group in groups for part in _branches(*group, rejects)], rejects
+        return [part for group in groups for part in _branches(group, rejects)], rejects
 
 
-def _branches(kind: Type, values: pa.BinaryArray, head: int, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+def _alike(groups: list[Group]) -> list[Group]:
+    """Groups whose schemas differ only in name are read as one: to read a few costs nearly what many do."""
+    same: dict[tuple[str, int], list[Group]] = {}
+    for group in groups:
+        same.setdefault((group.kind.shape, group.head), []).append(group)
+    return [_one(each) if len(each) > 1 else each[0] for each in same.values()]
+
+
+def _one(groups: list[Group]) -> Group:
+    rows = np.concatenate([group.rows for group in groups])
+    order = np.argsort(rows, kind="stable")
+    at = np.concatenate([group.at for group in groups])
+    return replace(groups[0], rows=rows[order], at=at[order])
+
+
+def _branches(group: Group, rejects: Rejects) -> Iterator[Group]:
     """A schema that is a union says which of several types each value has: those are read apart."""
+    kind, head = group.kind, group.head
     if kind.kind != UNION:
-        yield kind, values, head, at
+        yield group
         return
-    seen = Bytes(values)
-    tags = np.append(seen.content, 0xFF)[np.minimum(seen.starts[:-1].astype(np.int64) + head, len(seen.content))]
-    good = (np.diff(seen.starts) > head) & (tags % 2 == 0) & (tags // 2 < min(len(kind.children), 64))
-    rejects.add_all(at[~good], Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
-    values, at, tags = _taken(values, np.flatnonzero(good)), at[good], tags[good]
-    for number, which in grouped((tags // 2).astype(np.int64)):
-        if kind.children[number].kind == "null":
-            rejects.add_all(at[which], Reason.TOMBSTONE, "the value is null")
-        else:
-            yield kind.children[number], _taken(values, which), head + 1, at[which]
+    seen = Bytes(group.values)
+    starts = seen.starts[:-1].astype(np.int64)[group.rows] + head
+    tags = np.append(seen.content, 0xFF)[np.minimum(starts, len(seen.content))]
+    good = (starts < seen.starts[1:][group.rows]) & (tags % 2 == 0) & (tags // 2 < min(len(kind.children), 64))
+    rejects.add_all(group.at[~good], Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
+    for number, which in grouped(np.where(good, tags // 2, -1).astype(np.int64)):
+        if number >= 0 and kind.children[number].kind == "null":
+            rejects.add_all(group.at[which], Reason.TOMBSTONE, "the value is null")
+        elif number >= 0:
+            yield group.some(kind.children[number], head + 1, which)
 
 
-def natural(kind: Type, values: pa.BinaryArray, head: int, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+def natural(group: Group, rejects: Rejects) -> tuple[pa.Table, Numbers]:
     """Values of one schema in its own types, and the positions of those that could be read."""
-    wire = Wire(values, head)
+    kind, at = group.kind, group.at
+    wire = Wire(group.taken(), group.head)
     made = wire.read(kind)
     for row, (reason, detail) in wire.verdicts.items():
         rejects.add(int(at[row]), reason, detail)
@@ -158,7 +193,7 @@ class FromRegistry:
             except UnknownSchema as unknown:
                 rejects.add_all(found.at[which], Reason.UNKNOWN_SCHEMA, str(unknown))
                 continue
-            yield kind, _taken(found.payloads, which), HEAD, found.at[which]
+            yield Group(kind, found.payloads, HEAD, which, found.at[which])
 
     def _type(self, number: int) -> Type:
         if number not in self._types:
@@ -184,7 +219,7 @@ class OneSchema:
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
         """All values as they are."""
-        yield self._kind, values, 0, at
+        yield Group(self._kind, values, 0, np.arange(len(values)), at)
 
 
 class ByMark:
@@ -201,7 +236,7 @@ class ByMark:
         for number, which in grouped(np.ascontiguousarray(heads).view("<i8").reshape(-1)):
             name = number.to_bytes(8, "little", signed=True)
             if name in self.types:
-                yield self.types[name], _taken(values, which), _HEAD, at[which]
+                yield Group(self.types[name], values, _HEAD, which, at[which])
             else:
                 detail = f"no schema has the fingerprint {name[::-1].hex()}"
                 rejects.add_all(at[which], Reason.UNKNOWN_SCHEMA, detail)
@@ -228,10 +263,6 @@ def grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
     starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order[:1]] - 1))
     for part in np.split(order, starts[1:]) if len(order) else ():
         yield int(keys[part[0]]), part
-
-
-def _taken(values: pa.BinaryArray, which: Numbers) -> pa.BinaryArray:
-    return values if len(which) == len(values) else values.take(pa.array(which))
 
 
 # ---- schema files ----

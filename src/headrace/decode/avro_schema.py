@@ -67,6 +67,12 @@ class Type:
         return 1 + sum(child.weight for child in self.children)
 
     @cached_property
+    def shape(self) -> str:
+        """Equal for types that are written alike and become the same, whatever they are called."""
+        inner = ",".join(child.shape for child in self.children)
+        return f"{self.kind} {'' if inner else self.arrow} {self.width} {json.dumps(self.names)} ({inner})"
+
+    @cached_property
     def entry(self) -> Type:
         """A map's entry as a record."""
         key = Type("string", pa.string(), 1)
