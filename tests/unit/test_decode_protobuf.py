@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode import Decoded, Limits, NewField
+from headrace.decode.layout import MESSAGE
 from headrace.decode.proto import wire
 from headrace.decode.proto.schema import Schema, linked
 from headrace.decode.proto.text import parsed
 from headrace.decode.protobuf import Group, ProtobufDecoder
+from headrace.decode.registry import Registered, UnknownSchema
 from headrace.decode.structure import evolve
 from headrace.errors import ContractBroken
 from headrace.reasons import Reason
@@ -184,7 +186,7 @@ message Order {
   repeated google.protobuf.Timestamp times = 13;
   map<string, google.protobuf.Duration> spans = 14;
   oneof pay { string card = 15; Cash cash = 16; }
-  message Cash { int64 cents = 1; repeated State states = 2; }
+  message Cash { int64 cents = 1; repeated State states = 2; google.protobuf.Struct notes = 3; }
 }
 """
 
@@ -263,7 +265,9 @@ def test_a_message_as_text_holds_the_json_within(shop, at):
     made.more["a"] = 1
     payload = pa.schema([pa.field("cash", pa.string(), metadata={JSON_TEXT: b"true"}), pa.field("more", pa.string())])
     found = at.decoder(payload).decode(pa.array([made.SerializeToString()], pa.binary()))
-    assert found.rows.to_pylist() == [{"cash": '{"cents":0,"states":["NEW","PAID","9"]}', "more": '{"a":1}'}]
+    assert found.rows.to_pylist() == [
+        {"cash": '{"cents":0,"states":["NEW","PAID","9"],"notes":null}', "more": '{"a":1}'}
+    ]
     assert found.ignored == {"id": 1}
 
 
@@ -428,3 +432,28 @@ def test_proto2_keeps_absent_apart_from_default():
     found = decode(parsed(text, "t.proto"), [b"\x08\x00", b"\x08\x01\x10\x00", b"\x10\x01", b""])
     assert found.rows.to_pylist() == [{"r": 0, "o": None}, {"r": 1, "o": 0}]
     assert found.rejects.reason == [Reason.MISSING] * 2
+
+
+# ---- before there are records ----
+
+
+def test_what_a_schema_would_do(at):
+    schema = Registered(1, "PROTOBUF", SHOP)
+    kind, found = at.decoder(pa.schema([]), "evolve").foresee(schema)
+    assert kind == "shop.Order"
+    assert found.unknown is not None
+    assert set(found.unknown["fields"]) == {field.name for field in at.shop.message("shop.Order").fields}
+    _, found = at.decoder(pa.schema([("id", pa.string()), ("size", pa.int64())])).foresee(schema)
+    assert found.rejects.reason == [Reason.TYPE]
+    for bad in (Registered(1, "AVRO", SHOP), Registered(1, "PROTOBUF", "message A { A a = 1; }")):
+        with pytest.raises(UnknownSchema):
+            at.decoder(pa.schema([])).foresee(bad)
+
+
+def test_whole_messages_for_expressions(shop, at):
+    payload = pa.schema([pa.field("id", pa.int64()), pa.field("m", pa.string(), metadata={MESSAGE: b"true"})])
+    values = [order(shop, id=7, card="x").SerializeToString(), b"\x08"]
+    found = at.decoder(payload).decode(pa.array(values, pa.binary()))
+    text = json.loads(found.rows["m"][0].as_py())
+    assert (text["id"], text["card"], text["state"]) == (7, "x", "NEW")
+    assert at.decoder(payload).decode(pa.array([None], pa.binary())).rows.column_names == found.rows.column_names

@@ -51,7 +51,8 @@ class MsgpackDecoder:
         """Typed rows and rejects of a column of values."""
         groups, rejects = self._groups(values)
         if not groups:
-            return Decoded(self._layout.schema.empty_table(), pa.array([], pa.int64()), rejects.in_order())
+            none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
+            return Decoded(none, pa.array([], pa.int64()), rejects.in_order())
         parts = [self._decode(*group, Rejects() if nth else rejects) for nth, group in enumerate(groups)]
         return parts[0] if len(parts) == 1 else joined(parts, self._layout.schema)
 

@@ -19,10 +19,10 @@ from headrace.decode.proto.files import in_file, in_texts
 from headrace.decode.proto.indexes import indexed
 from headrace.decode.proto.schema import BadSchema, Message, NoMessage
 from headrace.decode.proto.strays import UNKNOWN, kept_bytes
-from headrace.decode.registry import Registry, UnknownSchema, registry_of
+from headrace.decode.registry import Registered, Registry, UnknownSchema, registry_of
 from headrace.decode.scan import Numbers
 from headrace.decode.triage import sized
-from headrace.decode.typed import as_text, asked_by, fitted, joined, steps_of
+from headrace.decode.typed import as_text, asked_by, fitted, is_json, joined, sample, steps_of
 from headrace.errors import ContractBroken, UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import Protobuf
@@ -65,8 +65,8 @@ class ProtobufDecoder:
         """Typed rows and rejects of a column of values."""
         groups, rejects = self._groups(values)
         if not groups:
-            schema = self._layout.schema
-            return Decoded(schema.empty_table(), pa.array([], pa.int64()), rejects.in_order())
+            none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
+            return Decoded(none, pa.array([], pa.int64()), rejects.in_order())
         parts = [self._decode(group, Rejects() if nth else rejects) for nth, group in enumerate(groups)]
         return parts[0] if len(parts) == 1 else joined(parts, self._layout.schema)
 
@@ -94,13 +94,28 @@ class ProtobufDecoder:
                 rejects.add(int(group.at[row]), reason, detail)
         return pa.array(texts, pa.string()), rejects.in_order()
 
+    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+        """The type, and what becomes of one record with a value in every field, of the schema's first message."""
+        if schema.kind != "PROTOBUF":
+            raise UnknownSchema(f"schema {schema.id} is of the kind {schema.kind}")
+        try:
+            message = in_texts(schema.text, schema.references, self._limits.depth).at([0])
+        except BadSchema as bad:
+            raise UnknownSchema(f"schema {schema.id} cannot be used: {bad}") from None
+        empty = Reader(pa.array([b""], pa.binary()), 0, self._limits.depth, all_defaults=True)
+        natural = empty.read(message, self._layout.root).schema
+        kinds = pa.schema([(item.name, _stored(item.type)) for item in natural])
+        made = pa.Table.from_pylist([{item.name: sample(item.type) for item in kinds}], kinds)
+        return message.name, fitted(made, np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
+
     def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
         kept, at, rejects = sized(values, self._limits, empty=self._options.empty)
         return self._source.groups(kept, at, rejects), rejects
 
     def _decode(self, group: Group, rejects: Rejects) -> Decoded:
         evolves = self._new_field == "evolve"
-        reader = Reader(group.values, group.heads, self._limits.depth, all_defaults=evolves)
+        whole = evolves or self._layout.message is not None  # defaults are a part of the message, too
+        reader = Reader(group.values, group.heads, self._limits.depth, all_defaults=whole)
         natural = reader.read(group.message, self._layout.root)
         ignored: Counter[str] = Counter()
         if reader.strays and self._options.unknown:
@@ -150,6 +165,17 @@ def _way_to(message: Message, steps: Sequence[str]) -> Message | None:
         return None
     others = [each for each in message.fields if each.choice and each.choice == field.choice and each.name != step]
     return replace(message, fields=(field, *others))
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """A type of which Arrow can make values out of Python's: JSON as mere text."""
+    if is_json(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([(item.name, _stored(item.type)) for item in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_stored(kind.value_type))
+    return pa.map_(kind.key_type, _stored(kind.item_type)) if pa.types.is_map(kind) else kind
 
 
 class FromFile:

@@ -395,6 +395,10 @@ def _speakable(values: pa.Array) -> pa.Array:
     if _is_list(kind):
         inner, owner = _elements(values)
         return pa.ListArray.from_arrays(_offsets(values, owner), _speakable(inner), mask=pa.array(~_valid(values)))
+    if pa.types.is_map(kind):
+        items, owner = _map_items(values)
+        offsets = pa.array(_offsets(values, owner).to_numpy(), mask=np.append(~_valid(values), False))
+        return pa.MapArray.from_arrays(offsets, _map_keys(values), _speakable(items))
     return values
 
 
