@@ -28,8 +28,8 @@ MAP = pa.map_(pa.string(), pa.binary())
         ),
         (
             pa.struct([("d", pa.decimal128(20, 3)), ("day", pa.date32())]),
-            {"d": Decimal("1.50"), "day": date(2024, 1, 2)},
-            '{"d":"1.50","day":"2024-01-02"}',
+            {"d": Decimal("1.500"), "day": date(2024, 1, 2)},
+            '{"d":"1.500","day":"2024-01-02"}',
         ),
         (pa.struct([("m", MAP)]), {"m": None}, '{"m":null}'),
     ],
