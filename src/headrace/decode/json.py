@@ -47,7 +47,7 @@ class JsonDecoder:
         self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
         self._surveyor = Surveyor(self._layout, self._exact.refuse_name)
         self._lessons = Lessons(self._layout, new_field == "ignore", limits)
-        self._stencils = Stencils(self._layout, limits)
+        self._stencils = Stencils(self._layout, limits, new_field == "ignore")
         blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None
         self._scout = Scout(self._decode, self._scouting) if blank else None
         self._whole = False  # the structure of values with new fields is told from their root
@@ -84,7 +84,10 @@ class JsonDecoder:
             rest = self._by_proof(texts.filter(pa.array(left)), at[left], rejects)
             parts.append((rest.rows, rest.index.to_numpy()))
         rows, index = _in_order(parts)
-        return replace(rest, rows=rows, index=pa.array(index))
+        names = Counter(rest.ignored)
+        for each in fitting:
+            names.update(dict.fromkeys(each.strangers, len(each.index)))
+        return replace(rest, rows=rows, index=pa.array(index), ignored=_bounded(names))
 
     def _by_proof(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
         """What fits no stencil: proven by the column, or explained one by one."""
@@ -215,10 +218,10 @@ def _in_order(parts: list[tuple[pa.Table, Numbers]]) -> tuple[pa.Table, Numbers]
 
 
 def _bounded(names: Counter[str]) -> dict[str, int]:
-    if len(names) <= _NAMES:
-        return dict(names)
-    kept = dict(names.most_common(_NAMES))
-    return {**kept, _OTHERS: names.total() - sum(kept.values())}
+    others, total = names.pop(_OTHERS, 0), names.total()
+    kept = dict(names.most_common(_NAMES)) if len(names) > _NAMES else dict(names)
+    others += total - sum(kept.values())
+    return {**kept, _OTHERS: others} if others else kept
 
 
 def _beyond(node: Node, structure: Structure) -> Structure | None:

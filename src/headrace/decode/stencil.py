@@ -8,11 +8,10 @@ the worse for it, and goes the next way.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -22,42 +21,15 @@ from headrace.decode.contract import Limits
 from headrace.decode.exact import default_of
 from headrace.decode.layout import Column, Layout, Node
 from headrace.decode.lexical import leaf, quoted
+from headrace.decode.pattern import Path, Pattern, Value, trace
 from headrace.decode.scan import Bytes, Mask, Numbers, Offsets, bools, owners
-
-Path = tuple[str, ...]
 
 _KEPT = 8  # stencils of one decoder
 _SAMPLES = 2  # texts traced in one batch
 _SHARE = 16  # one text in so many must fit none before another is traced
+_VAIN = 2  # times that a text may be laid under a stencil in vain, on average
 _PAUSE = 63  # batches at most, after one in which nothing fitted
-_SPACE = re.compile(rb"[ \t\r\n]*")
-_KEY = re.compile(rb'"([^"\\\x00-\x1f]+)":')
-_TEXT = re.compile(rb'"[^"\\\x00-\x1f]*"')
-_LIST = re.compile(rb"\[[^\[\]{}\\]*\]")
-_WORD = re.compile(rb"[^\s{}\[\]:,\"]+")
-_QUOTE, _OPEN, _CLOSE, _NULL = b'"[]n'
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A place where texts differ: a leaf, or a list of them."""
-
-    path: Path
-    node: Node
-    key: int  # the ordinal of its key
-    start: int
-    end: int
-
-    @property
-    def leaf(self) -> Node:
-        return self.node.children["*"] if self.node.kind == "list" else self.node
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The bytes it begins and ends with unless it is null; 0 where it has none of its own."""
-        if self.node.kind == "list":
-            return _OPEN, _CLOSE
-        return (_QUOTE, _QUOTE) if quoted(self.node) else (0, 0)
+_QUOTE, _NULL = b'"n'
 
 
 @dataclass(frozen=True)
@@ -66,44 +38,15 @@ class Fitting:
 
     index: Numbers
     columns: list[pa.Array]
+    strangers: tuple[str, ...]  # new fields that each of them has, and nobody reads
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stencil:
-    """The pattern of one text, for one layout."""
+    """A pattern laid over many texts, for one layout."""
 
     layout: Layout
-    text: bytes
-    values: tuple[_Value, ...]
-    objects: frozenset[Path]
-    keys: int
-
-    @cached_property
-    def between(self) -> tuple[bytes, ...]:
-        """What stands before, between and after the values."""
-        starts = [*(value.start for value in self.values), len(self.text)]
-        ends = [0, *(value.end for value in self.values)]
-        return tuple(self.text[end:start] for end, start in zip(ends, starts, strict=True))
-
-    @cached_property
-    def comma(self) -> str:
-        """What its writer puts between the elements of a list."""
-        spaced = b'": ' in self.between[0] and not any(part.startswith(b',"') for part in self.between)
-        return ", " if spaced else ","
-
-    @cached_property
-    def _sizes(self) -> Offsets:
-        return np.array([len(part) for part in self.between], np.int32)
-
-    @cached_property
-    def _gaps(self) -> Offsets:
-        """From the quote that ends a value's key to the value."""
-        return np.array([value.start - self.text.rindex(b'":', 0, value.start) for value in self.values], np.int32)
-
-    @cached_property
-    def _ends(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes that values begin and end with, 0 where they have none of their own."""
-        return np.array([value.ends for value in self.values], np.uint8).T
+    pattern: Pattern
 
     def fit(self, texts: _Texts, index: Numbers) -> Fitting | None:
         """The texts among these that it fits."""
@@ -112,26 +55,29 @@ class Stencil:
             return None
         good = np.ones(len(index), bool)
         spans, nulls = self._within(spans, good)
-        columns = {value.path: self._read(nth, spans, nulls, good) for nth, value in enumerate(self.values)}
-        made = [_column(column, self.objects, columns, len(index)) for column in self.layout.columns]
+        columns = {value.path: self._read(nth, spans, nulls, good) for nth, value in enumerate(self.pattern.values)}
+        made = [_column(column, self.pattern.objects, columns, len(index)) for column in self.layout.columns]
         if good.all():
-            return Fitting(index, made)
-        return Fitting(index[good], [column.filter(pa.array(good)) for column in made])
+            return Fitting(index, made, self.pattern.strangers)
+        if not good.any():
+            return None
+        made = [column.filter(pa.array(good)) for column in made]
+        return Fitting(index[good], made, self.pattern.strangers)
 
     def _spans(self, texts: _Texts, index: Numbers) -> tuple[_Spans, Numbers]:
         """Where the values of each text stand, and the texts that are the pattern all around them."""
-        keys = texts.keys_of(index, self.keys)[:, [value.key for value in self.values]]
-        starts, begin, end = keys + self._gaps, texts.bytes.starts[:-1][index], texts.bytes.starts[1:][index]
+        keys = texts.keys_of(index, self.pattern.keys)[:, [value.key for value in self.pattern.values]]
+        starts, begin, end = keys + self.pattern.gaps, texts.bytes.starts[:-1][index], texts.bytes.starts[1:][index]
         ends = np.empty_like(starts)
-        ends[:, :-1] = starts[:, 1:] - self._sizes[1:-1]
-        ends[:, -1] = end - self._sizes[-1]
-        fits = (starts[:, 0] - self._sizes[0] == begin) & (ends > starts).all(axis=1)
+        ends[:, :-1] = starts[:, 1:] - self.pattern.sizes[1:-1]
+        ends[:, -1] = end - self.pattern.sizes[-1]
+        fits = (starts[:, 0] - self.pattern.sizes[0] == begin) & (ends > starts).all(axis=1)
         spans = _Spans(texts.bytes.content, begin, starts, ends, end)
         if not fits.all():
             spans, index = spans.at(fits), index[fits]
         if not len(index):
             return spans, index
-        same = spans.between() == np.frombuffer(b"".join(self.between), np.uint8)
+        same = spans.between() == np.frombuffer(b"".join(self.pattern.between), np.uint8)
         if not same.all():
             fits = same.all(axis=1)
             spans, index = spans.at(fits), index[fits]
@@ -139,7 +85,7 @@ class Stencil:
 
     def _within(self, spans: _Spans, good: Mask) -> tuple[_Spans, Mask | None]:
         """The values without their quotes and brackets, and where they are null."""
-        opens, closes = self._ends
+        opens, closes = self.pattern.ends
         first, last = spans.content.take(spans.starts), spans.content.take(spans.ends - 1)
         inset = (opens > 0).astype(np.int32)
         starts, ends = spans.starts + inset, spans.ends - inset
@@ -151,16 +97,16 @@ class Stencil:
             return replace(spans, starts=starts, ends=ends), None
         good &= (fits | nulls).all(axis=1)
         for nth in np.flatnonzero(nulls.any(axis=0)).tolist():
-            good &= ~nulls[:, nth] | (spans.is_null(nth) & self.values[nth].node.nullable)
+            good &= ~nulls[:, nth] | (spans.is_null(nth) & self.pattern.values[nth].node.nullable)
         return replace(spans, starts=starts, ends=np.where(nulls, starts, ends)), nulls
 
     def _read(self, nth: int, spans: _Spans, nulls: Mask | None, good: Mask) -> pa.Array:
         """A value's column; what it cannot vouch for is taken out of the good."""
-        value, texts = self.values[nth], spans.texts(nth)
+        value, texts = self.pattern.values[nth], spans.texts(nth)
         if nulls is not None and nulls[:, nth].any():
             texts = pc.if_else(pa.array(nulls[:, nth]), pa.scalar(None, pa.string()), texts)
         if value.node.kind == "list":
-            return _list(value, texts, self.comma, good)
+            return _list(value, texts, self.pattern.comma, good)
         column, vouched = leaf(value.node, texts)
         if vouched is not None:
             good &= vouched
@@ -210,7 +156,7 @@ def _seconds(count: int) -> pa.Int32Array:
     return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
 
 
-def _list(value: _Value, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
+def _list(value: Value, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
     """A column of lists out of what stands between their brackets."""
     text = Bytes(texts)
     quotes = quoted(value.leaf)
@@ -257,108 +203,6 @@ def _built(node: Node, path: Path, objects: frozenset[Path], read: dict[Path, pa
     return pa.StructArray.from_arrays(parts, fields=list(node.type))
 
 
-# ---- tracing ----
-
-
-class _Untraceable(Exception):
-    """The text has something that no stencil can hold."""
-
-
-@dataclass
-class _Tracer:
-    """Walks one text by the letter; all that is not a value becomes part of the pattern, so it must be right."""
-
-    text: bytes
-    limits: Limits
-    at: int = 0
-    keys: int = 0
-    values: list[_Value] = field(default_factory=list)
-    objects: set[Path] = field(default_factory=set)
-
-    def trace(self, root: Node) -> None:
-        self._space()
-        self._object(root, ())
-        self._space()
-        if self.at != len(self.text) or not self.values or self.keys > self.limits.keys:
-            raise _Untraceable
-        if self.text.count(b'":') != self.keys:
-            raise _Untraceable
-
-    def _space(self) -> None:
-        self._take(_SPACE)
-
-    def _take(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
-        if (found := pattern.match(self.text, self.at)) is None:
-            raise _Untraceable
-        self.at = found.end()
-        return found
-
-    def _next(self) -> bytes:
-        self._space()
-        self.at += 1
-        return self.text[self.at - 1 : self.at]
-
-    def _object(self, node: Node, path: Path) -> None:
-        if self._next() != b"{" or len(path) + 2 >= self.limits.depth:
-            raise _Untraceable
-        self.objects.add(path)
-        seen: set[str] = set()
-        mark = b","
-        while mark == b",":
-            self._space()
-            key = self._take(_KEY)[1].decode()
-            child = node.children.get(key)
-            if child is None or key in seen:
-                raise _Untraceable
-            seen.add(key)
-            self.keys += 1
-            self._space()
-            self._value(child, (*path, key))
-            mark = self._next()
-        if mark != b"}":
-            raise _Untraceable
-
-    def _value(self, node: Node, path: Path) -> None:
-        if node.kind == "object" and self.text[self.at : self.at + 1] == b"{":
-            self._object(node, path)
-            return
-        element = node.children["*"] if node.kind == "list" else node
-        if element.kind != "leaf":
-            raise _Untraceable
-        start, key = self.at, self.keys - 1
-        self._take({_QUOTE: _TEXT, _OPEN: _LIST}.get(self.text[start] if start < len(self.text) else 0, _WORD))
-        self.values.append(_Value(path, node, key, start, self.at))
-
-
-def trace(layout: Layout, text: bytes, limits: Limits) -> Stencil | None:
-    """The stencil of a text; None for one with keys or values that none can hold."""
-    tracer = _Tracer(text, limits)
-    try:
-        tracer.trace(layout.root)
-    except _Untraceable:
-        return None
-    made = Stencil(layout, text, tuple(tracer.values), frozenset(tracer.objects), tracer.keys)
-    return None if any(_lacks(made, layout)) else made
-
-
-def _lacks(stencil: Stencil, layout: Layout) -> Iterator[bool]:
-    """Whether something that must be there is not, or would have to be made up."""
-    there = stencil.objects | {value.path for value in stencil.values}
-    for column in layout.columns:
-        if column.path in there:
-            yield from _lacks_below(column.node, column.path, there)
-        else:
-            yield not column.node.nullable and column.node.default is None
-
-
-def _lacks_below(node: Node, path: Path, there: frozenset[Path] | set[Path]) -> Iterator[bool]:
-    for key, child in node.children.items() if node.kind == "object" else ():
-        if (*path, key) in there:
-            yield from _lacks_below(child, (*path, key), there)
-        else:
-            yield not child.nullable or child.default is not None
-
-
 # ---- many texts, several stencils ----
 
 
@@ -384,11 +228,12 @@ class _Texts:
 
 
 class Stencils:
-    """The stencils that a decoder's texts have shown, the last useful one first."""
+    """The stencils that a decoder's texts have shown, the most useful one first."""
 
-    def __init__(self, layout: Layout, limits: Limits) -> None:
+    def __init__(self, layout: Layout, limits: Limits, ignore: bool) -> None:
         self._layout = layout
         self._limits = limits
+        self._ignore = ignore
         self._known: list[Stencil] = []
         self._pause = self._idle = 0
 
@@ -397,26 +242,31 @@ class Stencils:
         if self._idle:
             self._idle -= 1
             return []
-        given = _Texts(texts)
-        left = np.ones(len(texts), bool)
-        found = [self._try(stencil, given, left) for stencil in tuple(self._known)]
+        given, left = _Texts(texts), np.ones(len(texts), bool)
+        found: dict[Stencil, Fitting] = {}
+        vain = 0
+        for stencil in chain(self._known, self._traced(given, left)):
+            index = np.flatnonzero(left & (given.counts == stencil.pattern.keys))
+            if not len(index):
+                continue
+            if fitting := stencil.fit(given, index):
+                found[stencil] = fitting
+                left[fitting.index] = False
+            vain += len(index) - (len(fitting.index) if fitting else 0)
+            if vain > _VAIN * len(texts):
+                break
+        useful = sorted(found, key=lambda each: -len(found[each].index))
+        self._known = [*useful, *(each for each in self._known if each not in found)][:_KEPT]
+        self._pause = 0 if found or not len(texts) else min(_PAUSE, 2 * self._pause + 1)
+        self._idle = self._pause
+        return list(found.values())
+
+    def _traced(self, given: _Texts, left: Mask) -> Iterator[Stencil]:
+        """New stencils, each from the first text that fits none before it, while there are many such."""
         for _ in range(_SAMPLES):
             remain = np.flatnonzero(left)
-            if not len(remain) or len(remain) * _SHARE < len(texts):
-                break
-            if sample := trace(self._layout, given.text(int(remain[0])), self._limits):
-                found.append(self._try(sample, given, left))
-            left[remain[0]] = False  # looked at: the next sample is another
-        fitting = [each for each in found if each is not None]
-        self._pause = 0 if fitting or not len(texts) else min(_PAUSE, 2 * self._pause + 1)
-        self._idle = self._pause
-        return fitting
-
-    def _try(self, stencil: Stencil, texts: _Texts, left: Mask) -> Fitting | None:
-        index = np.flatnonzero(left & (texts.counts == stencil.keys))
-        fitting = stencil.fit(texts, index) if len(index) else None
-        if fitting is None or not len(fitting.index):
-            return None
-        left[fitting.index] = False
-        self._known = [stencil, *(other for other in self._known if other is not stencil)][:_KEPT]
-        return fitting
+            if not len(remain) or len(remain) * _SHARE < len(left):
+                return
+            if pattern := trace(self._layout, given.text(int(remain[0])), self._limits, self._ignore):
+                yield Stencil(self._layout, pattern)
+            left[remain[0]] = False  # looked at: the next one is another
