@@ -44,6 +44,8 @@ class Counts:
     value_bytes: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)  # letters by reason
     ignored: Mapping[str, int] = field(default_factory=dict)  # "table-uri: field" of ignored new fields
+    unmet: Mapping[str, int] = field(default_factory=dict)  # "table-uri: expectation", rows that do not fulfil it
+    rescued: int = 0  # rows with something in `_rescued`
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -55,6 +57,8 @@ class Counts:
             self.value_bytes + other.value_bytes,
             _sum(self.reasons, other.reasons),
             _sum(self.ignored, other.ignored),
+            _sum(self.unmet, other.unmet),
+            self.rescued + other.rescued,
         )
 
 

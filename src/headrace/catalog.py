@@ -17,7 +17,7 @@ from headrace.commit.marks import batch_mark
 from headrace.commit.stops import stop
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
-from headrace.errors import Stop, TableFeature, TableGone, TableReplaced, TableRestored
+from headrace.errors import ColumnsDisagree, Stop, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.ledger import KnownTable, Ledger
 from headrace.plan import EVERY, Plan
 from headrace.route import NAME
@@ -163,6 +163,10 @@ class Catalog:
             if name != EVERY:
                 meet(name, structure)
         self._refresh()
+        self.grow(batch)
+
+    def grow(self, batch: int) -> None:
+        """Add the columns that tables lack: those records brought, and those the spec asks for."""
         for name, entry in self._entries.items():
             if name != LETTERS:
                 self._evolve(entry, batch)
@@ -236,6 +240,8 @@ class Catalog:
         have = entry.existing
         if shape is None or have is None or shape.table == have:
             return
+        if entry.rules.create == "never":
+            _check_declared(entry, have)
         entry.committer.evolve(shape.table)
         faults.reach(faults.Point.EVOLVED, batch=batch)
         self.shapes[entry.route] = self._shape(entry)
@@ -344,6 +350,14 @@ class Catalog:
 
 def _merged(known: Structure | None, seen: Structure) -> Structure:
     return seen if known is None else merge_structures(known, seen)
+
+
+def _check_declared(entry: Entry, have: pa.Schema) -> None:
+    if absent := [column.name for column in entry.rules.columns if column.name not in have.names]:
+        raise ColumnsDisagree(
+            f"{entry.store.uri} has no column '{absent[0]}', which the spec declares, and the spec says create: never.",
+            next="Add the column to the table, or take it out of the spec; then run again.",
+        )
 
 
 def _check_identity(uri: str, committer: Committer, known: KnownTable | None) -> None:

@@ -19,6 +19,7 @@ HeadraceError
     ├── Conflict                  tried a few times before it stops the pipeline
     ├── PermissionRefused · AuthenticationRefused · StorageFull
     ├── TooManyPartitions · ContractBroken · ColumnsDisagree
+    ├── TooManyRejected           after its batch is booked: the next run goes on behind it
     └── SparkDied
 """
 
@@ -166,6 +167,10 @@ class TooManyPartitions(Stop):
 
 class ContractBroken(Stop):
     """A record breaks a contract whose answer is `stop`."""
+
+
+class TooManyRejected(Stop):
+    """More than the breaker's share of records became dead letters; all that was read is booked."""
 
 
 class ColumnsDisagree(Stop):

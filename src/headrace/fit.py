@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode import Rejects
+from headrace.metadata import metadata_of
 from headrace.reasons import Reason
 from headrace.shape import Shape, same_type
 from headrace.tables.partitions import unstorable
-from headrace.tables.schema import SOURCE, type_name
+from headrace.tables.schema import METADATA, SOURCE, type_name
 
 
 def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
@@ -40,6 +41,8 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa
 def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
     if item.name == SOURCE.name and item.name not in rows.column_names and same_type(item.type, SOURCE.type):
         return source_of(envelopes)
+    if item.name == METADATA.name and same_type(item.type, METADATA.type):
+        return metadata_of(envelopes)
     if item.name not in rows.column_names:
         return pa.nulls(len(envelopes), item.type)
     column = rows.column(item.name)

@@ -12,8 +12,9 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace import faults, retention, retry, task
+from headrace import faults, floor, retention, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, merge
+from headrace.breaker import Breaker
 from headrace.catalog import Catalog
 from headrace.errors import HeadraceError, StopAsked, Transient
 from headrace.lease import Lease
@@ -84,6 +85,7 @@ class Pipeline:
         self.source: Source = open_source(spec)
         self.position: Offsets = {}
         self.topics: dict[str, str] = {}
+        self._breaker = Breaker(spec.breaker)
         self._told = time.monotonic()
         self._purged: date | None = None
         self._start_spark = spark
@@ -134,7 +136,8 @@ class Pipeline:
         self.keep_retention()
         self.topics, self.position = verify(self.source, self.ledger)
         self.catalog.open()
-        while Stream(self).run():
+        floor.wait(self)
+        while not self.stop.is_set() and Stream(self).run():
             pass
 
     @property
@@ -198,9 +201,11 @@ class Pipeline:
         self.lease.check()
         self.ledger.begin(intent)
         self.settle(intent)
+        self._breaker.note(intent.counts, datetime.now(UTC))
 
     def discover_and_stage(self, frame: DataFrame, batch: int, now: datetime) -> tuple[list[Manifest], int]:
         """Stage; when tasks met fields or tables nobody knew, answer them and stage again."""
+        self.catalog.grow(batch)
         manifests, runs = self.stage(frame, batch, now), 1
         while discovered := _discovered(manifests):
             self.discard(merge(manifests)[0])
@@ -380,6 +385,8 @@ def _batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
         "dead": counts.dead,
         "filtered": counts.filtered,
         "held": counts.held,
+        "unmet": dict(counts.unmet),
+        "rescued": counts.rescued,
         "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
         "runs": intent.runs,
         "seconds": round(took, 3),

@@ -20,18 +20,18 @@ from headrace.decode.framing import schema_ids
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import ContractBroken, HeadraceError, UsageError
+from headrace.expectations import judged
 from headrace.fit import fit
-from headrace.reasons import Reason
+from headrace.reasons import MISFITS, Reason
 from headrace.shape import Shape, columns_disagree, foreseen, shape_of
 from headrace.spec import Spec, TableSpec
-from headrace.tables.schema import DEAD_LETTERS, ENVELOPE
+from headrace.tables.schema import DEAD_LETTERS, ENVELOPE, RESCUED
 from headrace.transform import LetterColumns, Transform, Transformed, evaluate
 
 EVERY = "*"  # the one payload of a pipeline whose SQL route picks the table after the decode
 ROW = (
     "a row"  # Arrow counts no rows without a column, so each has this one (no column of a table: Delta takes no blank)
 )
-_MISFITS = frozenset({Reason.TYPE, Reason.OVERFLOW, Reason.TIMESTAMP})
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,8 @@ class _Application:
         self.routed = self.filtered = self.held = 0
         self.reasons: dict[str, int] = {}
         self.ignored: dict[str, int] = {}
+        self.unmet: dict[str, int] = {}
+        self.rescued = 0
 
     def run(self) -> Applied:
         if len(self.envelopes):
@@ -144,6 +146,8 @@ class _Application:
             value_bytes=self.envelopes.column("value").nbytes if len(self.envelopes) else 0,
             reasons=self.reasons,
             ignored=self.ignored,
+            unmet=self.unmet,
+            rescued=self.rescued,
         )
         tables = {name: pa.concat_tables(parts) for name, parts in self.tables.items()}
         origins = {name: np.concatenate(parts) for name, parts in self.origins.items()}
@@ -207,7 +211,7 @@ class _Application:
 
     def _new_field(self, name: str, shape: Shape) -> NewField:
         # A table whose records were all bad so far has no columns yet; to the contract none of them is new.
-        return self._rules(name).contract.new_field if shape.payload.names else "evolve"
+        return self._rules(name).contract.new_field if shape.knows_fields else "evolve"
 
     def _rules(self, name: str) -> TableSpec:
         return self.plan.spec.table_for("" if name == EVERY else name)
@@ -269,7 +273,7 @@ class _Application:
         found = self._decoded(name, shape, envelopes)
         if found.unknown:
             self._note(name, found.unknown, envelopes)
-        self._count_ignored(shape.uri, found.ignored)
+        _count(self.ignored, shape.uri, found.ignored)
         self._reject(envelopes, found.rejects, "decode", _uri(name, shape), rules)
         if not self.discovered:
             self._transform(name, shape, rules, found.rows, self._of_rows(envelopes, found.index))
@@ -403,6 +407,8 @@ class _Application:
         self._fit(name, shape, self.plan.spec.table_for(name), rows, envelopes)
 
     def _fit(self, name: str, shape: Shape, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> None:
+        if rules.expectations:
+            rows, envelopes = self._expect(shape.uri, rules, rows, envelopes)
         table, keep, rejects = fit(rows, envelopes, shape)
         rejected = self._reject(envelopes, rejects, "stage", shape.uri, rules)
         envelopes = _take(envelopes, keep)
@@ -414,15 +420,20 @@ class _Application:
             if self.plan.traces:
                 self.origins.setdefault(name, []).append(fates.records(envelopes))
             self.routed += len(table)
+            self.rescued += len(table) - table[RESCUED.name].null_count if RESCUED.name in table.column_names else 0
+
+    def _expect(self, uri: str, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Rows without those that an expectation takes away."""
+        found = judged(rules.expectations, rows, envelopes, self.now, uri)
+        _count(self.unmet, uri, found.unmet)
+        self.filtered += found.dropped
+        rejected = self._reject(envelopes, found.rejects, "expect", uri)
+        keep = pa.array(np.flatnonzero(found.keep))
+        return self._whole(_take(rows, keep), _take(envelopes, keep), rejected)
 
     def _whole(self, rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Where a record has many rows and one is rejected, its others of the table are not rows either."""
         return (rows, envelopes) if self.fates is None else fates.without(rows, envelopes, rejected)
-
-    def _count_ignored(self, uri: str, ignored: Mapping[str, int]) -> None:
-        for name, count in ignored.items():
-            key = f"{uri}: {name}"
-            self.ignored[key] = self.ignored.get(key, 0) + count
 
     def _reject(
         self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, rules: TableSpec | None = None
@@ -450,6 +461,12 @@ def _uri(name: str, shape: Shape) -> str | None:
     return None if name == EVERY else shape.uri
 
 
+def _count(counts: dict[str, int], uri: str, more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        key = f"{uri}: {name}"
+        counts[key] = counts.get(key, 0) + count
+
+
 def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Ascending positions of every owner that has any."""
     order = np.argsort(owner, kind="stable")
@@ -460,7 +477,7 @@ def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
 def _hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
     """A contract may ask for a stop where the default is a letter."""
     for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
-        wrong = reason in _MISFITS and rules.contract.wrong_type == "stop"
+        wrong = reason in MISFITS and rules.contract.wrong_type == "stop"
         if wrong or (reason is Reason.MISSING and rules.contract.missing == "stop"):
             raise ContractBroken(
                 f"{table}: {detail} ({reason.value}), and the contract says stop.",

@@ -37,6 +37,8 @@ class Reason(StrEnum):
     NO_KEY = "no_key"
 
 
+MISFITS = frozenset({Reason.TYPE, Reason.OVERFLOW, Reason.TIMESTAMP})  # what a contract calls a wrong type
+
 MEANING: dict[Reason, str] = {
     Reason.EMPTY: "the value has no bytes",
     Reason.TOMBSTONE: "the value is null and the table does not delete",

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from headrace.decode.layout import MESSAGE
+from headrace.decode.layout import MESSAGE, RESCUE
 from headrace.decode.structure import Structure, evolve
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
 from headrace.tables.partitions import check_partitioning
-from headrace.tables.schema import JSON_TEXT, SOURCE, parse_type, type_name
+from headrace.tables.schema import JSON_TEXT, KEPT, METADATA, RESCUED, SOURCE, parse_type, type_name
 from headrace.transform import ENVELOPE_NAMES, Rename, Transform
 
 SKIP = b"headrace.skip"
@@ -32,6 +32,11 @@ class Shape:
     absent: tuple[str, ...] = ()  # names the expressions read that no record has shown yet
     targets: pa.Schema = pa.schema([])  # noqa: RUF009 - table columns that JMESPath makes, with the units declared
     floors: Offsets = field(default_factory=dict)  # per (topic, partition): offsets up to here are already in the table
+
+    @property
+    def knows_fields(self) -> bool:
+        """Whether the payload has any field of its own."""
+        return any(not {RESCUE, MESSAGE} & (item.metadata or {}).keys() for item in self.payload)
 
 
 def shape_of(
@@ -95,7 +100,7 @@ def _targets(transform: Transform, columns: Iterable[pa.Field]) -> pa.Schema:
 
 
 def _grows(rules: TableSpec, existing: pa.Schema | None) -> bool:
-    return rules.contract.new_field != "ignore" or not (rules.columns or existing)
+    return rules.contract.new_field not in ("ignore", "rescue") or not (rules.columns or existing)
 
 
 def absent_from(payload: pa.Schema, transform: Transform) -> tuple[str, ...]:
@@ -121,7 +126,12 @@ def payload_of(
     derived = transform.derived()
     known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
     grows = rules.contract.new_field == "evolve" or not fields
-    return evolve(known, learned) if learned and grows else known
+    payload = evolve(known, learned) if learned and grows else known
+    return payload.append(_rescued(rules)) if rules.contract.rescues else payload
+
+
+def _rescued(rules: TableSpec) -> pa.Field:
+    return RESCUED.with_metadata({RESCUE: b"type" if rules.contract.wrong_type == "rescue" else b"field"})
 
 
 def _declared(columns: Iterable[Column]) -> list[pa.Field]:
@@ -146,7 +156,7 @@ def _stored(existing: pa.Schema | None, transform: Transform) -> list[pa.Field]:
         return []
     olds = [old for step in transform.steps if isinstance(step, Rename) for old in step.names]
     origin = {transform.renamed(old): old for old in olds}
-    return [item.with_name(origin.get(item.name, item.name)) for item in existing if item.name != SOURCE.name]
+    return [item.with_name(origin.get(item.name, item.name)) for item in existing if item.name not in KEPT]
 
 
 def _skipped(item: pa.Field) -> pa.Field:
@@ -158,12 +168,19 @@ def table_of(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) ->
     wanted = {column.name: declared_field(column) for column in rules.columns or ()}
     made = [_made(item, wanted.get(item.name)) for item in output if not pa.types.is_null(item.type)]
     if existing is None:
-        columns = made + ([SOURCE] if rules.source else [])
+        own = [item for item in made if item.name not in KEPT]
+        beside = [item for item in made if item.name in KEPT]
+        columns = [*own, *beside, *([SOURCE] if rules.source else []), *_metadata(rules)]
         return pa.schema([_plain(item) for item in columns])
     brought = {item.name: item for item in made}
     kept = [_followed(item, brought.get(item.name)) for item in existing]
-    added = [_plain(item.with_nullable(True)) for item in made if item.name not in existing.names]
+    more = [*made, *_metadata(rules)]
+    added = [_plain(item.with_nullable(True)) for item in more if item.name not in existing.names]
     return pa.schema([*kept, *added])
+
+
+def _metadata(rules: TableSpec) -> list[pa.Field]:
+    return [METADATA] if rules.metadata == "danube" else []
 
 
 def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:

@@ -48,7 +48,7 @@ def spec_text(
         "source": {"kafka": {"brokers": bootstrap, "topics": list(topics)}},
         "transform": [{"where": FILTER}],
         "route": {"by": {"field": "kind"}},
-        "table": {"path": f"{lake}/{{route}}"},
+        "table": {"path": f"{lake}/{{route}}", "infer": {"records": 1}},
         "flush": {"every": "200ms"},
         "retry": {"unreachable": {"first": "50ms", "longest": "500ms"}},
     }

@@ -17,9 +17,9 @@ ROOT = Path(headrace.__file__).parent
 FLOORS = [
     {"cli"},
     {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout"},
-    {"pipeline", "stream", "rebuild", "refill"},
+    {"pipeline", "stream", "floor", "breaker", "rebuild", "refill"},
     {"catalog", "task", "judge"},
-    {"plan", "fit", "shape", "fates", "letters", "retention"},
+    {"plan", "fit", "shape", "fates", "letters", "retention", "expectations", "metadata"},
     {"ledger", "lease", "commit", "retry"},
     {"read", "decode", "transform", "route", "stage", "tables"},
     {"storage", "runtime", "duck", "faults"},

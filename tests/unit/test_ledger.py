@@ -111,7 +111,7 @@ def test_an_open_batch_comes_back_as_it_was_begun(store):
 
 def test_a_booking_tells_the_whole_account(store):
     ledger = reopened(store)
-    counts = Counts(10, 6, 2, 1, 1, 99, {"type": 1, "missing": 1}, {"lake/a: x": 3})
+    counts = Counts(10, 6, 2, 1, 1, 99, {"type": 1, "missing": 1}, {"lake/a: x": 3}, {"lake/a: few": 2}, 4)
     tables = (written("lake/a", 6), written("lake/_dead", 2, letters=True))
     begun = intent(1, ("orders", 0, 0, 12, "id-1"), counts=counts, runs=2, tables=tables)
     receipts = [Receipt("lake/a", 4, 6, 1, 700), Receipt("lake/_dead", 1, 2, 1, 90, skipped=True)]
@@ -132,6 +132,8 @@ def test_a_booking_tells_the_whole_account(store):
             "runs": 2,
             "reasons": {"type": 1, "missing": 1},
             "ignored": {"lake/a: x": 3},
+            "unmet": {"lake/a: few": 2},
+            "rescued": 4,
             "tables": [
                 {"path": "lake/a", "version": 4, "rows": 6, "files": 1, "bytes": 700},
                 {"path": "lake/_dead", "version": 1, "rows": 2, "files": 1, "bytes": 90},

@@ -64,6 +64,8 @@ def summary_event(outcome: Any) -> dict[str, Any]:
         "held": counts.held,
         "reasons": dict(counts.reasons),
         "ignored": dict(counts.ignored),
+        "unmet": dict(counts.unmet),
+        "rescued": counts.rescued,
         "tables": summary.tables,
     }
 
@@ -75,4 +77,6 @@ def summary_text(event: dict[str, Any]) -> str:
     tables = [f"  {path}: {rows:,} rows" for path, rows in sorted(event["tables"].items())]
     reasons = [f"  dead letters, {reason}: {count:,}" for reason, count in sorted(event["reasons"].items())]
     ignored = [f"  ignored new field, {name}: {count:,}" for name, count in sorted(event["ignored"].items())]
-    return "\n".join([head, *tables, *reasons, *ignored])
+    unmet = [f"  expectation not fulfilled, {name}: {count:,}" for name, count in sorted(event["unmet"].items())]
+    rescued = [f"  rows with something rescued: {event['rescued']:,}"] if event["rescued"] else []
+    return "\n".join([head, *tables, *reasons, *ignored, *unmet, *rescued])

@@ -46,3 +46,14 @@ def _print(found: dict[str, Any]) -> None:
             cells = [row[key] for key in ("batch", "finished", "read", "written", "dead", "filtered", "note")]
             table.add_row(*(escape(f"{cell:,}" if isinstance(cell, int) else str(cell or "")) for cell in cells))
         console.print(table)
+        for name, count in _unmet(found["batches"]).items():
+            console.print(escape(f"  expectation not fulfilled in these batches, {name}: {count:,}"))
+
+
+def _unmet(batches: list[dict[str, Any]]) -> dict[str, int]:
+    """Rows that broke each expectation, over some batches; a ledger may be older than its expectations."""
+    counts: dict[str, int] = {}
+    for row in batches:
+        for name, count in (row.get("unmet") or {}).items():
+            counts[name] = counts.get(name, 0) + count
+    return counts

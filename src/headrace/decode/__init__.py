@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.decode.avro import avro_decoder
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
 from headrace.decode.json import json_decoder
+from headrace.decode.layout import RESCUE
 from headrace.decode.msgpack import msgpack_decoder
 from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
 from headrace.decode.protobuf import protobuf_decoder
@@ -45,5 +46,7 @@ def decoder(
     """A format's decoder for a payload schema; null values are rejects whatever the spec makes of them."""
     if format not in FORMATS:
         raise UsageError(f"'{format}' is not a format.", next=f"Known formats: {', '.join(FORMATS)}.")
+    if new_field == "rescue" and not any(RESCUE in (item.metadata or {}) for item in payload):
+        raise UsageError("new_field cannot be 'rescue' without a column that keeps what is rescued.")
     given = options or Decode.model_validate({format: {}}).options
     return FORMATS[format](payload, new_field, limits or Limits(), given)

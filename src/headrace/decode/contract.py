@@ -12,7 +12,7 @@ from headrace.decode.registry import Registered
 from headrace.decode.structure import Structure
 from headrace.reasons import Reason
 
-NewField = Literal["ignore", "evolve", "reject", "stop"]
+NewField = Literal["ignore", "evolve", "rescue", "reject", "stop"]
 
 DETAIL = 512  # characters a detail may have
 

@@ -45,23 +45,32 @@ class Exact:
 
     def read(self, raw: bytes) -> Row:
         """The row of one value; Unfit when it has none, ContractBroken when a new field stops the pipeline."""
+        text, value, strangers = self.meet(raw)
+        row = tuple([read(given) for read, given in self.readers(text, value)])
+        self.answer(strangers)
+        return Row(row, strangers)
+
+    def meet(self, raw: bytes) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """A value as text and as an object, and the names of its new fields."""
         text = self.parser.text(raw)
         value = self.parser.parse(text)
         strangers: dict[str, None] = {}
         self._meet(self._root, value, "", strangers)
-        cuts = {cutter: cutter.cut(text) for cutter in set(self._cutters.values())}
-        row = tuple(
-            [read(cuts[self._cutters[at]] if at in self._cutters else value) for at, read in enumerate(self._columns)]
-        )
-        if strangers:
-            self._answer(next(iter(strangers)))
-        return Row(row, tuple(strangers))
+        return text, value, tuple(strangers)
 
-    def _answer(self, name: str) -> None:
-        if self._new_field == "reject":
-            raise Unfit(Reason.NEW_FIELD, f"{name}: the contract knows no such field")
-        if self._new_field == "stop":
-            raise ContractBroken(f"A record brings the new field '{name}', and the contract says: stop.")
+    def readers(self, text: str, value: dict[str, Any]) -> list[tuple[Reader, Any]]:
+        """Each column's reader, and what it reads from."""
+        cuts = {cutter: cutter.cut(text) for cutter in set(self._cutters.values())}
+        return [
+            (read, cuts[self._cutters[at]] if at in self._cutters else value) for at, read in enumerate(self._columns)
+        ]
+
+    def answer(self, strangers: tuple[str, ...]) -> None:
+        """What the contract says to new fields."""
+        if strangers and self._new_field == "reject":
+            raise Unfit(Reason.NEW_FIELD, f"{strangers[0]}: the contract knows no such field")
+        if strangers and self._new_field == "stop":
+            raise ContractBroken(f"A record brings the new field '{strangers[0]}', and the contract says: stop.")
 
     def _meet(self, node: Node, value: Any, where: str, strangers: dict[str, None]) -> None:
         """Note the fields nobody knows, at every depth; refuse names that cannot stand beside the known ones."""

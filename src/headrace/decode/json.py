@@ -20,6 +20,7 @@ from headrace.decode.leaves import Unfit, seen
 from headrace.decode.lessons import Lessons
 from headrace.decode.proof import Proof, Prover, harmless
 from headrace.decode.question import json_path, pointer
+from headrace.decode.rescue import RescuingDecoder
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.scout import Scout
 from headrace.decode.split import Prepared, elements, lines, unpacking
@@ -28,7 +29,6 @@ from headrace.decode.strict import Parser, Real
 from headrace.decode.structure import Structure, evolve, infer, struct
 from headrace.decode.surplus import Surveyor
 from headrace.decode.triage import triage
-from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import Json
 
@@ -67,9 +67,7 @@ class JsonDecoder:
         if self._layout.message is None:
             return found
         there = pa.array(np.searchsorted(at, found.index.to_numpy()))
-        return replace(
-            found, rows=self._layout.with_message(found.rows, lambda: _rows_in(texts.take(there), self._layout))
-        )
+        return replace(found, rows=self._layout.with_message(found.rows, lambda: self.messages(texts.take(there))))
 
     def _decoded(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
         fitting = self._stencils.fit(texts) if self._prover else []
@@ -107,7 +105,7 @@ class JsonDecoder:
             names.update(row.strangers)
             strange[position] = bool(row.strangers)
         table, index = _joined(self._layout.schema, fast, np.flatnonzero(good), rows, np.array(kept, np.int64))
-        unknown = self._unknown(texts.filter(pa.array(strange))) if self._new_field == "evolve" else None
+        unknown = self.unknown(texts.filter(pa.array(strange))) if self._new_field == "evolve" else None
         ignored = _bounded(names) if self._new_field == "ignore" else {}
         return Decoded(table, pa.array(at[index]), rejects.in_order(), unknown, ignored)
 
@@ -169,7 +167,11 @@ class JsonDecoder:
                 rejects.add(int(at[position]), unfit.reason, unfit.detail)
         return rows, kept
 
-    def _unknown(self, texts: pa.StringArray) -> Structure | None:
+    def messages(self, texts: pa.StringArray) -> pa.Array:
+        """The row's own text of each value."""
+        return _rows_in(texts, self._layout)
+
+    def unknown(self, texts: pa.StringArray) -> Structure | None:
         """What the schema lacks, if there is anything it could gain."""
         if not len(texts):
             return None
@@ -278,15 +280,20 @@ def _step(value: Any, part: str) -> Any:
     return value.get(part) if isinstance(value, dict) else None
 
 
+def bound(layout: Layout, new_field: NewField, limits: Limits) -> Decoder:
+    """JSON values into the rows of a layout, with what does not fit kept beside them where it asks for that."""
+    if not layout.rescue:
+        return JsonDecoder(layout, new_field, limits)
+    inner = JsonDecoder(layout.bare(), "reject" if new_field == "rescue" else new_field, limits)
+    return RescuingDecoder(inner, layout, new_field, limits)
+
+
 def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Json) -> Decoder:
     """The factory of the format table."""
-    if new_field not in ("ignore", "evolve", "reject", "stop"):
-        raise UsageError(f"new_field cannot be '{new_field}' in decode json.")
-    made: Decoder
     if options.envelope == "none":
-        made = JsonDecoder(payload, new_field, limits)
+        made: Decoder = bound(layout_of(payload), new_field, limits)
     else:
-        made = Enveloped(ENVELOPES[options.envelope], JsonDecoder, payload, new_field, limits)
+        made = Enveloped(ENVELOPES[options.envelope], bound, payload, new_field, limits)
     if options.rows != "object":
         made = Prepared(made, elements if options.rows == "array" else lines, limits)
     if options.compression != "none":

@@ -12,6 +12,7 @@ from headrace.errors import UsageError
 from headrace.tables.schema import JSON_TEXT
 
 UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
+RESCUE = b"headrace.rescue"  # the column that keeps what does not fit: `field` new fields alone, `type` wrong values
 PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
 MESSAGE = b"headrace.message"  # on the last field of a payload: the whole message as JSON text, for expressions
 
@@ -56,12 +57,18 @@ class Layout:
     own: pa.Schema  # the payload without the columns that an envelope brings
     way: tuple[str, ...] = ()  # from the top of a value to its row
     message: pa.Field | None = None  # asks for the whole message, beside the columns
+    rescue: str = ""  # what the last column of the rows keeps: nothing (there is none), `field` or `type`
 
     def with_message(self, rows: pa.Table, texts: Callable[[], pa.Array]) -> pa.Table:
         """The rows with their messages as JSON text, if the payload asks for them."""
         if self.message is None:
             return rows
         return pa.Table.from_arrays([*rows.columns, texts()], schema=rows.schema.append(self.message))
+
+    def bare(self) -> Layout:
+        """The columns alone: without what is kept beside them, and without the message."""
+        own = pa.schema([column.field for column in self.columns])
+        return replace(self, schema=own, message=None, rescue="")
 
 
 def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()) -> Layout:
@@ -70,11 +77,13 @@ def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tup
     for place in known:
         _insert(root, place, Node("skip"))
     columns: list[Column] = []
+    beside = [item for item in payload if RESCUE in (item.metadata or {})]
     overlaps = False
     message: pa.Field | None = None
     for item in payload:
         if MESSAGE in (item.metadata or {}):
             message = item
+        if item in beside or item is message:
             continue
         skipped = (item.metadata or {}).get(SKIP) == b"true"
         node, path = Node("skip") if skipped else node_of(item), _path(item, way)
@@ -83,7 +92,9 @@ def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tup
             columns.append(Column(item.name, path, node, item))
     _refuse_twins(root, "")
     own = pa.schema([item for item in payload if not {PLACE, MESSAGE} & (item.metadata or {}).keys()], payload.metadata)
-    return Layout(pa.schema([column.field for column in columns]), tuple(columns), root, overlaps, own, way, message)
+    schema = pa.schema([*(column.field for column in columns), *beside])
+    rescue = beside[0].metadata[RESCUE].decode() if beside else ""
+    return Layout(schema, tuple(columns), root, overlaps, own, way, message, rescue)
 
 
 def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:

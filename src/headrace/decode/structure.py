@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.errors import UsageError
-from headrace.tables.schema import JSON_TEXT, parse_type
+from headrace.tables.schema import JSON_TEXT, KEPT, parse_type
 
 Structure = dict[str, Any]
 
 KEYS = 200  # distinct keys in one nested object before it is taken for a map and kept as text
 COLUMNS = 2_000  # top-level columns a table may grow to by discovery
-RESERVED = frozenset({"_change_type", "_commit_version", "_commit_timestamp", "_source"})
+RESERVED = frozenset({"_change_type", "_commit_version", "_commit_timestamp", *KEPT})
 
 NULL: Structure = {"type": "null"}
 JSON: Structure = {"type": "json"}

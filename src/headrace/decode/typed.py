@@ -6,6 +6,7 @@ its record is a reject. What JSON may do, a typed value may: the rules are those
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
@@ -20,10 +21,11 @@ from headrace.decode.contract import Decoded, NewField, Rejects
 from headrace.decode.exact import ABSENT, default_of, inner_default
 from headrace.decode.layout import Column, Layout, Node
 from headrace.decode.leaves import Unfit, leaf_reader, proven, seen
+from headrace.decode.rescue import Path, outermost, rescued
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.structure import Structure, arrow_type, evolve, merge, name_fits, struct
 from headrace.errors import ContractBroken
-from headrace.reasons import Reason
+from headrace.reasons import MISFITS, Reason
 from headrace.tables.schema import type_name
 
 _EPOCH = ("s", "ms", "us", "ns")
@@ -42,11 +44,14 @@ _ODD = (
 def fitted(natural: pa.Table, at: Numbers, layout: Layout, new_field: NewField, rejects: Rejects) -> Decoded:
     """Rows of the layout; `at` are the natural rows' positions in the input, `rejects` what was refused before."""
     fit = _Fit(natural, layout)
-    columns = [fit.column(column) for column in layout.columns]
+    read = fit.rescued_column if layout.rescue == "type" else fit.column
+    columns = [read(column) for column in layout.columns]
     strangers = fit.strangers(new_field)
     good = np.flatnonzero(~fit.refused)
     for row in np.flatnonzero(fit.refused).tolist():
         rejects.add(int(at[row]), *fit.verdicts[row])
+    if layout.rescue:
+        columns.append(fit.rescued())
     if len(good) < len(natural):
         columns = [column.take(pa.array(good)) for column in columns]
     rows = pa.Table.from_arrays(columns, schema=layout.schema)
@@ -120,6 +125,7 @@ class _Fit:
         self.rows = np.arange(len(natural))
         self.refused = np.zeros(len(natural), bool)
         self.verdicts: dict[int, tuple[Reason, str]] = {}
+        self.kept: dict[int, dict[Path, str]] = {}  # what is rescued of each record
 
     def column(self, column: Column) -> pa.Array:
         """One column of the payload, out of the place its path names."""
@@ -134,10 +140,49 @@ class _Fit:
             return self._absent(column.node, default_of(column), self.rows, live, ".".join(column.path))
         return self._value(values, column.node, self.rows, live, ".".join(column.path))
 
+    def rescued_column(self, column: Column) -> pa.Array:
+        """The same; where a value does not fit and may be NULL, it is, and its text is kept."""
+        if not column.node.nullable:
+            return self.column(column)
+        refused, verdicts = self.refused, self.verdicts
+        self.refused, self.verdicts = np.zeros(len(self.rows), bool), {}
+        made = self.column(column)
+        misfits = np.array([row for row, (reason, _) in self.verdicts.items() if reason in MISFITS], np.int64)
+        self.refused[misfits] = False
+        self.verdicts = {row: said for row, said in self.verdicts.items() if self.refused[row]} | verdicts
+        self.refused |= refused
+        if not len(misfits):
+            return made
+        self._keep(column.path, misfits)
+        gone = np.zeros(len(self.rows), bool)
+        gone[misfits] = True
+        return pc.if_else(pa.array(gone), pa.scalar(None, made.type), made)
+
+    def rescued(self) -> pa.Array:
+        """What is kept of every record, as one text."""
+        if not self.kept:
+            return pa.nulls(len(self.rows), pa.string())
+        texts = []
+        for row in range(len(self.rows)):
+            parts = self.kept.get(row, {})
+            texts.append(rescued({path: parts[path] for path in outermost(list(parts))}))
+        return pa.array(texts, pa.string())
+
+    def _keep(self, path: Path, rows: Numbers) -> None:
+        """The text at a path, or where the way there ends."""
+        values, depth = self.whole, 0
+        while (
+            depth < len(path) and pa.types.is_struct(values.type) and (below := _child(values, path[depth])) is not None
+        ):
+            values, depth = below, depth + 1
+        texts = as_json(_plain(values.take(pa.array(rows)))).to_pylist()
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            self.kept.setdefault(row, {})[path[:depth]] = "null" if text is None else text
+
     def strangers(self, new_field: NewField) -> dict[str, tuple[int, Structure]]:
         """New fields that good records hold, how many and of what structure; the contract's answer given."""
         found: dict[str, tuple[int, Structure]] = {}
-        for where, name, node, values, rows in self._new(self.whole, self.layout.root, self.rows, ""):
+        for where, name, node, values, rows, place in self._new(self.whole, self.layout.root, self.rows, "", ()):
             there = np.unique(rows[_valid(values) & ~self.refused[rows]])
             if not len(there):
                 continue
@@ -145,6 +190,8 @@ class _Fit:
             full = where + name
             if name.lower() in known:
                 self._refuse(there, Reason.BAD_NAME, f"{full[:300]}: differs from a known field only in case")
+            elif new_field == "rescue":
+                self._keep(place, there)
             elif new_field == "stop":
                 raise ContractBroken(f"A record brings the new field '{full}', and the contract says: stop.")
             elif new_field == "reject":
@@ -156,21 +203,24 @@ class _Fit:
         return found
 
     def _new(
-        self, values: pa.Array, node: Node, rows: Numbers, where: str
-    ) -> Iterator[tuple[str, str, Node, pa.Array, Numbers]]:
+        self, values: pa.Array, node: Node, rows: Numbers, where: str, place: Path, inside: bool = False
+    ) -> Iterator[tuple[str, str, Node, pa.Array, Numbers, Path]]:
+        """New fields; the place of one inside an array or a map is that of the array or map."""
         if node.kind == "list" and _is_list(values.type):
             inner, owner = _elements(values)
-            yield from self._new(inner, node.children["*"], rows[owner], where)
+            yield from self._new(inner, node.children["*"], rows[owner], where, place, True)
         elif node.kind == "map" and pa.types.is_map(values.type):
             inner, owner = _map_items(values)
-            yield from self._new(inner, node.children["*"], rows[owner], where)
+            yield from self._new(inner, node.children["*"], rows[owner], where, place, True)
         elif node.kind == "object" and pa.types.is_struct(values.type):
             for item in values.type:
                 inner = _child(values, item.name)
+                deeper = place if inside else (*place, item.name)
                 if item.name in node.children:
-                    yield from self._new(inner, node.children[item.name], rows, f"{where}{item.name}.")
+                    known = node.children[item.name]
+                    yield from self._new(inner, known, rows, f"{where}{item.name}.", deeper, inside)
                 else:
-                    yield where, item.name, node, inner, rows
+                    yield where, item.name, node, inner, rows, deeper
 
     # ---- values ----
 
@@ -373,7 +423,15 @@ def as_json(values: pa.Array) -> pa.Array:
         "SELECT CASE WHEN v IS NOT NULL THEN CAST(to_json(v) AS VARCHAR) END AS t FROM seen",
         seen=pa.table({"v": _speakable(values)}),
     )
-    return answer["t"].combine_chunks().cast(pa.string())
+    texts = answer["t"].combine_chunks().cast(pa.string())
+    odd = bools(pc.fill_null(pc.match_substring_regex(texts, "NaN|Infinity"), False))
+    return pc.replace_with_mask(texts, pa.array(odd), _finite(texts.filter(pa.array(odd)))) if odd.any() else texts
+
+
+def _finite(texts: pa.StringArray) -> pa.StringArray:
+    """JSON has no word for numbers that are not finite: they are written as text."""
+    read = (json.loads(text, parse_constant=str) for text in texts.to_pylist())
+    return pa.array([json.dumps(value, separators=(",", ":"), ensure_ascii=False) for value in read], pa.string())
 
 
 def _speakable(values: pa.Array) -> pa.Array:

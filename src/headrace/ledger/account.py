@@ -39,6 +39,8 @@ SCHEMA = pa.schema(
         ("runs", pa.int32()),
         ("reasons", pa.map_(pa.string(), pa.int64())),
         ("ignored", pa.map_(pa.string(), pa.int64())),
+        ("unmet", pa.map_(pa.string(), pa.int64())),
+        ("rescued", pa.int64()),
         ("tables", _list_of(*_TABLE, ("files", pa.int64()), ("bytes", pa.int64()))),
         ("note", pa.string()),
         ("spec", pa.string()),
@@ -64,6 +66,8 @@ def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: s
         "runs": intent.runs,
         "reasons": sorted(counts.reasons.items()),
         "ignored": sorted(counts.ignored.items()),
+        "unmet": sorted(counts.unmet.items()),
+        "rescued": counts.rescued,
         "tables": [
             {name: getattr(receipt, name) for name in ("path", "version", "rows", "files", "bytes")}
             for receipt in receipts

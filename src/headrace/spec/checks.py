@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 from headrace.errors import UsageError
-from headrace.spec.columns import check_columns, check_names, names_after
+from headrace.spec.columns import check_columns, check_names, columns_of, names_after
 from headrace.spec.decode import Msgpack, Protobuf
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.model import SECRETS, Jmespath, Spec, Step
 from headrace.spec.places import holds, may_meet
 from headrace.spec.registry import RegistrySpec
 from headrace.spec.secrets import BadReference, Secret
-from headrace.spec.table import route_names
+from headrace.spec.table import TableOptions, TableSpec, route_names
 from headrace.spec.tree import Path
 
 _KAFKA: Path = ("source", "kafka")
@@ -201,7 +201,7 @@ def _places(spec: Spec) -> Iterator[Complaint]:
 def _transform(spec: Spec) -> Iterator[Complaint]:
     yield from check_names(spec.transform)
     closed = spec.table.declared and spec.table.contract.new_field != "evolve" and not spec.tables
-    names = [column.name for column in spec.table.columns] if closed else None
+    names = columns_of(spec.table) if closed else None
     for index, step in enumerate(spec.transform):
         here: Path = ("transform", index)
         for path, text in _expressions(step):
@@ -272,8 +272,24 @@ def _absent(here: Path, step: Step, names: list[str]) -> Iterator[Complaint]:
 
 def _tables(spec: Spec) -> Iterator[Complaint]:
     yield from check_columns(spec.table, spec.table, ("table",), spec.transform)
+    yield from _expectations(spec.table, spec.table, ("table",), spec.transform)
     for index, item in enumerate(spec.tables):
-        yield from check_columns(item.over(spec.table), item, ("tables", index), spec.transform)
+        table, here = item.over(spec.table), ("tables", index)
+        yield from check_columns(table, item, here, spec.transform)
+        yield from _expectations(table, item, here, spec.transform)
+
+
+def _expectations(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
+    """Those written here; the columns they see are the table's, after the transform."""
+    closed = table.declared and table.contract.new_field != "evolve"
+    names = names_after(steps, columns_of(table)) if closed else None
+    known: set[str] = set()
+    for index, each in enumerate(own.expectations):
+        path = (*here, "expectations", index)
+        if each.name in known:
+            yield Complaint((*path, "name"), f"'{each.name}' a second time", "each once")
+        known.add(each.name)
+        yield from _expression((*path, "expect"), each.expect, names)
 
 
 def _storage(spec: Spec) -> Iterator[Complaint]:

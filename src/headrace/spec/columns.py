@@ -14,7 +14,9 @@ from headrace.spec.tree import Path
 if TYPE_CHECKING:
     from headrace.spec.model import Step
 
-RESERVED = frozenset({"_source", "_change_type", "_commit_version", "_commit_timestamp"})
+RESERVED = frozenset(
+    {"_source", "_rescued", "_danube_metadata", "_change_type", "_commit_version", "_commit_timestamp"}
+)
 _REFUSED = re.compile(r"[ ,;{}()\n\t=\x00-\x1f]")
 
 
@@ -24,6 +26,11 @@ def check_columns(table: TableSpec, own: TableOptions, here: Path, steps: Sequen
     yield from _partitions(table, here, steps)
     yield from _contract(table, own, here)
     yield from _properties(own, here)
+
+
+def columns_of(table: TableOptions) -> list[str]:
+    """The columns that rows of a declared table have before any step."""
+    return [*(column.name for column in table.columns), *(["_rescued"] if table.contract.rescues else [])]
 
 
 def names_after(steps: Sequence[Step], names: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from headrace.spec.part import Part, Shorthand, exactly_one
 from headrace.spec.places import Place, folder_of
 from headrace.spec.source import Generate, Kafka, Source
 from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
-from headrace.spec.units import Duration, Size, Whole
+from headrace.spec.units import Duration, Share, Size, Whole
 
 if TYPE_CHECKING:
     from headrace.route import Routing
@@ -166,6 +166,16 @@ class Retry(Part):
     )
 
 
+class Breaker(Part):
+    """When so many records are rejected that it is better to stop and look."""
+
+    share: Share = Field(gt=0, description="Stop above this share of rejected records: `5%` or `0.05`.")
+    window: Duration = Field(
+        default=timedelta(minutes=10), ge=timedelta(seconds=1), description="Over the batches of this much time."
+    )
+    at_least: Whole = Field(default=1_000, ge=1, description="Records of the window before its share counts.")
+
+
 class Lease(Part):
     """The sign that one instance runs the pipeline."""
 
@@ -211,6 +221,9 @@ class Spec(Part):
     flush: Flush = Field(default=Flush(), description="What starts a batch.")
     limits: Limits = Field(default=Limits(), description="What a batch and a record may cost.")
     retry: Retry = Field(default=Retry(), description="How often trouble is met again.")
+    breaker: Breaker | None = Field(
+        default=None, description="Stops the pipeline at a share of rejected records; off without it."
+    )
     lease: Lease = Field(default=Lease(), description="The sign that one instance runs the pipeline.")
     spark: Spark = Field(default=Spark(), description="The Spark that runs the batches.")
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
 from headrace.spec.places import Place, server
 from headrace.spec.secrets import Secret
-from headrace.spec.units import Duration, Flag, PlainText, Regex, Size
+from headrace.spec.units import Duration, Flag, PlainText, Regex, Size, Whole
 
 
 class RouteBy(Part):
@@ -91,29 +91,66 @@ class Column(Part):
     )
 
 
+NewField = Literal["evolve", "ignore", "rescue", "reject", "stop"]
+WrongType = Literal["reject", "rescue", "stop"]
+Missing = Literal["reject", "default", "stop"]
+
+
 @dataclass(frozen=True, slots=True)
 class Contract:
     """What happens to a record that does not fit its table, defaults filled in."""
 
-    new_field: Literal["evolve", "ignore", "reject", "stop"]
-    wrong_type: Literal["reject", "stop"]
-    missing: Literal["reject", "default", "stop"]
+    new_field: NewField
+    wrong_type: WrongType
+    missing: Missing
+
+    @property
+    def rescues(self) -> bool:
+        """Whether what does not fit is kept as text beside the row."""
+        return "rescue" in (self.new_field, self.wrong_type)
 
 
 class ContractKeys(Part):
     """What happens to a record that does not fit its table."""
 
-    new_field: Literal["evolve", "ignore", "reject", "stop"] | None = Field(
+    new_field: NewField | None = Field(
         default=None,
         description="The record brings a field the table lacks. Default: `ignore` (and count) when columns are "
-        "declared, else `evolve`.",
+        "declared, else `evolve`. `rescue` keeps its text in `_rescued`.",
     )
-    wrong_type: Literal["reject", "stop"] = Field(
-        default="reject", description="A value does not fit its column's type."
+    wrong_type: WrongType = Field(
+        default="reject",
+        description="A value does not fit its column's type. `rescue` keeps its text in `_rescued` and leaves the "
+        "column NULL; where that is not allowed, the record is a letter.",
     )
-    missing: Literal["reject", "default", "stop"] = Field(
+    missing: Missing = Field(
         default="reject",
         description="A required field is absent; `default` asks for a default on every required column.",
+    )
+
+
+class Expectation(Part):
+    """What rows are expected to be, by a name."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", description="What it is called in counts, letters and stops."
+    )
+    expect: str = Field(
+        min_length=1, description="An SQL predicate over the transformed row; NULL counts as fulfilled, as in a CHECK."
+    )
+    otherwise: Literal["warn", "drop", "reject", "stop"] = Field(
+        default="warn",
+        description="What becomes of a row that does not fulfil it: it is stored, filtered, a letter (`expectation`), "
+        "or the pipeline stops. Each is counted.",
+    )
+
+
+class Infer(Part):
+    """How long a pipeline whose columns nobody has said waits for its first records."""
+
+    records: Whole = Field(default=1_000, ge=1, description="Records to wait for.")
+    within: Duration = Field(
+        default=timedelta(seconds=10), le=timedelta(hours=1), description="How long, from the first record that waits."
     )
 
 
@@ -135,6 +172,14 @@ class TableOptions(Part):
     source: Flag = Field(
         default=True,
         description="Whether tables made here get `_source` (topic, partition, offset, timestamp) as last column.",
+    )
+    metadata: Literal["none", "danube"] = Field(
+        default="none",
+        description="`danube`: a last column `_danube_metadata`, JSON text with topic, offset, timestamp (ms), "
+        "timestamp_iso and partition of the record.",
+    )
+    expectations: tuple[Expectation, ...] = Field(
+        default=(), description="What rows are expected to be, and what happens to those that are not."
     )
     compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = Field(
         default="snappy", description="How Parquet pages are compressed."
@@ -168,10 +213,13 @@ class TableSpec(TableOptions):
         description="A folder, `s3://bucket/key` or `s3a://…`; `{route}` in it stands for the record's route. "
         "Relative to the spec file."
     )
+    infer: Infer = Field(
+        default=Infer(), description="How many records a pipeline without known columns waits for. A drain never waits."
+    )
 
 
 class TableMatch(TableOptions):
-    """Other options for the tables of some routes: any key of `table` but `path`, which then stands instead of it."""
+    """Other options for the tables of some routes: any key of `table` but `path` and `infer`, instead of its own."""
 
     match: Regex = Field(description="A regular expression found in the route; the first match of the list counts.")
 

@@ -64,14 +64,15 @@ def whole(value: Any) -> int:
 
 
 def share(value: Any) -> float:
-    """A number from 0 to 1."""
+    """`5%`, or a number from 0 to 1."""
+    percent = isinstance(value, str) and value.endswith("%")
     try:
-        number = float("nan") if isinstance(value, bool) else float(value)
+        number = float("nan") if isinstance(value, bool) else float(value[:-1] if percent else value)
     except (TypeError, ValueError):
         number = float("nan")
-    if not 0 <= number <= 1:
-        raise ValueError("a share from 0 to 1")
-    return number
+    if not 0 <= number <= (100 if percent else 1):
+        raise ValueError("a share from 0 to 1, or from 0% to 100%")
+    return number / 100 if percent else number
 
 
 def flag(value: Any) -> bool:
@@ -167,7 +168,17 @@ Rate = Annotated[
 ]
 Whole = Annotated[int, BeforeValidator(whole), WithJsonSchema(_or_reference({"type": "integer"}))]
 Share = Annotated[
-    float, BeforeValidator(share), WithJsonSchema(_or_reference({"type": "number", "minimum": 0, "maximum": 1}))
+    float,
+    BeforeValidator(share),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": 1},
+                _text(r"[0-9]{1,3}(?:\.[0-9]{1,6})?%", "5%"),
+                _REFERENCE,
+            ]
+        }
+    ),
 ]
 Flag = Annotated[bool, BeforeValidator(flag), WithJsonSchema(_or_reference({"type": "boolean"}))]
 Moment = Annotated[datetime, BeforeValidator(moment), WithJsonSchema({"type": "string", "format": "date-time"})]

@@ -227,6 +227,10 @@ SOURCE = pa.field(
     ),
 )
 
+RESCUED = pa.field("_rescued", pa.string())  # what does not fit its column, or has none
+METADATA = pa.field("_danube_metadata", pa.string(), nullable=False)
+KEPT = (SOURCE.name, RESCUED.name, METADATA.name)  # names of columns that Headrace itself fills
+
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
 ENVELOPE = pa.schema(

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.decode.layout import MESSAGE, PATH
+from headrace.decode.layout import MESSAGE, PATH, RESCUE
 from headrace.tables.schema import JSON_TEXT
 from headrace.transform.dialect import Node
 from headrace.transform.vectors import BOOLEAN, DOUBLE, LONG, NULL, TEXT, Compiler
@@ -42,16 +42,17 @@ class _Object:
 
 def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
     root = _Object(dict.fromkeys(compiler.skipped), compiler.open)
+    rescued = any((item.metadata or {}).get(RESCUE) == b"type" for item in payload)  # then a value may be anything
     for item in payload:
         metadata = item.metadata or {}
-        if MESSAGE in metadata:
+        if {MESSAGE, RESCUE} & metadata.keys():
             continue
         *way, last = metadata[PATH].decode().split(".") if PATH in metadata else [item.name]
         here = root
         for key in way:
             inner = here.keys.setdefault(key, _Object({}, compiler.open))
             here = inner if isinstance(inner, _Object) else _Object({}, compiler.open)
-        here.keys[last] = None if JSON_TEXT in metadata else _seen(item.type)
+        here.keys[last] = None if rescued or JSON_TEXT in metadata else _seen(item.type)
     return root
 
 

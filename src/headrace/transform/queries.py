@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode.exact import reader_of
-from headrace.decode.layout import DEFAULT, MESSAGE, PATH, UNIT, node_of
+from headrace.decode.layout import DEFAULT, MESSAGE, PATH, RESCUE, UNIT, node_of
 from headrace.decode.leaves import Unfit
 from headrace.decode.scan import Mask, bools
 from headrace.decode.typed import converted
@@ -236,12 +236,13 @@ def _sql_of(vector: Vector) -> tuple[str, ...]:
 def _columns(payload: pa.Schema) -> list[tuple[str, Column]]:
     """The columns that hold what the message says; a default or a kept text is something else."""
     found = []
+    rescued = any((item.metadata or {}).get(RESCUE) == b"type" for item in payload)  # then NULL may stand for a misfit
     for nth, item in enumerate(payload):
         metadata = item.metadata or {}
-        if MESSAGE in metadata or pa.types.is_null(item.type):
+        if {MESSAGE, RESCUE} & metadata.keys() or pa.types.is_null(item.type):
             continue
         path = tuple(metadata[PATH].decode().split(".")) if PATH in metadata else (item.name,)
-        told = DEFAULT not in metadata and JSON_TEXT not in metadata and not _has_default(item.type)
+        told = not rescued and DEFAULT not in metadata and JSON_TEXT not in metadata and not _has_default(item.type)
         found.append((item.name, Column(path, f"p{nth}_", item.type, told)))
     return found
 

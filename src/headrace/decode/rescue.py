@@ -1,0 +1,213 @@
+"""Rescue: what does not fit its column, or has none, is kept as its original text beside the row.
+
+The text is one JSON object: the path of each misfit, and its value as it was written. The unit is the column: one bad
+place inside it keeps the whole of it. A new field inside an array or a map keeps the field that holds the array.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.exact import Exact, Row
+from headrace.decode.layout import Layout, Node
+from headrace.decode.leaves import Unfit
+from headrace.decode.strict import Cutter, Parser
+from headrace.decode.structure import Structure, merge
+from headrace.decode.triage import without_bom
+from headrace.reasons import MISFITS, Reason
+
+Path = tuple[str, ...]
+
+
+def rescued(parts: Mapping[Path, str]) -> str | None:
+    """The text of `_rescued`: each path with its own text; None where nothing was kept."""
+    return (
+        "{" + ",".join(f"{json.dumps(spelled(path))}:{text}" for path, text in parts.items()) + "}" if parts else None
+    )
+
+
+def spelled(path: Path) -> str:
+    """A path with dots; a key that could be misread stands in quotes."""
+    return ".".join(json.dumps(key) if not key or set('."') & set(key) else key for key in path)
+
+
+def outermost(paths: Sequence[Path]) -> list[Path]:
+    """Each path once, and none that lies inside another."""
+    every = dict.fromkeys(paths)
+    return [path for path in every if not any(path[:depth] in every for depth in range(1, len(path)))]
+
+
+class Rescuer:
+    """The exact way of JSON, with an answer for what does not fit."""
+
+    def __init__(self, layout: Layout, new_field: NewField, wrong_type: bool, limits: Limits) -> None:
+        self._layout = layout
+        self._exact = Exact(layout, new_field, limits)
+        self._new_field = new_field
+        self._wrong_type = wrong_type
+
+    def read(self, raw: bytes) -> tuple[Row, str | None]:
+        """The row of one value and what was rescued of it; Unfit when it is beyond that."""
+        text, value, strangers = self._exact.meet(raw)
+        row: list[Any] = []
+        kept: list[Path] = []
+        for column, (read, given) in zip(self._layout.columns, self._exact.readers(text, value), strict=True):
+            try:
+                row.append(read(given))
+            except Unfit as unfit:
+                if not (self._wrong_type and column.node.nullable and unfit.reason in MISFITS):
+                    raise
+                row.append(None)
+                kept.append(_place(value, column.path))
+        self._exact.answer(strangers)
+        if self._new_field == "rescue" and strangers:
+            kept += strange_places(self._layout.root, value, ())
+        return Row(tuple(row), strangers), rescued(_cut(self._exact.parser, text, outermost(kept)))
+
+
+def _place(value: Any, path: Path) -> Path:
+    """Where the way to a column ends."""
+    for depth, key in enumerate(path, 1):
+        value = value.get(key)
+        if not isinstance(value, dict):
+            return path[:depth]
+    return path
+
+
+def strange_places(node: Node, value: Any, path: Path) -> Iterator[Path]:
+    """The places of new fields, or of the arrays and maps that hold them."""
+    if node.kind != "object" or not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        child = node.children.get(key)
+        if child is None or (child.kind in ("list", "map") and _holds_strangers(child, item)):
+            yield (*path, key)
+        else:
+            yield from strange_places(child, item, (*path, key))
+
+
+def _holds_strangers(node: Node, value: Any) -> bool:
+    if node.kind == "object":
+        return isinstance(value, dict) and any(
+            key not in node.children or _holds_strangers(node.children[key], item) for key, item in value.items()
+        )
+    items = value if isinstance(value, list) and node.kind == "list" else ()
+    items = list(value.values()) if isinstance(value, dict) and node.kind == "map" else items
+    return any(_holds_strangers(node.children["*"], item) for item in items)
+
+
+def _cut(parser: Parser, text: str, paths: Sequence[Path]) -> dict[Path, str]:
+    """The original text at each place."""
+    if not paths:
+        return {}
+    root = Node("object")
+    for *way, last in paths:
+        here = root
+        for key in way:
+            here = here.children.setdefault(key, Node("object"))
+        here.children[last] = Node("json")
+    found = Cutter(parser, root).cut(text)
+    return {path: _dug(found, path) for path in paths}
+
+
+def _dug(value: Any, path: Path) -> str:
+    for key in path:
+        value = value[key]
+    return "null" if value is None else str(value)
+
+
+class Json(Decoder, Protocol):
+    """What is asked of the JSON decoder inside."""
+
+    def unknown(self, texts: pa.StringArray) -> Structure | None:
+        """What the schema lacks."""
+        ...
+
+    def messages(self, texts: pa.StringArray) -> pa.Array:
+        """The row's own text of each value."""
+        ...
+
+
+class RescuingDecoder:
+    """A JSON decoder whose rejects are looked at once more; rows that are clean cost nothing."""
+
+    def __init__(self, inner: Json, layout: Layout, new_field: NewField, limits: Limits) -> None:
+        self._inner = inner
+        self._rescuer = Rescuer(layout.bare(), new_field, layout.rescue == "type", limits)
+        self._layout = layout
+        self._schema = layout.schema
+        self._new_field = new_field
+        wrong = MISFITS if layout.rescue == "type" else frozenset()
+        self._mendable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        found = self._decode(values)
+        rows = self._layout.with_message(found.rows, lambda: self._inner.messages(_texts(values, found.index)))
+        return replace(found, rows=rows)
+
+    def _decode(self, values: pa.BinaryArray) -> Decoded:
+        found = self._inner.decode(values)
+        rows, texts, at, rejects = self._mended(values, found.rejects)
+        clean = found.rows.append_column(self._schema.field(-1), pa.nulls(len(found.rows), pa.string()))
+        if not rows:
+            return replace(found, rows=clean, rejects=rejects)
+        columns = [pa.array([row.values[nth] for row in rows], item.type) for nth, item in enumerate(found.rows.schema)]
+        mended = pa.Table.from_arrays([*columns, pa.array(texts, pa.string())], schema=self._schema)
+        index = np.concatenate([found.index.to_numpy(), np.array(at, np.int64)])
+        order = np.argsort(index, kind="stable")
+        return replace(
+            self._noted(found, values, rows, at),
+            rows=pa.concat_tables([clean, mended]).take(pa.array(order)),
+            index=pa.array(index[order]),
+            rejects=rejects,
+        )
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """As the decoder inside."""
+        return self._inner.peek(values, path)
+
+    def _mended(
+        self, values: pa.BinaryArray, refused: Rejects
+    ) -> tuple[list[Row], list[str | None], list[int], Rejects]:
+        rows, texts, at, rejects = list[Row](), list[str | None](), list[int](), Rejects()
+        for position, reason, detail in zip(refused.index, refused.reason, refused.detail, strict=True):
+            if reason not in self._mendable:
+                rejects.add(position, reason, detail)
+                continue
+            try:
+                row, text = self._rescuer.read(values[position].as_py())
+            except Unfit as unfit:
+                rejects.add(position, unfit.reason, unfit.detail)
+                continue
+            rows.append(row)
+            texts.append(text)
+            at.append(position)
+        return rows, texts, at, rejects
+
+    def _noted(self, found: Decoded, values: pa.BinaryArray, rows: Sequence[Row], at: Sequence[int]) -> Decoded:
+        """The new fields of mended rows, where the contract asks for them otherwise."""
+        strange = [position for row, position in zip(rows, at, strict=True) if row.strangers]
+        if self._new_field == "evolve" and strange:
+            more = self._inner.unknown(_texts(values, pa.array(strange)))
+            return replace(
+                found, unknown=merge(found.unknown, more) if found.unknown and more else more or found.unknown
+            )
+        if self._new_field == "ignore" and strange:
+            names = Counter(found.ignored)
+            for row in rows:
+                names.update(row.strangers)
+            return replace(found, ignored=dict(names))
+        return found
+
+
+def _texts(values: pa.BinaryArray, index: pa.Array) -> pa.StringArray:
+    return without_bom(values.take(index)).cast(pa.string())

@@ -1,0 +1,51 @@
+"""The column `_danube_metadata`: where a row came from, as JSON text, under the names the Danube sink gives it."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999 in milliseconds
+_ISO = "%Y-%m-%dT%H:%M:%S"
+
+
+def metadata_of(envelopes: pa.Table) -> pa.StringArray:
+    """One object per envelope; both timestamps are the record's own, and so is the partition."""
+    moments = envelopes["timestamp"].combine_chunks().cast(pa.timestamp("ms", "UTC"), safe=False)
+    parts = [
+        '{"topic":',
+        _quoted(envelopes["topic"]),
+        ',"offset":',
+        _text(envelopes["offset"]),
+        ',"timestamp":',
+        pc.fill_null(_text(moments.cast(pa.int64())), "null"),
+        ',"timestamp_iso":',
+        pc.fill_null(_iso(moments), "null"),
+        ',"partition":"',
+        _text(envelopes["partition"]),
+        '"}',
+        "",
+    ]
+    return pc.binary_join_element_wise(*parts)
+
+
+def _text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    made = values.cast(pa.string())
+    return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+
+
+def _iso(moments: pa.TimestampArray) -> pa.Array:
+    """The time as text, NULL where it is no time of the years 1 to 9999."""
+    counts = moments.cast(pa.int64())
+    told = pc.and_(pc.greater_equal(counts, _FIRST), pc.less_equal(counts, _LAST))
+    moments = pc.if_else(told, moments, pa.scalar(None, moments.type))
+    return pc.binary_join_element_wise('"', pc.strftime(moments, _ISO), 'Z"', "")
+
+
+def _quoted(topics: pa.ChunkedArray) -> pa.Array:
+    """Topics as JSON texts; there are few."""
+    few = topics.combine_chunks().dictionary_encode()
+    texts = pa.array([json.dumps(topic, ensure_ascii=False) for topic in few.dictionary.to_pylist()], pa.string())
+    return texts.take(few.indices)
