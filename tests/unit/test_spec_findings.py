@@ -63,7 +63,7 @@ def test_all_findings_come_at_once_in_the_order_of_the_file():
 # What is added to the good spec · the key found · a word of what was seen · a word of what is allowed · what was meant
 SINGLE = [
     ("pipelin: x", "pipelin", "unknown key", "pipeline", "pipeline"),
-    ("decode: avro", "decode", "'avro'", "json", ""),
+    ("decode: parquet", "decode", "'parquet'", "json", ""),
     ("decode: {json: {tombstone: skp}}", "decode.json.tombstone", "'skp'", "dead_letter, skip, row", "skip"),
     ("route: {by: feld}", "route.by", "'feld'", "or a mapping with one of field, header, sql", "field"),
     ("route: {by: {feld: a}}", "route.by.feld", "unknown key", "field", "field"),
