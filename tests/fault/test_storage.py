@@ -159,8 +159,8 @@ def full(spec: Spec, disk: Path, spare: int) -> StorageFull | None:
 
 def stops_when_full(spec: Spec, disk: Path) -> int:
     """Run with a little more room each time: full at the lease, the staged files, `begun`, the log, … then enough."""
-    for tries in range(16):
-        if (stop := full(spec, disk, tries * 12_288)) is None:
+    for tries in range(24):
+        if (stop := full(spec, disk, tries * 8_192)) is None:
             return tries
         assert str(disk) in stop.seen
         assert stop.next

@@ -120,13 +120,14 @@ def test_rows_that_are_filtered_leave_the_others():
     assert (counts.routed, counts.filtered) == (1, 1)
 
 
-def test_a_record_may_be_in_several_tables_and_a_letter_for_one():
+def test_a_record_may_be_in_several_tables_but_not_with_a_row_that_has_none():
     found = plan("route: {by: {sql: kind}}", path="/lake/{route}").apply(
         envelopes(b'[{"id":1,"kind":"a"},{"id":2,"kind":"b"}]', b'[{"id":3,"kind":"a"},{"id":4,"kind":"../b"}]')
     )
-    assert {name: rows["id"].to_pylist() for name, rows in found.tables.items()} == {"a": [1, 3], "b": [2]}
+    assert {name: rows["id"].to_pylist() for name, rows in found.tables.items()} == {"a": [1], "b": [2]}
     assert found.letters["reason"].to_pylist() == ["bad_route"]
-    assert (found.counts.routed, found.counts.dead) == (2, 0)
+    assert found.letters["table"].to_pylist() == [None]
+    assert (found.counts.routed, found.counts.dead) == (1, 1)
 
 
 def test_the_same_offset_in_every_row():
