@@ -26,7 +26,11 @@ def one_table(bootstrap: str, topics: Iterable[str] | str, table: Path | str, **
     """A spec that puts every record of some topics into one table, as it is."""
     names = [topics] if isinstance(topics, str) else list(topics)
     options = more.pop("table", {})
-    fixed = {"route": {"by": "fixed"}, "transform": [], "table": {"path": str(table), **options}}
+    fixed = {
+        "route": {"by": "fixed"},
+        "transform": [],
+        "table": {"path": str(table), "infer": {"records": 1}, **options},
+    }
     return make_spec(bootstrap, names, "unused", **fixed | more)
 
 
