@@ -225,7 +225,7 @@ class _Application:
         envelopes, owner = _take(envelopes, at), owner[at]
         shape = self._shape(names[0])
         decoder = self.plan.decoder(self._way(names[0]), shape.payload, self._new_field(names[0], shape))
-        found = decoder.decode(_values(envelopes))
+        found = self._decoded(decoder, envelopes)
         if found.unknown or found.ignored:
             return False
         found = self._settle_tombstones(found)
@@ -270,7 +270,8 @@ class _Application:
             return
         rules = self._rules(name)
         envelopes = self._hold(envelopes, shape)
-        found = self._decoded(name, shape, envelopes)
+        found = self._decoded(self.plan.decoder(name, shape.payload, self._new_field(name, shape)), envelopes)
+        found = self._settle_tombstones(found)
         if found.unknown:
             self._note(name, found.unknown, envelopes)
         _count(self.ignored, shape.uri, found.ignored)
@@ -278,9 +279,9 @@ class _Application:
         if not self.discovered:
             self._transform(name, shape, rules, found.rows, self._of_rows(envelopes, found.index))
 
-    def _decoded(self, name: Hashable, shape: Shape, envelopes: pa.Table, rules: str = "") -> Decoded:
-        decoder = self.plan.decoder(name, shape.payload, self._new_field(rules or str(name), shape))
-        found = self._settle_tombstones(decoder.decode(_values(envelopes)))
+    def _decoded(self, decoder: Any, envelopes: pa.Table) -> Decoded:
+        """Rows and rejects, with what the decoder asks to be taken from the record itself."""
+        found: Decoded = decoder.decode(_values(envelopes))
         for column, source in fills_of(decoder).items():
             if column in found.rows.column_names:
                 found = replace(found, rows=_filled(found.rows, column, envelopes[source].take(found.index)))

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from headrace import Plan
-from headrace.spec import examine_text, loads
+from headrace.decode import Decoder, decoder
+from headrace.spec import Decode, examine_text, loads
 from headrace.tables.schema import ENVELOPE
 from services.registry import RegistryServer
 
@@ -101,6 +102,20 @@ def test_each_type_has_its_table_with_the_columns_of_its_schema(registry: Regist
         (8, "tombstone", None),
     ]
     assert found.counts.read == 9 == found.counts.routed + found.counts.dead
+
+
+def test_a_record_with_one_row_that_lacks_something_has_none(registry: RegistryServer):
+    order = registry.register("orders-value", json.dumps(ORDER), "JSON")
+    registered = decoding("json", pa.schema([pa.field("id", pa.int64())]), {"registry": registry.url, "rows": "array"})
+    values = [framed(order, [{"id": 1}, {}, {}]), framed(order, [{"id": 2}, {"id": 3}])]
+    found = registered.decode(pa.array(values, pa.binary()))
+    assert found.rows["id"].to_pylist() == [2, 3]
+    assert found.index.to_pylist() == [1, 1]
+    assert found.rejects.index == [0]
+
+
+def decoding(format: str, payload: pa.Schema, options: dict[str, Any]) -> Decoder:
+    return decoder(format, payload, options=Decode.model_validate({format: options}).options)
 
 
 def test_a_schema_of_another_kind_is_no_json(registry: RegistryServer, applied: Callable[..., Any]):

@@ -222,6 +222,37 @@ def test_rivven_columns_may_be_required():
     ]
 
 
+def test_rivven_takes_from_the_record_also_where_tables_are_read_together():
+    text = """
+pipeline: changes
+source: {kafka: {brokers: "localhost:9092", topics: [a, b]}}
+decode: {json: {envelope: rivven}}
+route: {by: topic}
+table: {path: "/lake/{route}"}
+"""
+    [spec] = loads(text)
+    rows = [
+        {
+            "topic": topic,
+            "partition": 0,
+            "offset": 0,
+            "timestamp": SENT,
+            "timestamp_type": 0,
+            "value": b'{"x": 1}',
+            "headers": [],
+        }
+        for topic in ("a", "b")
+    ]
+    plan = Plan(spec, now=lambda: NOW)
+    for _ in range(2):
+        found = plan.apply(pa.Table.from_pylist(rows, schema=ENVELOPE))
+        stored = {name: table.to_pylist()[0] for name, table in found.tables.items()}
+        assert {name: (row["stream"], row["timestamp"]) for name, row in stored.items()} == {
+            "a": ("a", SENT),
+            "b": ("b", SENT),
+        }
+
+
 def test_cloudevents_attributes_stand_beside_the_data():
     event = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "order.made", "time": "2024-05-01T12:00:00Z"}
     rows, letters = applied(

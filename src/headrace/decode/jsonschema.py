@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, fills_of
 from headrace.decode.framing import Framed, unframed
 from headrace.decode.registry import Registered, UnknownSchema, registry_of
 from headrace.decode.scan import Numbers, bools
 from headrace.decode.structure import JSON, Structure, evolve, merge, struct
-from headrace.decode.triage import sized
+from headrace.decode.triage import sized, spread
 from headrace.reasons import Reason
 from headrace.spec.registry import RegistrySpec
 
@@ -49,6 +49,11 @@ class RegisteredJson:
         self._new_field = new_field
         self._limits = limits
 
+    @property
+    def fills(self) -> Mapping[str, str]:
+        """As the format behind has it."""
+        return fills_of(self._inner)
+
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
         framed, told, rejects = self._open(values)
@@ -57,9 +62,10 @@ class RegisteredJson:
             rejects.add(int(framed.at[refusal[0]]), *refusal[1:])
         index = found.index.to_numpy()
         missing = self._missing(found.rows, framed.ids[index], told)
-        for row, name in missing.items():
-            rejects.add(int(framed.at[index[row]]), Reason.MISSING, f"{name}: the schema requires it")
-        kept = np.delete(np.arange(len(index)), list(missing)) if missing else np.arange(len(index))
+        lacking = {int(index[row]): name for row, name in sorted(missing.items(), reverse=True)}
+        for value, name in lacking.items():
+            rejects.add(int(framed.at[value]), Reason.MISSING, f"{name}: the schema requires it")
+        kept = np.flatnonzero(~np.isin(index, list(lacking)))  # a record with one bad row has none
         rows = found.rows.take(pa.array(kept)) if missing else found.rows
         unknown = self._unknown(found.unknown, [told[id] for id in np.unique(framed.ids[index[kept]]).tolist()])
         return replace(
@@ -72,13 +78,13 @@ class RegisteredJson:
         texts, refused = self._inner.peek(framed.payloads, path)
         for refusal in zip(refused.index, refused.reason, refused.detail, strict=True):
             rejects.add(int(framed.at[refusal[0]]), *refusal[1:])
-        return _spread(texts, framed.at, len(values)), rejects.in_order()
+        return spread(texts, framed.at, len(values)), rejects.in_order()
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The schema's title of each value."""
         framed, told, rejects = self._open(values)
         titles = pa.array([told[id].title or None for id in framed.ids.tolist()], pa.string())
-        return _spread(titles, framed.at, len(values)), rejects.in_order()
+        return spread(titles, framed.at, len(values)), rejects.in_order()
 
     def _open(self, values: pa.BinaryArray) -> tuple[Framed, Mapping[int, Told], Rejects]:
         """Values out of their frames, with what their schemas tell; those without a schema are rejects."""
@@ -121,13 +127,6 @@ class RegisteredJson:
             return said
         fields = {name: item for name, item in unknown["fields"].items() if name not in said["fields"]}
         return merge(said, struct(fields)) if fields else said
-
-
-def _spread(texts: pa.StringArray, at: Numbers, count: int) -> pa.StringArray:
-    spread: list[str | None] = [None] * count
-    for position, text in zip(at.tolist(), texts.to_pylist(), strict=True):
-        spread[position] = text
-    return pa.array(spread, pa.string())
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.decode.contract import Decoded, Decoder, Limits, Rejects, Typed, fills_of
 from headrace.decode.scan import Mask, Numbers, bools
-from headrace.decode.triage import sized, without_bom
+from headrace.decode.triage import sized, spread, without_bom
 from headrace.reasons import Reason
 
 RATIO = 100  # of unpacked to packed bytes; more is an attack, not data
@@ -72,10 +72,7 @@ class Prepared:
     def _spread(
         self, pieces: Pieces, count: int, texts: pa.StringArray, rejects: Rejects
     ) -> tuple[pa.StringArray, Rejects]:
-        spread: list[str | None] = [None] * count
-        for owner, text in zip(pieces.owner.tolist(), texts.to_pylist(), strict=True):
-            spread[owner] = text
-        return pa.array(spread, pa.string()), _of_owners(pieces, rejects)
+        return spread(texts, pieces.owner, count), _of_owners(pieces, rejects)
 
 
 def _of_owners(pieces: Pieces, found: Rejects) -> Rejects:

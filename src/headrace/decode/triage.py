@@ -58,3 +58,11 @@ def without_bom(values: pa.BinaryArray) -> pa.BinaryArray:
     # Arrow's own slice fails when nothing is left of a value.
     rest = pa.array([raw.removeprefix(_BOM) for raw in values.filter(marked).to_pylist()], pa.binary())
     return pc.replace_with_mask(values, marked, rest)
+
+
+def spread(texts: pa.StringArray, at: Numbers, count: int) -> pa.StringArray:
+    """Texts at their positions among `count`, NULL at the others; of several at one position the last."""
+    made: list[str | None] = [None] * count
+    for position, text in zip(at.tolist(), texts.to_pylist(), strict=True):
+        made[position] = text
+    return pa.array(made, pa.string())
