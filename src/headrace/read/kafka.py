@@ -49,10 +49,12 @@ _PERMISSION = {
 }
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
-# Spark asks the broker for its bounds after every poll, so polls are few and large.
+# Spark asks the broker for its bounds after every poll, so polls are large; but it keeps the last poll and the next
+# fetch of every partition in its heap, so not too large. At a partition's end it waits for the fetch before it.
 CONSUMER = {
-    "kafka.max.poll.records": "100000",
-    "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
+    "kafka.fetch.max.wait.ms": "20",
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafka.receive.buffer.bytes": str(1024 * 1024),
     "kafkaConsumer.pollTimeoutMs": "30000",
