@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.contract import Decoded, Limits, NewField, Rejects
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.json import bound
 from headrace.decode.layout import layout_of
 from headrace.decode.leaves import seen
 from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.split import Pieces, Prepared
 from headrace.decode.triage import sized, texts_of
 from headrace.decode.typed import as_json, fitted
 from headrace.reasons import Reason
@@ -23,6 +26,7 @@ Reading = Callable[[pa.BinaryArray, Numbers, Rejects], tuple[pa.Table, Numbers]]
 
 _INT64 = np.dtype(">i8")
 _INTEGER = r"^-?(?:0|[1-9][0-9]{0,18})$"
+_BEFORE, _AFTER = '{"value":', "}"
 _NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
 
 
@@ -116,24 +120,16 @@ def _is_integer(text: str) -> bool:
     return bool(re.fullmatch(r"-?(?:0|[1-9][0-9]*)", text))
 
 
-def _numbers(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Table, Numbers]:
-    """A JSON number as text: long where it is one, else double, as its whole column is."""
-    texts, at = texts_of(values, at, rejects)
+def _as_objects(values: pa.BinaryArray, limits: Limits) -> Pieces:
+    """Numbers as the one field of JSON objects; what is no number is a reject."""
+    kept, at, rejects = sized(values, limits)
+    texts, at = texts_of(kept, at, rejects)
     texts = pc.utf8_trim(texts, " \t\r\n")
     fit = _matches(texts, _NUMBER)
     for position in np.flatnonzero(~fit).tolist():
         rejects.add(int(at[position]), Reason.TYPE, f"expected a number, saw {seen(texts[position].as_py())}")
-    kept, at = texts.filter(pa.array(fit)), at[fit]
-    if _matches(kept, _INTEGER).all():
-        try:
-            return pa.table({"value": kept.cast(pa.int64())}), at
-        except pa.ArrowInvalid:
-            pass
-    found = kept.cast(pa.float64())
-    finite = pc.is_finite(found).to_numpy(zero_copy_only=False)
-    for position in np.flatnonzero(~finite).tolist():
-        rejects.add(int(at[position]), Reason.OVERFLOW, f"{seen(kept[position].as_py())} does not fit double")
-    return pa.table({"value": found.filter(pa.array(finite))}), at[finite]
+    objects = pc.binary_join_element_wise(_BEFORE, texts.filter(pa.array(fit)), _AFTER, "")
+    return Pieces(objects.cast(pa.binary()), at[fit], rejects)
 
 
 def _matches(texts: pa.StringArray, pattern: str) -> Mask:
@@ -155,9 +151,10 @@ def bytes_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, optio
     return PlainDecoder(_bytes, payload, new_field, limits, empty=True)
 
 
-def number_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Number) -> PlainDecoder:
-    """A number as JSON writes it."""
-    return PlainDecoder(_numbers, payload, new_field, limits)
+def number_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Number) -> Decoder:
+    """A number as JSON writes it, by the rules that JSON's numbers have: exact, and each by itself."""
+    wider = replace(limits, record_bytes=limits.record_bytes + len(_BEFORE) + len(_AFTER))
+    return Prepared(bound(layout_of(payload), new_field, wider), _as_objects, limits)
 
 
 def raw_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Raw) -> PlainDecoder:
