@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 
 from headrace.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+SMALLEST = {
+    "pipeline": "web",
+    "source": {"kafka": {"brokers": "localhost:9092", "topics": ["web_requests"]}},
+    "table": {"path": "./lake/web_requests"},
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,20 @@ def _blocks(page: Path) -> Iterator[Block]:
     for found in re.finditer(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         line = page.read_text()[: found.start()].count("\n") + 1
         yield Block(page, line, found[1], found[2].strip(), found[3])
+
+
+def whole(block: Block) -> str:
+    """A YAML block as a whole spec: a fragment is laid over the smallest one."""
+    if block.mark.split(" ")[0] != "fragment":
+        return block.text
+    return yaml.safe_dump(_laid_over(SMALLEST, yaml.safe_load(block.text)))
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    """Mappings united, all else replaced."""
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+        return above
+    return {key: _laid_over(below.get(key), above[key]) if key in above else below[key] for key in {**below, **above}}
 
 
 def prose(page: Path) -> str:

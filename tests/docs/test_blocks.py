@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from docs.pages import DOCS, PAGES, Block, blocks, codes, name, rows, section, text
+from docs.pages import DOCS, PAGES, Block, blocks, codes, name, rows, section, text, whole
 from headrace.spec import Spec, examine_text
 from headrace.spec.part import Part, keys_of, parts_in
 from services.certs import Certificates
 
-BASE = {
-    "pipeline": "web",
-    "source": {"kafka": {"brokers": "localhost:9092", "topics": ["web_requests"]}},
-    "table": {"path": "./lake/web_requests"},
-}
 _VARIABLES = ("KAFKA", "KAFKA_PASSWORD", "KEY_PASSWORD", "LAKE_KEY", "LAKE_SECRET", "LAKE_TOKEN", "REGISTRY_PASSWORD")
 
 
@@ -50,20 +45,6 @@ def base(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyP
 def test_yaml_blocks_load(block: Block, base: Path):
     _, findings = examine_text(whole(block), base, str(block))
     assert not [str(finding) for finding in findings]
-
-
-def whole(block: Block) -> str:
-    """A block as a whole spec: a fragment is laid over the smallest one."""
-    if block.mark != "fragment":
-        return block.text
-    return yaml.safe_dump(laid_over(BASE, yaml.safe_load(block.text)))
-
-
-def laid_over(below: Any, above: Any) -> Any:
-    """Mappings united, all else replaced."""
-    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
-        return above
-    return {key: laid_over(below.get(key), above[key]) if key in above else below[key] for key in {**below, **above}}
 
 
 def test_the_guide_uses_every_key():

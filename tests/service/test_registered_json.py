@@ -15,7 +15,7 @@ import pytest
 from headrace import Plan
 from headrace.decode import Decoder, decoder
 from headrace.spec import Decode, examine_text, loads
-from headrace.tables.schema import ENVELOPE
+from services.plans import envelopes
 from services.registry import RegistryServer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,19 +45,7 @@ decode: {{json: {{registry: "{registry.url}"}}}}
 route: {{by: {route}}}
 table: {{path: "/lake/{path}"}}
 """)
-        rows = [
-            {
-                "topic": "t",
-                "partition": 0,
-                "offset": at,
-                "timestamp": NOW,
-                "timestamp_type": 0,
-                "value": value,
-                "headers": [],
-            }
-            for at, value in enumerate(values)
-        ]
-        return Plan(spec, now=lambda: NOW).apply(pa.Table.from_pylist(rows, schema=ENVELOPE))
+        return Plan(spec, now=lambda: NOW).apply(envelopes(values, "t"))
 
     return run
 

@@ -23,6 +23,9 @@ from headrace.replay import replay
 from headrace.spec import Spec
 from headrace.spec.load import loads
 from headrace.tables.schema import ENVELOPE
+from services.pipelines import storage
+from services.plans import envelope
+from services.s3 import S3
 
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -47,6 +50,24 @@ def no_spark() -> Any:
     raise AssertionError("a JVM was asked for")
 
 
+def ingest(spec: Spec, envelopes: pa.Table, spark: Callable[[], Any] = no_spark) -> None:
+    """One batch of records into their tables, by a pipeline that is started for it and ends."""
+    pipeline = InProcess(spec, spark)
+    with pipeline.take_lease():
+        pipeline.open_ledger()
+        pipeline.finish_open_batch()
+        pipeline.catalog.open()
+        pipeline.one_batch(envelopes.combine_chunks().to_batches()[0], _ranges(envelopes))
+
+
+def _ranges(envelopes: pa.Table) -> tuple[Range, ...]:
+    """What was read of each partition."""
+    read = envelopes.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
+    return tuple(
+        Range(each["topic"], each["partition"], each["offset_min"], each["offset_max"] + 1, "id") for each in read
+    )
+
+
 @dataclass
 class Desk:
     """A topic of one partition in a list, a spec over it, and a lake."""
@@ -57,6 +78,13 @@ class Desk:
     sent: list[bytes | None] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     spark: Callable[[], Any] = no_spark
+    s3: S3 | None = None  # serves the lake, out of the bucket
+    bucket: str = ""
+
+    @property
+    def place(self) -> Path:
+        """What holds the lake on this machine's disk, also when S3 serves it."""
+        return self.folder if self.s3 is None else self.s3.folder / "data" / self.bucket
 
     @property
     def spec(self) -> Spec:
@@ -65,9 +93,11 @@ class Desk:
             "pipeline": "shop",
             "source": {"kafka": {"brokers": "localhost:9", "topics": [self.topic]}},
             "route": {"by": {"field": "kind"}},
-            "table": {"path": f"{self.folder}/lake/{{route}}"},
+            "table": {"path": f"{self.folder if self.s3 is None else f's3://{self.bucket}'}/lake/{{route}}"},
             "retry": {"unreachable": {"first": "10ms", "longest": "20ms"}},
         }
+        if self.s3 is not None:
+            content["storage"] = {"s3": storage(self.s3)}
         return loads(json.dumps(content | self.options), self.folder)[0]
 
     def write_spec(self) -> Path:
@@ -80,30 +110,21 @@ class Desk:
         """One batch of records."""
         start = len(self.sent)
         self.sent += [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in values]
-        pipeline = InProcess(self.spec, self.spark)
-        with pipeline.take_lease():
-            pipeline.open_ledger()
-            pipeline.finish_open_batch()
-            pipeline.catalog.open()
-            ranges = (Range(self.topic, 0, start, len(self.sent), "id"),)
-            pipeline.one_batch(self.envelopes(start).to_batches()[0], ranges)
+        ingest(self.spec, self.envelopes(start), self.spark)
 
     def envelopes(self, start: int = 0) -> pa.Table:
         """The records from an offset on."""
-        rows = [
-            {
-                "topic": self.topic,
-                "partition": 0,
-                "offset": offset,
-                "timestamp": THEN,
-                "timestamp_type": 0,
-                "key": b"k%d" % offset,
-                "value": self.sent[offset],
-                "headers": [{"key": "trace", "value": b"\xff%d" % offset}],
-            }
+        made = [
+            envelope(
+                offset,
+                self.sent[offset],
+                topic=self.topic,
+                timestamp=THEN,
+                headers=[{"key": "trace", "value": b"\xff%d" % offset}],
+            )
             for offset in range(start, len(self.sent))
         ]
-        return pa.Table.from_pylist(rows, ENVELOPE)
+        return pa.Table.from_pylist(made, ENVELOPE)
 
     def replay(self, selection: Selection | None = None) -> Summary:
         """Without a JVM."""
@@ -120,8 +141,8 @@ class Desk:
         return Letters(self.spec)
 
     def rows(self, path: str) -> list[dict[str, Any]]:
-        """A table below the folder, by delta-rs; none where there is no table."""
-        uri = str(self.folder / path)
+        """A table, by delta-rs; none where there is no table."""
+        uri = str(self.place / path)
         return DeltaTable(uri).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(uri) else []
 
     def dead(self) -> list[dict[str, Any]]:
@@ -139,7 +160,7 @@ class Desk:
 
     def marks(self, table: str) -> list[int]:
         """The replay marks of a table's log, in order."""
-        log = sorted((self.folder / "lake" / table / "_delta_log").glob("*.json"))
+        log = sorted((self.place / "lake" / table / "_delta_log").glob("*.json"))
         actions = [json.loads(line) for file in log for line in file.read_text().splitlines()]
         named = [each["txn"] for each in actions if "txn" in each]
         return [each["version"] for each in named if each["appId"] == "headrace:shop:replay"]

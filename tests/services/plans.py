@@ -29,23 +29,25 @@ def spec_of(**content: Any) -> Spec:
     return loads(json.dumps(whole), LAKE)[0]
 
 
+def envelope(offset: int, value: Any, **more: Any) -> dict[str, Any]:
+    """One record: bytes and None as they are, anything else as JSON."""
+    record = {
+        "topic": "web",
+        "partition": 0,
+        "offset": offset,
+        "timestamp": MOMENT,
+        "timestamp_type": 0,
+        "key": b"k%d" % offset,
+        "value": value if isinstance(value, bytes | None) else json.dumps(value).encode(),
+        "headers": [],
+    }
+    return record | more
+
+
 def envelopes(values: Iterable[Any], topic: str = "web", **columns: Any) -> pa.Table:
-    """Records of one partition: bytes and None as they are, anything else as JSON."""
-    rows = [
-        {
-            "topic": topic,
-            "partition": 0,
-            "offset": offset,
-            "timestamp": MOMENT,
-            "timestamp_type": 0,
-            "key": b"k%d" % offset,
-            "value": value if value is None or isinstance(value, bytes) else json.dumps(value).encode(),
-            "headers": [],
-            **columns,
-        }
-        for offset, value in enumerate(values)
-    ]
-    return pa.Table.from_pylist(rows, ENVELOPE)
+    """Records of one partition, one for each value."""
+    made = [envelope(offset, value, topic=topic, **columns) for offset, value in enumerate(values)]
+    return pa.Table.from_pylist(made, ENVELOPE)
 
 
 def plan_of(existing: Mapping[str, pa.Schema] | None = None, **content: Any) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from headrace import Plan
 from headrace.spec import loads
-from headrace.tables.schema import ENVELOPE
+from services.plans import envelopes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 5, 5, tzinfo=UTC)
@@ -39,20 +38,7 @@ table:
 {extra}
 """
     [spec] = loads(text)
-    raw = [value if isinstance(value, bytes | None) else json.dumps(value).encode() for value in values]
-    rows = [
-        {
-            "topic": "t",
-            "partition": 0,
-            "offset": at,
-            "timestamp": SENT,
-            "timestamp_type": 0,
-            "value": value,
-            "headers": [],
-        }
-        for at, value in enumerate(raw)
-    ]
-    found = Plan(spec, now=lambda: NOW).apply(pa.Table.from_pylist(rows, schema=ENVELOPE))
+    found = Plan(spec, now=lambda: NOW).apply(envelopes(values, "t", timestamp=SENT))
     counts = found.counts
     assert counts.read == counts.routed + counts.dead + counts.filtered
     stored = [row for table in found.tables.values() for row in table.to_pylist()]
@@ -231,21 +217,10 @@ route: {by: topic}
 table: {path: "/lake/{route}"}
 """
     [spec] = loads(text)
-    rows = [
-        {
-            "topic": topic,
-            "partition": 0,
-            "offset": 0,
-            "timestamp": SENT,
-            "timestamp_type": 0,
-            "value": b'{"x": 1}',
-            "headers": [],
-        }
-        for topic in ("a", "b")
-    ]
+    given = pa.concat_tables(envelopes([{"x": 1}], topic, timestamp=SENT) for topic in ("a", "b"))
     plan = Plan(spec, now=lambda: NOW)
     for _ in range(2):
-        found = plan.apply(pa.Table.from_pylist(rows, schema=ENVELOPE))
+        found = plan.apply(given)
         stored = {name: table.to_pylist()[0] for name, table in found.tables.items()}
         assert {name: (row["stream"], row["timestamp"]) for name, row in stored.items()} == {
             "a": ("a", SENT),

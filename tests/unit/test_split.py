@@ -15,7 +15,7 @@ from headrace import Plan
 from headrace.decode import Limits
 from headrace.decode.split import elements, lines
 from headrace.spec import loads
-from headrace.tables.schema import ENVELOPE
+from services.plans import envelopes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JSON = st.recursive(
@@ -24,22 +24,6 @@ JSON = st.recursive(
     max_leaves=6,
 )
 SPACES = st.text(alphabet=" \t\r\n", max_size=2)
-
-
-def envelopes(*values: bytes | None) -> pa.Table:
-    rows = [
-        {
-            "topic": "t",
-            "partition": 0,
-            "offset": at,
-            "timestamp": NOW,
-            "timestamp_type": 0,
-            "value": value,
-            "headers": [],
-        }
-        for at, value in enumerate(values)
-    ]
-    return pa.Table.from_pylist(rows, schema=ENVELOPE)
 
 
 def plan(extra: str = "", decode: str = "{json: {rows: array}}", path: str = "/lake/many") -> Plan:
@@ -58,7 +42,7 @@ table:
 
 def applied(given: Plan, *values: bytes | None) -> tuple[list[int], dict[int, str], Any]:
     """The ids stored, the letters by offset, the counts."""
-    found = given.apply(envelopes(*values))
+    found = given.apply(envelopes(values, "t"))
     ids = [row["id"] for rows in found.tables.values() for row in rows.to_pylist()]
     letters = {row["offset"]: f"{row['reason']}: {row['detail']}" for row in found.letters.to_pylist()}
     assert found.counts.read == found.counts.routed + found.counts.dead + found.counts.filtered + found.counts.held
@@ -122,7 +106,7 @@ def test_rows_that_are_filtered_leave_the_others():
 
 def test_a_record_may_be_in_several_tables_but_not_with_a_row_that_has_none():
     found = plan("route: {by: {sql: kind}}", path="/lake/{route}").apply(
-        envelopes(b'[{"id":1,"kind":"a"},{"id":2,"kind":"b"}]', b'[{"id":3,"kind":"a"},{"id":4,"kind":"../b"}]')
+        envelopes([b'[{"id":1,"kind":"a"},{"id":2,"kind":"b"}]', b'[{"id":3,"kind":"a"},{"id":4,"kind":"../b"}]'], "t")
     )
     assert {name: rows["id"].to_pylist() for name, rows in found.tables.items()} == {"a": [1], "b": [2]}
     assert found.letters["reason"].to_pylist() == ["bad_route"]
@@ -131,7 +115,7 @@ def test_a_record_may_be_in_several_tables_but_not_with_a_row_that_has_none():
 
 
 def test_the_same_offset_in_every_row():
-    found = plan().apply(envelopes(b'[{"id":1},{"id":2}]', b'[{"id":3}]'))
+    found = plan().apply(envelopes([b'[{"id":1},{"id":2}]', b'[{"id":3}]'], "t"))
     [rows] = found.tables.values()
     assert [row["_source"]["offset"] for row in rows.to_pylist()] == [0, 0, 1]
 
