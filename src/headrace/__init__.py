@@ -7,20 +7,41 @@ from typing import TYPE_CHECKING, Any
 from headrace.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from headrace.letters import Letters, Place, Selection
     from headrace.plan import Applied, Plan
+    from headrace.replay import purge as purge_letters
+    from headrace.replay import replay as replay_letters
     from headrace.runner import run
     from headrace.spec import Spec
     from headrace.spec.load import load, loads
 
-__all__ = ["Applied", "Plan", "Spec", "__version__", "load", "loads", "run"]
+__all__ = [
+    "Applied",
+    "Letters",
+    "Place",
+    "Plan",
+    "Selection",
+    "Spec",
+    "__version__",
+    "load",
+    "loads",
+    "purge_letters",
+    "replay_letters",
+    "run",
+]
 
 _HOMES = {
-    "Applied": "headrace.plan",
-    "Plan": "headrace.plan",
-    "Spec": "headrace.spec",
-    "load": "headrace.spec.load",
-    "loads": "headrace.spec.load",
-    "run": "headrace.runner",
+    "Applied": ("headrace.plan", "Applied"),
+    "Letters": ("headrace.letters", "Letters"),
+    "Place": ("headrace.letters", "Place"),
+    "Plan": ("headrace.plan", "Plan"),
+    "Selection": ("headrace.letters", "Selection"),
+    "Spec": ("headrace.spec", "Spec"),
+    "load": ("headrace.spec.load", "load"),
+    "loads": ("headrace.spec.load", "loads"),
+    "purge_letters": ("headrace.replay", "purge"),
+    "replay_letters": ("headrace.replay", "replay"),
+    "run": ("headrace.runner", "run"),
 }
 
 
@@ -30,4 +51,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'headrace' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    home, known_as = _HOMES[name]
+    return getattr(import_module(home), known_as)

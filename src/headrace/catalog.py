@@ -111,13 +111,14 @@ class Catalog:
         store = Store(uri, self.profile)
         committer: Committer = LogTable.open(store, self.writer)
         known = self.ledger.known.tables.get(uri)
-        if committer.state is not None:
+        rules = self.spec.table_for("" if name == LETTERS else name)
+        apart = apart or (bool(rules.features) and name != LETTERS)
+        if committer.state is not None or apart:
             committer = self._of_its_kind(committer, store, known, apart)
         _check_identity(uri, committer, known)
         self._check_restored(store, committer, known)
         if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.writer))):
             self.ledger.check_mark(uri, mark)  # a ledger set back would take the next batch for one that is there
-        rules = self.spec.table_for("" if name == LETTERS else name)
         if committer.state is None and rules.create == "never" and name != LETTERS:
             raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
@@ -133,15 +134,16 @@ class Catalog:
             raise stop(TableRestored, f"{store.uri} was restored in version {version}, after our last commit to it.")
 
     def _of_its_kind(self, tail: Committer, store: Store, known: KnownTable | None, apart: bool) -> Committer:
-        """One kind of committer per table, for good: the one it was first written with, or staged for (`apart`)."""
-        assert tail.state is not None  # noqa: S101
-        why_not = may_adopt(tail.state)
+        """One kind of committer per table, for good: what it was first written with, or is to be (`apart`: Spark)."""
+        why_not = may_adopt(tail.state) if tail.state is not None else None
+        if apart and not why_not:
+            why_not = "the spec asks for features that Spark alone may write"
         if known is not None and known.committer == "adopt" and why_not:
             raise TableFeature(
                 f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
                 next="Take the feature away, or write to a new table.",
             )
-        if why_not or apart or (known is not None and known.committer == "spark"):
+        if why_not or (known is not None and known.committer == "spark"):
             return self._spark_table(store)
         return tail
 
@@ -291,7 +293,7 @@ class Catalog:
 
     def _intent(self, name: str, layout: Layout, files: list[StagedFile]) -> TableIntent:
         entry = self._entries[name]
-        properties = dict(entry.rules.properties) if name != LETTERS else {}
+        properties = entry.rules.all_properties if name != LETTERS else {}
         partition_by = ("date",) if name == LETTERS else self.partition_by(entry)
         return TableIntent(
             entry.store.uri,
@@ -308,6 +310,8 @@ class Catalog:
         """One table's part of a batch; the same part twice changes nothing."""
         entry = self._entry_of(table)
         receipt = entry.committer.commit(table, intent)
+        if entry.committer.state is not None:
+            entry.table_id = entry.committer.state.table_id  # Spark names the tables that it makes
         if table.create and receipt.version == 0:
             faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
         faults.reach(faults.Point.COMMIT_LANDED, batch=intent.batch)

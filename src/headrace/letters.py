@@ -105,7 +105,7 @@ class Letters:
         return pa.concat_tables(pages) if pages else DEAD_LETTERS.empty_table()
 
     def find(self, place: Place) -> list[dict[str, Any]]:
-        """The letters of one record, each with its outcomes so far, oldest first."""
+        """The letters of one record, each with the columns of the user's own and its outcomes so far, oldest first."""
         here = (
             (pc.field("topic") == place.topic)
             & (pc.field("partition") == place.partition)
@@ -113,11 +113,12 @@ class Letters:
         )
         if place.table is not None:
             here &= pc.field("table") == place.table
-        found = [letter for page in self._scan(DEAD_LETTERS.names, here) for letter in page.to_pylist()]
+        found = [letter for page in _batches(self.store, DEAD_LETTERS, None, here) for letter in page.to_pylist()]
         outcomes = [
             row for page in _batches(self._outcomes, OUTCOMES, OUTCOMES.names, here) for row in page.to_pylist()
         ]
         for letter in found:
+            letter["columns"] = {name: letter.pop(name) for name in list(letter) if name not in DEAD_LETTERS.names}
             letter["outcomes"] = sorted(
                 (row for row in outcomes if all(row[name] == letter[name] for name in LETTER)),
                 key=lambda row: row["plan"],
@@ -156,12 +157,18 @@ def dataset(store: Store, version: int | None = None) -> ds.Dataset | None:
 
 
 def _batches(
-    store: Store, schema: pa.Schema, names: Sequence[str], where: pc.Expression | None, version: int | None = None
+    store: Store,
+    schema: pa.Schema,
+    names: Sequence[str] | None,
+    where: pc.Expression | None,
+    version: int | None = None,
 ) -> Iterator[pa.Table]:
+    """Rows by the page; without names all columns, also those that the schema does not know."""
     found = dataset(store, version)
     if found is None:
         return
-    wanted = pa.schema([schema.field(name) for name in names])
+    names = found.schema.names if names is None else names
+    wanted = pa.schema([(schema if name in schema.names else found.schema).field(name) for name in names])
     scanner = found.scanner(list(names), filter=where, batch_size=_PAGE, batch_readahead=2, fragment_readahead=1)
     try:
         for batch in scanner.to_batches():

@@ -19,6 +19,7 @@ from headrace.decode.contract import NewField
 from headrace.decode.framing import schema_ids
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
+from headrace.decode.widen import wider
 from headrace.errors import ContractBroken, HeadraceError, UsageError
 from headrace.expectations import judged
 from headrace.fit import fit
@@ -204,7 +205,7 @@ class _Application:
     def _way(self, name: str) -> Hashable:
         """What routes must have in common; one that is unknown, refused or held back is read alone."""
         shape = self.plan.shapes.get(name)
-        if shape is None or shape.floors or self.plan.many:
+        if shape is None or shape.floors or self.plan.many or self._rules(name).contract.widens:
             return name
         payload, targets = (schema.serialize().to_pybytes() for schema in (shape.payload, shape.targets))
         return payload, targets, shape.absent, self._new_field(name, shape)
@@ -272,12 +273,29 @@ class _Application:
         envelopes = self._hold(envelopes, shape)
         found = self._decoded(self.plan.decoder(name, shape.payload, self._new_field(name, shape)), envelopes)
         found = self._settle_tombstones(found)
-        if found.unknown:
-            self._note(name, found.unknown, envelopes)
+        unknown = found.unknown
+        if asked := self._wider(name, shape, envelopes, found.rejects):
+            unknown = merge_structures(unknown or {}, asked)
+        if unknown:
+            self._note(name, unknown, envelopes)
         _count(self.ignored, shape.uri, found.ignored)
         self._reject(envelopes, found.rejects, "decode", _uri(name, shape), rules)
         if not self.discovered:
             self._transform(name, shape, rules, found.rows, self._of_rows(envelopes, found.index))
+
+    def _wider(self, name: str, shape: Shape, envelopes: pa.Table, rejects: Rejects) -> Structure | None:
+        """The wider types that values ask for which do not fit; a partition's column keeps its own."""
+        misfits = [at for at, reason in zip(rejects.index, rejects.reason, strict=True) if reason in MISFITS]
+        if not misfits or not self._rules(name).contract.widens:
+            return None
+        fixed = [item.name for item in shape.payload if self.plan.transform.renamed(item.name) in shape.partition_by]
+        values = _values(envelopes).take(pa.array(misfits))
+        return wider(shape.payload, self._new_field(name, shape), values, self._decoded_as, fixed)
+
+    def _decoded_as(self, payload: pa.Schema, new_field: NewField, values: pa.BinaryArray) -> Decoded:
+        decoder = self.plan.decoder((payload.serialize().to_pybytes(), new_field), payload, new_field)
+        found: Decoded = decoder.decode(values)
+        return found
 
     def _decoded(self, decoder: Any, envelopes: pa.Table) -> Decoded:
         """Rows and rejects, with what the decoder asks to be taken from the record itself."""

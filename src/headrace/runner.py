@@ -140,7 +140,9 @@ class SharedSession:
 
 
 def spark_touches_s3(spec: Spec) -> bool:
-    """Whether Spark itself must write a table on S3: one that exists and may not be adopted."""
+    """Whether Spark itself must write a table on S3: one whose features ask for it, or that may not be adopted."""
+    if spec.table.path.startswith("s3://") and any(each.features for each in (spec.table, *spec.tables)):
+        return True
     store = Store(spec.uri_of(""), Profile(**spec.storage_profile())) if spec.route.kind == "fixed" else None
     if store is None or store.local:
         return False

@@ -5,15 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
 from headrace.decode.layout import MESSAGE, RESCUE
-from headrace.decode.structure import Structure, evolve
+from headrace.decode.structure import Structure, evolve, widening
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
 from headrace.tables.partitions import check_partitioning
-from headrace.tables.schema import JSON_TEXT, KEPT, METADATA, RESCUED, SOURCE, parse_type, type_name
+from headrace.tables.schema import (
+    DATED,
+    JSON_TEXT,
+    KEPT,
+    METADATA,
+    READ,
+    RESCUED,
+    SOURCE,
+    as_read,
+    is_masked,
+    parse_type,
+    type_name,
+)
+from headrace.tables.widen import widens
 from headrace.transform import ENVELOPE_NAMES, Rename, Transform
 
 SKIP = b"headrace.skip"
@@ -60,7 +74,8 @@ def shape_of(
     by = tuple(rules.partition_by) if partition_by is None else partition_by
     met = existing is not None or bool((learned or {}).get("fields"))
     try:
-        table = table_of(rules, transform.output(with_absent(payload, absent), known), existing)
+        wanted = _wanted(rules, payload)
+        table = table_of(rules, transform.output(with_absent(payload, absent), known), existing, wanted)
         if met or rules.columns:
             check_partitioning(table, by)
     except UsageError as error:
@@ -96,7 +111,7 @@ def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *
 
 def _targets(transform: Transform, columns: Iterable[pa.Field]) -> pa.Schema:
     roots = {name.split(".")[0].lower() for name, _ in transform.queries()}
-    return pa.schema([item for item in columns if item.name.lower() in roots])
+    return pa.schema([as_read(item) for item in columns if item.name.lower() in roots])
 
 
 def _grows(rules: TableSpec, existing: pa.Schema | None) -> bool:
@@ -123,11 +138,21 @@ def payload_of(
 ) -> pa.Schema:
     """The fields decode looks for, with their types."""
     fields = _declared(rules.columns) if rules.columns else _stored(existing, transform)
+    if rules.columns and existing is not None and rules.contract.widens:
+        fields = [_widened(item, existing, transform) for item in fields]
     derived = transform.derived()
     known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
     grows = rules.contract.new_field == "evolve" or not fields
-    payload = evolve(known, learned) if learned and grows else known
+    payload = evolve(known, learned if grows else widening(learned)) if learned else known
     return payload.append(_rescued(rules)) if rules.contract.rescues else payload
+
+
+def _widened(item: pa.Field, existing: pa.Schema, transform: Transform) -> pa.Field:
+    """A declared field with the wider types that its column has by now."""
+    name = transform.renamed(item.name)
+    if name not in existing.names:
+        return item
+    return _grown_field(item, existing.field(name), wide=True, adds=False)
 
 
 def _rescued(rules: TableSpec) -> pa.Field:
@@ -156,16 +181,26 @@ def _stored(existing: pa.Schema | None, transform: Transform) -> list[pa.Field]:
         return []
     olds = [old for step in transform.steps if isinstance(step, Rename) for old in step.names]
     origin = {transform.renamed(old): old for old in olds}
-    return [item.with_name(origin.get(item.name, item.name)) for item in existing if item.name not in KEPT]
+    stored = [item for item in existing if item.name not in KEPT]
+    return [as_read(item).with_name(origin.get(item.name, item.name)) for item in stored]
 
 
 def _skipped(item: pa.Field) -> pa.Field:
     return pa.field(item.name, item.type, True, {SKIP: b"true"})
 
 
-def table_of(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -> pa.Schema:
+def _wanted(rules: TableSpec, payload: pa.Schema) -> dict[str, pa.Field]:
+    """The declared columns by name; where types may widen, with those that they have come to."""
+    wanted = {column.name: declared_field(column) for column in rules.columns}
+    if rules.contract.widens:
+        wanted |= {item.name: item for item in payload if item.name in wanted and SKIP not in (item.metadata or {})}
+    return wanted
+
+
+def table_of(
+    rules: TableSpec, output: pa.Schema, existing: pa.Schema | None, wanted: Mapping[str, pa.Field]
+) -> pa.Schema:
     """The table's columns: those it has, in its order, then what the records bring."""
-    wanted = {column.name: declared_field(column) for column in rules.columns or ()}
     made = [_made(item, wanted.get(item.name)) for item in output if not pa.types.is_null(item.type)]
     if existing is None:
         own = [item for item in made if item.name not in KEPT]
@@ -173,7 +208,7 @@ def table_of(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) ->
         columns = [*own, *beside, *([SOURCE] if rules.source else []), *_metadata(rules)]
         return pa.schema([_plain(item) for item in columns])
     brought = {item.name: item for item in made}
-    kept = [_followed(item, brought.get(item.name)) for item in existing]
+    kept = [_followed(item, brought.get(item.name), rules.contract.widens) for item in existing]
     more = [*made, *_metadata(rules)]
     added = [_plain(item.with_nullable(True)) for item in more if item.name not in existing.names]
     return pa.schema([*kept, *added])
@@ -186,20 +221,21 @@ def _metadata(rules: TableSpec) -> list[pa.Field]:
 def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
     if declared is None:
         return item
-    return pa.field(item.name, declared.type, declared.nullable, item.metadata)
+    kind = item.type if is_masked(item) else declared.type
+    return pa.field(item.name, kind, declared.nullable, item.metadata)
 
 
 def _plain(item: pa.Field) -> pa.Field:
     """A table column keeps of its field's metadata only what outlives this run."""
-    kept = {key: value for key, value in (item.metadata or {}).items() if key in (JSON_TEXT, b"comment")}
+    kept = {key: value for key, value in (item.metadata or {}).items() if key in (JSON_TEXT, READ, b"comment")}
     return item.with_metadata(kept or None)
 
 
-def _followed(have: pa.Field, made: pa.Field | None) -> pa.Field:
-    """A column the table has, with the nested fields that only the records bring."""
+def _followed(have: pa.Field, made: pa.Field | None, wide: bool) -> pa.Field:
+    """A column the table has, with the nested fields that only the records bring, and their wider types if `wide`."""
     if made is None:
         return have
-    grown = have.with_type(_grown(have.type, made.type))
+    grown = _grown_field(have, made, wide=wide)
     if fits(made.type, grown.type):
         return grown
     there, said = type_name(have.type), type_name(made.type)
@@ -209,20 +245,24 @@ def _followed(have: pa.Field, made: pa.Field | None) -> pa.Field:
     )
 
 
-def _grown(have: pa.DataType, made: pa.DataType) -> pa.DataType:
+def _grown_field(have: pa.Field, made: pa.Field, *, wide: bool, adds: bool = True) -> pa.Field:
+    kind = _grown(have.type, made.type, wide=wide, adds=adds)
+    if adds or not pa.types.is_date(have.type) or kind == have.type:
+        return have.with_type(kind)
+    return pa.field(have.name, kind, have.nullable, {**(have.metadata or {}), **DATED})
+
+
+def _grown(have: pa.DataType, made: pa.DataType, *, wide: bool, adds: bool) -> pa.DataType:
+    grown = partial(_grown_field, wide=wide, adds=adds)
     if pa.types.is_struct(have) and pa.types.is_struct(made):
         brought = {item.name: item for item in made}
-        kept = [_grown_field(item, brought.pop(item.name, item)) for item in have]
-        return pa.struct([*kept, *(item.with_nullable(True) for item in brought.values())])
+        kept = [grown(item, brought.pop(item.name, item)) for item in have]
+        return pa.struct([*kept, *(item.with_nullable(True) for item in brought.values() if adds)])
     if pa.types.is_map(have) and pa.types.is_map(made):
-        return pa.map_(have.key_field, _grown_field(have.item_field, made.item_field))
+        return pa.map_(have.key_field, grown(have.item_field, made.item_field))
     if pa.types.is_list(have) and pa.types.is_list(made):
-        return pa.list_(_grown_field(have.value_field, made.value_field))
-    return have
-
-
-def _grown_field(have: pa.Field, made: pa.Field) -> pa.Field:
-    return have.with_type(_grown(have.type, made.type))
+        return pa.list_(grown(have.value_field, made.value_field))
+    return made if wide and widens(have, made) else have
 
 
 def fits(have: pa.DataType, want: pa.DataType) -> bool:

@@ -13,17 +13,20 @@ import yaml
 
 from docs.pages import DOCS, PAGES, Block, blocks, codes, name, rows, section, text, whole
 from headrace.spec import Spec, examine_text
-from headrace.spec.part import Part, keys_of, parts_in
+from headrace.spec.part import Part, keys_of, names_parts, parts_in
 from services.certs import Certificates
 
-_VARIABLES = ("KAFKA", "KAFKA_PASSWORD", "KEY_PASSWORD", "LAKE_KEY", "LAKE_SECRET", "LAKE_TOKEN", "REGISTRY_PASSWORD")
+_VARIABLES = (
+    *("KAFKA", "KAFKA_PASSWORD", "KEY_PASSWORD", "LAKE_KEY", "LAKE_SECRET", "LAKE_TOKEN"),
+    *("MASK_KEY", "REGISTRY_PASSWORD"),
+)
 
 
 @pytest.fixture
 def base(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the examples refer to."""
     for variable in _VARIABLES:
-        monkeypatch.setenv(variable, "made-up")
+        monkeypatch.setenv(variable, "made-up-for-examples")
     shown = {
         "ca.pem": certificates.authority,
         "client.pem": certificates.client_chain,
@@ -44,7 +47,7 @@ def base(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
 def test_yaml_blocks_load(block: Block, base: Path):
     _, findings = examine_text(whole(block), base, str(block))
-    assert not [str(finding) for finding in findings]
+    assert not [str(finding) for finding in findings if not finding.key.endswith("features")]  # their price is said
 
 
 def test_the_guide_uses_every_key():
@@ -77,6 +80,7 @@ def paths(value: Any, part: type[Part], prefix: str = "") -> Iterator[str]:
         for key, inner in each.items() if isinstance(each, dict) else ():
             field = keys_of(part).get(key)
             yield prefix + key
+            inner = list(inner.values()) if field and names_parts(field.annotation) else inner
             for model in parts_in(field.annotation) if field else ():
                 yield from paths(inner, model, f"{prefix}{key}.")
 

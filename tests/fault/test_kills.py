@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -108,6 +109,21 @@ def test_sigterm_in_the_middle_of_a_batch_loses_no_tail(shop: Shop) -> None:
         assert len(running.of("batch")) == 2
     assert shop.audit(drained=False).records > 40
     finish(shop)
+
+
+def test_kill_while_a_table_is_made_and_while_its_types_widen(shop: Shop, spark: Any) -> None:
+    """Spark makes such a table, widens it and appends, each a commit of its own: a death between any two is mended."""
+    wide = {"features": ["typeWidening"], "contract": {"wrong_type": "widen"}}
+    table = {"path": f"{shop.lake}/wide", "columns": [{"name": "id", "type": "int"}], **wide}
+    shop.options |= {"table": table, "route": {"by": "fixed"}, "transform": [], "limits": {"batch_rows": 20}}
+    ids = [*range(20), *range(2**40, 2**40 + 20), 1.5]
+    shop.send_values(json.dumps({"id": each}).encode() for each in ids)
+    for fault in ("table_made:batch=1=kill", "evolved:batch=2=kill", "commit_landed:batch=2=kill"):
+        with drain(shop, fault) as running:
+            assert running.wait() == -signal.SIGKILL, running.said()
+    shop.run()
+    found = spark.read.format("delta").load(f"{shop.lake}/wide").collect()
+    assert sorted(float(row.id) for row in found) == sorted(map(float, ids))
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -34,7 +34,9 @@ ALLOWED = {
     ("spec", "decode"),  # a declared default is judged by the decoder that will use it
     ("spec", "shape"),
     ("spec", "tables"),  # type names are spelled in one place
+    ("__init__", "letters"),
     ("__init__", "plan"),
+    ("__init__", "replay"),
     ("__init__", "runner"),
     ("__init__", "spec"),
 }

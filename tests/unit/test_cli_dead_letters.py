@@ -95,6 +95,23 @@ def test_show_gives_bytes_as_text_and_hex_and_obeys_none_of_them(cli: Run):
     assert "the first 4" in cli("show", "orders/0/3", "--bytes", "4")[1]
 
 
+def test_show_has_the_columns_that_letters_were_given(cli: Run, desk: Desk):
+    [shown] = lines(cli("show", "orders/0/3", "--json")[1])
+    assert shown["columns"] == {}
+    made = {"twice": '"offset" * 2', "raw": "value", "absent": "CAST(NULL AS VARCHAR)"}
+    desk.options["dead_letters"] = {"transform": [{"set": made}]}
+    desk.write_spec()
+    desk.feed([NASTY])
+    [shown] = lines(cli("show", "orders/0/5", "--json")[1])
+    assert (shown["columns"]["twice"], shown["columns"]["absent"]) == (10, None)
+    out = cli("show", "orders/0/5")[1]
+    assert "  column twice: 10\n" in out
+    assert "  column absent: null\n" in out
+    assert "\x1b" not in out
+    [old] = lines(cli("show", "orders/0/3", "--json")[1])
+    assert set(old["columns"].values()) == {None}
+
+
 def test_show_says_where_a_letter_went(cli: Run, desk: Desk):
     desk.options["tables"] = []
     desk.write_spec()

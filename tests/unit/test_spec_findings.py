@@ -219,7 +219,7 @@ TABLE = [
     ("partition_by: [a, A]", "table.partition_by[1]", "a second time", ""),
     ("columns: [{name: a, type: int}]\n  partition_by: [a]\n  source: false", "table.partition_by", "every column", ""),
     ("contract: {new_field: rescued}", "table.contract.new_field", "'rescued'", "rescue"),
-    ("contract: {wrong_type: widen}", "table.contract.wrong_type", "'widen'", ""),
+    ("contract: {wrong_type: widen}", "table.contract.wrong_type", "widen without the feature", ""),
     ("contract: {missing: default}", "table.contract.missing", "no declared columns", ""),
     ("columns: [{name: a, type: int, nullable: false}]\n  contract: {missing: default}", "table.contract.missing",
      "no default for a", ""),

@@ -3,14 +3,16 @@
 import json
 import os
 import pickle
+import re
 import traceback
+from typing import get_args
 
 import pytest
 
 from headrace.errors import SpecError
 from headrace.spec import Secret, examine_text, loads
 from headrace.spec.findings import part_at
-from headrace.spec.model import SECRETS, Spec
+from headrace.spec.model import SECRETS, Spec, is_secret
 from headrace.spec.part import keys_of, parts_in
 from headrace.spec.secrets import BadReference, resolve
 
@@ -166,13 +168,15 @@ def test_files_are_bounded_and_plain(folder):
 def test_the_list_of_secrets_is_that_of_the_models():
     def found(part, path):
         for key, field in keys_of(part).items():
-            if "Secret" in str(field.annotation):
+            if Secret in (field.annotation, *get_args(field.annotation)):
                 yield (*path, key)
+            many = ("*",) if re.match(r"tuple|.*Mapping\[str", str(field.annotation)) else ()
             for inner in parts_in(field.annotation):
-                yield from found(inner, (*path, key))
+                yield from found(inner, (*path, key, *many))
 
     assert set(found(Spec, ())) == SECRETS
-    assert all(part_at(path[:-1]) is not None for path in SECRETS)
+    places = [tuple(0 if step == "*" else step for step in path) for path in SECRETS]
+    assert all(part_at(path[:-1]) is not None and is_secret(path) for path in places)
 
 
 def test_the_json_schema_takes_only_references_for_secrets():

@@ -258,6 +258,7 @@ def _print_groups(pipeline: str, groups: list[Group], total: int) -> None:
 
 
 def _print_letter(letter: dict[str, Any], most: int) -> None:
+    from headrace.cli.preview import cell
     from headrace.reasons import MEANING, Reason
 
     reason = letter["reason"]
@@ -274,6 +275,8 @@ def _print_letter(letter: dict[str, Any], most: int) -> None:
     for name, value in said.items():
         if value is not None:
             _say(f"  {name:<10}{value}")
+    for name, value in letter["columns"].items():
+        _say(f"  column {name}: {'null' if value is None else cell(value)}")
     _print_bytes("key", letter["key"], most)
     for header in letter["headers"] or ():
         _print_bytes(f"header {header['key']}", header["value"], most)
@@ -343,8 +346,12 @@ def _emit_tried(pipeline: str, tried: list[Tried]) -> None:
 
 def _plain(letter: dict[str, Any]) -> dict[str, Any]:
     """A letter for programs: bytes as hex, and as text where they are."""
+    from headrace.cli.preview import readable
+
     headers = [{"key": each["key"], "value": _both(each["value"])} for each in letter["headers"] or ()]
-    return {**letter, "key": _both(letter["key"]), "value": _both(letter["value"]), "headers": headers}
+    columns = {name: readable(value) for name, value in letter["columns"].items()}
+    both = {"key": _both(letter["key"]), "value": _both(letter["value"])}
+    return {**letter, **both, "headers": headers, "columns": columns}
 
 
 def _both(data: bytes | None) -> dict[str, Any] | None:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace import faults
 from headrace.batch import Intent, Receipt, TableIntent
 from headrace.commit.marks import batch_mark
 from headrace.commit.stops import stop
 from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced
+from headrace.spec.table import FEATURES
 from headrace.storage import Store
-from headrace.tables.evolve import check_fits
+from headrace.tables.adopt import lacks_ntz
+from headrace.tables.evolve import check_fits, merge
 from headrace.tables.log import TableState, load
-from headrace.tables.schema import from_delta, type_name
+from headrace.tables.schema import from_delta, to_delta, type_name
+from headrace.tables.widen import widens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REFUSALS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT")
 _MISREAD = ("DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported")
-_FILLED_BY_SPARK = (b"delta.generationExpression", b"delta.identity.start")
+_FILLED_BY_SPARK = {b"delta.generationExpression", b"delta.identity.start"}
 
 
 class SparkTable:
@@ -37,69 +43,150 @@ class SparkTable:
 
     def writable(self) -> pa.Schema:
         """The columns rows may fill; what Spark computes itself is left to it."""
-        assert self.state is not None  # noqa: S101
-        own = [item for item in self.state.schema if not any(key in (item.metadata or {}) for key in _FILLED_BY_SPARK)]
-        return pa.schema(own)
+        columns = self._known().schema
+        return pa.schema([item for item in columns if not _FILLED_BY_SPARK & (item.metadata or {}).keys()])
 
     def evolve(self, schema: pa.Schema) -> None:
-        """Add the columns the table lacks; TableChanged when others took some away meanwhile."""
+        """Widen types and add columns, at any depth, until the table can hold rows of this schema.
+
+        Each change is a commit of its own: after a crash between two of them, the rest is what is found to be lacking.
+        """
         self._follow()
-        assert self.state is not None  # noqa: S101
-        have = set(self.state.schema.names)
-        added = [f"{_quoted(item.name)} {type_name(item.type)}" for item in schema if item.name not in have]
-        if not added:
-            raise TableChanged(
-                f"{self._store.uri}: new fields inside a struct cannot be added to a table that Spark writes.",
-                next="Add them with ALTER TABLE, then run again.",
-            )
-        self._spark.sql(f"ALTER TABLE delta.{_quoted(self._store.spark_uri)} ADD COLUMNS ({', '.join(added)})")
-        self._reload()
+        wider = list(_wider(pa.struct(list(self._known().schema)), pa.struct(list(schema)), ""))
+        self._allow(schema, bool(wider))
+        for path, kind in wider:
+            self._alter(f"ALTER COLUMN {path} TYPE {type_name(kind)}")
+        if merge(self._known().schema_json, to_delta(schema)) != self._known().schema_json:
+            self._add(schema)
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
         """Append the staged files; Delta itself skips a batch number it has seen."""
         self._reload()
+        if self.state is None and table.create:
+            self._create(table)
+            faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
         self._check(table, intent)
         rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)
-        assert self.state is not None  # noqa: S101
-        if self.state.marks.get(self._mark) == intent.batch:
-            return Receipt(table.path, self.state.version, rows, len(table.files), size, skipped=True)
+        if self._known().marks.get(self._mark) == intent.batch:
+            return Receipt(table.path, self._known().version, rows, len(table.files), size, skipped=True)
         paths = [f"{Store(item.table, self._store.profile).spark_uri}/{item.path}" for item in table.files]
         frame = self._spark.read.schema(_ddl(from_delta(table.schema))).parquet(*paths)
         writer = frame.write.format("delta").mode("append").option("userMetadata", _account(intent))
         writer = writer.option("txnAppId", self._mark).option("txnVersion", intent.batch)
-        try:
+        with self._named():
             writer.save(self._store.spark_uri)
+        self._reload()
+        return Receipt(table.path, self._known().version, rows, len(table.files), size)
+
+    def _create(self, table: TableIntent) -> None:
+        """The table without rows; made twice, it is made once."""
+        jvm, gateway = self._spark._jvm, self._spark.sparkContext._gateway
+        builder = jvm.io.delta.tables.DeltaTable.createIfNotExists(self._spark._jsparkSession)
+        builder = builder.location(self._store.spark_uri)
+        builder = builder.addColumns(jvm.org.apache.spark.sql.types.DataType.fromJson(table.schema))
+        if table.partition_by:
+            names = gateway.new_array(jvm.java.lang.String, len(table.partition_by))
+            for at, name in enumerate(table.partition_by):
+                names[at] = name
+            builder = builder.partitionedBy(names)
+        for name, value in table.properties.items():
+            builder = builder.property(name, value)
+        with self._named():
+            builder.execute()
+        self._reload()
+
+    def _allow(self, schema: pa.Schema, widens: bool) -> None:
+        """The features that such a change needs, where the table lacks them."""
+        known, widening = self._known(), FEATURES["typeWidening"]
+        asked = []
+        if widens and known.properties.get(widening, "").lower() != "true":
+            asked.append(f"'{widening}' = 'true'")
+        if lacks_ntz(to_delta(schema), known.protocol):
+            asked.append("'delta.feature.timestampNtz' = 'supported'")
+        if asked:
+            self._alter(f"SET TBLPROPERTIES ({', '.join(asked)})")
+
+    def _alter(self, change: str) -> None:
+        with self._named():
+            self._spark.sql(f"ALTER TABLE delta.{_quoted(self._store.spark_uri)} {change}")
+        self._reload()
+
+    def _add(self, schema: pa.Schema) -> None:
+        """The columns that the table lacks, by an append of no rows: it brings their notes along, and nested ones."""
+        from pyspark.sql.types import StructType
+
+        frame = self._spark.createDataFrame([], StructType.fromJson(_without_notes(json.loads(to_delta(schema)))))
+        with self._named():
+            frame.write.format("delta").mode("append").option("mergeSchema", "true").save(self._store.spark_uri)
+        self._reload()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Spark's failures under our names."""
+        try:
+            yield
         except Exception as error:
             raise _named(error, self._store.uri) from None
-        self._reload()
-        return Receipt(table.path, self.state.version, rows, len(table.files), size)
+
+    def _known(self) -> TableState:
+        if self.state is None:
+            raise stop(TableGone, f"The table {self._store.uri} is gone.")
+        return self.state
 
     def _follow(self) -> None:
         """Go along with what others did, as long as what we knew of the table still holds."""
         found = load(self._store, [self._mark])
         if self.state is not None and found is not None:
-            try:
-                check_fits(self.state.schema_json, found)
-            except TableChanged as problem:
-                raise stop(TableChanged, f"{self._store.uri}: {problem.seen}") from None
+            self._fits(self.state.schema_json, found)
         self.state = found
+
+    def _fits(self, schema_json: str, state: TableState) -> None:
+        try:
+            check_fits(schema_json, state)
+        except TableChanged as problem:
+            raise stop(TableChanged, f"{self._store.uri}: {problem.seen}") from None
 
     def _reload(self) -> None:
         self.state = load(self._store, [self._mark])
 
     def _check(self, table: TableIntent, intent: Intent) -> None:
-        if self.state is None:
-            raise TableGone(f"The table {table.path} is gone.", next="Bring it back, then run again.")
-        if self.state.table_id != table.table_id:
+        known = self._known()
+        if table.create and known.marks.get(self._mark, 0) < intent.batch:
+            self._fits(table.schema, known)  # it may be somebody else's, who was first
+        elif not table.create and known.table_id != table.table_id:
             raise TableReplaced(
                 f"The table {table.path} was made anew underneath the pipeline.",
                 next="Run `headrace resume SPEC --accept-new-table` to go on with the new one.",
             )
-        if self.state.marks.get(self._mark, 0) > intent.batch:
+        if known.marks.get(self._mark, 0) > intent.batch:
             raise Fenced(
                 f"The table {table.path} is already past batch {intent.batch}.",
                 next="Another instance of the pipeline has gone on; this one must not write.",
             )
+
+
+def _wider(have: pa.DataType, want: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+    """The places whose type must grow, as Spark spells them, and what to."""
+    if pa.types.is_struct(have) and pa.types.is_struct(want):
+        wanted = {item.name: item.type for item in want}
+        for item in have:
+            below = f"{path}.{_quoted(item.name)}" if path else _quoted(item.name)
+            yield from _wider(item.type, wanted.get(item.name, item.type), below)
+    elif pa.types.is_map(have) and pa.types.is_map(want):
+        yield from _wider(have.item_type, want.item_type, f"{path}.value")
+    elif pa.types.is_list(have) and pa.types.is_list(want):
+        yield from _wider(have.value_type, want.value_type, f"{path}.element")
+    elif widens(have, want):
+        yield path, want
+
+
+def _without_notes(kind: Any) -> Any:
+    """A schema without what Delta itself notes at its fields: those are the table's, and no frame's."""
+    if isinstance(kind, list):
+        return [_without_notes(each) for each in kind]
+    if not isinstance(kind, dict):
+        return kind
+    return {key: _without_notes(each) for key, each in kind.items() if not key.startswith("delta.")}
 
 
 def _account(intent: Intent) -> str:
@@ -128,8 +215,8 @@ def _named(error: Exception, uri: str) -> Stop:
             f"{uri}: others commit to the table at the same time: {said}", next="Run again once they are done."
         )
     if condition or any(word in text for word in _MISREAD):
-        return TableChanged(f"{uri}: Spark cannot append: {said}", next="Mend the table, then run again.")
-    return Stop(f"{uri}: Spark could not append: {said}", next="Run again; nothing half-done is visible.")
+        return TableChanged(f"{uri}: Spark cannot write: {said}", next="Mend the table, then run again.")
+    return Stop(f"{uri}: Spark could not write: {said}", next="Run again; nothing half-done is visible.")
 
 
 def _gist(text: str) -> str:

@@ -220,6 +220,8 @@ def _moment_reader(kind: pa.DataType, unit: str) -> Callable[[str], int]:
     zone_refused = kind.tz is None
 
     def parse(text: str) -> int:
+        if unit == "date" and _DATE.fullmatch(text):
+            return _days(text) * _DAY
         found = _RFC_3339.fullmatch(text)
         if found is None:
             raise ValueError
@@ -335,12 +337,18 @@ def _proven_moments(node: Node, column: pa.Array) -> pa.Array:
         return made
     column = _cut_to_micros(column)
     if kind.tz is None:
-        return _proven_times(kind, column, "T", "")
+        moments = _proven_times(kind, column, "T", "")
+        return moments if node.unit != "date" else pc.coalesce(moments, _first_moments(kind, column))
     if node.unit != "local-utc":
         return _proven_times(kind, column, "T", _ZONE)
     zoned = _proven_times(kind, column, "T", _ZONE)
     local = _proven_times(pa.timestamp("us"), column, "T", "")
     return pc.coalesce(zoned, pc.assume_timezone(local, "UTC"))
+
+
+def _first_moments(kind: pa.DataType, column: pa.Array) -> pa.Array:
+    """Dates as the moments at which their days begin."""
+    return _proven_times(pa.date32(), column, "", "").cast(kind)
 
 
 def _cut_to_micros(column: pa.Array) -> pa.Array:

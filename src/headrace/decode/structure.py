@@ -2,7 +2,7 @@
 
 A structure is JSON, so that it can leave a task: `{"type": "long"}`, `{"type": "struct", "fields": {…}}`,
 `{"type": "list", "element": …}`; what brings its own type names it: `{"type": "decimal(9,2)"}`. `{}` is a value nobody
-has seen yet.
+has seen yet. `{"type": "wider", "to": "long"}` asks a known column for a wider type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.errors import UsageError
-from headrace.tables.schema import JSON_TEXT, KEPT, parse_type
+from headrace.tables.schema import DATED, JSON_TEXT, KEPT, parse_type, type_name
+from headrace.tables.widen import holding_both, widens
 
 Structure = dict[str, Any]
 
@@ -28,6 +29,7 @@ RESERVED = frozenset({"_change_type", "_commit_version", "_commit_timestamp", *K
 
 NULL: Structure = {"type": "null"}
 JSON: Structure = {"type": "json"}
+WIDER = "wider"
 
 _REFUSED = re.compile(r"[ ,;{}()\n\t=]")  # by Delta, in a column's name
 _SEEN_AS = {
@@ -117,9 +119,30 @@ def _merge_value(one: Structure, two: Structure) -> Structure:
         return JSON if len(fields) > KEYS else struct(fields)
     if kinds == {"list"}:
         return {"type": "list", "element": _merge_value(one["element"], two["element"])}
+    if WIDER in kinds:
+        return _wider(one, two)
     if len(kinds) == 1:
         return one
     return {"type": "double"} if kinds == {"long", "double"} else JSON
+
+
+def _wider(one: Structure, two: Structure) -> Structure:
+    """What is asked of a known column stands above what its values would be without it."""
+    asked = [parse_type(each["to"]) for each in (one, two) if _kind(each) == WIDER]
+    return {"type": WIDER, "to": type_name(reduce(holding_both, asked))}
+
+
+def widening(structure: Structure) -> Structure:
+    """The part of a structure that asks for wider types."""
+    kind = _kind(structure)
+    if kind == "struct":
+        parts = {name: widening(item) for name, item in structure["fields"].items()}
+        found = {name: part for name, part in parts.items() if part}
+        return struct(found) if found else {}
+    if kind == "list":
+        element = widening(structure["element"])
+        return {"type": "list", "element": element} if element else {}
+    return structure if kind == WIDER else {}
 
 
 def _kind(structure: Structure) -> str:
@@ -173,7 +196,7 @@ def arrow_type(structure: Structure) -> pa.DataType | None:
     if kind == "list":
         element = arrow_type(structure["element"])
         return None if element is None else pa.list_(pa.field("element", element))
-    return _ARROW.get(kind) or _named(kind)
+    return _ARROW.get(kind) or _named(structure.get("to", kind))
 
 
 def _named(kind: str) -> pa.DataType | None:
@@ -184,14 +207,14 @@ def _named(kind: str) -> pa.DataType | None:
 
 
 def evolve(schema: pa.Schema, structure: Structure) -> pa.Schema:
-    """The schema with new fields added, at every depth; an existing field never changes its type."""
+    """The schema with new fields added, at every depth; an existing field changes its type only where that is asked."""
     grown = _grown(list(schema), structure)[: max(COLUMNS, len(schema))]
     return pa.schema(grown, schema.metadata)
 
 
 def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:
     seen: Mapping[str, Structure] = structure.get("fields", {})
-    grown = [_grown_field(item, seen.get(_key(item))) for item in known]
+    grown = [_grown_field(item, _at_path(item, seen)) for item in known]
     taken = {name.lower() for item in known for name in (item.name, _key(item))}
     return grown + [item for item in fields(structure) if item.name.lower() not in taken]
 
@@ -201,12 +224,24 @@ def _key(item: pa.Field) -> str:
     return str((item.metadata or {}).get(b"headrace.path", item.name.encode()).decode().split(".")[0])
 
 
+def _at_path(item: pa.Field, seen: Mapping[str, Structure]) -> Structure | None:
+    """What was seen of a column; of one deeper down only the types it asks for: what is new there is beside it."""
+    *way, last = (item.metadata or {}).get(b"headrace.path", b"").decode().split(".")
+    if not way:
+        return seen.get(last or item.name)
+    for key in way:
+        seen = seen.get(key, {}).get("fields", {})
+    return widening(seen[last]) if last in seen else None
+
+
 def _grown_field(item: pa.Field, structure: Structure | None) -> pa.Field:
-    path = (item.metadata or {}).get(b"headrace.path", b"")
-    if structure is None or b"." in path:
+    if structure is None:
         return item
     grown = _grown_type(item.type, structure)
-    return item if grown is item.type else pa.field(item.name, grown, item.nullable, item.metadata)
+    if grown is item.type:
+        return item
+    was_date = DATED if pa.types.is_date(item.type) else {}
+    return pa.field(item.name, grown, item.nullable, {**(item.metadata or {}), **was_date} or None)
 
 
 def _grown_type(known: pa.DataType, structure: Structure) -> pa.DataType:
@@ -220,4 +255,7 @@ def _grown_type(known: pa.DataType, structure: Structure) -> pa.DataType:
         value = reduce(_merge_value, structure["fields"].values(), NULL)
         item = _grown_field(known.item_field, value)
         return known if item == known.item_field else pa.map_(known.key_field, item)
+    if _kind(structure) == WIDER:
+        wide = holding_both(known, parse_type(structure["to"]))
+        return wide if widens(known, wide) else known
     return known

@@ -341,6 +341,8 @@ def _moments(values: pa.Array, node: Node) -> pa.Array | None:
         return proven(node, values)
     if pa.types.is_integer(have) and not pa.types.is_uint64(have) and node.unit in _EPOCH:
         return proven(node, values.cast(pa.int64()))
+    if pa.types.is_date(have) and node.unit == "date":
+        return values.cast(want)
     if not pa.types.is_timestamp(have):
         return None
     if (have.tz is None) != (want.tz is None) and not (have.tz is None and node.unit == "local-utc"):

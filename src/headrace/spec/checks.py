@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from headrace.errors import UsageError
 from headrace.spec.columns import check_columns, check_names, columns_of, names_after
 from headrace.spec.decode import Msgpack, Protobuf
 from headrace.spec.findings import Complaint, closest
-from headrace.spec.model import SECRETS, Jmespath, Spec, Step
+from headrace.spec.model import SECRETS, Jmespath, MaskBy, Spec, Step
 from headrace.spec.places import holds, may_meet
 from headrace.spec.registry import RegistrySpec
 from headrace.spec.secrets import BadReference, Secret
-from headrace.spec.table import TableOptions, TableSpec, route_names
+from headrace.spec.table import TableMatch, TableOptions, TableSpec, route_names
 from headrace.spec.tree import Path
 
 _KAFKA: Path = ("source", "kafka")
@@ -182,6 +183,22 @@ def _route(spec: Spec) -> Iterator[Complaint]:
         yield Complaint(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty parts")
 
 
+def _widening(spec: Spec) -> Iterator[Complaint]:
+    """Tables of an SQL route are read with columns they have in common, so one of them cannot widen its own."""
+    if spec.route.kind != "sql":
+        return
+    for here, own in _written(spec):
+        if own.contract_keys.wrong_type == "widen":
+            yield Complaint((*here, "contract", "wrong_type"), "widen beside route.by.sql", "another way to route")
+
+
+def _written(spec: Spec) -> Iterator[tuple[Path, TableSpec | TableMatch]]:
+    """The table's options, and those of some routes, with where they stand."""
+    yield ("table",), spec.table
+    for index, item in enumerate(spec.tables):
+        yield ("tables", index), item
+
+
 def _is_field(text: str) -> bool:
     parts = text[1:].split("/") if text.startswith("/") else text.split(".")
     return all(parts) and "\0" not in text
@@ -265,18 +282,18 @@ def _absent(here: Path, step: Step, names: list[str]) -> Iterator[Complaint]:
     for index, name in enumerate(step.drop or ()):
         if name not in names:
             yield Complaint((*here, "drop", index), f"no column '{name}'", ", ".join(names), closest(name, names))
-    for name in step.rename or {}:
+    named = [("rename", name, name) for name in step.rename or {}]
+    named += [("mask", name, name.split(".")[0]) for name in step.mask or {}]
+    for key, at, name in named:
         if name not in names:
-            yield Complaint((*here, "rename", name), f"no column '{name}'", ", ".join(names), closest(name, names))
+            yield Complaint((*here, key, at), f"no column '{name}'", ", ".join(names), closest(name, names))
 
 
 def _tables(spec: Spec) -> Iterator[Complaint]:
-    yield from check_columns(spec.table, spec.table, ("table",), spec.transform)
-    yield from _expectations(spec.table, spec.table, ("table",), spec.transform)
-    for index, item in enumerate(spec.tables):
-        table, here = item.over(spec.table), ("tables", index)
-        yield from check_columns(table, item, here, spec.transform)
-        yield from _expectations(table, item, here, spec.transform)
+    for here, own in _written(spec):
+        table = own.over(spec.table) if isinstance(own, TableMatch) else own
+        yield from check_columns(table, own, here, spec.transform)
+        yield from _expectations(table, own, here, spec.transform)
 
 
 def _expectations(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
@@ -290,6 +307,46 @@ def _expectations(table: TableSpec, own: TableOptions, here: Path, steps: Sequen
             yield Complaint((*path, "name"), f"'{each.name}' a second time", "each once")
         known.add(each.name)
         yield from _expression((*path, "expect"), each.expect, names)
+
+
+def _masks(spec: Spec) -> Iterator[Complaint]:
+    """Masks that would not hide what they should."""
+    covered = False
+    for index, step in enumerate(spec.transform):
+        here: Path = ("transform", index)
+        if covered and step.jmespath is not None:
+            seen = "JMESPath after a mask: it reads the message as it came, clear values among it"
+            yield Complaint((*here, "jmespath"), seen, "a mask after it", severity="warning")
+        for name, by in (step.mask or {}).items():
+            yield from _mask((*here, "mask", name), name, by)
+        covered = covered or step.mask is not None
+    if covered:
+        yield from _rescued(spec)
+
+
+def _mask(here: Path, name: str, by: MaskBy | str) -> Iterator[Complaint]:
+    from headrace.transform.mask import SHORTEST
+
+    if not all(name.split(".")):
+        yield Complaint(here, f"'{name}'", "a column, or a field as a.b, without empty parts", on_key=True)
+    if isinstance(by, str) or by.sha256 is None:
+        return
+    with suppress(BadReference):  # which is told of every secret
+        size = len(by.sha256.reveal().encode())
+        if size < SHORTEST:
+            yield Complaint((*here, "sha256"), f"a key of {size} bytes", f"a key of {SHORTEST} bytes or more")
+
+
+def _rescued(spec: Spec) -> Iterator[Complaint]:
+    """What is rescued is kept as it came, a value that a mask should cover among it."""
+    steps = spec.transform
+    if any("_rescued" in (*(step.drop or ()), *(step.mask or ())) for step in steps):
+        return
+    for here, own in _written(spec):
+        table = own.over(spec.table) if isinstance(own, TableMatch) else own
+        if table.contract.rescues:
+            seen = "rescue beside a mask: _rescued would hold clear values"
+            yield Complaint((*here, "contract"), seen, "a mask of _rescued, too, or drop: [_rescued]")
 
 
 def _storage(spec: Spec) -> Iterator[Complaint]:
@@ -322,12 +379,23 @@ def _run(spec: Spec) -> Iterator[Complaint]:
 
 def _secrets(spec: Spec) -> Iterator[Complaint]:
     """References are followed late; here is only said which would lead nowhere."""
-    for path in sorted(SECRETS):
-        value: object = spec
-        for name in path:
-            value = getattr(value, name, None)
+    for place in sorted(SECRETS):
+        for path, secret in _found(spec, place, ()):
+            yield from _secret(secret, path)
+
+
+def _found(value: object, place: tuple[str, ...], path: Path) -> Iterator[tuple[Path, Secret]]:
+    """The secrets at a place, which may be many."""
+    if not place:
         if isinstance(value, Secret):
-            yield from _secret(value, path)
+            yield path, value
+        return
+    step, *rest = place
+    inner: Iterable[tuple[str | int, object]] = [(step, getattr(value, step, None))]
+    if step == "*":
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple) else ()
+    for name, below in inner:
+        yield from _found(below, tuple(rest), (*path, name))
 
 
 def _secret(secret: Secret, path: Path) -> Iterator[Complaint]:
@@ -349,10 +417,12 @@ RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _topics,
     _template,
     _route,
+    _widening,
     _places,
     _transform,
     _letter_columns,
     _tables,
+    _masks,
     _storage,
     _run,
     _secrets,

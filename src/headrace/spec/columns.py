@@ -25,6 +25,7 @@ def check_columns(table: TableSpec, own: TableOptions, here: Path, steps: Sequen
     yield from _columns(own.columns, (*here, "columns"))
     yield from _partitions(table, here, steps)
     yield from _contract(table, own, here)
+    yield from _features(table, own, here)
     yield from _properties(own, here)
 
 
@@ -188,6 +189,16 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Compl
         if open_columns or not table.declared:
             seen = f"no default for {', '.join(open_columns)}" if open_columns else "no declared columns"
             yield Complaint((*here, "contract", "missing"), seen, "a default on every column with nullable: false")
+
+
+def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+    """What a feature asks for, and its price, said once."""
+    if own.model_fields_set & {"contract_keys", "features"} and table.contract.widens and not table.features:
+        seen = "widen without the feature that lets a column's type change"
+        yield Complaint((*here, "contract", "wrong_type"), seen, "features: [typeWidening] beside it")
+    if own.features:
+        seen = "a table with type widening: readers based on delta-rs refuse it, and every append goes through Spark"
+        yield Complaint((*here, "features"), seen, "that price, from the table's first version on", severity="warning")
 
 
 def _properties(table: TableOptions, here: Path) -> Iterator[Complaint]:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from headrace.spec.model import SECRETS, Spec
-from headrace.spec.part import Part, Wrong, keys_of, parts_in
+from headrace.spec.model import Spec, is_secret
+from headrace.spec.part import Part, Wrong, keys_of, names_parts, parts_in
 from headrace.spec.tree import Node, Path, Spot
 from headrace.spec.units import size, spell_duration, spell_size
 
@@ -143,10 +143,14 @@ def _path(error: Any, document: Document) -> Path:
 def part_at(path: Path) -> type[Part] | None:
     """The model that a path of the spec leads to."""
     part: type[Part] | None = Spec
+    named = False  # the next step is a name of the user's, no key of ours
     for step in path:
-        if isinstance(step, str):
+        if isinstance(step, str) and not named:
             field = keys_of(part).get(step) if part else None
             part = next(parts_in(field.annotation), None) if field else None
+            named = field is not None and names_parts(field.annotation)
+        else:
+            named = False
     return part
 
 
@@ -227,7 +231,7 @@ def show(node: Node | None, path: Path) -> str:
         return "a list"
     if not isinstance(node.content, str | int | float):
         return "a mapping"
-    if path in SECRETS:
+    if is_secret(path):
         return "a value that is not shown here"
     text = str(node.content).lower() if isinstance(node.content, bool) else str(node.content)
     if "-----BEGIN" in text:

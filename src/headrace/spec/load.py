@@ -14,7 +14,7 @@ from headrace.errors import SpecError
 from headrace.spec import tree
 from headrace.spec.checks import check
 from headrace.spec.findings import Complaint, Document, Finding, at_spot, from_validation
-from headrace.spec.model import SECRETS, Spec, canonical
+from headrace.spec.model import Spec, canonical, is_secret
 from headrace.spec.secrets import BadReference, resolve
 
 
@@ -87,7 +87,7 @@ def _follow(value: Any, path: tree.Path, base: Path, complaints: list[Complaint]
         return {key: _follow(inner, (*path, key), base, complaints) for key, inner in value.items()}
     if isinstance(value, list):
         return [_follow(inner, (*path, index), base, complaints) for index, inner in enumerate(value)]
-    if not isinstance(value, str) or path in SECRETS:
+    if not isinstance(value, str) or is_secret(path):
         return value
     try:
         return resolve(value, base)

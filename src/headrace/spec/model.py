@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
-from headrace.spec.part import Part, Shorthand, exactly_one
+from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
 from headrace.spec.places import Place, folder_of
+from headrace.spec.secrets import Secret
 from headrace.spec.source import Generate, Kafka, Source
 from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
 from headrace.spec.units import Duration, Share, Size, Whole
 
 if TYPE_CHECKING:
     from headrace.route import Routing
+    from headrace.transform import Form
     from headrace.transform import Step as TransformStep
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
+# `*` is any item of a list, and any name of the user's.
 SECRETS = frozenset(
     {
+        ("transform", "*", "mask", "*", "sha256"),
         ("source", "kafka", "tls", "key"),
         ("source", "kafka", "tls", "key_password"),
         ("source", "kafka", "sasl", "password"),
@@ -37,6 +41,14 @@ SECRETS = frozenset(
         ("storage", "s3", "session_token"),
     }
 )
+
+
+def is_secret(path: tuple[str | int, ...]) -> bool:
+    """Whether a secret may stand at a path of a spec."""
+    return any(
+        len(path) == len(place) and all(want in ("*", step) for want, step in zip(place, path, strict=True))
+        for place in SECRETS
+    )
 
 
 def _null_word(value: Any) -> Any:
@@ -64,6 +76,45 @@ class Jmespath(Part):
     )
 
 
+class Keep(Part):
+    """The end of a text that stays readable; exactly one of its keys."""
+
+    first: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its beginning.")
+    last: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its end.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Keep:
+        exactly_one(self, "first", "last")
+        return self
+
+
+class MaskBy(Part):
+    """What is stored in place of a value; exactly one of its keys. NULL stays NULL."""
+
+    sha256: Secret | None = Field(
+        default=None,
+        description="HMAC-SHA-256 of the value's text in hex, with this key of 16 bytes or more, by reference: equal "
+        "values stay equal, and nobody without the key can tell which they are.",
+    )
+    redact: str | None = Field(default=None, max_length=255, description="This text.")
+    keep: Keep | None = Field(
+        default=None, description="One end of the text, `***` for the rest; a text no longer than that is `***`."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> MaskBy:
+        exactly_one(self, "sha256", "redact", "keep")
+        return self
+
+
+Masked = Annotated[
+    Annotated[Literal["redact", "null"], Tag("word")] | Annotated[MaskBy, Tag("mapping")],
+    Discriminator(word_or_mapping),
+    BeforeValidator(_null_word),
+    Shorthand(type="null"),
+]
+
+
 class Step(Part):
     """One step of the transform; exactly one of its keys."""
 
@@ -88,10 +139,16 @@ class Step(Part):
         description="Columns to make by JMESPath, as kafka-delta-ingest does: `{target: expression}`, or "
         "`{set: {…}, on_null: …}`.",
     )
+    mask: Mapping[str, Masked] | None = Field(
+        default=None,
+        min_length=1,
+        description="Columns, or fields inside of them (`a.b`), whose values are not stored as they are: `redact` "
+        "(`***`), `null` (the column keeps its type), or `{sha256: …}`, `{redact: …}`, `{keep: …}`.",
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Step:
-        exactly_one(self, "set", "where", "drop", "rename", "jmespath")
+        exactly_one(self, "set", "where", "drop", "rename", "jmespath", "mask")
         return self
 
     @property
@@ -101,8 +158,10 @@ class Step(Part):
 
     def compiled(self) -> TransformStep:
         """The step as the transform runs it."""
-        from headrace.transform import Drop, Query, Rename, Set, Where
+        from headrace.transform import Drop, Mask, Query, Rename, Set, Where
 
+        if self.mask is not None:
+            return Mask({name: _form_of(masked) for name, masked in self.mask.items()})
         if self.jmespath is not None:
             return Query(self.queries, self.jmespath.on_null if isinstance(self.jmespath, Jmespath) else "keep")
         if self.set is not None:
@@ -110,6 +169,18 @@ class Step(Part):
         if self.where is not None:
             return Where(self.where)
         return Drop(self.drop) if self.drop is not None else Rename(self.rename or {})
+
+
+def _form_of(masked: MaskBy | str) -> Form:
+    """A mask as the transform runs it."""
+    from headrace.transform import Hash, Null, Redact
+    from headrace.transform import Keep as Kept
+
+    if isinstance(masked, str):
+        return Null() if masked == "null" else Redact()
+    if masked.keep is not None:
+        return Kept(masked.keep.first or 0, masked.keep.last or 0)
+    return Hash(masked.sha256) if masked.sha256 is not None else Redact(masked.redact or "")
 
 
 class Flush(Part):

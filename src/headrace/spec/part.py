@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any, get_args
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
@@ -48,6 +48,13 @@ def parts_in(annotation: Any) -> Iterator[type[Part]]:
         yield annotation
     for inner in get_args(annotation):
         yield from parts_in(inner)
+
+
+def names_parts(annotation: Any) -> bool:
+    """Whether a field's parts stand under names of the user's, not under keys of ours."""
+    if get_origin(annotation) is Mapping:
+        return any(parts_in(annotation))
+    return any(names_parts(inner) for inner in get_args(annotation))
 
 
 class Shorthand:

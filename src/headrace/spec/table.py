@@ -92,8 +92,11 @@ class Column(Part):
 
 
 NewField = Literal["evolve", "ignore", "rescue", "reject", "stop"]
-WrongType = Literal["reject", "rescue", "stop"]
+WrongType = Literal["reject", "widen", "rescue", "stop"]
 Missing = Literal["reject", "default", "stop"]
+Feature = Literal["typeWidening"]
+
+FEATURES: Mapping[Feature, str] = {"typeWidening": "delta.enableTypeWidening"}  # the property that turns each on
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,11 @@ class Contract:
         """Whether what does not fit is kept as text beside the row."""
         return "rescue" in (self.new_field, self.wrong_type)
 
+    @property
+    def widens(self) -> bool:
+        """Whether a column's type gives way to a value that only a wider one holds."""
+        return self.wrong_type == "widen"
+
 
 class ContractKeys(Part):
     """What happens to a record that does not fit its table."""
@@ -121,7 +129,8 @@ class ContractKeys(Part):
     wrong_type: WrongType = Field(
         default="reject",
         description="A value does not fit its column's type. `rescue` keeps its text in `_rescued` and leaves the "
-        "column NULL; where that is not allowed, the record is a letter.",
+        "column NULL; where that is not allowed, the record is a letter. `widen` gives the column the wider type that "
+        "holds it, and asks for `features: [typeWidening]`; what no wider type holds is a letter.",
     )
     missing: Missing = Field(
         default="reject",
@@ -190,6 +199,16 @@ class TableOptions(Part):
     properties: Mapping[str, PlainText] = Field(
         default_factory=dict, description="Delta table properties for tables made here."
     )
+    features: tuple[Feature, ...] = Field(
+        default=(),
+        description="Delta features that have a price: readers without them refuse the table, and Spark writes it, "
+        "from its first version on and for good. `typeWidening` is for `wrong_type: widen`.",
+    )
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """The properties of tables made here, those of their features among them."""
+        return {**self.properties, **{FEATURES[each]: "true" for each in self.features}}
 
     @property
     def declared(self) -> bool:

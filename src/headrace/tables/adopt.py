@@ -133,13 +133,18 @@ def protocol_for(schema_json: str, properties: Mapping[str, str], now: Protocol 
     now = now or Protocol()
     if properties.get("delta.enableChangeDataFeed", "").lower() == "true" and now.min_writer < 4:
         now = Protocol(now.min_reader, 4)
-    if not _has_type(json.loads(schema_json), "timestamp_ntz") or "timestampNtz" in now.writer_features:
+    if not lacks_ntz(schema_json, now):
         return now
     spelled_out = now.writer_features | {
         name for version, names in _LEGACY.items() if version <= now.min_writer < 7 for name in names
     }
     mapping = {"columnMapping"} if now.min_reader == 2 else set()
     return Protocol(3, 7, now.reader_features | mapping | {"timestampNtz"}, spelled_out | {"timestampNtz"})
+
+
+def lacks_ntz(schema_json: str, now: Protocol) -> bool:
+    """Whether a schema has a time without a zone, and the protocol not the feature that such a type needs."""
+    return "timestampNtz" not in now.writer_features and _has_type(json.loads(schema_json), "timestamp_ntz")
 
 
 def _has_type(kind: Any, name: str) -> bool:

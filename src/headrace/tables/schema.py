@@ -11,6 +11,8 @@ import pyarrow as pa
 from headrace.errors import TableFeature, UsageError
 
 JSON_TEXT = b"headrace.json"  # field metadata: the column keeps a value's original JSON text
+READ = b"headrace.read"  # field metadata of a masked column: the type that its values have in the records
+DATED = {b"headrace.unit": b"date"}  # of a timestamp that was a date: a date is read as its first moment
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
@@ -131,6 +133,29 @@ def _expect(rest: str, mark: str) -> str:
     if not rest.startswith(mark):
         raise UsageError(f"A type lacks its '{mark}' before '{rest}'.")
     return rest[1:]
+
+
+def as_read(item: pa.Field) -> pa.Field:
+    """A column as its values are in the records, where that is not how they are stored."""
+    metadata = dict(item.metadata or {})
+    kind = metadata.pop(READ, b"").decode()
+    if kind == "json":
+        return pa.field(item.name, item.type, item.nullable, {**metadata, JSON_TEXT: b"true"})
+    if kind:
+        return pa.field(item.name, parse_type(kind), item.nullable, metadata or None)
+    if item.type == TIMESTAMP_NTZ and b'"date"' in metadata.get(b"delta.typeChanges", b""):
+        return item.with_metadata({**metadata, **DATED})
+    if pa.types.is_struct(item.type):
+        return item.with_type(pa.struct([as_read(inner) for inner in item.type]))
+    if pa.types.is_map(item.type):
+        return item.with_type(pa.map_(item.type.key_field, as_read(item.type.item_field)))
+    return item.with_type(pa.list_(as_read(item.type.value_field))) if pa.types.is_list(item.type) else item
+
+
+def is_masked(item: pa.Field) -> bool:
+    """Whether a mask lies over a column, or over a field inside of it."""
+    inner = item.type if pa.types.is_struct(item.type) else ()
+    return READ in (item.metadata or {}) or any(is_masked(each) for each in inner)
 
 
 def type_name(kind: pa.DataType) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import duckdb
 import pyarrow as pa
@@ -19,11 +19,13 @@ from headrace import duck
 from headrace.decode.layout import MESSAGE
 from headrace.duck import literal
 from headrace.errors import UsageError
+from headrace.spec.secrets import Secret
 from headrace.tables.schema import ENVELOPE as ENVELOPE_SCHEMA
 from headrace.tables.schema import TIMESTAMP
 from headrace.transform import dialect, results
 from headrace.transform.expressions import ENVELOPE, ROW, bound
 from headrace.transform.headers import HEADER_MAP, header_map
+from headrace.transform.mask import Form, Null, masked, pads
 from headrace.transform.queries import Queries
 
 INPUT = "headrace_input"
@@ -72,6 +74,13 @@ class Program:
     queries: Queries
     numbers: tuple[int, ...]  # of each query: the check it is
     queried: frozenset[str]  # results of queries that the expressions read
+    keys: tuple[Secret, ...] = ()  # of masks
+
+    @cached_property
+    def pads(self) -> dict[str, bytes]:
+        """The pads of every key, under their names in SQL; read once, so that all rows are masked alike."""
+        both = (zip(_pads(nth), pads(key), strict=True) for nth, key in enumerate(self.keys))
+        return {name: pad for each in both for name, pad in each}
 
     @property
     def timeless(self) -> bool:
@@ -91,6 +100,7 @@ class Program:
         columns |= {name: envelopes.column(name) for name in self.envelope if name != "headers"}
         if "headers" in self.envelope:
             columns["headers"] = header_map(envelopes.column("headers"))
+        columns |= {name: _repeated(pad, len(rows)) for name, pad in self.pads.items()}
         return pa.table({**columns, EVENT.name: pa.repeat(pa.scalar(0, EVENT.type), len(rows))})
 
     def statement(self, micros: int) -> str:
@@ -109,6 +119,15 @@ class Program:
         return pa.table({EVENT.name: pa.array([len(self.checks)], EVENT.type), **nulls})
 
 
+def _pads(nth: int) -> tuple[str, str]:
+    return f"k{nth}_inner", f"k{nth}_outer"
+
+
+def _repeated(pad: bytes, count: int) -> pa.DictionaryArray:
+    """One value for every row, kept once."""
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), count), pa.array([pad], pa.binary()))
+
+
 def _stacked(levels: Sequence[str], micros: int) -> str:
     """The projections, one in another, over the input and the batch's clock."""
     sql = _select(f"*, make_timestamptz({micros}::BIGINT) AS {CLOCK}", INPUT)
@@ -121,7 +140,7 @@ def _select(what: str, of: str) -> str:
     return f"SELECT {what} FROM {of} AS {ROW}"  # noqa: S608 made of checked trees and our own names only
 
 
-def compiled(instructions: Iterable[tuple[str, str, str]], payload: pa.Schema, targets: pa.Schema) -> Program:
+def compiled(instructions: Iterable[tuple[str, str, str | Form]], payload: pa.Schema, targets: pa.Schema) -> Program:
     """The program of some steps for one payload schema; UsageError when they do not fit it.
 
     `targets` are the columns that the table has or will have, as far as they are known: what JMESPath makes fits them.
@@ -134,8 +153,11 @@ def compiled(instructions: Iterable[tuple[str, str, str]], payload: pa.Schema, t
         "rename": builder.rename,
         **{f"query {answer}": partial(builder.query, on_null=answer) for answer in ON_NULL},
     }
-    for verb, name, text in instructions:
-        verbs[verb](name, text)
+    for verb, name, given in instructions:
+        if isinstance(given, str):
+            verbs[verb](name, given)
+        else:
+            builder.mask(name, given)
     return builder.program()
 
 
@@ -172,6 +194,7 @@ class _Builder:
         self.queries = Queries(payload)
         self.numbers: list[int] = []
         self.queried: set[str] = set()
+        self.keys: list[Secret] = []
         self.columns: dict[str, Source] = {}  # by lower-case name, in the order of the output
         self.checks: list[Check] = []
         self.read: dict[str, str] = {}
@@ -271,6 +294,31 @@ class _Builder:
             raise UsageError(f"where: '{text}' is {expression.type}, not true or false.")
         self._check(replace(expression, type=pa.bool_()), filters=True)
 
+    def mask(self, target: str, form: Form) -> None:
+        """Put a mask over a column, or over a field inside of one; what nobody has sent needs none."""
+        root, *path = target.split(".")
+        before = self.columns.get(root.lower())
+        if before is None or pa.types.is_null(before.field.type):
+            return
+        have = f"{ROW}.{self._reads(before)}" if before.column else "NULL"
+        try:
+            sql, item = masked(have, before.field, path, form, self._key)
+        except UsageError as error:
+            raise UsageError(f"mask {target}: {error.seen}", next=error.next) from None
+        column = None
+        if before.column and (path or not isinstance(form, Null)):
+            column = self._check(_Expression(f"mask {target}", sql, item.type, before.loose))
+            self.known.append(pa.field(column, item.type))
+        self.columns[root.lower()] = Source(item, None, column, True, before.loose)
+
+    def _key(self, key: Secret) -> tuple[str, str]:
+        """The columns of a key's pads."""
+        if key not in self.keys:
+            self.keys.append(key)
+            self.known += [pa.field(name, pa.binary()) for name in _pads(len(self.keys) - 1)]
+        inner, outer = _pads(self.keys.index(key))
+        return f"{ROW}.{inner}", f"{ROW}.{outer}"
+
     def drop(self, name: str, _: str) -> None:
         """Leave a column out; one that nobody has sent is already gone."""
         self.columns.pop(name.lower(), None)
@@ -301,6 +349,7 @@ class _Builder:
             self.queries,
             tuple(self.numbers),
             frozenset(self.queried),
+            tuple(self.keys),
         )
 
     def _expression(self, label: str, text: str) -> _Expression:

@@ -19,6 +19,7 @@ from headrace.reasons import Reason
 from headrace.transform import dialect, expressions
 from headrace.transform.dialect import always_null, never_null
 from headrace.transform.expressions import ENVELOPE
+from headrace.transform.mask import Form
 from headrace.transform.program import INPUT, Check, Program, Source, compiled, target_type
 from headrace.transform.queries import needs_message
 
@@ -63,7 +64,14 @@ class Query:
     on_null: Literal["keep", "drop", "null"] = "keep"
 
 
-Step = Set | Where | Drop | Rename | Query
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Put masks over columns, or over fields inside of them, by dotted name."""
+
+    forms: Mapping[str, Form]
+
+
+Step = Set | Where | Drop | Rename | Query | Mask
 
 
 @dataclass(frozen=True)
@@ -263,8 +271,17 @@ def _micros(now: datetime) -> int:
     return int(pc.cast(pa.scalar(now.astimezone(UTC), pa.timestamp("us", "UTC")), pa.int64()).as_py())
 
 
-def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
+def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str | Form]]:
     """The steps one by one, as the program knows them: what to do, to which name, with what."""
+    for step in steps:
+        if isinstance(step, Mask):
+            yield from (("mask", name, form) for name, form in step.forms.items())
+        else:
+            yield from _worded([step])
+
+
+def _worded(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
+    """Those that are all words."""
     for step in steps:
         match step:
             case Set(made):
@@ -280,7 +297,7 @@ def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
 
 
 def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str, Callable[[str], tuple[str, ...]]]]:
-    for verb, name, text in _instructions(steps):
+    for verb, name, text in _worded(steps):
         if verb in ("set", "where"):
             yield f"{verb} {name}".strip(), text, expressions.check
         elif verb.startswith("query"):
@@ -298,7 +315,7 @@ def _inputs(steps: Sequence[Step]) -> Iterator[str]:
     """Names read, traced back through renames; what an earlier step made is no input."""
     made: set[str] = set()
     origin: dict[str, str] = {}
-    for verb, name, text in _instructions(steps):
+    for verb, name, text in _worded(steps):
         if verb in ("set", "where"):
             for read in expressions.columns_of(text):
                 if read.lower() not in made and read.lower() not in ENVELOPE:

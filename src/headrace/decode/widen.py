@@ -1,0 +1,129 @@
+"""Widening: what the types of a payload must become so that values which do not fit them do.
+
+Formats are not asked how they read a value. The misfits are decoded once more with every column as JSON text; the texts
+tell which wider types would hold them; and these are decoded a last time with those types. Whom that does not help asks
+for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.decode.contract import Decoded, Limits, NewField
+from headrace.decode.layout import MESSAGE, PATH, PLACE, RESCUE, SKIP, Node
+from headrace.decode.leaves import Unfit, leaf_reader
+from headrace.decode.strict import Parser
+from headrace.decode.structure import WIDER, Structure, evolve, merge, merge_all, struct
+from headrace.tables.schema import JSON_TEXT, TIMESTAMP_NTZ, type_name
+from headrace.tables.widen import wide_enough
+
+Decode = Callable[[pa.Schema, NewField, pa.BinaryArray], Decoded]
+
+
+def wider(
+    payload: pa.Schema, new_field: NewField, values: pa.BinaryArray, decode: Decode, fixed: Collection[str] = ()
+) -> Structure | None:
+    """What misfits ask of a payload's types, and the new fields of those it helps; None where nothing would help.
+
+    Columns that are `fixed` keep their types.
+    """
+    columns = [item for item in payload if item.name not in fixed and _is_read(item) and _may_widen(item)]
+    if not columns:
+        return None
+    asked = _asked(columns, decode(pa.schema([_as_text(item) for item in columns]), "ignore", values))
+    if not asked:
+        return None
+    fitting = decode(evolve(payload, merge_all(asked.values())), new_field, values)
+    helped = sorted(asked.keys() - set(fitting.rejects.index))
+    return merge_all([*(asked[position] for position in helped), fitting.unknown or {}]) if helped else None
+
+
+def _asked(columns: list[pa.Field], texts: Decoded) -> dict[int, Structure]:
+    """By position, what each value asks for; those that ask for nothing are left out."""
+    parser, found = Parser(Limits()), dict[int, Structure]()
+    for position, row in zip(texts.index.to_pylist(), texts.rows.to_pylist(), strict=True):
+        for item in columns:
+            text = row[item.name]
+            if text is not None and (asks := _asks(item, parser.value(text))) is not None:
+                found[position] = merge(found.get(position, {}), _at(_keys(item), asks))
+    return found
+
+
+def _asks(item: pa.Field, value: Any) -> Structure | None:
+    """What one value asks of a column, or of what is inside of it."""
+    kind = item.type
+    if value is None or JSON_TEXT in (item.metadata or {}):
+        return None
+    if pa.types.is_struct(kind):
+        inner = {each.name: _asks(each, value.get(each.name)) for each in kind} if isinstance(value, dict) else {}
+        found = {name: asks for name, asks in inner.items() if asks is not None}
+        return struct(found) if found else None
+    if pa.types.is_list(kind):
+        element = _together(kind.value_field, value if isinstance(value, list) else [])
+        return element and {"type": "list", "element": element}
+    if pa.types.is_map(kind):
+        entry = _together(kind.item_field, list(value.values()) if isinstance(value, dict) else [])
+        return entry and struct({"*": entry})
+    return _leaf(kind, value)
+
+
+def _together(item: pa.Field, values: list[Any]) -> Structure | None:
+    """What several values ask of one place. A date there stays one: Delta keeps no note of it to read others by."""
+    if pa.types.is_date(item.type):
+        return None
+    return merge_all(filter(None, (_asks(item, value) for value in values))) or None
+
+
+def _leaf(kind: pa.DataType, value: Any) -> Structure | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        leaf_reader(Node("leaf", kind))(value)
+    except Unfit:
+        # Formats with decimals of their own write them as texts, too; where that was JSON's, the last decode tells.
+        written = getattr(value, "text", None) or str(value)
+        wide = _moment(value) if pa.types.is_date(kind) else wide_enough(kind, written)
+        return wide and {"type": WIDER, "to": type_name(wide)}
+    return None
+
+
+def _moment(value: Any) -> pa.DataType | None:
+    """The type of a day with a time and without a zone."""
+    try:
+        leaf_reader(Node("leaf", TIMESTAMP_NTZ))(value)
+    except Unfit:
+        return None
+    return TIMESTAMP_NTZ
+
+
+def _is_read(item: pa.Field) -> bool:
+    """Whether a field of the payload is a column out of the record."""
+    return not {RESCUE, MESSAGE, SKIP, PLACE, JSON_TEXT} & (item.metadata or {}).keys()
+
+
+def _may_widen(item: pa.Field) -> bool:
+    """Whether anything in the column is of a type that has a wider one."""
+    kind = item.type
+    inner = list(kind) if pa.types.is_struct(kind) else []
+    inner = [kind.value_field] if pa.types.is_list(kind) else [kind.item_field] if pa.types.is_map(kind) else inner
+    narrow = (pa.types.is_integer, pa.types.is_float32, pa.types.is_decimal, pa.types.is_date)
+    return any(is_a(kind) for is_a in narrow) or any(_may_widen(each) for each in inner)
+
+
+def _as_text(item: pa.Field) -> pa.Field:
+    path = {PATH: item.metadata[PATH]} if PATH in (item.metadata or {}) else {}
+    return pa.field(item.name, pa.string(), metadata={JSON_TEXT: b"true", **path})
+
+
+def _keys(item: pa.Field) -> list[str]:
+    path: bytes | None = (item.metadata or {}).get(PATH)
+    return [item.name] if path is None else path.decode().split(".")
+
+
+def _at(keys: list[str], asks: Structure) -> Structure:
+    """A structure below these keys."""
+    return reduce(lambda below, key: struct({key: below}), reversed(keys), asks)

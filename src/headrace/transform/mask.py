@@ -1,0 +1,129 @@
+"""Masks: what is stored in place of a value that nobody should read in the table.
+
+A mask is one SQL expression over the column, and its key is data, not text: it stands in a column of its own beside
+the rows, so no statement, plan or error can show it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.duck import literal
+from headrace.errors import UsageError
+from headrace.spec.secrets import BadReference, Secret
+from headrace.tables.schema import JSON_TEXT, READ, type_name
+from headrace.transform.results import sql_type
+
+STARS = "***"
+SHORTEST = 16  # bytes of a key
+_BLOCK = 64  # bytes that SHA-256 takes at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """HMAC-SHA-256 of the value's text, in hex."""
+
+    key: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Redact:
+    """One text for every value."""
+
+    text: str = STARS
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Some characters at one end, stars for the others; a value that is no longer than that is all stars."""
+
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Null:
+    """Nothing at all; the column keeps its type."""
+
+
+Form = Hash | Redact | Keep | Null
+Blocks = Callable[[Secret], tuple[str, str]]  # the columns that hold a key's pads, inner and outer
+
+
+def pads(key: Secret) -> tuple[bytes, bytes]:
+    """The pads that HMAC puts before what it hashes, inner and outer; UsageError when there is no such key."""
+    try:
+        given = key.reveal().encode()
+    except BadReference as lost:
+        raise UsageError(lost.seen, next=lost.next) from None
+    if len(given) < SHORTEST:
+        raise UsageError(
+            f"The key of a mask, {key.reference}, has {len(given)} bytes.",
+            next=f"Give it {SHORTEST} random bytes or more: who guesses a key can test every value against the hashes.",
+        )
+    block = (hashlib.sha256(given).digest() if len(given) > _BLOCK else given).ljust(_BLOCK, b"\0")
+    return bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
+
+
+def masked(sql: str, item: pa.Field, path: Sequence[str], form: Form, blocks: Blocks) -> tuple[str, pa.Field]:
+    """A column's SQL and field with the mask over it, or over the field at a path inside of it.
+
+    UsageError where the mask would not cover the value: nothing is stored clear because it has an odd type.
+    """
+    if not path:
+        return _covered(sql, item, form, blocks)
+    if not pa.types.is_struct(item.type):
+        raise UsageError(
+            f"'{item.name}' is {_said(item)}, and has no field '{path[0]}' to mask.", next="Mask it as a whole."
+        )
+    parts, fields = [], []
+    for inner in item.type:
+        here = f"struct_extract({sql}, {literal(inner.name)})"
+        if inner.name.lower() == path[0].lower():
+            here, inner = masked(here, inner, path[1:], form, blocks)
+        parts.append(f"{literal(inner.name)}: {here}")
+        fields.append(inner)
+    packed = "{" + ", ".join(parts) + "}"
+    return f"CASE WHEN {sql} IS NOT NULL THEN {packed} END", item.with_type(pa.struct(fields))
+
+
+def _covered(sql: str, item: pa.Field, form: Form, blocks: Blocks) -> tuple[str, pa.Field]:
+    match form:
+        case Null():
+            return f"CAST(NULL AS {sql_type(item.type)})", item.with_nullable(True)
+        case Redact(text):
+            made = f"CASE WHEN {sql} IS NOT NULL THEN {literal(text)} END"
+        case Keep(first, last):
+            made = _kept(_text(sql, item), first, last)
+        case Hash(key):
+            inner, outer = blocks(key)
+            made = f"sha256({outer} || unhex(sha256({inner} || encode({_text(sql, item)}))))"
+    read = (item.metadata or {}).get(READ) or _said(item).encode()
+    return made, pa.field(item.name, pa.string(), item.nullable, {READ: read})
+
+
+def _kept(text: str, first: int, last: int) -> str:
+    shown = f"left({text}, {first}) || {literal(STARS)}" if first else f"{literal(STARS)} || right({text}, {last})"
+    return f"CASE WHEN length({text}) > {first or last} THEN {shown} WHEN {text} IS NOT NULL THEN {literal(STARS)} END"
+
+
+def _text(sql: str, item: pa.Field) -> str:
+    """The text of a value: a text itself, a number or a time as DuckDB writes it, bytes in base64."""
+    if JSON_TEXT in (item.metadata or {}):
+        return f"CASE WHEN starts_with({sql}, '\"') THEN json_extract_string({sql}, '$') ELSE {sql} END"
+    if pa.types.is_string(item.type):
+        return sql
+    if pa.types.is_nested(item.type):
+        raise UsageError(
+            f"'{item.name}' is {_said(item)}, which has no text of its own to hash or to cut.",
+            next="Mask its fields (a.b), or redact it, or set it to null.",
+        )
+    return f"to_base64({sql})" if pa.types.is_binary(item.type) else f"CAST({sql} AS VARCHAR)"
+
+
+def _said(item: pa.Field) -> str:
+    return "json" if JSON_TEXT in (item.metadata or {}) else type_name(item.type)
