@@ -6,16 +6,24 @@ import random
 from json import loads
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.formats import Case, avro, json, msgpack, plain, protobuf
+from contract.formats import Case, avro, envelopes, json, msgpack, plain, protobuf
 from headrace.decode import FORMATS, Decoded, Decoder, Limits
 from headrace.decode.layout import MESSAGE
 from headrace.reasons import Reason
 
-CASES: dict[str, Case] = {**json.CASES, **avro.CASES, **plain.CASES, **protobuf.CASES, **msgpack.CASES}
+CASES: dict[str, Case] = {
+    **json.CASES,
+    **envelopes.CASES,
+    **avro.CASES,
+    **plain.CASES,
+    **protobuf.CASES,
+    **msgpack.CASES,
+}
 KINDS = [pytest.param(name, at, id=f"{name}-{at}") for name, case in CASES.items() for at in range(len(case.poison))]
 
 
@@ -107,6 +115,15 @@ def test_truncated_at_every_byte(name):
     found = decode(name, [whole[:end] for end in range(len(whole) + 1)])
     assert set(found.index.to_pylist()) == {len(whole)}
     assert set(found.rejects.reason) == CASES[name].truncated
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.truncated is None])
+def test_where_a_part_is_a_value_too_the_others_are_letters_and_the_whole_is_whole(name):
+    whole = CASES[name].good(17)
+    found = _kept(name).decode(pa.array([whole[:end] for end in range(len(whole) + 1)], pa.binary()))
+    assert not set(found.index.to_pylist()) & set(found.rejects.index)
+    last = pc.equal(found.index, len(whole))
+    assert found.rows.filter(last).equals(decode(name, [whole]).rows)
 
 
 @pytest.mark.parametrize("name", CASES)

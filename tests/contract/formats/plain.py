@@ -69,4 +69,19 @@ CASES = {
         truncated=None,
         peeked=("value", "1.5"),
     ),
+    "number whole": Case(
+        "number",
+        LONG,
+        lambda n: b"%d" % (n - 7),
+        [
+            *GONE,
+            *NOT_TEXT,
+            *NOT_A_NUMBER,
+            *((raw, Reason.TYPE) for raw in (b"1.5", b"1.0", b"1e3", b"1e400", b"-0.0")),
+            (b"9223372036854775808", Reason.OVERFLOW),
+            (b"-9223372036854775809", Reason.OVERFLOW),
+        ],
+        truncated=None,
+        peeked=("value", "-6"),
+    ),
 }
