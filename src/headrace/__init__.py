@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.runner import run
     from headrace.spec import Spec
     from headrace.spec.load import load, loads
+    from headrace.table import Table
 
 __all__ = [
     "Applied",
@@ -22,6 +23,7 @@ __all__ = [
     "Plan",
     "Selection",
     "Spec",
+    "Table",
     "__version__",
     "load",
     "loads",
@@ -37,6 +39,7 @@ _HOMES = {
     "Plan": ("headrace.plan", "Plan"),
     "Selection": ("headrace.letters", "Selection"),
     "Spec": ("headrace.spec", "Spec"),
+    "Table": ("headrace.table", "Table"),
     "load": ("headrace.spec.load", "load"),
     "loads": ("headrace.spec.load", "loads"),
     "purge_letters": ("headrace.replay", "purge"),

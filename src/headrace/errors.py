@@ -6,6 +6,12 @@ HeadraceError
 ├── SetupError                    exit 1: Java, a jar or a package cannot be had
 ├── LeaseHeld                     exit 3: the pipeline is already running elsewhere
 ├── StopAsked                     exit 0: somebody asked to stop while we waited
+├── TableError                    exit 1: an operation on one table cannot be done as it was asked for
+│   ├── TableNotFound · VersionNotFound · PartitionNotFound
+│   ├── SchemaMismatch            carries what was expected and what was given
+│   ├── ConcurrentModification    may be tried again: another writer came first
+│   ├── OperationDisabled · FeatureRequired · WrittenBySpark
+│   └── ChangesUnknown · TableDamaged
 ├── Transient                     retried with back-off, for ever, and shown
 │   ├── BrokerUnreachable
 │   ├── StorageUnreachable
@@ -30,6 +36,7 @@ class HeadraceError(Exception):
     """Anything Headrace raises on purpose: what was seen, what was expected, what to do next."""
 
     exit_code = 1
+    retryable = False  # whether the same call may succeed later, without anybody changing anything
 
     def __init__(self, seen: str, *, next: str = "", **facts: object) -> None:
         self.seen = seen
@@ -65,6 +72,7 @@ class LeaseHeld(HeadraceError):
     """Another instance of the pipeline holds its lease."""
 
     exit_code = 3
+    retryable = True
 
 
 class StopAsked(HeadraceError):
@@ -73,8 +81,69 @@ class StopAsked(HeadraceError):
     exit_code = 0
 
 
+class TableError(HeadraceError):
+    """An operation on one table cannot be done as it was asked for; nothing was changed."""
+
+
+class TableNotFound(TableError):
+    """There is no Delta table at this place."""
+
+
+class VersionNotFound(TableError):
+    """The table has no such version, or its log or its files no longer reach back to it."""
+
+
+class PartitionNotFound(TableError):
+    """A text that should name a partition names none of this table."""
+
+    def __init__(self, seen: str, *, partition: str, next: str = "") -> None:
+        super().__init__(seen, next=next, partition=partition)
+        self.partition = partition
+
+
+class SchemaMismatch(TableError):
+    """Columns or values are not those of the table."""
+
+    def __init__(self, seen: str, *, expected: str, actual: str, next: str = "") -> None:
+        super().__init__(seen, next=next, expected=expected, actual=actual)
+        self.expected = expected
+        self.actual = actual
+
+
+class ConcurrentModification(TableError):
+    """Other writers changed the table each time it was tried; it may be tried again."""
+
+    retryable = True
+
+    def __init__(self, seen: str, *, version: int, next: str = "") -> None:
+        super().__init__(seen, next=next, version=version)
+        self.version = version
+
+
+class OperationDisabled(TableError):
+    """The operation is switched off for this table."""
+
+
+class FeatureRequired(TableError):
+    """The operation needs a table feature that the table does not have, or that shuts other readers out."""
+
+
+class WrittenBySpark(TableError):
+    """Only Spark may change the table: a commit beside one of its own could be lost."""
+
+
+class ChangesUnknown(TableError):
+    """The table's log does not tell which rows changed between two versions."""
+
+
+class TableDamaged(TableError):
+    """The table's log names files that are gone or cannot be read."""
+
+
 class Transient(HeadraceError):
     """Trouble that passes by itself: retried with back-off, never a dead letter."""
+
+    retryable = True
 
 
 class BrokerUnreachable(Transient):
@@ -139,6 +208,8 @@ class NewerFormat(Stop):
 
 class Conflict(Stop):
     """Other writers' commits came first each time; tried a few times before it stops the pipeline."""
+
+    retryable = True
 
 
 class MarksDisagree(Stop):

@@ -49,6 +49,16 @@ def test_a_folder_is_no_object(store: Store) -> None:
         store.get("a")
 
 
+def test_folders_are_those_right_below(store: Store) -> None:
+    assert list(store.folders()) == []
+    for path in ("b/c/d.json", "b/e/f", "a b=ü/x", "top", "b/g"):
+        store.put(path, b"x")
+    assert list(store.folders()) == ["a b=ü", "b"]
+    assert list(store.folders("b")) == ["b/c", "b/e"]
+    assert list(store.child("b").folders()) == ["c", "e"]
+    assert list(store.folders("nowhere")) == []
+
+
 def test_a_listing_is_in_order_and_begins_where_asked(store: Store) -> None:
     names = [f"log/{number:020}.json" for number in range(1100)]
     with ThreadPoolExecutor(8) as pool:

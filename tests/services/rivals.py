@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from headrace import Table
 from headrace.batch import Receipt, StagedFile
 from headrace.commit import Tail
 from headrace.commit.marks import mark_names
 from headrace.errors import HeadraceError
 from headrace.storage import Store
 from headrace.tables.schema import to_delta
-from services.staging import SCHEMA, marks
+from services.staging import SCHEMA, marks, staged
 
 _gate: Any = None
 
@@ -67,3 +68,24 @@ def write_many(store: Store, ours: bool, files: Sequence[StagedFile]) -> int:
             row = pa.table({"id": [1000 + number], "day": ["theirs"]})
             write_deltalake(store.delta_uri, row, mode="append", storage_options=store.delta_options)
     return len(files)
+
+
+def append_many(store: Store, _: Sequence[str]) -> int:
+    """Ninety-nine batches of one row each through the tail; a last object says that they are done."""
+    tail = Tail.open(store, mark_names("shop"))
+    _gate.wait(30)
+    for number in range(1, 100):
+        tail.append([staged(store, [number])], marks(number + 1), {"batch": number + 1})
+    store.put("_done", b"")
+    return 99
+
+
+def compact_many(store: Store, z_order: Sequence[str]) -> int:
+    """Compaction after compaction, until the appends are done and once more; how many there were."""
+    table, rounds = Table(store.uri, store.profile), 0
+    _gate.wait(30)
+    while not store.exists("_done"):
+        table.optimize(z_order=z_order)
+        rounds += 1
+    table.optimize(z_order=z_order)
+    return rounds + 1

@@ -16,7 +16,7 @@ ROOT = Path(headrace.__file__).parent
 # From the top floor down; a module may import from its own floor and those below.
 FLOORS = [
     {"cli"},
-    {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout"},
+    {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout", "table"},
     {"pipeline", "stream", "floor", "breaker", "rebuild", "refill"},
     {"catalog", "task", "judge"},
     {"plan", "fit", "shape", "fates", "letters", "retention", "expectations", "metadata"},
@@ -39,6 +39,7 @@ ALLOWED = {
     ("__init__", "replay"),
     ("__init__", "runner"),
     ("__init__", "spec"),
+    ("__init__", "table"),
 }
 SPARK = {"read", "commit", "runtime", "pipeline", "stream", "task", "runner"}
 

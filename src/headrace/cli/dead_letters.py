@@ -139,6 +139,7 @@ def purge_letters(
     as_json: AsJson = False,
 ) -> None:
     """Delete old letters for good, whole days of them; shows what would go, then asks."""
+    from headrace.cli.ask import agreed
     from headrace.cli.show import emit
     from headrace.letters import Letters
     from headrace.replay import purge
@@ -150,7 +151,7 @@ def purge_letters(
         planned = due(Letters(each).store, before)
         if not as_json:
             typer.echo(f"{each.pipeline}: {planned}")
-        done = bool(planned.files) and _agreed(yes, as_json)
+        done = bool(planned.files) and agreed("Delete them for good?", yes, as_json)
         gone = purge(each, before) if done else planned
         if as_json:
             said = {"before": before, "letters": gone.letters, "bytes": gone.bytes, "first": gone.first}
@@ -218,14 +219,6 @@ def _age(spec: Spec, older_than: str | None) -> timedelta:
     if age < timedelta(days=1):
         raise UsageError(f"--older-than: '{older_than}' is no age of a day or more.", next="Use, for example, 30d.")
     return age
-
-
-def _agreed(yes: bool, as_json: bool) -> bool:
-    from headrace.errors import UsageError
-
-    if not yes and as_json:
-        raise UsageError("With --json nobody can be asked.", next="Say --yes.")
-    return yes or typer.confirm("Delete them for good?")
 
 
 # ---- what people see ----

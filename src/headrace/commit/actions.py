@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from headrace.batch import Receipt, StagedFile
 from headrace.commit.marks import pipeline_of
+from headrace.tables.files import File
 from headrace.tables.log import Metadata
 from headrace.version import VERSION
 
@@ -27,8 +28,11 @@ def commit(lines: Iterable[Mapping[str, Any]]) -> bytes:
     return "\n".join(map(_JSON.encode, lines)).encode() + b"\n"
 
 
-def adds(files: Sequence[StagedFile]) -> Iterator[dict[str, Any]]:
-    """The staged files as the table's own. A path in the log is a URI: the escapes of a folder are escaped again."""
+def adds(files: Sequence[StagedFile], *, new: bool = True) -> Iterator[dict[str, Any]]:
+    """The staged files as the table's own; not `new` when others held their rows before.
+
+    A path in the log is a URI: the escapes of a folder are escaped again.
+    """
     at = now()
     for file in files:
         yield {
@@ -37,8 +41,24 @@ def adds(files: Sequence[StagedFile]) -> Iterator[dict[str, Any]]:
                 "partitionValues": dict(file.partition),
                 "size": file.size,
                 "modificationTime": at,
-                "dataChange": True,
+                "dataChange": new,
                 "stats": file.stats,
+            }
+        }
+
+
+def removes(files: Iterable[File], *, lost: bool = True) -> Iterator[dict[str, Any]]:
+    """Files that the table no longer stands on, spelled as they were added; not `lost` when others hold their rows."""
+    at = now()
+    for file in files:
+        yield {
+            "remove": {
+                "path": file.spelled,
+                "deletionTimestamp": at,
+                "dataChange": lost,
+                "extendedFileMetadata": True,
+                "partitionValues": dict(file.partition),
+                "size": file.size,
             }
         }
 
@@ -52,11 +72,12 @@ def txns(marks: Mapping[str, int]) -> Iterator[dict[str, Any]]:
 def appended(
     files: Sequence[StagedFile], number: tuple[str, int] | None, commit_id: str, account: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What an append says of itself, in the words Spark uses for a streaming sink."""
-    parameters = {"outputMode": "Append"}
+    """What an append says of itself, in Spark's words: a stream's for a batch, a plain write's for any other."""
+    operation, parameters = "WRITE", {"mode": "Append"}
     if number is not None:
-        parameters |= {"queryId": pipeline_of(number[0]), "epochId": str(number[1])}
-    return _info("STREAMING UPDATE", parameters, commit_id, account, blind=True, metrics=_metrics(files))
+        operation = "STREAMING UPDATE"
+        parameters = {"outputMode": "Append", "queryId": pipeline_of(number[0]), "epochId": str(number[1])}
+    return _info(operation, parameters, commit_id, account, blind=True, metrics=_metrics(files))
 
 
 def created(
@@ -72,9 +93,33 @@ def created(
     return _info(operation, parameters, commit_id, account, blind=True, metrics=_metrics(files))
 
 
-def evolved(schema_json: str, commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
-    """What a change of columns says of itself."""
-    return _info("CHANGE COLUMNS", {"schema": schema_json}, commit_id, account, blind=False, metrics={})
+def altered(
+    operation: str, parameters: Mapping[str, str], commit_id: str, account: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a change of columns or properties says of itself."""
+    return _info(operation, parameters, commit_id, account, blind=False, metrics={})
+
+
+def forgotten(files: Sequence[File], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
+    """What a repair says of itself, in the words of delta-rs."""
+    return _info("FSCK", {}, commit_id, account, blind=False, metrics={"numRemovedFiles": str(len(files))})
+
+
+def rewritten(
+    old: Sequence[File],
+    new: Sequence[StagedFile],
+    parameters: Mapping[str, str],
+    commit_id: str,
+    account: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What a compaction says of itself."""
+    metrics = {
+        "numRemovedFiles": str(len(old)),
+        "numRemovedBytes": str(sum(file.size for file in old)),
+        "numAddedFiles": str(len(new)),
+        "numAddedBytes": str(sum(file.size for file in new)),
+    }
+    return _info("OPTIMIZE", parameters, commit_id, account, blind=False, metrics=metrics)
 
 
 def _info(

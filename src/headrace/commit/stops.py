@@ -17,4 +17,9 @@ _NEXT: dict[type[Stop], str] = {
 
 def stop(kind: type[Stop], seen: str) -> Stop:
     """The stop, with the command that goes on."""
-    return kind(seen, next=_NEXT[kind])
+    return kind(seen, next=advice(kind))
+
+
+def advice(kind: type[Stop]) -> str:
+    """The command that goes on after a stop of this kind."""
+    return _NEXT[kind]

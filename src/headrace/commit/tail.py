@@ -19,6 +19,7 @@ from headrace.commit.checkpoints import INTERVAL
 from headrace.commit.marks import numbered
 from headrace.commit.stops import stop
 from headrace.errors import (
+    Conflict,
     Fenced,
     HeadraceError,
     MarksDisagree,
@@ -33,6 +34,7 @@ from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables import log
 from headrace.tables.adopt import may_adopt, protocol_for
 from headrace.tables.evolve import check_fits, merge
+from headrace.tables.files import File, read
 from headrace.tables.log import Commit, Metadata, TableState, version_path
 
 _DEFAULTS = {"delta.checkpointInterval": str(INTERVAL)}
@@ -158,23 +160,84 @@ class Tail:
 
         Only what we have not seen in it: a column that others took away meanwhile must not come back by the way.
         """
-        wish = _Wish(str(uuid.uuid4()), schema=self.known().schema_json)
+        seen = self.known().schema_json
+
+        def merged(metadata: Metadata) -> Metadata:
+            return replace(metadata, schema_json=merge(metadata.schema_json, schema))
+
+        return self.alter(
+            merged, lambda metadata: ("CHANGE COLUMNS", {"schema": metadata.schema_json}), info, schema=seen
+        )
+
+    def alter(
+        self,
+        change: Callable[[Metadata], Metadata],
+        said: Callable[[Metadata], tuple[str, Mapping[str, str]]],
+        info: Mapping[str, Any],
+        *,
+        schema: str | None = None,
+    ) -> TableState:
+        """Change the metadata, on whatever version is the newest; `said` names the operation and its parameters.
+
+        `schema` is what must still fit the table afterwards. What changes nothing is not committed.
+        """
+        wish = _Wish(str(uuid.uuid4()), schema=schema)
 
         def step(state: TableState) -> _Step | None:
             with self._named():
-                merged = merge(state.schema_json, schema)
-            if merged == state.schema_json:
+                metadata = change(state.metadata)
+            if metadata == state.metadata:
                 return None
-            metadata = replace(state.metadata, schema_json=merged)
-            protocol = protocol_for(merged, metadata.properties, state.protocol)
+            protocol = protocol_for(metadata.schema_json, metadata.properties, state.protocol)
             after = replace(state, version=state.version + 1, metadata=metadata, protocol=protocol)
             self._check(after, wish)
             upgrade = [protocol.action()] if protocol != state.protocol else []
-            said = actions.evolved(merged, wish.commit_id, info)
-            return _Step(actions.commit([said, *upgrade, metadata.action()]), after)
+            told = actions.altered(*said(metadata), wish.commit_id, info)
+            return _Step(actions.commit([told, *upgrade, metadata.action()]), after)
 
         self._commit(wish, step)
         return self.known()
+
+    def forget(self, files: Sequence[File], info: Mapping[str, Any]) -> int:
+        """Take files that are gone out of the table; the version that does. To take one out twice does no harm."""
+        wish = _Wish(str(uuid.uuid4()))
+        text = actions.commit([actions.forgotten(files, wish.commit_id, info), *actions.removes(files)])
+
+        def step(state: TableState) -> _Step:
+            self._check(state, wish)
+            return _Step(text, replace(state, version=state.version + 1))
+
+        return self._commit(wish, step)[0]
+
+    def rewrite(
+        self,
+        old: Sequence[File],
+        new: Sequence[StagedFile],
+        since: int,
+        said: Mapping[str, str],
+        info: Mapping[str, Any],
+    ) -> int:
+        """Let new files hold the rows of old ones, which were there in the version `since`; the version that does.
+
+        Appends of others do not matter. Conflict where others have taken one of the old files away meanwhile.
+        """
+        state = self.known()
+        wish = replace(self._wish({}, state.schema_json, new, state), number=None)
+        told = actions.rewritten(old, new, said, wish.commit_id, info)
+        text = actions.commit([told, *actions.removes(old, lost=False), *actions.adds(new, new=False)])
+        mine, looked = {file.key for file in old}, since
+
+        def step(state: TableState) -> _Step:
+            nonlocal looked
+            while looked < state.version:
+                looked += 1
+                commit = read(self.store, looked)
+                if commit is None or any(file.key in mine for file in commit.removed):
+                    raise Conflict(f"Version {looked} of {self.store.uri} took away files that were to be rewritten.")
+            self._check(state, wish)
+            return _Step(text, replace(state, version=state.version + 1))
+
+        return self._commit(wish, step)[0]
 
     def _commit(self, wish: _Wish, step: Callable[[TableState], _Step | None]) -> tuple[int, bool]:
         """Put version after version until the wish is in the log: (its version, whether we wrote it)."""

@@ -1,13 +1,13 @@
 """One storage layer: local folders and S3 behind the same few verbs, errors named once.
 
-A `Profile` says how to reach a store; from it come the options of every engine (obstore, delta-rs, Spark).
+A `Profile` says how to reach a store; from it come the options of every engine (obstore, delta-rs, pyarrow, Spark).
 A `Store` is a root in it. Puts are whole or not at all, and on local disk they have reached the disk when they return.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,21 @@ class Profile:
         """Storage options of delta-rs; commits stay conditional puts."""
         options = self.object_options() | {"conditional_put": "etag"}
         return {**options, "aws_allow_http": "true"} if self.allow_http else options
+
+    def arrow_options(self) -> dict[str, Any]:
+        """What pyarrow's S3FileSystem is made with."""
+        given = self.object_options()
+        scheme, _, host = given.get("aws_endpoint", "").rpartition("://")
+        named = {
+            "access_key": given.get("aws_access_key_id"),
+            "secret_key": given.get("aws_secret_access_key"),
+            "session_token": given.get("aws_session_token"),
+            "region": given.get("aws_region"),
+            "endpoint_override": host,
+            "scheme": scheme,
+            "force_virtual_addressing": bool(host) and not self.path_style,
+        }
+        return {key: value for key, value in named.items() if value}
 
     def hadoop_conf(self) -> dict[str, str]:
         """Spark settings for the s3a file system."""
@@ -194,6 +209,10 @@ class Store:
     def list(self, prefix: str = "", after: str | None = None) -> Iterator[Meta]:
         """All objects below a folder in the order of their paths, beginning past `after`."""
         return self._open().list(clean(prefix) if prefix else "", clean(after) if after else None)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """The folders right in a folder, in order, as paths below the root; none where there is no such folder."""
+        return self._open().folders(clean(prefix) if prefix else "")
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects; those that are not there do not matter."""

@@ -77,6 +77,15 @@ class LocalFolder:
                 status = (self._root / path).stat()
                 yield Meta(path, status.st_size, status.st_mtime, _file_tag(status))
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        root = self._root / prefix if prefix else self._root
+        try:
+            with _named(root), os.scandir(root) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except NotThere:
+            return []
+        return [f"{prefix}/{name}" if prefix else name for name in names]
+
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             target = self._root / path

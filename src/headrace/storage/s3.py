@@ -111,6 +111,12 @@ class Bucket:
                     path = item["path"].removeprefix(self._prefix)
                     yield Meta(path, item["size"], item["last_modified"].timestamp(), _tag(item))
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        folder = (self._prefix + prefix).rstrip("/") or None
+        with self._named(prefix):
+            found = obstore.list_with_delimiter(self._client, folder)["common_prefixes"]
+        return sorted(path.rstrip("/").removeprefix(self._prefix) for path in found)
+
     def delete(self, paths: Sequence[str]) -> None:
         if not paths:
             return

@@ -1,0 +1,398 @@
+"""`headrace table`: look into a Delta table, keep it in order, mend it; none of it starts Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.table import Table
+    from headrace.table.query import Rows
+
+app = typer.Typer(
+    name="table",
+    help="Look into a Delta table, keep it in order, mend it; without Spark.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Place = Annotated[str, typer.Argument(metavar="PATH", help="The table: a folder, or s3://bucket/path.")]
+SpecFile = Annotated[
+    Path | None,
+    typer.Option("--spec", help="A spec whose storage and state folders are used.", exists=True, dir_okay=False),
+]
+Adopt = Annotated[bool, typer.Option("--adopt", help="Spark wrote to the table last, and never will again.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")]
+Where = Annotated[str | None, typer.Option(help="Only rows for which this SQL expression is true.")]
+Version = Annotated[int | None, typer.Option(help="The version of that number.", min=0)]
+Timestamp = Annotated[str | None, typer.Option(help="The newest version committed by then: an RFC 3339 time.")]
+Limit = Annotated[int, typer.Option(help="At most so many rows; 0 for all.", min=0)]
+Selected = Annotated[list[str] | None, typer.Option("--select", help="A column, or name=expression; may be repeated.")]
+Ordered = Annotated[list[str] | None, typer.Option("--order-by", help="A column, or 'name desc'; may be repeated.")]
+
+
+@app.command("list")
+def list_tables(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to look: a folder, or s3://bucket/path.")],
+    spec: SpecFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name the Delta tables below a folder."""
+    from headrace.cli.show import emit
+    from headrace.table import Table
+
+    found = Table.list_tables(folder, _storage(spec))
+    for path in found:
+        emit({"event": "table", "path": path}) if as_json else typer.echo(path)
+    if as_json:
+        emit({"event": "summary", "tables": len(found)})
+
+
+@app.command()
+def info(path: Place, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJson = False) -> None:
+    """Show what a table is: version, columns, partitioning, properties, features, who writes it."""
+    from headrace.cli.show import emit
+    from headrace.cli.table_show import described, pairs
+
+    said = described(_opened(path, spec, adopt).metadata())
+    emit({"event": "table", **said}) if as_json else pairs(said)
+
+
+@app.command()
+def stats(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None:
+    """Show how large a table is: bytes, files, partitions, rows, small files, deletion vectors."""
+    from headrace.cli.show import emit
+    from headrace.cli.table_show import counted, pairs
+
+    said = counted(_opened(path, spec).statistics())
+    emit({"event": "statistics", **said}) if as_json else pairs(said)
+
+
+@app.command()
+def history(
+    path: Place,
+    limit: Annotated[int, typer.Option(help="How many of the newest versions; 0 for all.", min=0)] = 20,
+    spec: SpecFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was done to a table, newest first, with Headrace's own account of a commit."""
+    from dataclasses import asdict
+
+    from headrace.cli.show import emit
+    from headrace.cli.table_show import versions
+
+    entries = _opened(path, spec).history(limit or None)
+    if not as_json:
+        versions(entries)
+    for entry in entries if as_json else ():
+        emit({"event": "version", **asdict(entry)})
+
+
+@app.command()
+def query(
+    path: Place,
+    where: Where = None,
+    select: Selected = None,
+    order_by: Ordered = None,
+    limit: Limit = 20,
+    version: Version = None,
+    timestamp: Timestamp = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Also rows that were softly deleted.")] = False,
+    spec: SpecFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show rows of a table, now or as they were."""
+    asked = _opened(path, spec).query().at(version, timestamp)
+    _show_rows(_narrowed(asked.with_deleted() if deleted else asked, where, select, order_by, limit), as_json)
+
+
+@app.command()
+def changes(
+    path: Place,
+    start: Annotated[str, typer.Option("--from", help="The first version, or an RFC 3339 time.")],
+    until: Annotated[
+        str | None, typer.Option("--to", help="The last version, or a time; the newest without it.")
+    ] = None,
+    where: Where = None,
+    select: Selected = None,
+    order_by: Ordered = None,
+    limit: Limit = 20,
+    spec: SpecFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show rows that came and went between versions."""
+    last = None if until is None else _version_or_time(until)
+    asked = _opened(path, spec).changes(_version_or_time(start), last)
+    _show_rows(_narrowed(asked, where, select, order_by, limit), as_json)
+
+
+@app.command()
+def create(
+    path: Place,
+    column: Annotated[list[str], typer.Option("--column", help="'name type', 'name type!' for NOT NULL; repeated.")],
+    partition_by: Annotated[list[str] | None, typer.Option(help="A partition column; may be repeated.")] = None,
+    properties: Annotated[list[str] | None, typer.Option("--property", help="name=value; may be repeated.")] = None,
+    spec: SpecFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an empty table; one that is there must have these columns."""
+    from headrace.table import Table
+
+    columns = dict(_column(text) for text in column)
+    made = Table.get_or_create(path, columns, partition_by or (), _pairs(properties), _storage(spec))
+    _done("create", made.path, {"version": made.resolve(), "columns": len(columns)}, as_json)
+
+
+@app.command("set-properties")
+def set_properties(
+    path: Place,
+    given: Annotated[list[str] | None, typer.Option("--set", help="name=value; may be repeated.")] = None,
+    unset: Annotated[list[str] | None, typer.Option(help="A property to take away; may be repeated.")] = None,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set table properties, or take them away."""
+    from headrace.errors import UsageError
+
+    wanted = {**_pairs(given), **dict.fromkeys(unset or ())}
+    if not wanted:
+        raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
+    after = _opened(path, spec, adopt).set_properties(wanted)
+    _done("set-properties", after.path, {"version": after.version, "properties": dict(after.properties)}, as_json)
+
+
+@app.command("update-schema")
+def update_schema(
+    path: Place,
+    add: Annotated[list[str] | None, typer.Option(help="'name type' of a new column; may be repeated.")] = None,
+    comment: Annotated[list[str] | None, typer.Option(help="column=what it means; may be repeated.")] = None,
+    widen: Annotated[list[str] | None, typer.Option(help="'name type'; needs the feature typeWidening.")] = None,
+    rename: Annotated[list[str] | None, typer.Option(help="old=new; needs the feature columnMapping.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column; needs the feature columnMapping.")] = None,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add columns and comments; what needs a table feature is refused, and which one is said."""
+    after = _opened(path, spec, adopt).update_schema(
+        add=dict(_column(text) for text in add) if add else None,
+        comment=_pairs(comment) or None,
+        widen=dict(_column(text) for text in widen) if widen else None,
+        rename=_pairs(rename) or None,
+        drop=drop or (),
+    )
+    _done("update-schema", after.path, {"version": after.version, "columns": len(after.schema)}, as_json)
+
+
+@app.command()
+def optimize(
+    path: Place,
+    where: Annotated[str | None, typer.Option(help="Only partitions for which this SQL expression is true.")] = None,
+    target_size: Annotated[str | None, typer.Option(help="Size of the files to make, such as 128MB.")] = None,
+    z_order: Annotated[list[str] | None, typer.Option(help="A column to order files by; may be repeated.")] = None,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make fewer, larger files of many small ones; appends may go on meanwhile."""
+    from dataclasses import asdict
+
+    done = _opened(path, spec, adopt).optimize(where, _size(target_size), z_order or ())
+    _done("optimize", path, asdict(done), as_json)
+
+
+@app.command()
+def vacuum(
+    path: Place,
+    retain: Annotated[str, typer.Option(help="Keep what versions of this time need, such as 168h.")] = "168h",
+    force: Annotated[bool, typer.Option("--force", help="Also below the table's own retention.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete files that no version within the retention needs; says what would go, then asks."""
+    from headrace.cli.ask import agreed
+    from headrace.cli.table_show import listed
+
+    table = _opened(path, spec, adopt)
+    plan = table.vacuum(retain, dry_run=True, force=force)
+    if not as_json:
+        listed(f"{table.path}: {len(plan.files):,} files ({plan.bytes:,} bytes) to delete", plan.files)
+    going = bool(plan.files) and not dry_run and agreed("Delete them for good?", yes, as_json)
+    gone = table.vacuum(retain, force=force) if going else plan
+    said = {"deleted": going, "files": len(gone.files), "bytes": gone.bytes, "paths": list(gone.files)}
+    _done("vacuum", table.path, said if as_json else {"deleted": going, "files": len(gone.files)}, as_json)
+
+
+@app.command()
+def checkpoint(path: Place, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJson = False) -> None:
+    """Write a log checkpoint, so that readers open few files of the log."""
+    table = _opened(path, spec, adopt)
+    _done("checkpoint", table.path, {"version": table.checkpoint()}, as_json)
+
+
+@app.command()
+def repair(
+    path: Place,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every file to its end, not only its footer.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take files that are gone out of the log; name those that are unreadable, and the records that are lost."""
+    from headrace.cli.ask import agreed
+    from headrace.cli.table_show import damage, damage_event
+
+    table = _opened(path, spec, adopt)
+    found = table.repair(dry_run=True, deep=deep)
+    if not as_json:
+        damage(table.path, found)
+    going = bool(found.missing) and not dry_run and agreed("Take the missing files out of the log?", yes, as_json)
+    done = table.repair() if going else found
+    if as_json or going:
+        _done("repair", table.path, damage_event(done) if as_json else {"version": done.version}, as_json)
+    if found.unreadable or found.vectors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def restore(
+    path: Place,
+    version: Version = None,
+    timestamp: Timestamp = None,
+    yes: Yes = False,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hold the rows of an older version again, as a new version; what pipelines will ask then is said."""
+    from dataclasses import asdict
+
+    from headrace.cli.ask import agreed
+    from headrace.errors import UsageError
+
+    if version is None and timestamp is None:
+        raise UsageError("Restored to what?", next="Give --version or --timestamp.")
+    table = _opened(path, spec, adopt)
+    to, now = table.resolve(version, timestamp), table.resolve()
+    if not as_json:
+        typer.echo(f"{table.path}: version {to} again, in place of version {now}")
+    if agreed("Restore it?", yes, as_json):
+        done = asdict(table.restore(to))
+        _done("restore", table.path, done if as_json else {key: done[key] for key in ("version", "to")}, as_json)
+        if not as_json and done["next"]:
+            typer.echo(done["next"])
+
+
+@app.command()
+def drop(path: Place, yes: Yes = False, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJson = False) -> None:
+    """Delete a table with all its files and its history; says how much that is, then asks."""
+    from headrace.cli.ask import agreed
+
+    table = _opened(path, spec, adopt)
+    size = table.statistics()
+    if not as_json:
+        rows = "an unknown number of rows" if size.rows is None else f"{size.rows:,} rows"
+        typer.echo(f"{table.path}: {rows} in {size.files:,} files ({size.bytes:,} bytes), and its history")
+    if agreed("Delete all of it for good?", yes, as_json):
+        _done("drop", table.path, {"files": table.drop()}, as_json)
+
+
+# ---- what was asked ----
+
+
+def _opened(path: str, spec: Path | None, adopt: bool = False) -> Table:
+    from headrace.table import Table
+
+    return Table(path, _storage(spec), states=_states(spec), adopt=adopt)
+
+
+def _storage(spec: Path | None) -> Any:
+    from headrace.spec.load import load
+
+    return load(spec)[0].storage_profile() if spec else None
+
+
+def _states(spec: Path | None) -> dict[str, str]:
+    from headrace.spec.load import load
+
+    return {each.pipeline: each.state_uri for each in load(spec)} if spec else {}
+
+
+def _narrowed(asked: Rows, where: str | None, select: list[str] | None, order_by: list[str] | None, limit: int) -> Rows:
+    for text in select or ():
+        name, equals, expression = text.partition("=")
+        asked = asked.select(**{name.strip(): expression}) if equals else asked.select(text)
+    asked = asked.where(where) if where else asked
+    asked = asked.order_by(*order_by) if order_by else asked
+    return asked.limit(limit) if limit else asked
+
+
+def _version_or_time(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _pairs(texts: list[str] | None) -> dict[str, str]:
+    from headrace.errors import UsageError
+
+    pairs = [text.partition("=") for text in texts or ()]
+    if strange := [name for name, equals, _ in pairs if not equals or not name]:
+        raise UsageError(f"'{strange[0]}' is no name=value.")
+    return {name: value for name, _, value in pairs}
+
+
+def _column(text: str) -> tuple[str, str]:
+    from headrace.errors import UsageError
+
+    name, space, kind = text.strip().partition(" ")
+    if not space:
+        raise UsageError(f"'{text}' is no column.", next="Write 'name type', such as 'id bigint'.")
+    return name, kind
+
+
+def _size(text: str | None) -> int | None:
+    from headrace.errors import UsageError
+    from headrace.spec.units import size
+
+    try:
+        return None if text is None else size(text)
+    except ValueError as wanted:
+        raise UsageError(f"--target-size: '{text}' is none.", next=f"Give {wanted}.") from None
+
+
+# ---- what people and programs see ----
+
+
+def _show_rows(asked: Rows, as_json: bool) -> None:
+    from headrace.cli.preview import readable
+    from headrace.cli.show import emit
+    from headrace.cli.table_show import grid
+
+    if not as_json:
+        grid(asked.arrow())
+        return
+    shown = 0
+    for batch in asked.batches():
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            emit({"event": "row", "row": readable(row)})
+            shown += 1
+    emit({"event": "summary", "rows": shown})
+
+
+def _done(operation: str, path: str, said: dict[str, Any], as_json: bool) -> None:
+    from headrace.cli.show import emit
+    from headrace.cli.table_show import figures
+
+    if as_json:
+        emit({"event": "summary", "operation": operation, "table": path, **said})
+    else:
+        typer.echo(f"{path}: {operation}: {figures(said)}")

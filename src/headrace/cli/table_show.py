@@ -1,0 +1,132 @@
+"""How `headrace table` shows what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from headrace.cli.preview import cell
+from headrace.tables.schema import type_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.table import Damage, Entry, Metadata, Repaired, Statistics
+
+_MOST = 20  # paths that a person is shown
+
+
+def described(found: Metadata) -> dict[str, Any]:
+    """A table's metadata as plain values."""
+    columns = [
+        {"name": item.name, "type": type_name(item.type), "nullable": item.nullable, "comment": _comment(item)}
+        for item in found.schema
+    ]
+    said = {name: getattr(found, name) for name in found.__slots__ if name != "schema"}
+    return {**said, "partition_by": list(found.partition_by), "features": list(found.features), "columns": columns}
+
+
+def _comment(item: pa.Field) -> str | None:
+    said = (item.metadata or {}).get(b"comment")
+    return said.decode() if said else None
+
+
+def counted(found: Statistics) -> dict[str, Any]:
+    """A table's statistics as plain values."""
+    return {**asdict(found), "small_share": round(found.small_share, 4)}
+
+
+def pairs(said: Mapping[str, Any]) -> None:
+    """Names and values, one to a line; lists one item to a line."""
+    console = _console()
+    longest = max(map(len, said))
+    for name, value in said.items():
+        lines = [_item(each) for each in value] if isinstance(value, list) else [_plain(value)]
+        for at, line in enumerate(lines or ["–"]):
+            console.print(escape(f"{'' if at else name:<{longest}}  {line}"), soft_wrap=True)
+
+
+def _item(value: Any) -> str:
+    if not isinstance(value, Mapping) or "type" not in value:
+        return cell(value)
+    required = "" if value["nullable"] else " NOT NULL"
+    said = f": {value['comment']}" if value["comment"] else ""
+    return cell(f"{value['name']} {value['type']}{required}{said}")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{cell(name)}={cell(inner)}" for name, inner in value.items()) or "–"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "–" if value is None else cell(value)
+
+
+def figures(said: Mapping[str, Any]) -> str:
+    """What was done, on one line."""
+    return ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in said.items())
+
+
+def versions(entries: Sequence[Entry]) -> None:
+    """One line a version."""
+    grid = Grid("version", "timestamp", "operation", "rows written", "rows after", "by", "batch", box=None)
+    for each in entries:
+        at = "" if each.timestamp is None else each.timestamp.strftime("%Y-%m-%d %H:%M:%S")
+        batch = f"{each.account['pipeline']} {each.account['batch']}" if "pipeline" in each.account else ""
+        cells = (str(each.version), at, each.operation, _plain(each.rows_written), _plain(each.rows_after))
+        grid.add_row(*(escape(cell(text)) for text in (*cells, each.user or "", batch)))
+    _console().print(grid)
+
+
+def grid(rows: pa.Table) -> None:
+    """Rows as a table, one line each."""
+    console = _console()
+    shown = Grid(*(escape(cell(name)) for name in rows.column_names), box=None)
+    for row in rows.to_pylist(maps_as_pydicts="strict"):
+        shown.add_row(*(escape(cell("" if value is None else value)) for value in row.values()))
+    console.print(shown)
+    console.print(f"{len(rows):,} rows", style="dim")
+
+
+def listed(head: str, paths: Iterable[str]) -> None:
+    """Some paths, and how many more there are."""
+    console, names = _console(), list(paths)
+    console.print(escape(head), soft_wrap=True)
+    for path in names[:_MOST]:
+        console.print(escape(f"  {cell(path)}"), soft_wrap=True)
+    if len(names) > _MOST:
+        console.print(f"  … and {len(names) - _MOST:,} more")
+
+
+def damage(path: str, found: Repaired) -> None:
+    """What is wrong with a table, in words."""
+    if found.whole:
+        listed(f"{path}: nothing is missing, and every file can be read", ())
+    _spoiled("files are missing", found.missing)
+    _spoiled("files cannot be read", found.unreadable)
+    _spoiled("files lack their deletion vector", found.vectors)
+    for each in found.lost:
+        whose = "no pipeline's" if each.pipeline is None else f"of '{each.pipeline}', batch {each.batch}"
+        ranges = [f"{item.topic}/{item.partition} from {item.start} to {item.until - 1}" for item in each.ranges]
+        listed(f"lost rows of version {each.version}, {whose}", ranges)
+    if found.untold:
+        listed("where these came from is no longer told by the log:", found.untold)
+
+
+def _spoiled(what: str, found: Sequence[Damage]) -> None:
+    if found:
+        listed(f"{len(found):,} {what}:", [f"{each.path}: {each.why}" for each in found])
+
+
+def damage_event(found: Repaired) -> dict[str, Any]:
+    """The same for programs."""
+    return {**asdict(found), "rows": found.rows, "whole": found.whole}
+
+
+def _console() -> Console:
+    return Console(highlight=False)

@@ -1,0 +1,212 @@
+"""The public Table: one Delta table, opened by its place; each operation is one call into a file of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import UsageError
+from headrace.spec.units import duration
+from headrace.storage import Profile, Store
+from headrace.table import alter, changes, compact, facts, history, insert, repair, upkeep, vacuum
+from headrace.table.alter import Columns, SchemaChange
+from headrace.table.changes import Changes
+from headrace.table.compact import Optimized
+from headrace.table.facts import Metadata, Statistics
+from headrace.table.history import Entry, OperationMetrics, Watch
+from headrace.table.insert import Inserted
+from headrace.table.query import Query
+from headrace.table.records import Records
+from headrace.table.repair import Repaired
+from headrace.table.upkeep import Restored
+from headrace.table.vacuum import RETAIN, Vacuumed
+from headrace.table.versions import Moment, resolve
+from headrace.table.writers import Writers, found
+from headrace.tables.log import newest
+
+Storage = Profile | Mapping[str, Any] | None
+
+
+class Table:
+    """A Delta table at a place; nothing is read before something is asked."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage: Storage = None,
+        *,
+        states: Mapping[str, str] | None = None,
+        adopt: bool = False,
+    ) -> None:
+        """`storage` says how to reach an object store, as `storage.s3` of a spec does; without it the environment.
+
+        `states` are the state folders of pipelines that write the table, where they are not beside it. `adopt` says
+        that Spark will never write to the table again, although it did last.
+        """
+        self._store = Store(os.fspath(path), profile(storage))
+        self._states, self._adopt = dict(states or {}), adopt
+        self._watch = Watch()
+
+    @classmethod
+    def get_or_create(
+        cls,
+        path: str | os.PathLike[str],
+        schema: Columns,
+        partition_by: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        storage: Storage = None,
+    ) -> Table:
+        """The table there, which must have these columns; made, with one commit and no rows, where there is none."""
+        table = cls(path, storage)
+        with table._watch("create"):
+            alter.create(table._store, schema, partition_by, properties or {})
+        return table
+
+    @staticmethod
+    def list_tables(base: str | os.PathLike[str], storage: Storage = None) -> list[str]:
+        """The places of all Delta tables below a folder; the state of pipelines is left out."""
+        return facts.list_tables(os.fspath(base), profile(storage))
+
+    def __repr__(self) -> str:
+        return f"Table({self.path!r})"
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return self._store.uri
+
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return newest(self._store) is not None
+
+    # ---- what it is ----
+
+    def metadata(self) -> Metadata:
+        """Version, columns, partitioning, properties, features, and who writes it."""
+        with self._watch("metadata"):
+            return facts.metadata(self._store, self._writers())
+
+    def statistics(self) -> Statistics:
+        """Bytes, files, partitions, rows, small files and deletion vectors, from the log alone."""
+        with self._watch("statistics"):
+            return facts.statistics(self._store, found(self._store))
+
+    def history(self, limit: int | None = None) -> list[Entry]:
+        """What was done to it, newest first, as far back as its log tells."""
+        with self._watch("history"):
+            return history.history(self._store, found(self._store), limit)
+
+    def operation_metrics(self) -> OperationMetrics:
+        """Latencies by operation: of this object since it was opened, and what commits tell of themselves."""
+        return self._watch.metrics(self.history() if self.exists() else [])
+
+    # ---- its rows ----
+
+    def query(self) -> Query:
+        """A question about its rows: `.where()`, `.select()`, `.order_by()`, `.limit()`, `.at()`, then taken."""
+        return Query(store=self._store, watch=self._watch)
+
+    def changes(self, start: int | Moment, until: int | Moment | None = None) -> Changes:
+        """Rows that came and went from one version, or moment, to another, both included; to the newest without one."""
+        return changes.changes(self._store, start, until, watch=self._watch)
+
+    def bulk_insert(self, records: Records, partition: str | None = None) -> Inserted:
+        """Add records in one commit: dictionaries, Arrow, pandas or polars; `partition="a=x/b=y"` places them all."""
+        with self._watch("bulk_insert"):
+            return insert.bulk_insert(self._store, self._writers().beside_appends("bulk_insert"), records, partition)
+
+    # ---- its upkeep ----
+
+    def optimize(
+        self, where: str | None = None, target_size: int | None = None, z_order: Iterable[str] = ()
+    ) -> Optimized:
+        """Fewer, larger files; with `z_order` rows that are near in these columns are near in the files, too."""
+        with self._watch("optimize"):
+            return compact.optimize(self._store, self._writers(), where, target_size, z_order)
+
+    def vacuum(self, retain: timedelta | str = RETAIN, *, dry_run: bool = False, force: bool = False) -> Vacuumed:
+        """Delete files that no version of the last `retain` needs; shorter than the table's own needs `force`."""
+        with self._watch("vacuum"):
+            return vacuum.vacuum(self._store, self._writers(), _duration(retain), dry_run=dry_run, force=force)
+
+    def checkpoint(self) -> int:
+        """Write a log checkpoint, so that readers open few files of the log; of which version."""
+        with self._watch("checkpoint"):
+            return upkeep.checkpoint(self._store, self._writers())
+
+    def repair(self, *, dry_run: bool = False, deep: bool = False) -> Repaired:
+        """Take files that are gone out of the log, name the unreadable ones, and tell which records that costs."""
+        with self._watch("repair"):
+            return repair.repair(self._store, self._writers(), dry_run=dry_run, deep=deep)
+
+    def restore(self, version: int | None = None, timestamp: Moment | None = None) -> Restored:
+        """Hold the rows of an older version again, as a new version; says what pipelines will ask then."""
+        with self._watch("restore"):
+            return upkeep.restore(self._store, self._writers(), version, timestamp)
+
+    # ---- what it looks like ----
+
+    def set_properties(self, properties: Mapping[str, str | None]) -> Metadata:
+        """Set table properties; None takes one away."""
+        with self._watch("set_properties"):
+            alter.set_properties(self._store, self._writers().beside_appends("set_properties"), properties)
+        return self.metadata()
+
+    def update_schema(
+        self,
+        schema: Columns | None = None,
+        *,
+        add: Columns | None = None,
+        comment: Mapping[str, str] | None = None,
+        widen: Mapping[str, str] | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
+    ) -> Metadata:
+        """Make its columns these; or add columns and comments. To widen, rename or drop needs a table feature."""
+        with self._watch("update_schema"):
+            state = self._writers().beside_appends("update_schema")
+            change = SchemaChange(add, comment, widen, rename, tuple(drop))
+            if schema is not None:
+                if change != SchemaChange():
+                    raise UsageError("A whole schema and single changes are both given.", next="Give one of them.")
+                change = alter.towards(state, alter.schema_of(schema))
+            alter.update_schema(self._store, state, change)
+        return self.metadata()
+
+    def drop(self) -> int:
+        """Delete the table with all its files and its history; how many files that were. There is no way back."""
+        with self._watch("drop"):
+            return alter.drop(self._store, self._writers())
+
+    def resolve(self, version: int | None = None, timestamp: Moment | None = None) -> int:
+        """The number of a version: of the newest one committed by a moment, or of the newest at all."""
+        return resolve(self._store, version, timestamp)
+
+    def schema(self) -> pa.Schema:
+        """Its columns now."""
+        return found(self._store).schema
+
+    def _writers(self) -> Writers:
+        return Writers(self._store, self._states, self._adopt)
+
+
+def profile(storage: Storage) -> Profile:
+    """How to reach a store: a profile, or the keys of `storage.s3`."""
+    if storage is None or isinstance(storage, Profile):
+        return storage or Profile()
+    try:
+        return Profile(**{"path_style": bool(storage.get("endpoint")), **storage})
+    except TypeError:
+        known = ", ".join(Profile.__dataclass_fields__)
+        raise UsageError(f"storage: {', '.join(storage)} are not all known keys.", next=f"Known: {known}.") from None
+
+
+def _duration(given: timedelta | str) -> timedelta:
+    try:
+        return duration(given)
+    except ValueError as wanted:
+        raise UsageError(f"'{given}' is no duration.", next=f"Give {wanted}.") from None

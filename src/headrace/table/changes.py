@@ -1,0 +1,131 @@
+"""Which rows came and went between two versions: from the change data feed, or from the files that appends added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
+
+from headrace.errors import ChangesUnknown, TableDamaged, VersionNotFound
+from headrace.storage import NotThere, Store
+from headrace.table.query import Rows
+from headrace.table.scan import Relation, value_of
+from headrace.table.versions import Moment, as_moment, opened, resolve
+from headrace.tables import files
+from headrace.tables.files import File, Logged
+from headrace.tables.schema import TIMESTAMP, from_delta
+
+CHANGE = pa.schema(
+    [
+        pa.field("_change_type", pa.string()),  # insert, delete, update_preimage, update_postimage
+        pa.field("_commit_version", pa.int64()),
+        pa.field("_commit_timestamp", TIMESTAMP),
+    ]
+)
+_FEED = "delta.enableChangeDataFeed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes(Rows):
+    """The changes of some versions, the first and the last included."""
+
+    start: int
+    until: int | None = None
+
+    def relation(self) -> Relation:
+        """The rows of the table and three columns that say what became of them, and when."""
+        last = resolve(self.store, self.until)
+        first = resolve(self.store, self.start)
+        if first > last:
+            raise VersionNotFound(f"{self.store.uri}: there is nothing from version {first} to version {last}.")
+        table = opened(self.store, last)
+        schema = from_delta(table.schema().to_json())
+        whole = pa.schema([*schema, *CHANGE])
+        if table.metadata().configuration.get(_FEED, "").lower() == "true" and _fed(self.store, first):
+            return Relation(whole, _feed(self.store, table, first, last, whole))
+        commits = list(files.back(self.store, last, last - first + 1))[::-1]
+        _only_appends(self.store, commits)
+        by = tuple(table.metadata().partition_columns)
+        batches = (batch for commit in commits for batch in _inserted(self.store, commit, schema, by, whole))
+        return Relation(whole, pa.RecordBatchReader.from_batches(whole, batches))
+
+
+def changes(store: Store, start: int | Moment, until: int | Moment | None, **how: Any) -> Changes:
+    """The changes from one version, or moment, to another; to the newest without one."""
+    first = start if isinstance(start, int) else _after(store, start)
+    last = until if isinstance(until, int | None) else resolve(store, timestamp=until)
+    return Changes(store=store, start=first, until=last, **how)
+
+
+def _after(store: Store, moment: Moment) -> int:
+    """The first version committed at a moment or later."""
+    try:
+        at = resolve(store, timestamp=moment)
+    except VersionNotFound as early:
+        return int(str(early.facts["first"]))
+    commit = files.read(store, at)
+    exact = commit is not None and commit.timestamp == int(as_moment(moment).timestamp() * 1000)
+    return at if exact else at + 1
+
+
+def _fed(store: Store, first: int) -> bool:
+    """Whether the feed was on from this version on: else delta-rs has nothing to tell of it."""
+    before = opened(store, first).metadata().configuration
+    return str(before.get(_FEED, "")).lower() == "true"
+
+
+def _feed(store: Store, table: Any, first: int, last: int, schema: pa.Schema) -> pa.RecordBatchReader:
+    try:
+        reader = pa.RecordBatchReader.from_stream(table.load_cdf(starting_version=first, ending_version=last))
+    except DeltaError as error:
+        raise ChangesUnknown(f"{store.uri}: its change data cannot be read: {str(error).splitlines()[0]}") from error
+    rows = (pa.Table.from_batches([batch]).select(schema.names).cast(schema) for batch in reader)
+    return pa.RecordBatchReader.from_batches(schema, (batch for each in rows for batch in each.to_batches()))
+
+
+def _only_appends(store: Store, commits: Iterable[Logged]) -> None:
+    for commit in commits:
+        if any(file.changes_data for file in commit.removed):
+            raise ChangesUnknown(
+                f"{store.uri}: version {commit.version} ({commit.operation}) takes rows away, and the table keeps no "
+                "change data.",
+                next=f"Set {_FEED}=true to keep it from now on; or ask for a range without that version.",
+                version=commit.version,
+            )
+
+
+def _inserted(
+    store: Store, commit: Logged, schema: pa.Schema, by: tuple[str, ...], whole: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the files that one commit added; files that only hold rows anew are none of them."""
+    at = datetime.fromtimestamp(commit.timestamp / 1000, UTC)
+    for file in commit.added:
+        if file.changes_data:
+            rows = rows_of(store, file, schema, by)
+            said = (pa.scalar("insert"), pa.scalar(commit.version), pa.scalar(at, TIMESTAMP))
+            columns = [*rows.columns, *(pa.repeat(value, len(rows)) for value in said)]
+            yield from pa.table(columns, schema=whole).to_batches()
+
+
+def rows_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
+    """The rows of one file in the columns of its table; a column that it was written without is NULL."""
+    try:
+        held = pq.ParquetFile(pa.BufferReader(store.get(file.path))).read()
+    except NotThere:
+        raise TableDamaged(
+            f"{store.uri}: the file {file.path} is gone: vacuumed, or deleted by something else.",
+            next="`headrace table repair PATH --dry-run` tells what is missing.",
+        ) from None
+    by = set(partition_by)
+    columns = [
+        pa.repeat(value_of(file.partition.get(item.name), item.type), len(held))
+        if item.name in by
+        else (held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type))
+        for item in schema
+    ]
+    return pa.table(columns, schema=schema)

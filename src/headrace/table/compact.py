@@ -1,0 +1,242 @@
+"""Many small files become few large ones, or files whose rows are near in some columns; no row changes.
+
+Files are written as a batch writes them, so that their statistics hide nothing: delta-rs ignores NaN in its bounds, and
+then a reader that takes NaN for the largest number misses such rows. Appends may go on meanwhile: only who takes away
+the very files that are being rewritten comes in between.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.batch import StagedFile
+from headrace.commit.tail import Tail
+from headrace.errors import (
+    ConcurrentModification,
+    Conflict,
+    PartitionNotFound,
+    TableChanged,
+    TableReplaced,
+    TableRestored,
+    UsageError,
+)
+from headrace.retry import Retry
+from headrace.stage import MIB, Stager
+from headrace.storage import Store
+from headrace.table.changes import rows_of
+from headrace.table.insert import layout_of
+from headrace.table.query import Given
+from headrace.table.scan import Relation
+from headrace.table.writers import Writers, found
+from headrace.tables import files
+from headrace.tables.files import File
+from headrace.tables.log import TableState
+
+_TOGETHER = 512 * MIB  # of encoded files that are ordered together: they are in memory
+_COMMIT = 1024 * MIB  # of files that one commit rewrites, about
+_ENOUGH = 0.75  # of the target size; a file of that size is left as it is
+_PAUSES = Retry(first=0.02, longest=1.0)
+_TRIES = 10
+_NUMBER = "_number_"
+
+Bin = list[File]
+
+
+@dataclass(frozen=True, slots=True)
+class Optimized:
+    """What a compaction or z-order did."""
+
+    version: int
+    partitions: int
+    files_removed: int
+    files_added: int
+    bytes_removed: int
+    bytes_added: int
+    z_order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be done to which partitions."""
+
+    where: str | None
+    target: int
+    z_order: tuple[str, ...]
+
+    def said(self) -> dict[str, str]:
+        """The same as a commit says it."""
+        predicate = json.dumps([self.where] if self.where else [])
+        return {"predicate": predicate, "zOrderBy": json.dumps(self.z_order), "targetSize": str(self.target)}
+
+
+def optimize(
+    store: Store,
+    writers: Writers,
+    where: str | None = None,
+    target_size: int | None = None,
+    z_order: Iterable[str] = (),
+) -> Optimized:
+    """Rewrite what is worth it, in one commit or a few; what others come between is planned anew."""
+    state = writers.beside_appends("optimize")
+    wanted = _Wanted(where, target_size or layout_of(state).target_file_bytes, tuple(z_order))
+    _check_columns(state, wanted.z_order)
+    done = Optimized(state.version, 0, 0, 0, 0, 0, wanted.z_order)
+    for wait in islice(_PAUSES.waits(), _TRIES):
+        work = _Work(store, state, wanted)
+        try:
+            return _sum(done, work.carry_out())
+        except (Conflict, TableChanged, TableReplaced, TableRestored) as between:
+            work.stager.abandon()
+            lost, done = between, _sum(done, work.done)
+            time.sleep(wait)
+            state = found(store)
+    raise ConcurrentModification(
+        f"{store.uri}: others came between each of {_TRIES} times, last by version {state.version}: {lost.seen}",
+        version=state.version,
+        next="Try again when they are done.",
+    )
+
+
+def _sum(one: Optimized, two: Optimized) -> Optimized:
+    return Optimized(
+        max(one.version, two.version),
+        one.partitions + two.partitions,
+        one.files_removed + two.files_removed,
+        one.files_added + two.files_added,
+        one.bytes_removed + two.bytes_removed,
+        one.bytes_added + two.bytes_added,
+        one.z_order,
+    )
+
+
+def _check_columns(state: TableState, columns: tuple[str, ...]) -> None:
+    for name in columns:
+        if name not in state.schema.names or name in state.partition_by:
+            raise UsageError(f"z-order by '{name}': it is no column of the files.", next="Name columns that are.")
+        if pa.types.is_nested(state.schema.field(name).type):
+            raise UsageError(f"z-order by '{name}': it is nested and has no order.", next="Name plain columns.")
+
+
+class _Work:
+    """One attempt at all of it, on the files of one version."""
+
+    def __init__(self, store: Store, state: TableState, wanted: _Wanted) -> None:
+        self._store, self._state, self._wanted = store, state, wanted
+        self._layout = replace(layout_of(state, store.uri), target_file_bytes=wanted.target)
+        self.done = Optimized(state.version, 0, 0, 0, 0, 0, wanted.z_order)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.stager = Stager(lambda _: self._store, f"optimize-{uuid.uuid4().hex[:8]}")
+        self._old: list[File] = []
+
+    def carry_out(self) -> Optimized:
+        """Rewrite bin after bin, and commit when there is enough."""
+        stands = [each for each in files.active(self._store, self._state.version).values() if not each.elsewhere]
+        for each in _bins(_chosen(self._store, self._state, stands, self._wanted.where), self._wanted):
+            self._rewrite(each)
+            if sum(file.size for file in self._old) >= _COMMIT:
+                self._commit()
+        self._commit()
+        return self.done
+
+    def _rewrite(self, old: Bin) -> None:
+        schema, by = self._state.schema, self._state.partition_by
+        for rows in self._ordered(rows_of(self._store, file, schema, by) for file in old):
+            self.stager.add(self._layout, rows)
+        self._old += old
+
+    def _ordered(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        if not self._wanted.z_order:
+            yield from pieces
+            return
+        rows = pa.concat_tables(pieces)
+        yield rows.take(_curve(rows, self._wanted.z_order))
+
+    def _commit(self) -> None:
+        new = self.stager.finish()
+        if not self._old:
+            return
+        tail = Tail.open(self._store)
+        version = tail.rewrite(self._old, new, self._state.version, self._wanted.said(), {"operation": "optimize"})
+        self.done = _sum(self.done, _account(version, self._old, new))
+        self._begin()
+
+
+def _account(version: int, old: Bin, new: Iterable[StagedFile]) -> Optimized:
+    sizes = [file.size for file in new]
+    parts = {tuple(sorted(file.partition.items(), key=str)) for file in old}
+    return Optimized(version, len(parts), len(old), len(sizes), sum(file.size for file in old), sum(sizes))
+
+
+def _bins(stands: Iterable[File], wanted: _Wanted) -> Iterator[Bin]:
+    """Files of one partition each that are to become one, or are to be ordered together."""
+    parts: dict[tuple[tuple[str, str | None], ...], Bin] = {}
+    for file in stands:
+        parts.setdefault(tuple(file.partition.items()), []).append(file)
+    for part in parts.values():
+        if wanted.z_order:
+            yield from _filled(part, _TOGETHER)
+        else:
+            small = [file for file in part if file.size < _ENOUGH * wanted.target]
+            yield from (each for each in _filled(small, wanted.target) if len(each) > 1)
+
+
+def _filled(part: Bin, most: int) -> Iterator[Bin]:
+    """The files in their order, in bins of about so many bytes."""
+    held: Bin = []
+    for file in part:
+        if held and sum(each.size for each in held) + file.size > most:
+            yield held
+            held = []
+        held.append(file)
+    if held:
+        yield held
+
+
+def _chosen(store: Store, state: TableState, stands: list[File], where: str | None) -> list[File]:
+    """The files of the partitions that fulfil a condition; PartitionNotFound when there are none."""
+    if where is None:
+        return stands
+    if not state.partition_by:
+        raise UsageError("The table has no partitions to choose from.", next="Leave the condition out.")
+    spelled = {tuple(file.partition.get(name) for name in state.partition_by): file for file in stands}
+    fields = [state.schema.field(name) for name in state.partition_by]
+    columns = zip(*spelled, strict=True) if spelled else ([] for _ in fields)
+    typed = [pa.array(values, pa.string()).cast(item.type) for values, item in zip(columns, fields, strict=True)]
+    numbered = pa.schema([*fields, pa.field(_NUMBER, pa.int64())])
+    there = pa.table([*typed, pa.array(range(len(spelled)), pa.int64())], schema=numbered)
+    asked = Given(store=store, given=Relation(there.schema, there)).where(where).select(_NUMBER)
+    meant = {list(spelled)[number] for number in asked.arrow()[_NUMBER].to_pylist()}
+    if not meant:
+        raise PartitionNotFound(f"{store.uri}: no partition fulfils '{where}'.", partition=where)
+    return [file for file in stands if tuple(file.partition.get(name) for name in state.partition_by) in meant]
+
+
+def _curve(rows: pa.Table, columns: tuple[str, ...]) -> pa.Array:
+    """The places of the rows along a curve on which rows near in all columns are near."""
+    bits = 63 // len(columns)
+    places = np.zeros(len(rows), np.uint64)
+    for at, name in enumerate(columns):
+        ranks = _ranks(rows[name], bits)
+        for bit in range(bits):
+            taken = (ranks >> np.uint64(bit)) & np.uint64(1)
+            places |= taken << np.uint64(bit * len(columns) + at)
+    return pa.array(np.argsort(places, kind="stable"))
+
+
+def _ranks(column: pa.ChunkedArray, bits: int) -> Any:
+    """Each value's rank, spread over so many bits: columns count alike, however many values they have."""
+    ranks = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy()
+    spread = (1 << min(bits, 52)) - 1
+    return (ranks.astype(np.float64) / max(float(ranks.max(initial=1)), 1.0) * spread).astype(np.uint64)

@@ -1,0 +1,128 @@
+"""What a table is: its metadata, and the statistics of the files it stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import UsageError
+from headrace.storage import Profile, Store
+from headrace.table.versions import opened
+from headrace.table.writers import Writers
+from headrace.tables import files
+from headrace.tables.log import LOG, TableState
+
+SMALL = 32 * 1024 * 1024  # bytes; files below it are worth compacting
+_DEEPEST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A table at its newest version, without its files."""
+
+    path: str
+    id: str
+    version: int
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    properties: Mapping[str, str]
+    reader: int  # the protocol's versions
+    writer: int
+    features: tuple[str, ...]
+    created: datetime | None
+    name: str | None
+    description: str | None
+    committer: str  # "adopt": by put-if-absent, without Spark; "spark": by Spark alone
+    pipelines: Mapping[str, int]  # those that write to it, and the last batch of each
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The files of one version, summed up."""
+
+    version: int
+    bytes: int
+    files: int
+    partitions: int
+    rows: int | None  # None where a file does not tell
+    small_files: int
+    deletion_vectors: int
+    deleted_rows: int  # by those vectors
+
+    @property
+    def small_share(self) -> float:
+        """The share of files that are small, from 0 to 1."""
+        return self.small_files / self.files if self.files else 0.0
+
+
+def metadata(store: Store, writers: Writers) -> Metadata:
+    """The newest version's."""
+    state = writers.state
+    said, protocol = state.metadata, state.protocol
+    created = None if said.created is None else datetime.fromtimestamp(said.created / 1000, UTC)
+    return Metadata(
+        store.uri,
+        state.table_id,
+        state.version,
+        state.schema,
+        state.partition_by,
+        dict(state.properties),
+        protocol.min_reader,
+        protocol.min_writer,
+        tuple(sorted(protocol.reader_features | protocol.writer_features)),
+        created,
+        said.name,
+        said.description,
+        writers.committer,
+        {each.name: each.batch for each in writers.pipelines},
+    )
+
+
+def statistics(store: Store, state: TableState, small: int = SMALL) -> Statistics:
+    """Sums over the files of a version; no data file is opened."""
+    found = pa.table(opened(store, state.version).get_add_actions(flatten=True))
+    sizes, rows = found["size_bytes"], found["num_records"]
+    by = [f"partition.{name}" for name in state.partition_by]
+    vectors = list(_vectors(store, state))
+    counted = None if rows.null_count else (pc.sum(rows).as_py() or 0) - sum(vectors)
+    return Statistics(
+        state.version,
+        pc.sum(sizes).as_py() or 0,
+        len(found),
+        len(found.group_by(by).aggregate([])) if by else min(len(found), 1),
+        counted,
+        pc.sum(pc.less(sizes, small)).as_py() or 0,
+        len(vectors),
+        sum(vectors),
+    )
+
+
+def _vectors(store: Store, state: TableState) -> Iterator[int]:
+    """How many rows each deletion vector deletes; only tables with the feature have any."""
+    if "deletionVectors" in state.protocol.reader_features:
+        for file in files.active(store, state.version).values():
+            if file.vector is not None:
+                yield file.vector.rows
+
+
+def list_tables(base: str, storage: Profile | None = None) -> list[str]:
+    """The URIs of the Delta tables below a folder; what Headrace keeps for itself is left out."""
+    return sorted(_tables(Store(base, storage), "", 0))
+
+
+def _tables(store: Store, folder: str, depth: int) -> Iterator[str]:
+    if depth > _DEEPEST:
+        raise UsageError(f"{store.uri}/{folder} is more than {_DEEPEST} folders down.", next="Begin further down.")
+    inner = store.folders(folder)
+    names = {path.rpartition("/")[2] for path in inner}
+    if LOG in names:
+        table = store.child(folder) if folder else store
+        yield from [table.uri] if any(table.list(LOG)) else []  # what was dropped may leave its folders
+        return
+    for path in inner:
+        if not path.rpartition("/")[2].startswith(("_", ".")):
+            yield from _tables(store, path, depth + 1)

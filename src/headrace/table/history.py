@@ -1,0 +1,146 @@
+"""What was done to a table: one entry a version, newest first, and how long operations took."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.storage import Store
+from headrace.table.facts import statistics as statistics_of
+from headrace.tables import files
+from headrace.tables.files import File, Logged
+from headrace.tables.log import TableState
+
+_NAMES = ("userName", "userId", "engineInfo", "clientVersion")  # who did it, the most telling first
+_WRITTEN = ("numOutputRows", "num_added_rows", "numTargetRowsInserted")
+_TOOK = ("executionTimeMs", "execution_time_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version of a table."""
+
+    version: int
+    timestamp: datetime | None
+    operation: str
+    user: str | None  # a person where the commit names one, else the program
+    rows_written: int | None
+    rows_after: int | None  # None where a file does not tell how many it holds
+    parameters: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    account: Mapping[str, Any]  # Headrace's own: pipeline, batch, ranges, counts; empty for others' commits
+
+
+def history(store: Store, state: TableState, limit: int | None = None) -> list[Entry]:
+    """The versions up to this one, newest first, as far back as the log tells."""
+    commits = list(files.back(store, state.version, limit))
+    after = _rows_after(commits, _rows_now(store, state))
+    return [_entry(commit, rows) for commit, rows in zip(commits, after, strict=True)]
+
+
+def _rows_now(store: Store, state: TableState) -> int | None:
+    try:
+        return statistics_of(store, state).rows
+    except HeadraceError:  # a table that only Spark reads still has a history
+        return None
+
+
+def _rows_after(commits: Iterable[Logged], now: int | None) -> Iterator[int | None]:
+    """Back from what the table holds now: each version had what its successor did not change."""
+    commits = list(commits)
+    held = {file.key: file.rows for commit in commits for file in commit.added}
+    for commit in commits:
+        yield now
+        change = _change(commit, held)
+        now = None if now is None or change is None else now - change
+
+
+def _change(commit: Logged, held: Mapping[tuple[str, str], int | None]) -> int | None:
+    """How many rows a commit brought, less what it took away; None where its files do not tell."""
+    brought = [file.rows for file in commit.added if file.changes_data]
+    taken = [_rows(file, held) for file in commit.removed if file.changes_data]
+    told = [rows for rows in (*brought, *taken) if rows is not None]
+    return sum(told[: len(brought)]) - sum(told[len(brought) :]) if len(told) == len(brought) + len(taken) else None
+
+
+def _rows(file: File, held: Mapping[tuple[str, str], int | None]) -> int | None:
+    return file.rows if file.held is not None else held.get(file.key)
+
+
+def _entry(commit: Logged, rows_after: int | None) -> Entry:
+    info = commit.info
+    metrics = dict(info.get("operationMetrics") or {})
+    at = datetime.fromtimestamp(commit.timestamp / 1000, UTC) if commit.timestamp else None
+    return Entry(
+        commit.version,
+        at,
+        commit.operation,
+        next((str(info[name]) for name in _NAMES if info.get(name)), None),
+        _written(commit, metrics),
+        rows_after,
+        dict(info.get("operationParameters") or {}),
+        metrics,
+        dict(commit.account),
+    )
+
+
+def _written(commit: Logged, metrics: Mapping[str, Any]) -> int | None:
+    if told := next((metrics[name] for name in _WRITTEN if metrics.get(name) is not None), None):
+        return int(told)
+    added = [file.held for file in commit.added if file.changes_data]
+    known = [rows for rows in added if rows is not None]
+    return sum(known) if len(known) == len(added) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long an operation took, in seconds."""
+
+    count: int
+    last: float
+    mean: float
+    longest: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Latency:
+        """Of at least one."""
+        return cls(len(seconds), seconds[-1], statistics.fmean(seconds), max(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class OperationMetrics:
+    """Latencies by operation: of this very object since it was opened, and as commits tell their own."""
+
+    since_open: Mapping[str, Latency]
+    history: Mapping[str, Latency]
+
+
+@dataclass
+class Watch:
+    """Takes the time of operations."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, operation: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds.setdefault(operation, []).append(time.perf_counter() - began)
+
+    def metrics(self, entries: Iterable[Entry]) -> OperationMetrics:
+        """Since the table was opened, and of these versions, given newest first."""
+        told: dict[str, list[float]] = {}
+        for entry in reversed(list(entries)):
+            if took := next((entry.metrics[name] for name in _TOOK if entry.metrics.get(name) is not None), None):
+                told.setdefault(entry.operation, []).append(float(took) / 1000)
+        return OperationMetrics(_latencies(self.seconds), _latencies(told))
+
+
+def _latencies(seconds: Mapping[str, list[float]]) -> dict[str, Latency]:
+    return {operation: Latency.of(each) for operation, each in sorted(seconds.items())}

@@ -1,0 +1,69 @@
+"""Records into a table by its log: staged as files, then one commit. It needs no Spark and goes along with appends."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from headrace.commit.tail import Tail
+from headrace.errors import SchemaMismatch, TableChanged
+from headrace.stage import MIB, Layout, Stager
+from headrace.storage import Store
+from headrace.table.records import Records, fitted, partition_of
+from headrace.tables.log import TableState
+from headrace.tables.parquet import SUFFIXES
+
+_TARGET, _INDEXED, _CODEC = (
+    "delta.targetFileSize",
+    "delta.dataSkippingNumIndexedCols",
+    "delta.parquet.compression.codec",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What an insert did."""
+
+    version: int
+    rows: int
+    files: int
+    bytes: int
+
+
+def bulk_insert(store: Store, state: TableState, records: Records, partition: str | None = None) -> Inserted:
+    """All records in one commit, or none; none at all is no commit."""
+    rows = fitted(records, state.schema, state.partition_by, partition_of(partition, state.schema, state.partition_by))
+    if not len(rows):
+        return Inserted(state.version, 0, 0, 0)
+    stager = Stager(lambda _: store, f"insert-{uuid.uuid4().hex[:8]}")
+    try:
+        stager.add(layout_of(state, store.uri), rows)
+        files = stager.finish()
+    except BaseException:
+        stager.abandon()
+        raise
+    try:
+        receipt = Tail.open(store).append(files, {}, {}, schema=state.schema_json, table_id=state.table_id)
+    except TableChanged as changed:  # certainly not committed; after any other error the files may be the table's own
+        stager.abandon()
+        raise SchemaMismatch(
+            changed.seen,
+            expected="the columns it had a moment ago",
+            actual="others",
+            next="Look at it, then try again.",
+        ) from None
+    return Inserted(receipt.version, receipt.rows, receipt.files, receipt.bytes)
+
+
+def layout_of(state: TableState, uri: str = "") -> Layout:
+    """How the table wants its files, as its properties tell."""
+    said = state.properties
+    codec = said.get(_CODEC, "snappy").lower()
+    return Layout(
+        uri,
+        state.schema,
+        state.partition_by,
+        codec if codec in SUFFIXES else "snappy",
+        int(said[_TARGET]) if said.get(_TARGET, "").isdecimal() else 128 * MIB,
+        int(said.get(_INDEXED, "32")) if said.get(_INDEXED, "32").lstrip("-").isdecimal() else 32,
+    )

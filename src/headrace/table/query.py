@@ -1,0 +1,227 @@
+"""Rows of a table: what is wanted is said step by step, and read when it is taken.
+
+Expressions are those of a spec: parsed, held against the allow-list and written anew, so that they reach only the
+rows. DuckDB hands what it can of them down to the files, most of which partition values and statistics then leave out.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import duckdb
+import pyarrow as pa
+
+from headrace import duck
+from headrace.errors import SetupError, TableDamaged, UsageError
+from headrace.storage import Store
+from headrace.table.scan import Relation, rows_at
+from headrace.table.versions import Moment, resolve
+from headrace.transform.expressions import ROW, bound, check, columns_of
+from headrace.transform.tree import Refused
+
+DELETED = "_deleted"
+_ROWS, _NOW = "_rows_", "_now_"
+_ORDER = re.compile(r"(.+?)(?:\s+(asc|desc))?", re.IGNORECASE | re.DOTALL)
+_DAMAGE = re.compile(r"no such file|not found|nosuchkey|magic bytes|parquet file size|deserialize|unexpected end", re.I)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(ABC):
+    """A question about rows of a table; every step answers a new one and changes nothing."""
+
+    store: Store
+    predicates: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str | None], ...] = ()  # (name, its expression; None: the column itself)
+    order: tuple[str, ...] = ()
+    most: int | None = None
+    watch: Callable[[str], AbstractContextManager[None]] = field(default=lambda _: nullcontext(), repr=False)
+
+    def where(self, predicate: str) -> Self:
+        """Only rows for which this SQL expression is true; several must all be."""
+        return replace(self, predicates=(*self.predicates, predicate))
+
+    def select(self, *names: str, **expressions: str) -> Self:
+        """Only these columns, in this order, then named expressions; without it all columns."""
+        return replace(self, columns=(*self.columns, *((name, None) for name in names), *expressions.items()))
+
+    def order_by(self, *columns: str) -> Self:
+        """In the order of these columns; `name desc` for the largest first. NULL comes last."""
+        return replace(self, order=(*self.order, *columns))
+
+    def limit(self, rows: int) -> Self:
+        """At most so many rows."""
+        if rows < 0:
+            raise UsageError(f"A limit of {rows} rows cannot be.")
+        return replace(self, most=rows)
+
+    def arrow(self) -> pa.Table:
+        """All rows as one Arrow table."""
+        with self.watch("query"), _named(self.store):
+            relation = self.relation()
+            made = duck.query(_sql(self, relation.schema), **{_ROWS: relation.rows})
+            return made.cast(_schema(self, relation.schema, made.schema))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Rows as Arrow batches, few in memory at once; what is sorted is held as a whole."""
+        with _named(self.store):
+            relation = self.relation()
+            cursor = duck.connection().cursor()  # of its own: other questions may be asked between two batches
+            cursor.register(_ROWS, relation.rows)
+            reader = cursor.sql(_sql(self, relation.schema)).to_arrow_reader()
+            schema = _schema(self, relation.schema, reader.schema)
+            for batch in reader:
+                yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
+
+    def records(self) -> list[dict[str, Any]]:
+        """All rows as dictionaries."""
+        return list(self.arrow().to_pylist(maps_as_pydicts="strict"))
+
+    def pandas(self) -> Any:
+        """All rows as a pandas DataFrame."""
+        try:
+            return self.arrow().to_pandas()
+        except ModuleNotFoundError:
+            raise SetupError("pandas is not installed.", next="Install it, or take the rows as Arrow.") from None
+
+    def count(self) -> int:
+        """How many rows there are."""
+        with self.watch("query"), _named(self.store):
+            relation = self.relation()
+            sql = f"SELECT count(*) AS rows FROM ({_sql(self, relation.schema)})"  # noqa: S608 written anew below
+            return int(duck.query(sql, **{_ROWS: relation.rows})["rows"][0].as_py())
+
+    @abstractmethod
+    def relation(self) -> Relation:
+        """The rows that are asked about."""
+
+    def hidden(self, schema: pa.Schema) -> str | None:
+        """Our own condition on the rows, as SQL; none by default."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query(Rows):
+    """Rows of one version of a table; those that were softly deleted are left out."""
+
+    version: int | None = None
+    timestamp: Moment | None = None
+    deleted: bool = False
+
+    def at(self, version: int | None = None, timestamp: Moment | None = None) -> Self:
+        """The rows of an older version: by its number, or the newest one committed by a moment."""
+        if version is not None and timestamp is not None:
+            raise UsageError("A version and a timestamp are both given.", next="Give one of them.")
+        return replace(self, version=version, timestamp=timestamp)
+
+    def with_deleted(self) -> Self:
+        """Also rows that were softly deleted: their column `_deleted` is true."""
+        return replace(self, deleted=True)
+
+    def relation(self) -> Relation:
+        """The rows of the version that is meant."""
+        asked = frozenset().union(*map(columns_of, self.predicates))
+        return rows_at(self.store, resolve(self.store, self.version, self.timestamp), asked)
+
+    def hidden(self, schema: pa.Schema) -> str | None:
+        """Softly deleted rows, unless they are asked for."""
+        soft = DELETED in schema.names and pa.types.is_boolean(schema.field(DELETED).type)
+        return f"{ROW}.{duck.quote(DELETED)} IS NOT TRUE" if soft and not self.deleted else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given(Rows):
+    """Rows that are at hand already."""
+
+    given: Relation
+
+    def relation(self) -> Relation:
+        """Just those."""
+        return self.given
+
+
+def _sql(rows: Rows, schema: pa.Schema) -> str:
+    """The whole question, with every name and expression written anew."""
+    names = {name.lower(): name for name in schema.names}
+    where = [f"({_bound(text, names)})" for text in rows.predicates]
+    where += [own] if (own := rows.hidden(schema)) else []
+    chosen = ", ".join(
+        f"{_expression(name, text, names)} AS {duck.quote(name)}" for name, text in _columns(rows, schema)
+    )
+    now = datetime.now(UTC).isoformat(sep=" ")
+    clauses = [
+        f"SELECT {chosen} FROM (SELECT *, TIMESTAMPTZ '{now}' AS {_NOW} FROM {_ROWS}) AS {ROW}",  # noqa: S608
+        f"WHERE {' AND '.join(where)}" if where else "",
+        f"ORDER BY {', '.join(_ordered(each, names) for each in rows.order)}" if rows.order else "",
+        f"LIMIT {rows.most}" if rows.most is not None else "",
+    ]
+    return " ".join(filter(None, clauses))
+
+
+def _columns(rows: Rows, schema: pa.Schema) -> tuple[tuple[str, str | None], ...]:
+    chosen = rows.columns or tuple((name, None) for name in schema.names)
+    names = [name.lower() for name, _ in chosen]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"The column '{twice[0]}' is selected twice.", next="Give one of them another name.")
+    return chosen
+
+
+def _expression(name: str, text: str | None, names: dict[str, str]) -> str:
+    return _column(name, names) if text is None else f"({_bound(text, names)})"
+
+
+def _column(name: str, names: dict[str, str]) -> str:
+    if name.lower() not in names:
+        raise Refused(*check(duck.quote(name), names.values()) or [f"there is no column '{name}'"])
+    return f"{ROW}.{duck.quote(names[name.lower()])}"
+
+
+def _bound(text: str, names: dict[str, str]) -> str:
+    if found := check(text, names.values()):
+        raise Refused(f"{text}: {found[0]}", next="docs/expressions.md lists what expressions may use.")
+
+    def bind(name: str) -> str:
+        if name.lower() not in names:
+            raise Refused(f"{text}: there is no column '{name}'")
+        return names[name.lower()]
+
+    return bound(text, bind, _NOW)
+
+
+def _ordered(text: str, names: dict[str, str]) -> str:
+    if text.lower() in names:  # a column may be called "x desc"
+        return f"{_column(text, names)} ASC NULLS LAST"
+    found = _ORDER.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"'{text}' is no order.", next="Give a column, or `name desc`.")
+    return f"{_column(found[1], names)} {(found[2] or 'asc').upper()} NULLS LAST"
+
+
+def _schema(rows: Rows, schema: pa.Schema, made: pa.Schema) -> pa.Schema:
+    """The table's own types for its columns, DuckDB's for expressions."""
+    names = {name.lower(): name for name in schema.names}
+    fields = []
+    for at, (name, text) in enumerate(_columns(rows, schema)):
+        own = schema.field(names[name.lower()]) if text is None else made.field(at)
+        fields.append(own.with_name(name))
+    return pa.schema(fields)
+
+
+@contextmanager
+def _named(store: Store) -> Iterator[None]:
+    """Errors of the engines under our names."""
+    try:
+        yield
+    except (duckdb.Error, OSError) as error:
+        said = (str(error).splitlines() or [""])[0].split("Error: ", 1)[-1][:300]
+        if isinstance(error, OSError) or _DAMAGE.search(str(error)):
+            raise TableDamaged(
+                f"{store.uri}: a file that its log names cannot be read: {said}",
+                next="`headrace table repair PATH --dry-run` tells which.",
+            ) from error
+        raise UsageError(f"{store.uri}: the question has no answer: {said}") from error

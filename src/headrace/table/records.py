@@ -1,0 +1,241 @@
+"""Records as people have them (dictionaries, Arrow, pandas, polars) in exactly the columns of a table, or a refusal.
+
+Nothing is guessed: a text is no number, a number no text, and what would lose a digit is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
+from headrace.fit import fit
+from headrace.shape import Shape
+from headrace.spec.units import moment
+from headrace.tables.partitions import Partition
+from headrace.tables.schema import ENVELOPE, KEPT, type_name
+
+Records = Any  # dictionaries, an Arrow table, batch or reader, a pandas or a polars DataFrame
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (  # within one, a cast changes no value or fails
+    _TEXT,
+    _BYTES,
+    (pa.types.is_integer,),
+    (pa.types.is_floating,),
+    (pa.types.is_decimal, pa.types.is_integer),
+    (pa.types.is_date,),
+    (pa.types.is_timestamp,),
+)
+
+
+def fitted(records: Records, schema: pa.Schema, partition_by: tuple[str, ...], partition: Partition = ()) -> pa.Table:
+    """The records as rows of the table; SchemaMismatch names the first column and value that does not fit."""
+    given = dict(partition)
+    rows = _table(records, schema)
+    _refuse_strangers(rows.column_names, schema)
+    columns = {name: _same(rows[name], schema.field(name)) for name in rows.column_names}
+    for item in schema:
+        if item.name in given:
+            columns[item.name] = _placed(columns.get(item.name), item, given[item.name], len(rows))
+        elif item.name in KEPT and item.name not in columns and item.nullable:
+            columns[item.name] = pa.nulls(len(rows), item.type)  # no record of a source: nothing to say there
+    nobody = pa.table([pa.nulls(len(rows), item.type) for item in ENVELOPE], schema=ENVELOPE)
+    made, _, rejects = fit(pa.table(columns), nobody, Shape("", schema, schema, partition_by))
+    if rejects.index:
+        raise SchemaMismatch(
+            f"Record {rejects.index[0]} does not fit the table: {rejects.detail[0]}.",
+            expected=_spelled(schema),
+            actual=_spelled(rows.schema),
+        )
+    return made
+
+
+def partition_of(text: str | None, schema: pa.Schema, partition_by: tuple[str, ...]) -> Partition:
+    """`a=x/b=y` as a partition of the table; PartitionNotFound where it names other columns, or not all."""
+    if text is None:
+        return ()
+    pairs = [each.partition("=") for each in text.strip("/").split("/")]
+    named = {name: value for name, _, value in pairs}
+    if tuple(named) != partition_by or not all(sign for _, sign, _ in pairs):
+        wanted = "/".join(f"{name}=…" for name in partition_by) or "no partition: the table has none"
+        raise PartitionNotFound(
+            f"'{text}' names no partition of the table.", partition=text, next=f"It is written as {wanted}."
+        )
+    for name, value in named.items():
+        _cast(value, schema.field(name), text)
+    return tuple(named.items())
+
+
+def _cast(value: str | None, item: pa.Field, partition: str) -> pa.Scalar:
+    try:
+        return pa.scalar(value, pa.string()).cast(item.type)
+    except pa.ArrowInvalid:
+        raise PartitionNotFound(
+            f"'{partition}': '{value}' is no {type_name(item.type)}, which {item.name} is.", partition=partition
+        ) from None
+
+
+def _placed(column: Any, item: pa.Field, value: str | None, length: int) -> Any:
+    """A partition column: of the value given for all rows, which those that say one must have."""
+    wanted = pa.repeat(_cast(value, item, f"{item.name}={value}"), length)
+    if column is not None and pa.chunked_array([wanted]) != pa.chunked_array(column):
+        raise SchemaMismatch(
+            f"Not all records have {item.name} = '{value}', the partition they are for.",
+            expected=f"{item.name}={value}",
+            actual="other values",
+        )
+    return wanted
+
+
+def _table(records: Records, schema: pa.Schema) -> pa.Table:
+    if isinstance(records, pa.Table):
+        return records
+    if isinstance(records, pa.RecordBatch):
+        return pa.Table.from_batches([records])
+    if type(records).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(records, preserve_index=False)
+    if hasattr(records, "__arrow_c_stream__"):  # polars, DuckDB, readers
+        return pa.table(records)
+    if isinstance(records, Mapping) or not isinstance(records, Iterable):
+        raise UsageError(
+            f"Records cannot be a {type(records).__name__}.",
+            next="Give a list of dictionaries, Arrow, pandas or polars.",
+        )
+    return _from_dictionaries(list(records), schema)
+
+
+def _from_dictionaries(records: list[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    names = list(dict.fromkeys(name for record in records for name in record))
+    _refuse_strangers(names, schema)
+    columns = {}
+    for name in names or schema.names[:1]:  # records without any field are rows, too
+        item = schema.field(name)
+        values = [_value(record.get(name), item.type, name) for record in records]
+        try:
+            columns[name] = pa.array(values, item.type)
+        except (pa.ArrowException, OverflowError) as error:
+            raise _misfit(item, values, str(error)) from None
+    return pa.table(columns)
+
+
+def _misfit(item: pa.Field, values: list[Any], said: str) -> SchemaMismatch:
+    kinds = sorted({type(value).__name__ for value in values if value is not None})
+    return SchemaMismatch(
+        f"Column {item.name} is {type_name(item.type)}, and a value does not fit it: {said.splitlines()[0][:200]}.",
+        expected=type_name(item.type),
+        actual=", ".join(islice(kinds, 5)),
+    )
+
+
+def _value(value: Any, kind: pa.DataType, path: str) -> Any:
+    """A Python value as Arrow takes it: times may be RFC 3339 text, as in JSON; nothing else is converted."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        fields = {item.name: item for item in kind}
+        if not isinstance(value, Mapping) or not value.keys() <= fields.keys():
+            raise _wrong(value, kind, path)
+        return {name: _value(inner, fields[name].type, f"{path}.{name}") for name, inner in value.items()}
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [(key, _value(inner, kind.item_type, f"{path}.{key}")) for key, inner in pairs]
+    if pa.types.is_list(kind):
+        if isinstance(value, str | bytes | Mapping):
+            raise _wrong(value, kind, path)
+        return [_value(inner, kind.value_type, f"{path}[]") for inner in value]
+    return _scalar(value, kind, path)
+
+
+def _scalar(value: Any, kind: pa.DataType, path: str) -> Any:
+    if isinstance(value, str) and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return _time(value, kind, path)
+    fits = next((allowed for is_kind, allowed in _PYTHON if is_kind(kind)), (object,))
+    if isinstance(value, bool) != pa.types.is_boolean(kind) or not isinstance(value, fits):
+        raise _wrong(value, kind, path)
+    if pa.types.is_timestamp(kind) and isinstance(value, datetime) and (value.tzinfo is None) == (kind.tz is not None):
+        raise _wrong(value, kind, path)
+    return str(value) if isinstance(value, UUID) else value
+
+
+_PYTHON: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
+    (pa.types.is_boolean, (bool,)),
+    (pa.types.is_integer, (int,)),
+    (pa.types.is_floating, (int, float)),
+    (pa.types.is_decimal, (int, Decimal)),
+    (pa.types.is_string, (str, UUID)),
+    (pa.types.is_binary, (bytes, bytearray, memoryview)),
+    (pa.types.is_timestamp, (datetime,)),
+    (pa.types.is_date, (date,)),
+)
+
+
+def _time(text: str, kind: pa.DataType, path: str) -> date:
+    try:
+        if pa.types.is_date(kind):
+            return date.fromisoformat(text)
+        return moment(text) if kind.tz else datetime.fromisoformat(text)
+    except ValueError:
+        raise _wrong(text, kind, path) from None
+
+
+def _wrong(value: Any, kind: pa.DataType, path: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"{path}: {value!r:.80} is no {type_name(kind)}.", expected=type_name(kind), actual=type(value).__name__
+    )
+
+
+def _same(column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
+    """An Arrow column in the table's type, where that changes no value."""
+    if not _related(column.type, item.type):
+        raise SchemaMismatch(
+            f"Column {item.name} is {type_name(item.type)} in the table, and {column.type} in the records.",
+            expected=type_name(item.type),
+            actual=str(column.type),
+        )
+    try:
+        return column if column.type == item.type else column.cast(item.type)
+    except pa.ArrowException as error:
+        raise _misfit(item, [], str(error)) from None
+
+
+def _related(one: pa.DataType, two: pa.DataType) -> bool:
+    """Whether a value of one type is a value of the other, too, or Arrow's cast says that it is none."""
+    if one == two or pa.types.is_null(one):
+        return True
+    if pa.types.is_dictionary(one):
+        return _related(one.value_type, two)
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(two):
+        return (one.tz is None) == (two.tz is None)
+    if pa.types.is_struct(one) and pa.types.is_struct(two):
+        inner = {item.name: item.type for item in two}
+        return all(item.name in inner and _related(item.type, inner[item.name]) for item in one)
+    if _is_list(one) and pa.types.is_list(two):
+        return _related(one.value_type, two.value_type)
+    if pa.types.is_map(one) and pa.types.is_map(two):
+        return _related(one.key_type, two.key_type) and _related(one.item_type, two.item_type)
+    return any(any(kind(one) for kind in family) and family[0](two) for family in _FAMILIES)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _refuse_strangers(names: Iterable[str], schema: pa.Schema) -> None:
+    if strangers := [name for name in names if name not in schema.names]:
+        raise SchemaMismatch(
+            f"The table has no column '{strangers[0]}'.",
+            expected=_spelled(schema),
+            actual=", ".join(names),
+            next="Add it with `update_schema`, or leave it out.",
+        )
+
+
+def _spelled(schema: pa.Schema) -> str:
+    return ", ".join(f"{item.name} {item.type}" for item in schema)

@@ -1,0 +1,164 @@
+"""A table whose files were taken away or spoiled: what is missing, what is unreadable, and which records that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
+
+from headrace.batch import Range
+from headrace.commit.marks import batch_mark, numbered, pipeline_of
+from headrace.commit.tail import Tail
+from headrace.ledger import Known, Ledger
+from headrace.storage import Store
+from headrace.table.scan import filesystem
+from headrace.table.writers import Pipeline, Writers
+from headrace.tables import files
+from headrace.tables.files import File, Logged
+
+_AT_ONCE = 8  # files looked into at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file that readers of the table will miss or stumble over."""
+
+    path: str
+    why: str
+    rows: int | None  # that it held, as far as the log tells
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What one commit had brought and is no longer there, and where its records came from."""
+
+    version: int
+    pipeline: str | None  # None where it was no pipeline's commit
+    batch: int | None
+    ranges: tuple[Range, ...]  # of the whole batch: the lost rows are of some records in them
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was found, and the version that took it out of the log (None: nothing was changed)."""
+
+    missing: tuple[Damage, ...]  # gone from the store; taken out of the log, unless it was a dry run
+    unreadable: tuple[Damage, ...]  # truncated or no Parquet; named only
+    vectors: tuple[Damage, ...]  # files whose deletion vector is gone; named only
+    lost: tuple[Lost, ...]  # where the missing rows came from
+    untold: tuple[str, ...]  # missing files that no commit of the log tells any more
+    version: int | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of the missing files; None where one of them does not tell."""
+        told = [each.rows for each in self.missing]
+        known = [rows for rows in told if rows is not None]
+        return sum(known) if len(known) == len(told) else None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.missing or self.unreadable or self.vectors)
+
+
+def repair(store: Store, writers: Writers, *, dry_run: bool = False, deep: bool = False) -> Repaired:
+    """Find what is missing or unreadable, and take what is missing out of the log in one commit.
+
+    `deep` reads every file to its end; without it footers are read, and sizes compared.
+    """
+    state = writers.state if dry_run else writers.beside_appends("repair")
+    stands = [file for file in files.active(store, state.version).values() if not file.elsewhere]
+    there = {item.path: item.size for item in store.list()}
+    missing = [file for file in stands if file.path not in there]
+    lost, untold = _traced(store, state.version, missing, writers.pipelines)
+    found = Repaired(
+        tuple(Damage(file.path, "gone from the store", file.rows) for file in missing),
+        tuple(_unreadable(store, [file for file in stands if file.path in there], there, deep)),
+        tuple(_without_vector(stands, there)),
+        tuple(lost),
+        tuple(untold),
+    )
+    if dry_run or not missing:
+        return found
+    version = Tail.open(store).forget(missing, {"operation": "repair", "files": len(missing)})
+    return replace(found, version=version)
+
+
+def _unreadable(store: Store, there: list[File], sizes: Mapping[str, int], deep: bool) -> Iterator[Damage]:
+    system = filesystem(store)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-repair") as pool:
+        told = pool.map(lambda file: _complaint(system, file, sizes[file.path], deep), there)
+        yield from (Damage(file.path, why, file.rows) for file, why in zip(there, told, strict=True) if why)
+
+
+def _complaint(system: FileSystem, file: File, size: int, deep: bool) -> str | None:
+    """What is wrong with a file, in words; None when nothing is."""
+    if size != file.size:
+        return f"it has {size:,} bytes, its commit says {file.size:,}"
+    try:
+        parquet = pq.ParquetFile(file.path, filesystem=system)
+        rows = sum(len(batch) for batch in parquet.iter_batches()) if deep else parquet.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        return f"it is no whole Parquet file: {(str(error).splitlines() or [''])[0][:200]}"
+    if file.held is not None and rows != file.held:
+        return f"it holds {rows:,} rows, its commit says {file.held:,}"
+    return None
+
+
+def _without_vector(stands: Iterable[File], there: Mapping[str, int]) -> Iterator[Damage]:
+    for file in stands:
+        if file.vector is not None and file.vector.path is not None and file.vector.path not in there:
+            yield Damage(file.path, f"its deletion vector {file.vector.path} is gone", file.rows)
+
+
+def _traced(
+    store: Store, version: int, missing: Iterable[File], pipelines: Iterable[Pipeline]
+) -> tuple[list[Lost], list[str]]:
+    """The commits that brought what is missing, back through compactions; and what no commit tells any more."""
+    wanted = {file.path for file in missing}
+    known = {each.name: each for each in pipelines}
+    lost: list[Lost] = []
+    for commit in files.back(store, version) if wanted else ():
+        brought = [file for file in commit.added if file.path in wanted]
+        if not brought:
+            continue
+        wanted -= {file.path for file in brought}
+        anew = [file.partition for file in brought if not file.changes_data]
+        wanted |= {file.path for file in commit.removed if file.partition in anew}
+        if len(anew) < len(brought):
+            lost.append(_lost(commit, [file.path for file in brought if file.changes_data], known))
+        if not wanted:
+            break
+    return lost, sorted(wanted)
+
+
+def _lost(commit: Logged, paths: list[str], known: Mapping[str, Pipeline]) -> Lost:
+    mark = numbered(commit.marks)
+    if mark is None:
+        return Lost(commit.version, None, None, (), tuple(paths))
+    name, batch = pipeline_of(mark[0]), mark[1]
+    return Lost(commit.version, name, batch, tuple(_ranges(commit, batch, known.get(name))), tuple(paths))
+
+
+def _ranges(commit: Logged, batch: int, pipeline: Pipeline | None) -> Iterator[Range]:
+    """The ranges of a batch: as its commit tells them, else as the ledger does."""
+    state = pipeline.state if pipeline else None
+    ids = Known.load(state).topics if state else {}
+    told = commit.account.get("ranges")
+    if told is not None:
+        yield from (Range(topic, part, start, until, ids.get(topic, "")) for topic, part, start, until in told)
+    elif state is not None and pipeline is not None and batch_mark(pipeline.name) in commit.marks:
+        for row in Ledger.open(state, pipeline.name).rows_from(batch):
+            if row["batch"] == batch:
+                yield from (_booked(each) for each in row["ranges"])
+
+
+def _booked(raw: Mapping[str, Any]) -> Range:
+    return Range(raw["topic"], raw["partition"], raw["from"], raw["until"], raw["topic_id"])

@@ -1,0 +1,141 @@
+"""What delta-rs does to a table for us: log checkpoints, restore."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from headrace.commit.actions import ENGINE
+from headrace.commit.stops import advice
+from headrace.errors import (
+    ConcurrentModification,
+    Conflict,
+    StorageUnreachable,
+    TableDamaged,
+    TableError,
+    TableRestored,
+    UsageError,
+    VersionNotFound,
+)
+from headrace.retry import Retry
+from headrace.storage import Store
+from headrace.table.versions import Moment, opened, resolve
+from headrace.table.writers import Writers
+from headrace.tables.log import newest, open_at
+
+T = TypeVar("T")
+_PAUSES = Retry(first=0.02, longest=1.0)
+_TRIES = 10
+_WITHIN = 50  # times that delta-rs itself goes past commits that came first
+_GONE = re.compile(r"not found|no such file|nosuchkey|missing|invaliddatafiles", re.IGNORECASE)
+_CONFLICT = re.compile(r"conflict|concurrent|commit|changed since|already exists", re.IGNORECASE)
+_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did, and what it means for the pipelines that write the table."""
+
+    version: int  # the new one
+    to: int  # the old one that it holds anew
+    files_restored: int
+    files_removed: int
+    pipelines: tuple[str, ...]
+    next: str  # what a person must do for them; empty where there are none
+
+
+def _committed(store: Store, attempt: Callable[[DeltaTable], T]) -> T:
+    """The answer of an operation of delta-rs, on the newest version each time others came first."""
+
+    lost = ""
+    for wait in islice(_PAUSES.waits(), _TRIES):
+        try:
+            with _named(store):
+                return attempt(open_at(store, newest(store) or 0))
+        except Conflict as conflict:
+            lost = conflict.seen
+            time.sleep(wait)
+    version = newest(store) or 0
+    raise ConcurrentModification(
+        f"{store.uri}: others changed it each of {_TRIES} times, last in version {version}: {lost}",
+        version=version,
+        next="Try again when they are done.",
+    )
+
+
+@contextmanager
+def _named(store: Store) -> Iterator[None]:
+    """Errors of delta-rs under our names."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise Conflict(_first_line(error)) from error
+    except DeltaError as error:
+        if _GONE.search(str(error)):
+            raise TableDamaged(
+                f"{store.uri}: a file that its log names cannot be read: {_first_line(error)}",
+                next="`headrace table repair PATH --dry-run` tells which.",
+            ) from error
+        if _CONFLICT.search(str(error)):
+            raise Conflict(_first_line(error)) from error
+        raise TableError(f"{store.uri}: delta-rs cannot do it: {_first_line(error)}") from error
+    except OSError as error:
+        raise StorageUnreachable(f"{store.uri}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _said(operation: str) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={"headrace": {"operation": operation, "by": ENGINE}}, max_commit_retries=_WITHIN
+    )
+
+
+def checkpoint(store: Store, writers: Writers) -> int:
+    """Write a log checkpoint of the newest version; which one that is."""
+    state = writers.beside_appends("checkpoint")
+    with _named(store):
+        opened(store, state.version).create_checkpoint()
+    return state.version
+
+
+def restore(store: Store, writers: Writers, version: int | None = None, timestamp: Moment | None = None) -> Restored:
+    """Hold the rows of an older version again, as a new version; no pipeline that writes the table may run."""
+    if version is None and timestamp is None:
+        raise UsageError("Restored to what?", next="Give a version or a timestamp.")
+    with writers.alone("restore"):
+        to = resolve(store, version, timestamp)
+        if to == newest(store):
+            raise UsageError(f"{store.uri} is at version {to}: there is nothing to go back to.")
+        done = _committed(store, lambda table: _restored(store, table, to))
+        names = tuple(each.name for each in writers.pipelines)
+        now = newest(store) or 0
+    stopped = f"The pipeline {_listed(names)} stops with TableRestored at its next start. {advice(TableRestored)}"
+    removed, restored = int(done.get("numRemovedFile", 0)), int(done.get("numRestoredFile", 0))
+    return Restored(now, to, restored, removed, names, stopped if names else "")
+
+
+def _restored(store: Store, table: DeltaTable, to: int) -> Any:
+    try:
+        return table.restore(to, commit_properties=_said("restore"), post_commithook_properties=_HOOKS)
+    except DeltaError as error:
+        if _GONE.search(str(error)):
+            raise VersionNotFound(
+                f"{store.uri}: version {to} cannot be restored: files of it are gone, most likely by a vacuum.",
+                next="Restore a newer version.",
+            ) from error
+        raise
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

@@ -1,0 +1,100 @@
+"""Files that no version within the retention needs, and what failed writers left, are deleted for good.
+
+Our own, because delta-rs knows nothing of batches that are begun: no commit names their files yet, and a pipeline
+that comes back after weeks commits just these.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from headrace.errors import UsageError
+from headrace.storage import Store
+from headrace.table.writers import Writers
+from headrace.tables import files
+from headrace.tables.log import LOG, TableState
+
+RETAIN = timedelta(hours=168)
+_KEPT = "delta.deletedFileRetentionDuration"
+_INTERVAL = re.compile(r"(?:interval )?(\d+) (week|day|hour|minute|second)s?")
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """Files that no version within the retention needs; deleted, unless it was a dry run."""
+
+    files: tuple[str, ...]
+    bytes: int
+    retain: timedelta
+    dry_run: bool
+
+
+def vacuum(
+    store: Store, writers: Writers, retain: timedelta = RETAIN, *, dry_run: bool = False, force: bool = False
+) -> Vacuumed:
+    """Delete what is not needed; below the table's own retention only with `force`, and while no pipeline runs."""
+    least = retention(writers.state)
+    if retain < least and not force:
+        raise UsageError(
+            f"{store.uri} keeps what it no longer needs for {_hours(least)} h; a vacuum after {_hours(retain)} h takes "
+            "files from readers of older versions, and from writers that have not committed yet.",
+            next="Give a longer `retain`, or `force` when nobody reads or writes it.",
+        )
+    if dry_run:
+        return _unneeded(store, writers, retain)
+    if retain >= least:
+        writers.beside_appends("vacuum")
+        return _deleted(store, writers, retain)
+    with writers.alone("a vacuum below the retention"):
+        return _deleted(store, writers, retain)
+
+
+def retention(state: TableState) -> timedelta:
+    """How long a table keeps files that it no longer needs."""
+    found = _INTERVAL.fullmatch(state.properties.get(_KEPT, "").strip().lower())
+    return timedelta(**{f"{found[2]}s": int(found[1])}) if found else RETAIN
+
+
+def _hours(age: timedelta) -> str:
+    return f"{age.total_seconds() / 3600:g}"
+
+
+def _deleted(store: Store, writers: Writers, retain: timedelta) -> Vacuumed:
+    plan = _unneeded(store, writers, retain)
+    store.delete(plan.files)
+    return replace(plan, dry_run=False)
+
+
+def _unneeded(store: Store, writers: Writers, retain: timedelta) -> Vacuumed:
+    state, until = writers.state, time.time() - retain.total_seconds()
+    there = list(store.list())
+    others = {path.partition(f"/{LOG}/")[0] for path in (item.path for item in there) if f"/{LOG}/" in path}
+    needed = _needed(store, state, int(until * 1000)) | writers.begun().keys()
+    old = [item for item in there if item.modified < until and item.path not in needed]
+    gone = [item for item in old if not _is_hidden(item.path, state.partition_by) and not _is_in(item.path, others)]
+    return Vacuumed(tuple(item.path for item in gone), sum(item.size for item in gone), retain, dry_run=True)
+
+
+def _needed(store: Store, state: TableState, since: int) -> set[str]:
+    """The files of the newest version, and of every one that was the newest since then (in milliseconds)."""
+    stands = files.active(store, state.version).values()
+    vectors = {file.vector.path for file in stands if file.vector is not None and file.vector.path}
+    needed = {file.path for file in stands} | vectors | files.tombstones(store, state.version, since)
+    for commit in files.back(store, state.version):
+        if commit.timestamp < since:
+            break
+        needed |= {file.path for file in commit.removed}
+    return needed
+
+
+def _is_hidden(path: str, partition_by: tuple[str, ...]) -> bool:
+    """What is no data: the log, and all that begins with `_` or `.` and is no partition."""
+    folders = tuple(f"{name}=" for name in partition_by)
+    return any(part.startswith(("_", ".")) and not part.startswith(folders) for part in path.split("/"))
+
+
+def _is_in(path: str, folders: set[str]) -> bool:
+    return any(path.startswith(f"{folder}/") for folder in folders)

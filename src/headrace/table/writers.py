@@ -1,0 +1,170 @@
+"""Who writes a table, and so who may change it: one kind of committer per table, held by every operation.
+
+A commit by Spark and one by put-if-absent may overwrite each other. So a table that Spark writes is left to Spark; and
+what cannot be done beside the appends of a pipeline is done under that pipeline's own lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from headrace import lease
+from headrace.commit.marks import batch_mark, numbered, pipeline_of
+from headrace.errors import LeaseHeld, TableNotFound, UsageError, WrittenBySpark
+from headrace.lease import Lease
+from headrace.ledger import Known, Ledger
+from headrace.ledger.replays import Replays, writer
+from headrace.storage import Store
+from headrace.tables import files, log
+from headrace.tables.adopt import may_adopt
+from headrace.tables.log import TableState
+
+ADOPT, SPARK = "adopt", "spark"
+_LEVELS = 8  # folders above a table in which the state of a pipeline is looked for
+_LOOK_BACK = 20  # commits in which the engine of a table's writer is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline that writes to a table, as the table's marks tell."""
+
+    name: str
+    batch: int  # the last one in the table
+    state: Store | None  # its state folder; None where it was not found
+
+    def holder(self) -> dict[str, object] | None:
+        """Who runs it now."""
+        return lease.holder(self.state) if self.state else None
+
+
+class Writers:
+    """Everybody who is known to write to one table; looked up when it is first asked for."""
+
+    def __init__(self, store: Store, states: Mapping[str, str], adopted: bool = False) -> None:
+        self._store, self._states, self._adopted = store, states, adopted
+
+    @cached_property
+    def state(self) -> TableState:
+        """The table as it was found; TableNotFound where there is none."""
+        return found(self._store)
+
+    @cached_property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The pipelines whose marks the table carries."""
+        marks = files.all_marks(self._store, self.state.version)
+        names = {pipeline_of(name) for name in marks if numbered({name: 0})}
+        return tuple(Pipeline(name, marks.get(batch_mark(name), 0), self._state_of(name)) for name in sorted(names))
+
+    def _state_of(self, pipeline: str) -> Store | None:
+        if pipeline in self._states:
+            return Store(self._states[pipeline], self._store.profile)
+        places = (Store(f"{above}/_headrace/{pipeline}", self._store.profile) for above in _above(self._store.uri))
+        return next((place for place in places if any(place.list(lease.FOLDER))), None)
+
+    @cached_property
+    def committer(self) -> str:
+        """The kind of committer that the table is written by, for good."""
+        known = [Known.load(each.state).tables.get(self._store.uri) for each in self.pipelines if each.state]
+        kinds = {each.committer for each in known if each is not None}
+        if kinds:
+            return SPARK if SPARK in kinds else ADOPT
+        return SPARK if self.why_spark() else ADOPT
+
+    def why_spark(self) -> str | None:
+        """What tells that only Spark may change the table, where no pipeline does; None when nothing does."""
+        if objection := may_adopt(self.state):
+            return objection
+        if self._adopted:
+            return None
+        engine = _engine(self._store, self.state.version)
+        return f"its newest commit is by {engine}" if engine.startswith("Apache-Spark") else None
+
+    def beside_appends(self, operation: str) -> TableState:
+        """Whether an operation that goes along with appends may be done here, without Spark; the state to do it on."""
+        if self.committer == SPARK:
+            self._refuse_running(operation)
+            why = self.why_spark() or "a pipeline appends to it by Spark"
+            raise WrittenBySpark(
+                f"{self._store.uri} is left to Spark: {why}. {operation} without Spark could lose a commit.",
+                next="Use Spark for it; or, when Spark will never write to it again, say so (`--adopt`).",
+            )
+        return self.state
+
+    @contextmanager
+    def alone(self, operation: str) -> Iterator[TableState]:
+        """Hold the lease of every pipeline that writes the table, for what no append may come between."""
+        state = self.beside_appends(operation)
+        with ExitStack() as held:
+            for each in self.pipelines:
+                if each.state is None:
+                    raise UsageError(
+                        f"{self._store.uri} is written by the pipeline '{each.name}', and its state folder is not "
+                        f"where it is by default: whether it runs cannot be told.",
+                        next="Give its spec (`--spec`), or `states` in Python.",
+                    )
+                held.enter_context(_leased(each.state, each.name, self._store.uri, operation))
+            yield state
+
+    def _refuse_running(self, operation: str) -> None:
+        for each in self.pipelines:
+            if holder := each.holder():
+                raise _held(self._store.uri, each.name, operation, str(holder["host"]), str(holder["pid"]))
+
+    def begun(self) -> dict[str, str]:
+        """Files that a batch or a replay plan has staged for the table and not committed: path → pipeline."""
+        staged: dict[str, str] = {}
+        for each in self.pipelines:
+            if each.state is None:
+                continue
+            for ledger in (Ledger.open(each.state, each.name), Replays.open(each.state, writer(each.name))):
+                intent = ledger.open_batch()
+                for table in intent.tables if intent else ():
+                    staged |= {file.path: each.name for file in table.files if file.table == self._store.uri}
+        return staged
+
+
+def found(store: Store) -> TableState:
+    """The newest state of a table; TableNotFound where there is none."""
+    state = log.load(store)
+    if state is None:
+        raise TableNotFound(f"There is no Delta table at {store.uri}.", next="`headrace table list FOLDER` names some.")
+    return state
+
+
+def _above(uri: str) -> Iterator[str]:
+    """The folders that a place is in, the nearest first."""
+    for _ in range(_LEVELS):
+        uri = uri.rpartition("/")[0]
+        if not uri or uri.endswith(":/"):
+            return
+        yield uri
+
+
+def _engine(store: Store, version: int) -> str:
+    """Who made the newest commit that says so."""
+    commits = files.back(store, version, _LOOK_BACK)
+    return next((str(each.info["engineInfo"]) for each in commits if each.info.get("engineInfo")), "")
+
+
+@contextmanager
+def _leased(state: Store, pipeline: str, uri: str, operation: str) -> Iterator[None]:
+    try:
+        taken = Lease.take(state)
+    except LeaseHeld as held:
+        raise _held(uri, pipeline, operation, str(held.facts.get("host")), str(held.facts.get("pid"))) from None
+    with taken:
+        yield
+
+
+def _held(uri: str, pipeline: str, operation: str, host: str, pid: str) -> LeaseHeld:
+    return LeaseHeld(
+        f"{uri} is written by the pipeline '{pipeline}', which runs on {host} as pid {pid}; "
+        f"{operation} needs the table to itself.",
+        next="Stop the pipeline first, then try again.",
+        host=host,
+        pid=pid,
+        pipeline=pipeline,
+    )

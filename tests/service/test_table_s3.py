@@ -1,0 +1,110 @@
+"""The life of a table on a real S3 server, and compaction there beside the appends of another process."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from headrace import Table
+from headrace.commit import Tail
+from headrace.commit.marks import batch_mark
+from headrace.errors import LeaseHeld, TableDamaged
+from headrace.lease import Lease
+from headrace.storage import Profile, Store
+from headrace.tables.schema import to_delta
+from services.rivals import append_many, compact_many, rivals
+from services.s3 import S3
+from services.staging import SCHEMA, ids, marks, staged
+
+DAYS = ["plain", "a b", "100%", "x=y", "ü", "a/b", "日本"]
+
+
+@pytest.fixture
+def profile(s3: S3) -> Profile:
+    return Profile(s3.endpoint, path_style=True, allow_http=True, access_key_id=s3.key, secret_access_key=s3.secret)
+
+
+@pytest.fixture
+def base(bucket: str) -> str:
+    return f"s3://{bucket}/my lake"
+
+
+def test_the_life_of_a_table(base: str, profile: Profile) -> None:
+    storage = {name: value for name, value in asdict(profile).items() if name != "path_style"}
+    table = Table.get_or_create(f"{base}/orders", {"id": "bigint", "day": "string"}, ["day"], storage=storage)
+    for number in range(3):
+        table.bulk_insert([{"id": number, "day": day} for day in DAYS])
+    assert Table.list_tables(base, profile) == [table.path]
+    assert (table.statistics().files, table.statistics().partitions) == (21, 7)
+    assert table.query().where("day = 'a/b'").order_by("id").select("id").records() == [
+        {"id": each} for each in range(3)
+    ]
+    assert table.changes(2, 2).count() == 7
+    assert table.optimize().files_removed == 21
+    assert len(table.vacuum("0s", force=True).files) == 21
+    table.checkpoint()
+    table.update_schema(add={"note": "string"})
+    table.set_properties({"owner": "ann"})
+    assert [entry.rows_after for entry in table.history()][-4:] == [21, 14, 7, 0]
+    assert table.query().at(version=4).count() == 21
+    assert table.repair(deep=True).whole
+    table.restore(version=4)
+    assert table.query().count() == 21
+    table.drop()
+    assert Table.list_tables(base, profile) == []
+    assert list(Store(base, profile).list()) == []
+
+
+def test_missing_and_spoiled_objects(base: str, profile: Profile) -> None:
+    table = Table.get_or_create(f"{base}/orders", {"id": "bigint", "day": "string"}, ["day"], storage=profile)
+    table.bulk_insert([{"id": 1, "day": day} for day in DAYS])
+    store = Store(table.path, profile)
+    first, second, *_ = (item for item in store.list() if item.path.endswith(".parquet"))
+    store.delete([first.path])
+    store.put(second.path, store.get(second.path)[:-9])
+    with pytest.raises(TableDamaged):
+        table.query().arrow()
+    done = table.repair()
+    assert [each.path for each in done.missing] == [first.path]
+    assert [each.path for each in done.unreadable] == [second.path]
+    assert table.repair().missing == ()
+
+
+def test_a_running_pipeline_is_found_beside_the_table(base: str, profile: Profile) -> None:
+    store = Store(f"{base}/orders", profile)
+    Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], marks(1), {})
+    table = Table(store.uri, profile)
+    table.bulk_insert([{"id": 2}])
+    with Lease.take(Store(f"{base}/_headrace/shop", profile)), pytest.raises(LeaseHeld, match="'shop'"):
+        table.restore(version=0)
+    table.restore(version=0)
+
+
+@pytest.mark.parametrize("place", ["local", "s3"])
+@pytest.mark.parametrize("z_order", [(), ("id",)])
+def test_compaction_beside_appends_of_another_process(
+    request: pytest.FixtureRequest, tmp_path: Path, place: str, z_order: tuple[str, ...]
+) -> None:
+    store = Store(str(tmp_path / "t"))
+    if place == "s3":
+        store = Store(f"{request.getfixturevalue('base')}/t", request.getfixturevalue("profile"))
+    tail = Tail.open(store, [batch_mark("shop")])
+    tail.create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [0])], marks(1), {})
+    with rivals() as race:
+        _, rounds = race(_either, [append_many, compact_many], [store] * 2, [z_order] * 2)
+    assert rounds > 0
+    assert ids(store) == list(range(100))
+    assert DeltaTable(store.delta_uri, storage_options=store.delta_options).transaction_version("headrace:shop") == 100
+    history = Table(store.uri, store.profile).history()
+    assert [entry.account["batch"] for entry in history if entry.operation == "STREAMING UPDATE"] == list(
+        range(100, 1, -1)
+    )
+    assert history[0].rows_after == 100
+
+
+def _either(what: object, store: Store, z_order: tuple[str, ...]) -> int:
+    return what(store, z_order)  # type: ignore[operator,no-any-return]

@@ -1,0 +1,255 @@
+"""`headrace table`: what it prints, where, and how it exits; no JVM is ever started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace import Table
+from headrace.cli import main
+from headrace.lease import Lease
+from headrace.storage import Store
+from services.desk import Desk
+
+Run = Callable[..., tuple[int, str, str]]
+NASTY = "\x1b[2J[red]"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """Two batches of a pipeline in one table."""
+    desk = Desk(tmp_path)
+    for number in range(2):
+        desk.feed([{"id": number, "kind": "alpha", "note": NASTY}, {"id": number + 10, "kind": "alpha"}])
+    desk.write_spec()
+    return desk
+
+
+@pytest.fixture
+def cli(desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`headrace table …`: exit code, stdout, stderr."""
+    monkeypatch.chdir(desk.folder)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", "table", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code or 0, *capsys.readouterr())  # type: ignore[return-value]
+
+    return run
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_list_info_stats_and_history(cli: Run, desk: Desk) -> None:
+    path = str(desk.folder / "lake" / "alpha")
+    assert cli("list", "lake") == (0, f"{path}\n", "")
+    assert lines(cli("list", "lake", "--json")[1]) == [
+        {"event": "table", "path": path},
+        {"event": "summary", "tables": 1},
+    ]
+    code, out, _ = cli("info", "lake/alpha")
+    assert code == 0
+    assert "adopt" in out
+    assert "shop=2" in out
+    (said,) = lines(cli("info", "lake/alpha", "--json")[1])
+    assert (said["event"], said["version"], said["pipelines"]) == ("table", 1, {"shop": 2})
+    assert {"name": "id", "type": "long", "nullable": True, "comment": None} in said["columns"]
+    (size,) = lines(cli("stats", "lake/alpha", "--json")[1])
+    assert (size["event"], size["rows"], size["files"], size["small_share"]) == ("statistics", 4, 2, 1.0)
+    assert "rows" in cli("stats", "lake/alpha")[1]
+    newest, oldest = lines(cli("history", "lake/alpha", "--json")[1])
+    assert (newest["event"], newest["version"], newest["rows_after"], newest["account"]["batch"]) == (
+        "version",
+        1,
+        4,
+        2,
+    )
+    assert oldest["rows_after"] == 2
+    assert "STREAMING UPDATE" in cli("history", "lake/alpha", "--limit", 1)[1]
+    assert "CREATE TABLE" not in cli("history", "lake/alpha", "--limit", 1)[1]
+
+
+def test_query_shows_rows_and_no_terminal_obeys_them(cli: Run) -> None:
+    code, out, _ = cli(
+        "query", "lake/alpha", "--where", "id < 10", "--select", "id", "--select", "note", "--order-by", "id desc"
+    )
+    assert code == 0
+    assert "\x1b" not in out
+    assert "[red]" in out
+    assert out.splitlines()[1].split()[0] == "1"
+    *rows, summary = lines(
+        cli("query", "lake/alpha", "--select", "twice=id * 2", "--order-by", "id", "--limit", 2, "--json")[1]
+    )
+    assert [row["row"] for row in rows] == [{"twice": 0}, {"twice": 2}]
+    assert summary == {"event": "summary", "rows": 2}
+    assert lines(cli("query", "lake/alpha", "--version", 0, "--limit", 0, "--json")[1])[-1]["rows"] == 2
+    code, _, err = cli("query", "lake/alpha", "--version", 0, "--timestamp", "2026-01-01T00:00:00Z")
+    assert (code, "both" in err) == (2, True)
+    code, _, err = cli("query", "lake/alpha", "--where", "nobody = 1")
+    assert (code, "Refused" in err) == (2, True)
+    code, _, err = cli("query", "lake/nothing")
+    assert (code, "TableNotFound" in err) == (1, True)
+    code, _, err = cli("query", "lake/alpha", "--version", 7)
+    assert (code, "VersionNotFound" in err) == (1, True)
+
+
+def test_changes(cli: Run) -> None:
+    *rows, summary = lines(cli("changes", "lake/alpha", "--from", 1, "--json")[1])
+    assert summary["rows"] == 2
+    assert {(row["row"]["_change_type"], row["row"]["_commit_version"]) for row in rows} == {("insert", 1)}
+    assert (
+        lines(cli("changes", "lake/alpha", "--from", "2001-01-01T00:00:00Z", "--to", 0, "--json")[1])[-1]["rows"] == 2
+    )
+
+
+def test_create_and_alter(cli: Run) -> None:
+    code, out, _ = cli(
+        "create",
+        "lake/new",
+        "--column",
+        "id bigint!",
+        "--column",
+        "day date",
+        "--partition-by",
+        "day",
+        "--property",
+        "owner=ann",
+    )
+    assert (code, out.endswith("create: version 0, columns 2\n")) == (0, True)
+    assert cli("create", "lake/new", "--column", "id bigint!", "--column", "day date", "--partition-by", "day")[0] == 0
+    code, _, err = cli("create", "lake/new", "--column", "id string")
+    assert (code, "SchemaMismatch" in err) == (1, True)
+    assert cli("create", "lake/other", "--column", "id")[0] == 2
+    (said,) = lines(
+        cli("set-properties", "lake/new", "--set", "owner=bob", "--set", "delta.appendOnly=false", "--json")[1]
+    )
+    assert (said["operation"], said["properties"]["owner"]) == ("set-properties", "bob")
+    assert "owner" not in lines(cli("set-properties", "lake/new", "--unset", "owner", "--json")[1])[0]["properties"]
+    assert cli("set-properties", "lake/new")[0] == 2
+    assert cli("set-properties", "lake/new", "--set", "owner")[0] == 2
+    (said,) = lines(cli("update-schema", "lake/new", "--add", "note string", "--comment", "id=the order", "--json")[1])
+    assert (said["columns"], said["version"]) == (3, 3)
+    code, _, err = cli("update-schema", "lake/new", "--rename", "note=text")
+    assert (code, "FeatureRequired" in err, "columnMapping" in err) == (1, True, True)
+    assert "id long NOT NULL: the order" in cli("info", "lake/new")[1]
+
+
+def test_upkeep(cli: Run, desk: Desk) -> None:
+    (said,) = lines(cli("optimize", "lake/alpha", "--target-size", "64MB", "--json")[1])
+    assert (said["files_removed"], said["files_added"]) == (2, 1)
+    assert cli("optimize", "lake/alpha", "--target-size", "large")[0] == 2
+    assert "version 2" in cli("checkpoint", "lake/alpha")[1]
+    code, out, _ = cli("vacuum", "lake/alpha", "--dry-run")
+    assert (code, "0 files (0 bytes) to delete" in out) == (0, True)
+    code, _, err = cli("vacuum", "lake/alpha", "--retain", "1h", "--yes")
+    assert (code, "168 h" in err) == (2, True)
+    assert cli("vacuum", "lake/alpha", "--retain", "0s", "--force", "--json")[0] == 2  # nobody can be asked
+    (said,) = lines(cli("vacuum", "lake/alpha", "--retain", "0s", "--force", "--yes", "--json")[1])
+    assert (said["deleted"], said["files"], len(said["paths"])) == (True, 2, 2)
+    assert Table(desk.folder / "lake" / "alpha").query().count() == 4
+
+
+def test_destructive_commands_ask_first(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def no(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr("typer.confirm", no)
+    path = desk.folder / "lake" / "alpha"
+    next(path.rglob("*.parquet")).unlink()
+    for command in (("drop",), ("restore", "--version", "0"), ("repair",)):
+        code, out, _ = cli(command[0], "lake/alpha", *command[1:])
+        assert (code, str(path) in out or "missing" in out) == (0, True)
+    assert len(asked) == 3
+    assert Table(path).resolve() == 1
+
+
+def test_repair_restore_and_drop(cli: Run, desk: Desk) -> None:
+    path = desk.folder / "lake" / "alpha"
+    assert "nothing is missing" in cli("repair", "lake/alpha")[1]
+    newest = Table(path).history(1)[0]
+    assert newest.version == 1
+    first, second = sorted(path.glob("*.parquet"), key=lambda each: each.stat().st_mtime_ns)
+    second.unlink()
+    code, out, _ = cli("repair", "lake/alpha", "--dry-run")
+    assert (code, "orders/0 from 2 to 3" in out) == (0, True)
+    (said,) = lines(cli("repair", "lake/alpha", "--yes", "--json")[1])
+    assert (said["version"], said["rows"], said["lost"][0]["batch"]) == (2, 2, 2)
+    first.write_bytes(first.read_bytes()[:-9])
+    code, out, _ = cli("repair", "lake/alpha")
+    assert (code, "files cannot be read" in out) == (1, True)
+    code, out, _ = cli("restore", "lake/alpha", "--version", 0, "--yes")
+    assert (code, "--table-restored=refill" in out) == (0, True)
+    assert cli("restore", "lake/alpha", "--yes")[0] == 2
+    assert lines(cli("drop", "lake/alpha", "--yes", "--json")[1])[0]["operation"] == "drop"
+    assert cli("info", "lake/alpha")[0] == 1
+
+
+def test_a_running_pipeline_is_exit_3(cli: Run, desk: Desk) -> None:
+    with Lease.take(Store(desk.spec.state_uri)):
+        for command in (("drop",), ("restore", "--version", "0"), ("vacuum", "--retain", "0s", "--force")):
+            Table(desk.folder / "lake" / "alpha").optimize()
+            code, _, err = cli(command[0], "lake/alpha", *command[1:], "--yes")
+            assert (code, "LeaseHeld" in err, "'shop'" in err) == (3, True, True)
+        assert cli("optimize", "lake/alpha")[0] == 0
+
+
+def test_a_spec_names_the_state_folder(cli: Run, desk: Desk) -> None:
+    desk.options["state"] = str(desk.folder / "far")
+    (desk.folder / "lake" / "_headrace" / "shop").rename(desk.folder / "far")
+    desk.write_spec()
+    code, _, err = cli("restore", "lake/alpha", "--version", 0, "--yes")
+    assert (code, "--spec" in err) == (2, True)
+    assert cli("restore", "lake/alpha", "--version", 0, "--yes", "--spec", "shop.yaml")[0] == 0
+
+
+READING = [
+    ["info", "lake/alpha"],
+    ["stats", "lake/alpha"],
+    ["history", "lake/alpha"],
+    ["query", "lake/alpha", "--where", "id > 0"],
+    ["changes", "lake/alpha", "--from", "0"],
+    ["vacuum", "lake/alpha", "--retain", "0s", "--force", "--yes"],
+    ["checkpoint", "lake/alpha"],
+    ["optimize", "lake/alpha"],
+    ["repair", "lake/alpha", "--yes"],
+    ["restore", "lake/alpha", "--version", "0", "--yes"],
+    ["list", "lake"],
+]
+
+
+def test_no_java_is_started_and_no_spark_imported(desk: Desk) -> None:
+    code = (
+        "import json, subprocess, sys, psutil\n"
+        "def look():\n"
+        "    assert not [n for n in sys.modules if n.partition('.')[0] in ('pyspark', 'py4j')], 'spark'\n"
+        "    assert not psutil.Process().children(recursive=True), 'a child'\n"
+        "    sys.stderr.write('clean')\n"
+        "subprocess.Popen = None\n"
+        "from headrace.cli import main\n"
+        f"for command in json.loads({json.dumps(json.dumps(READING))}):\n"
+        "    sys.argv = ['headrace', 'table', *command]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as ended:\n"
+        "        assert not ended.code, (command, ended.code)\n"
+        "look()\n"
+    )
+    sources = {**os.environ, "PYTHONPATH": str(Path(headrace.__file__).parents[1])}
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=desk.folder, env=sources, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "clean")

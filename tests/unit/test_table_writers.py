@@ -1,0 +1,157 @@
+"""One kind of committer per table: what Spark writes is left to it, what a pipeline writes is not changed under it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Table
+from headrace.commit import Tail
+from headrace.commit.marks import batch_mark
+from headrace.errors import LeaseHeld, UsageError, WrittenBySpark
+from headrace.lease import Lease, holder
+from headrace.ledger import Known, KnownTable
+from headrace.storage import Store
+from headrace.tables.schema import to_delta
+from services.desk import Desk
+from services.staging import SCHEMA, marks, staged
+
+Operation = Callable[[Table], Any]
+
+BESIDE: dict[str, Operation] = {  # go along with appends
+    "bulk_insert": lambda table: table.bulk_insert([{"id": 7}]),
+    "optimize": lambda table: table.optimize(),
+    "vacuum": lambda table: table.vacuum(),
+    "checkpoint": lambda table: table.checkpoint(),
+    "repair": lambda table: table.repair(),
+    "set_properties": lambda table: table.set_properties({"owner": "ann"}),
+    "update_schema": lambda table: table.update_schema(add={"more": "string"}),
+}
+ALONE: dict[str, Operation] = {  # need the table to themselves
+    "restore": lambda table: table.restore(version=0),
+    "vacuum below the retention": lambda table: table.vacuum("0s", force=True),
+    "drop": lambda table: table.drop(),
+}
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    for number in range(2):
+        desk.feed([{"id": number, "kind": "alpha"}])
+    return desk
+
+
+@pytest.fixture
+def table(desk: Desk) -> Table:
+    return Table(desk.folder / "lake" / "alpha")
+
+
+@pytest.fixture
+def state(desk: Desk) -> Store:
+    return Store(str(desk.folder / "lake" / "_headrace" / "shop"))
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_goes_along_with_appends_is_done_while_the_pipeline_runs(
+    name: str, desk: Desk, table: Table, state: Store
+) -> None:
+    with Lease.take(state):
+        BESIDE[name](table)
+    desk.feed([{"id": 3, "kind": "alpha"}])  # and the pipeline goes on
+    assert table.query().where("_source.offset = 2").count() == 1
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_needs_the_table_to_itself_names_the_holder(name: str, table: Table, state: Store) -> None:
+    before = table.resolve()
+    with Lease.take(state), pytest.raises(LeaseHeld, match=r"'shop', which runs on .* as pid") as held:
+        ALONE[name](table)
+    assert held.value.exit_code == 3
+    assert held.value.facts["pipeline"] == "shop"
+    assert table.resolve() == before
+    ALONE[name](table)
+    assert holder(state) is None  # given back
+
+
+def test_the_lease_is_held_while_it_is_done(table: Table, state: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(Store, "delete", lambda *_: seen.append(holder(state)))
+    table.drop()
+    assert seen
+    assert seen[0]
+
+
+def test_a_state_that_is_elsewhere_must_be_named(table: Table, state: Store, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    Path(state.uri).rename(elsewhere)
+    with pytest.raises(UsageError, match="'shop'"):
+        table.restore(version=0)
+    table.optimize()
+    named = Table(table.path, states={"shop": str(elsewhere)})
+    with Lease.take(Store(str(elsewhere))), pytest.raises(LeaseHeld):
+        named.restore(version=0)
+    named.restore(version=0)
+
+
+@pytest.mark.parametrize("name", [*BESIDE, *ALONE])
+def test_a_table_that_a_pipeline_appends_to_by_spark_is_left_to_spark(name: str, table: Table, state: Store) -> None:
+    known = Known.load(state)
+    known.remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
+    before = table.resolve()
+    with pytest.raises(WrittenBySpark, match="by Spark"):
+        (BESIDE | ALONE)[name](table)
+    with Lease.take(state), pytest.raises(LeaseHeld):
+        (BESIDE | ALONE)[name](table)
+    assert table.resolve() == before
+    assert table.metadata().committer == "spark"
+    assert table.query().count() == 2
+    assert table.repair(dry_run=True).whole
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Table:
+    """A table that is no pipeline's."""
+    return Table.get_or_create(tmp_path / "plain", {"id": "bigint"})
+
+
+def test_a_table_whose_newest_commit_is_by_spark_is_left_to_spark(plain: Table) -> None:
+    info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
+    (Path(plain.path) / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
+    for do in (*BESIDE.values(), *ALONE.values()):
+        with pytest.raises(WrittenBySpark, match=r"Apache-Spark/4\.2\.0"):
+            do(plain)
+    adopted = Table(plain.path, adopt=True)
+    assert adopted.metadata().committer == "adopt"
+    assert adopted.bulk_insert([{"id": 1}]).version == 2
+    assert plain.metadata().committer == "adopt"  # the newest is ours now
+
+
+def test_a_feature_that_only_spark_may_write_cannot_be_adopted(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "t"))
+    Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], {}, {})
+    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace('"delta.checkpointInterval":"100"', '"delta.enableRowTracking":"true"'))
+    for table in (Table(store.uri), Table(store.uri, adopt=True)):
+        with pytest.raises(WrittenBySpark, match="enableRowTracking"):
+            table.bulk_insert([{"id": 1, "day": "x"}])
+
+
+def test_several_pipelines_must_all_rest(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "lake" / "t"))
+    Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], marks(1), {})
+    Tail.open(store, [batch_mark("web")]).append([staged(store, [2])], marks(1, "web"), {})
+    states = [Store(str(tmp_path / "lake" / "_headrace" / name)) for name in ("shop", "web")]
+    for each in states:
+        Lease.take(each).release()
+    table = Table(store.uri)
+    assert dict(table.metadata().pipelines) == {"shop": 1, "web": 1}
+    with Lease.take(states[1]), pytest.raises(LeaseHeld, match="'web'"):
+        table.restore(version=0)
+    assert holder(states[0]) is None
+    table.restore(version=0)
