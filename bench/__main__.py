@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from bench import report
-from bench.parts import FULL, PARTS, QUICK, Bench, Figures, Scale
+from bench.parts import FULL, FULL_ONLY, PARTS, QUICK, Bench, Figures, Scale
 from bench.topics import broker_topics
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -38,7 +38,8 @@ def main() -> int:
         scale = replace(scale, records=asked.records, growth=asked.records, warm=min(scale.warm, asked.records))
     results = Path(asked.results or (RESULTS / "quick" if scale.quick else RESULTS))
     results.mkdir(parents=True, exist_ok=True)
-    failed = _measure(asked.only.split(",") if asked.only else list(PARTS), scale, results)
+    parts = [part for part in PARTS if not (scale.quick and part in FULL_ONLY)]
+    failed = _measure(asked.only.split(",") if asked.only else parts, scale, results)
     print(report.text(results))
     if not scale.quick and not asked.only and not asked.records and not failed:
         report.write(RESULTS)

@@ -1,6 +1,6 @@
 """What a commit costs: at 1, 10 and 50 tables, and as one table grows to 10,000 commits and 50,000 files.
 
-    python bench/commit_loop.py [--quick] [--json FILE]
+    PYTHONPATH=src python -m bench.commit_loop [--quick] [--json FILE]
 
 Each commit is a real one, through the log tail, with its marks and its background log checkpoints; the data files
 it names are made up, because a commit never opens them. Local disk is fsynced; S3 is the server of the tests.
@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 import uuid
@@ -24,8 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from headrace.batch import Counts, Intent, Range, StagedFile, TableIntent
 from headrace.commit.adopt import LogTable

@@ -1,109 +1,66 @@
-"""What a faithful JSON decode costs, beside its parts and its peers: CPU-seconds per million records, one thread.
+"""What a faithful decode costs, beside its parts and its peers: CPU-seconds per million records, one thread.
 
-Run: PYTHONPATH=src python bench/decode.py [records] — prints the table and the JSON it is made from.
+Run: PYTHONPATH=src python -m bench.decode [records] — prints the table.
 """
 
 from __future__ import annotations
 
+import io
 import json
-import random
 import sys
-import time
+import tempfile
 from collections.abc import Callable
-from io import BytesIO
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from bench import encodings
+from bench.cost import Run, Way, least, shown
+from bench.records import ARROW, FIELDS, POISON
 from headrace import duck
+from headrace.decode import decoder
 from headrace.decode.contract import Limits, NewField
 from headrace.decode.json import JsonDecoder
+from headrace.read.events import bench_event
+from headrace.spec import Decode
 
-BATCH = 50_000
-ROUNDS = 5
-Way = Callable[[pa.BinaryArray], object]
-
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("event", pa.string()),
-        ("user_id", pa.int64()),
-        ("session", pa.string()),
-        ("ts", pa.timestamp("us", "UTC")),
-        ("url", pa.string()),
-        ("amount", pa.float64()),
-        ("ok", pa.bool_()),
-        ("device", pa.struct([("os", pa.string()), ("version", pa.string()), ("width", pa.int32())])),
-        ("tags", pa.list_(pa.field("element", pa.string()))),
-        ("note", pa.string()),
-    ]
-)
+SCHEMA = pa.schema([item for item in ARROW if item.name not in ("headers", "_source")])
 TYPED = json.dumps(
     {
-        **{"id": "BIGINT", "event": "VARCHAR", "user_id": "BIGINT", "session": "VARCHAR", "ts": "TIMESTAMPTZ"},
-        **{"url": "VARCHAR", "amount": "DOUBLE", "ok": "BOOLEAN", "tags": ["VARCHAR"], "note": "VARCHAR"},
-        "device": {"os": "VARCHAR", "version": "VARCHAR", "width": "INTEGER"},
+        **{"id": "BIGINT", "event_type": "VARCHAR", "timestamp": "TIMESTAMPTZ", "session_id": "VARCHAR"},
+        "user": {"id": "BIGINT", "country": "VARCHAR", "plan": "VARCHAR"},
+        **{"url": "VARCHAR", "status": "INTEGER", "duration_ms": "DOUBLE", "amount": "DOUBLE", "tags": ["VARCHAR"]},
+        "ok": "BOOLEAN",
     }
 )
-POISON = [
-    b'{"id":1,',
-    b'{"id":1,}',
-    b'{"id":"12"}',
-    b'{"id":1.7}',
-    b'{"id":9223372036854775808}',
-    b'{"amount":NaN}',
-    b'{"amount":1e400}',
-    b'{"id":1,"id":2}',
-    b"[1,2,3]",
-    b'{"id":1}{"id":2}',
-    b"\x80\x81",
-    b'{"ts":"2024-01-01T00:00:00"}',
-    b'{"tags":["a",1]}',
-    b'{"device":5}',
-    b'{"x":' + b"[" * 200 + b"]" * 200 + b"}",
-]
+Row = dict[str, Any]
 
 
-def records(count: int, seed: int = 1) -> list[dict[str, object]]:
-    """Events of about 320 bytes: 11 fields, a nested object and an array."""
-    pick = random.Random(seed)
-    return [
-        {
-            "id": number,
-            "event": pick.choice(["view", "click", "order", "refund"]),
-            "user_id": pick.randrange(10**9),
-            "session": f"{pick.getrandbits(128):032x}",
-            "ts": f"2026-05-{pick.randrange(1, 29):02}T{pick.randrange(24):02}:{pick.randrange(60):02}:07.123Z",
-            "url": f"https://shop.example/p/{pick.randrange(10**6)}?ref={pick.randrange(10**4)}",
-            "amount": round(pick.random() * 1000, 2),
-            "ok": pick.random() < 0.5,
-            "device": {"os": pick.choice(["ios", "android"]), "version": "17.4", "width": pick.randrange(300, 3000)},
-            "tags": [pick.choice(["alpha", "beta", "gamma"]) for _ in range(3)],
-            "note": "n" * pick.randrange(10, 40),
-        }
-        for number in range(count)
-    ]
-
-
-def written(rows: list[dict[str, object]], spaced: bool = False) -> pa.BinaryArray:
+def written(rows: list[Row], spaced: bool = False) -> pa.BinaryArray:
     """The rows as JSON values."""
     separators = (", ", ": ") if spaced else (",", ":")
     return pa.array([json.dumps(row, separators=separators).encode() for row in rows], pa.binary())
 
 
-def cost(values: pa.BinaryArray, way: Way) -> float:
-    """CPU-seconds per million records of one run, in batches as a task sees them."""
-    batches = [values.slice(at, BATCH) for at in range(0, len(values), BATCH)]
-    begun = time.process_time()
-    for batch in batches:
-        way(batch)
-    return (time.process_time() - begun) * 1e6 / len(values)
+def encoded(rows: list[Row], encode: encodings.Encode, head: bytes = b"") -> pa.BinaryArray:
+    """The rows in another format."""
+    return pa.array([head + encode(row) for row in rows], pa.binary())
 
 
 def faithful(schema: pa.Schema = SCHEMA, new_field: NewField = "ignore") -> Way:
-    """Our decode."""
+    """Our decode of JSON."""
     return JsonDecoder(schema, new_field, Limits()).decode
+
+
+def by_format(**options: Any) -> Way:
+    """Our decode of another format."""
+    [(name, _)] = options.items()
+    chosen = Decode.model_validate(options).options
+    way: Way = decoder(name, SCHEMA, new_field="ignore", limits=Limits(), options=chosen).decode
+    return way
 
 
 def exactly(values: pa.BinaryArray) -> object:
@@ -122,35 +79,51 @@ def duckdb_sql(select: str) -> Way:
 
 def by_arrow(values: pa.BinaryArray) -> object:
     """pyarrow's reader of JSON lines: types or the end of the batch."""
-    options = arrow_json.ParseOptions(explicit_schema=SCHEMA)
+    options = arrow_json.ParseOptions(explicit_schema=_with_text_times())
     lines = b"\n".join(values.to_pylist())
-    return arrow_json.read_json(BytesIO(lines), arrow_json.ReadOptions(use_threads=False), options)
+    return arrow_json.read_json(io.BytesIO(lines), arrow_json.ReadOptions(use_threads=False), options)
 
 
 def by_orjson(values: pa.BinaryArray) -> object:
-    """orjson and Arrow's conversion of Python objects (`ts` stays a text)."""
-    plain = pa.schema([item if item.name != "ts" else pa.field("ts", pa.string()) for item in SCHEMA])
-    return pa.Table.from_pylist([orjson.loads(value) for value in values.to_pylist()], plain)
+    """orjson and Arrow's conversion of Python objects (times stay texts)."""
+    return pa.Table.from_pylist([orjson.loads(value) for value in values.to_pylist()], _with_text_times())
 
 
-def with_every(rows: list[dict[str, object]], share: int, change: Callable[[dict[str, object]], dict[str, object]]):
+def by_fastavro(values: pa.BinaryArray) -> object:
+    """The library, one record at a time, without the way into columns."""
+    import fastavro
+
+    parsed = fastavro.parse_schema(encodings.avro_schema())
+    return [fastavro.schemaless_reader(io.BytesIO(value), parsed) for value in values.to_pylist()]
+
+
+def by_exact_avro(values: pa.BinaryArray) -> object:
+    """Our own reader of single Avro values, without the way into columns."""
+    from headrace.decode.avro_exact import Exact
+    from headrace.decode.avro_schema import parse
+
+    kind = parse(encodings.AVRO.schema)
+    return [Exact(value, len(value)).value(kind, 0) for value in values.to_pylist()]
+
+
+def _with_text_times() -> pa.Schema:
+    return pa.schema([pa.field("timestamp", pa.string()) if item.name == "timestamp" else item for item in SCHEMA])
+
+
+def with_every(rows: list[Row], share: int, change: Callable[[Row], Row]) -> list[Row]:
     """Change every so manieth row."""
     return [change(row) if at % share == 0 else row for at, row in enumerate(rows)]
 
 
-def ways(count: int) -> dict[str, tuple[pa.BinaryArray, Way]]:
-    """What is measured: the values and the way, by name."""
-    rows = records(count)
+def json_ways(rows: list[Row]) -> dict[str, Run]:
+    """JSON: the values and the way, by name."""
     clean = written(rows)
-    absent = written(with_every(rows, 2, lambda row: {key: row[key] for key in row if key not in ("note", "amount")}))
-    nulls = written(with_every(rows, 2, lambda row: {**row, "note": None, "device": None}))
+    absent = written(with_every(rows, 2, lambda row: {key: row[key] for key in row if key not in ("url", "amount")}))
+    nulls = written(with_every(rows, 2, lambda row: {**row, "url": None, "user": None}))
     flat = written([{**row, "extra": 1, "more": "x"} for row in rows])
     deep = written([{**row, "extra": {"k": {"m": 1}, "n": "x"}} for row in rows])
     lists = written([{**row, "extra": [{"k": 1, "n": "x"}, {"k": 2}]} for row in rows])
-    poisoned = pa.array(
-        [POISON[at % 15] if at % 10 == 0 else raw for at, raw in enumerate(clean.to_pylist())], pa.binary()
-    )
-    few = pa.schema([item for item in SCHEMA if item.name in ("id", "event", "ts")])
+    few = pa.schema([item for item in SCHEMA if item.name in ("id", "event_type", "timestamp")])
     text = pa.schema([*SCHEMA, pa.field("extra", pa.string(), metadata={b"headrace.json": b"true"})])
     return {
         "faithful": (clean, faithful()),
@@ -162,10 +135,10 @@ def ways(count: int) -> dict[str, tuple[pa.BinaryArray, Way]]:
         "faithful, an ignored list of objects": (lists, faithful()),
         "faithful, 3 columns of 11": (clean, faithful(few)),
         "faithful, an object kept as text": (deep, faithful(text)),
-        "faithful, 10 % poison": (poisoned, faithful()),
-        "exact way alone": (clean.slice(0, min(count, 20_000)), exactly),
+        "faithful, 10 % poison": (_poisoned(clean), faithful()),
+        "exact way alone": (clean.slice(0, 20_000), exactly),
         "part: json_valid": (clean, duckdb_sql("json_valid(v)")),
-        "part: json_type at 14 places": (clean, duckdb_sql("json_type(v, [" + ",".join(["'/note'"] * 14) + "])")),
+        "part: json_type at 14 places": (clean, duckdb_sql("json_type(v, [" + ",".join(["'/url'"] * 14) + "])")),
         "part: json_keys": (clean, duckdb_sql("json_keys(v)")),
         "peer: duckdb from_json, unfaithful": (clean, duckdb_sql(f"from_json(v, {duck.literal(TYPED)})")),
         "peer: duckdb from_json_strict": (clean, duckdb_sql(f"TRY(from_json_strict(v, {duck.literal(TYPED)}))")),
@@ -175,26 +148,46 @@ def ways(count: int) -> dict[str, tuple[pa.BinaryArray, Way]]:
     }
 
 
+def _poisoned(clean: pa.BinaryArray) -> pa.BinaryArray:
+    values = clean.to_pylist()
+    values[::10] = [POISON[at % len(POISON)] for at in range(len(values[::10]))]
+    return pa.array(values, pa.binary())
+
+
+def typed_ways(rows: list[Row], folder: Path) -> dict[str, Run]:
+    """Formats that bring their types: the same, the schemas in files."""
+    (folder / "event.avsc").write_text(encodings.AVRO.schema)
+    (folder / "optional.avsc").write_text(json.dumps(encodings.avro_schema(optional=True)))
+    (folder / "event.proto").write_text(encodings.PROTOBUF.schema)
+    fields = [{"name": name, "type": kind} for name, kind in FIELDS.items()]
+    (folder / "layouts.json").write_text(json.dumps({"id": 1, "name": "bench.Event", "fields": fields}))
+    plain, optional = encoded(rows, encodings.avro()), encodings.avro(optional=True)
+    halves = with_every(rows, 2, lambda row: {**row, "url": None, "user": None})
+    longer = [{**row, "tags": [f"t{n}" for n in range(at % 40)]} for at, row in enumerate(rows)]
+    cut = [value[:-3] if at % 10 == 0 else value for at, value in enumerate(plain.to_pylist())]
+    avro = {"schema": str(folder / "event.avsc")}
+    nullable = {"schema": str(folder / "optional.avsc")}
+    protobuf = {"descriptor": str(folder / "event.proto"), "message": "bench.Event"}
+    packed = encoded(rows, encodings.msgpack(), (1).to_bytes(4, "big"))
+    return {
+        "avro": (plain, by_format(avro=avro)),
+        "avro, every field may be null": (encoded(rows, optional), by_format(avro=nullable)),
+        "avro, nulls in half": (encoded(halves, optional), by_format(avro=nullable)),
+        "avro, up to 39 texts in an array": (encoded(longer, encodings.avro()), by_format(avro=avro)),
+        "avro, 10 % cut short": (pa.array(cut, pa.binary()), by_format(avro=avro)),
+        "avro, exact way alone, no columns": (plain.slice(0, 20_000), by_exact_avro),
+        "protobuf": (encoded(rows, encodings.protobuf()), by_format(protobuf=protobuf)),
+        "msgpack": (packed, by_format(msgpack={"schemas": str(folder / "layouts.json")})),
+        "peer: fastavro, no columns": (plain.slice(0, 20_000), by_fastavro),
+    }
+
+
 def figures(count: int) -> dict[str, float]:
-    """The least of several rounds, taken in turn, so that a neighbour's load falls on all alike."""
-    runs = ways(count)
-    spent: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(ROUNDS + 1):
-        for name, (values, way) in runs.items():
-            taken = cost(values if number else values.slice(0, BATCH), way)
-            if number:  # the first round only plans and learns
-                spent[name].append(taken)
-    return {name: round(min(taken), 2) for name, taken in spent.items()}
-
-
-def main() -> None:
-    """Measure and print."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    found = figures(count)
-    for name, seconds in found.items():
-        print(f"{name:42s}{seconds:8.2f} CPU-s per million")
-    print(json.dumps({"records": count, "batch": BATCH, "cpu_seconds_per_million": found}))
+    """Every way's cost."""
+    rows = [orjson.loads(bench_event(1, number)) for number in range(count)]
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        return least({**json_ways(rows), **typed_ways(rows, Path(folder))})
 
 
 if __name__ == "__main__":
-    main()
+    print(shown(figures(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.drains import TEN, UNLIKE, behind, by_type
 from bench.meter import Peer, Reading
 from bench.peers import spec_text
 from bench.records import KINDS
@@ -116,6 +117,42 @@ def tables(bench: Bench) -> list[Figures]:
     return bench.run("headrace", drains)
 
 
+def types(bench: Bench) -> list[Figures]:
+    """One topic of one type, of 200, and of 200 of which each has a field of its own; batches of 250,000."""
+    asked = (
+        ("one type", "1 table", by_type()),
+        ("200 types", "200 types", by_type()),
+        ("200 types, each with a field of its own", "200 unlike types", by_type(UNLIKE)),
+    )
+    count = bench.scale.records
+    common = {"records": count, "spec": {"limits": {"batch_rows": LATER}}}
+    drains = [
+        {**common, "label": label, "topic": bench.topics.filled(kind, count), **more} for label, kind, more in asked
+    ]
+    return bench.run("headrace", drains)
+
+
+def formats(bench: Bench) -> list[Figures]:
+    """The same records as JSON, and as Avro and Protobuf by a registry; fewer of them with long lists."""
+    drains = []
+    for kind, count in (
+        *((kind, bench.scale.records) for kind in ("plain", "avro", "protobuf")),
+        *((kind, bench.scale.records // 4) for kind in ("long lists", "avro, long lists")),
+    ):
+        encoding = KINDS[kind].encoding
+        more = behind(encoding, bench.topics.registry().url) if encoding else {}
+        label = {"plain": "json", "long lists": "json, long lists"}.get(kind, kind)
+        drains.append({"label": label, "topic": bench.topics.filled(kind, count), "records": count, **more})
+    return bench.run("headrace", drains)
+
+
+def jmespath(bench: Bench) -> list[Figures]:
+    """Ten common transforms, and the ten columns that they make."""
+    count = bench.scale.records
+    common = {"topic": bench.topics.filled("plain", count), "records": count}
+    return bench.run("headrace", [{**common, "label": "without"}, {**common, **TEN, "label": "ten transforms"}])
+
+
 def growth(bench: Bench) -> list[Figures]:
     """Partitions and sizes of records."""
     count = bench.scale.growth
@@ -198,11 +235,22 @@ def preview(bench: Bench) -> list[Figures]:
 
 
 def decode(bench: Bench) -> list[Figures]:
-    """The JSON decode alone, in this process: CPU-seconds per million, one thread."""
+    """The decode alone, in this process: CPU-seconds per million, one thread."""
     from bench.decode import figures
 
+    return _alone(bench, figures)
+
+
+def plan(bench: Bench) -> list[Figures]:
+    """The plan alone, in this process: CPU-seconds per million, one thread."""
+    from bench.plans import figures
+
+    return _alone(bench, figures)
+
+
+def _alone(bench: Bench, figures: Callable[[int], dict[str, float]]) -> list[Figures]:
     found = figures(20_000 if bench.scale.quick else 100_000)
-    return [{"label": name, "cpu_per_million": round(seconds, 2)} for name, seconds in found.items()]
+    return [{"label": name, "cpu_per_million": seconds} for name, seconds in found.items()]
 
 
 PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
@@ -210,8 +258,13 @@ PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "micro": micro,
     "poison": poison,
     "tables": tables,
+    "types": types,
+    "formats": formats,
+    "jmespath": jmespath,
     "growth": growth,
     "commit": commit,
     "preview": preview,
     "decode": decode,
+    "plan": plan,
 }
+FULL_ONLY = frozenset({"types", "formats", "jmespath"})  # a quick run has the like of them in `plan`

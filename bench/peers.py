@@ -29,13 +29,13 @@ def spec_text(order: Mapping[str, Any], drain: Mapping[str, Any]) -> str:
     columns = [{"name": name, "type": kind} for name, kind in drain.get("columns", FIELDS).items()]
     columns.append({"name": "headers", "type": "map<string, binary>"})
     routed = bool(drain.get("route"))
-    table: dict[str, Any] = {"path": "./lake/{route}" if routed else "./lake/events"}
+    table: dict[str, Any] = {"path": "./lake/{route}" if routed else "./lake/events", **drain.get("table", {})}
     if not drain.get("inferred"):
         table["columns"] = columns
     spec = {
         "pipeline": "bench",
         "source": {"kafka": {"brokers": order["bootstrap"], "topics": [drain["topic"]]}},
-        "transform": [{"set": {"headers": "_headers"}}],
+        "transform": [{"set": {"headers": "_headers"}}, *drain.get("transform", ())],
         "table": table,
         **({"route": {"by": {"field": drain["route"]}}} if routed else {}),
         **drain.get("spec", {}),

@@ -1,8 +1,8 @@
-"""The records everyone is fed, in three sizes, clean and poisoned, and the columns everyone writes them to."""
+"""The records everyone is fed: sizes, formats, types, clean and poisoned; and the columns everyone writes them to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 
+from bench.encodings import AVRO, PROTOBUF, Encoding
 from headrace.read.events import bench_event
 from headrace.tables.schema import SOURCE
 
@@ -40,7 +41,7 @@ ARROW = pa.schema(
         ("status", pa.int32()),
         ("duration_ms", pa.float64()),
         ("amount", pa.float64()),
-        ("tags", pa.list_(pa.string())),
+        ("tags", pa.list_(pa.field("element", pa.string()))),
         ("ok", pa.bool_()),
         HEADERS,
         SOURCE,
@@ -86,6 +87,15 @@ class Kind:
 
     shape: Callable[[int, bytes], bytes] = lambda _, value: value
     columns: dict[str, str] = field(default_factory=lambda: FIELDS)
+    encoding: Encoding | None = None  # other than JSON: each event is then written anew
+
+    def records(self, events: Iterable[bytes], id: int = 0) -> Iterator[bytes]:
+        """Events as records of this kind, under the id that a registry gave their schema."""
+        shaped = (self.shape(number, event) for number, event in enumerate(events))
+        if self.encoding is None:
+            yield from shaped
+        else:
+            yield from map(self.encoding.framed(id), map(orjson.loads, shaped))
 
 
 def _poisoned(number: int, value: bytes) -> bytes:
@@ -109,6 +119,15 @@ def _spread(tables: int) -> Callable[[int, bytes], bytes]:
     return named
 
 
+def _unlike(number: int, value: bytes) -> bytes:
+    """Of 200 types, each with a field that the others do not have."""
+    return orjson.dumps({**orjson.loads(_spread(200)(number, value)), f"own_{number % 200}": number})
+
+
+def _tagged(number: int, value: bytes) -> bytes:
+    return orjson.dumps({**orjson.loads(value), "tags": [f"tag-{nth}" for nth in range(number % 40)]})
+
+
 KINDS = {
     "plain": Kind(),
     "poison": Kind(_poisoned),
@@ -117,6 +136,12 @@ KINDS = {
     "1 table": Kind(_spread(1)),
     "10 tables": Kind(_spread(10)),
     "50 tables": Kind(_spread(50)),
+    "200 types": Kind(_spread(200)),
+    "200 unlike types": Kind(_unlike),
+    "avro": Kind(encoding=AVRO),
+    "protobuf": Kind(encoding=PROTOBUF),
+    "long lists": Kind(_tagged),
+    "avro, long lists": Kind(_tagged, encoding=AVRO),
 }
 
 
@@ -127,12 +152,11 @@ class Events:
         self._file = file
         self._made = 0
 
-    def first(self, count: int, kind: Kind) -> Iterator[bytes]:
-        """The first events, as records of a kind."""
+    def first(self, count: int) -> Iterator[bytes]:
+        """The first events."""
         if self._made < count:
             with self._file.open("ab") as out:
                 out.writelines(bench_event(1, number) + b"\n" for number in range(self._made, count))
             self._made = count
         with self._file.open("rb") as lines:
-            for number, line in enumerate(islice(lines, count)):
-                yield kind.shape(number, line[:-1])
+            yield from (line[:-1] for line in islice(lines, count))

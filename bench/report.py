@@ -59,6 +59,10 @@ def _grown(found: Results, storage: str) -> list[float]:
     return [float(each["p95"]) for each in figures if each["condition"].startswith("commit ")][1:]
 
 
+def _labelled(key: str, part: str, over: str, under: str) -> Callable[[Results], float]:
+    return lambda found: _ratio(found, key, part, {"label": over}, {"label": under})
+
+
 def _late_commit(storage: str) -> Callable[[Results], float]:
     """The oldest age over the new table."""
     return lambda found: _grown(found, storage)[-1] / _grown(found, storage)[0]
@@ -88,9 +92,7 @@ _TARGETS: tuple[tuple[str, str, float, Callable[[Results], float]], ...] = (
         "CPU-s per million, 50 tables ÷ one",
         "≤",
         1.5,
-        lambda found: _ratio(
-            found, "cpu_per_million", "tables", {"label": "50 tables, by a field"}, {"label": "one table"}
-        ),
+        _labelled("cpu_per_million", "tables", "50 tables, by a field", "one table"),
     ),
     (
         "highest PSS of the tree, GiB",
@@ -102,8 +104,17 @@ _TARGETS: tuple[tuple[str, str, float, Callable[[Results], float]], ...] = (
         "records/s, 10 % poison ÷ clean",
         "≥",
         0.8,
-        lambda found: _ratio(found, "per_second", "poison", {"label": "10 % poison"}, {"label": "clean"}),
+        _labelled("per_second", "poison", "10 % poison", "clean"),
     ),
+    ("records/s, Avro by a registry ÷ JSON", "≥", 0.7, _labelled("per_second", "formats", "avro", "json")),
+    ("records/s, Protobuf by a registry ÷ JSON", "≥", 0.7, _labelled("per_second", "formats", "protobuf", "json")),
+    (
+        "time, ten JMESPath transforms ÷ none",
+        "≤",
+        1.25,
+        _labelled("per_second", "jmespath", "without", "ten transforms"),
+    ),
+    ("records/s, 200 types in one topic ÷ one", "≥", 0.6, _labelled("per_second", "types", "200 types", "one type")),
 )
 
 
@@ -118,6 +129,15 @@ def targets(found: Results) -> Iterator[Target]:
 
 
 # ---- tables ----
+
+_DRAINED = {
+    "poison": "Poison",
+    "tables": "Tables (batches of 250,000)",
+    "types": "Types in one topic (batches of 250,000)",
+    "formats": "Formats (Avro and Protobuf by a schema registry)",
+    "jmespath": "JMESPath (ten transforms, and the ten columns that they make)",
+    "growth": "Growth",
+}
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -149,7 +169,7 @@ def _sections(found: Results) -> Iterator[str]:
             for each in found["micro"]["figures"]
         ]
         yield from _table(["", "median of a trigger, ms", "CPU-seconds per second"], rows)
-    for part, title in (("poison", "Poison"), ("tables", "Tables (batches of 250,000)"), ("growth", "Growth")):
+    for part, title in _DRAINED.items():
         if part in found:
             yield f"### {title}\n"
             yield from _drains(found[part]["figures"], lambda each: str(each["label"]))
@@ -164,10 +184,11 @@ def _small_sections(found: Results) -> Iterator[str]:
     if "preview" in found:
         seen = found["preview"]["figures"][0]
         yield f"### Preview\n\n`headrace preview` of a topic: {seen['seconds']:.2f} s, {seen['cpu']:.2f} CPU-s.\n"
-    if "decode" in found:
-        yield "### The JSON decode alone (one thread)\n"
-        rows = [[each["label"], f"{each['cpu_per_million']:.2f}"] for each in found["decode"]["figures"]]
-        yield from _table(["", "CPU-seconds per million"], rows)
+    for part, title in (("plan", "The plan alone"), ("decode", "The decode alone")):
+        if part in found:
+            yield f"### {title} (one thread)\n"
+            rows = [[each["label"], f"{each['cpu_per_million']:.2f}"] for each in found[part]["figures"]]
+            yield from _table(["", "CPU-seconds per million"], rows)
 
 
 def _machine(found: Results) -> str:
