@@ -31,7 +31,7 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa
         rejects.add_all(range(len(envelopes)), Reason.MISSING, "no record has shown a column yet")
     keep = None
     if rejects.index:
-        rejects = _first_of_each(rejects)
+        rejects = rejects.firsts().in_order()  # one letter a record: the first misfit, in column order, speaks
         keep = _kept(len(envelopes), rejects.index)
         columns = [column.take(keep) for column in columns]
     fitted = [_as(column, item) for column, item in zip(columns, shape.table, strict=True)]
@@ -157,15 +157,6 @@ def _solid(values: pa.Array, item: pa.Field) -> pa.Array:
 def _empty(kind: pa.DataType) -> pa.Scalar:
     """What Arrow itself puts below an absent struct."""
     return pa.array([None], pa.struct([pa.field("value", kind, nullable=False)])).field(0)[0]
-
-
-def _first_of_each(rejects: Rejects) -> Rejects:
-    """One letter a record: the first misfit, in column order, speaks."""
-    seen: dict[int, tuple[Reason, str]] = {}
-    for position, reason, detail in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
-        seen.setdefault(position, (reason, detail))
-    order = sorted(seen)
-    return Rejects(order, [seen[each][0] for each in order], [seen[each][1] for each in order])
 
 
 def _kept(length: int, gone: list[int]) -> pa.Int64Array:

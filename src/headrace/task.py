@@ -22,6 +22,9 @@ from headrace.spec import Spec
 from headrace.stage import Layout, Stager
 from headrace.storage import Profile, Store
 
+MANY = 8  # shapes
+GATHERED_ROWS = 250_000
+GATHERED_BYTES = 128 * 1024 * 1024
 MANIFEST = pa.schema([pa.field("manifest", pa.string())])
 
 
@@ -72,7 +75,7 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
 
 def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
     counts, discovered = Counts(), dict[str, Structure]()
-    for each in batches:
+    for each in gathered(batches, len(order.shapes)):
         applied = plan.apply(each)
         for name, structure in applied.discovered.items():
             known = discovered.get(name)
@@ -89,6 +92,20 @@ def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.Re
         stager.abandon()
         return Manifest(counts=counts, discovered=discovered)
     return Manifest(stager.finish(), counts)
+
+
+def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Table]:
+    """Batches as they come, or several as one: where records are of many shapes, to read a few of one costs as many."""
+    most = GATHERED_ROWS if shapes > MANY else 1
+    waiting, rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= most or size >= GATHERED_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 @lru_cache(maxsize=4)

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Decoded, NewField, decoder
+from headrace.decode import Decoded, NewField, decoder, msgpack_wire
+from headrace.decode.msgpack_schema import in_path
 from headrace.decode.structure import evolve
 from headrace.errors import ContractBroken, RegistryUnreachable, UsageError
 from headrace.reasons import Reason
@@ -186,3 +187,75 @@ def _expected(value: Any) -> Any:
         made = {key: _expected(item) for key, item in value.items()}
         return made if set(made) == {"a", "b"} else list(made.items())
     return value
+
+
+WHOLE = [-(2**63), -(2**31) - 1, -(2**15), -129, -33, -1, 0, 1, 127, 128, 255, 256, 65_536, 2**32, 2**63 - 1, 2**64 - 1]
+TIMES = [(0, 0), (1, 999_999_999), (2**32, 0), (2**34, 1), (-1, 5), (253_402_300_799, 999_999_999), (2**40, 0)]
+
+
+def _odd(pick: random.Random) -> Any:
+    """Any value: of another type than its field's, at the limits, or of a length that is written otherwise."""
+    return pick.choice(
+        [
+            *(None, True, 1.5, float("inf"), b"\xff" * pick.choice([0, 31, 32, 300]), pick.choice(WHOLE)),
+            *("é" * pick.choice([0, 15, 16, 130, 40_000]), ["a"] * pick.choice([0, 15, 16, 70]), {"a": 1}, {1: 2}),
+            msgpack.Timestamp(*pick.choice(TIMES)),
+        ]
+    )
+
+
+def _some_record(fields: dict[str, str], pick: random.Random) -> bytes:
+    row = {name: _odd(pick) if pick.random() < 0.1 else _value(kind, pick) for name, kind in fields.items()}
+    names = pick.sample(list(row), pick.randrange(len(row) + 1)) if pick.random() < 0.3 else list(row)
+    pairs: list[tuple[Any, Any]] = [(name, row[name]) for name in names]
+    if pick.random() < 0.2:
+        pairs.insert(pick.randrange(len(pairs) + 1), (pick.choice(["x", "longer than eight", *names, 5]), _odd(pick)))
+    if pick.random() < 0.3:
+        return msgpack.packb([item for _, item in pairs])
+    packer = msgpack.Packer()
+    raw = packer.pack_map_header(len(pairs)) + b"".join(packer.pack(part) for pair in pairs for part in pair)
+    if pick.random() < 0.1:
+        raw = bytearray(raw)
+        raw[pick.randrange(len(raw))] = pick.randrange(256)
+    return bytes(raw) if pick.random() < 0.95 else bytes(raw[: pick.randrange(len(raw) + 1)])
+
+
+@pytest.mark.parametrize("new_field", ["ignore", "reject", "evolve"])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_by_the_column_and_one_by_one_are_the_same(tmp_path_factory, new_field, seed):
+    pick = random.Random(seed)
+    kinds = ["tinyint", "int", "float", "json"]
+    fields = {f"field {nth}": _type(pick, 2) if pick.random() < 0.8 else pick.choice(kinds) for nth in range(5)}
+    plain = {name: "string" if kind in kinds else kind for name, kind in fields.items()}
+    file = tmp_path_factory.mktemp("schemas") / "s.json"
+    layout = {"id": 7, "name": "t", "fields": [{"name": k, "type": v} for k, v in fields.items()]}
+    file.write_text(json.dumps(layout))
+    values = pa.array([struct.pack(">I", 7) + _some_record(plain, pick) for _ in range(60)], pa.binary())
+    payload = evolve(pa.schema([]), made({"schemas": str(file)}, new_field="evolve").decode(values).unknown or {})
+    found = []
+    for few in (1, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(msgpack_wire, "FEW", few)
+            decode_all = made({"schemas": str(file)}, payload if new_field != "evolve" else None, new_field)
+            found.append(decode_all.decode(values))
+            peeked = decode_all.peek(values, "field 0")
+        found.append(peeked)
+    (fast, fast_peek, slow, slow_peek) = found
+    assert fast.rejects == slow.rejects
+    assert fast.rows.schema == slow.rows.schema
+    assert repr(fast.rows.to_pylist()) == repr(slow.rows.to_pylist())  # a number may be none
+    assert fast.index.equals(slow.index)
+    assert fast.ignored == slow.ignored
+    assert fast.unknown == slow.unknown
+    assert fast_peek[0].equals(slow_peek[0])
+    assert fast_peek[1] == slow_peek[1]
+
+
+def test_ordinary_values_are_read_by_the_column(folder):
+    wire = msgpack_wire.Wire(pa.array([framed({"id": n, "tags": ["é"] * (n % 3)}) for n in range(99)]), 4, 10_000)
+    [(_, schema)] = [(id, form) for id, form in in_path(folder["schemas"]).items() if id == 7]
+    id, tags = wire.read(schema)
+    assert wire.good.all()
+    assert id.to_pylist() == list(range(99))
+    assert tags.to_pylist() == [["é"] * (n % 3) for n in range(99)]

@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from headrace.decode.avro_schema import LARGEST, UNION, BadSchema, Type, fingerprint, parse
 from headrace.decode.avro_wire import Wire
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, joined
 from headrace.decode.envelope import ENVELOPES, Enveloped
 from headrace.decode.framing import HEAD, framed
 from headrace.decode.layout import Layout, layout_of
 from headrace.decode.registry import Registered, Registry, UnknownSchema, registry_of
 from headrace.decode.scan import Bytes, Numbers
-from headrace.decode.triage import sized
-from headrace.decode.typed import as_text, fitted, joined, sample, steps_of
+from headrace.decode.spoken import as_text, steps_of
+from headrace.decode.triage import sized, spread
+from headrace.decode.typed import fitted, sample
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import Avro
@@ -84,16 +85,16 @@ class AvroDecoder:
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
         tables, refused = self._natural(values)
-        rejects = replace(refused, index=[*refused.index], reason=[*refused.reason], detail=[*refused.detail])
-        spread: list[str | None] = [None] * len(values)
+        rejects = Rejects()
+        rejects.join(refused)
+        texts, places = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
         for table, where in tables:
-            found = as_text(table, steps_of(path))
-            if found is None:
+            if (found := as_text(table, steps_of(path))) is not None:
+                texts.append(found)
+                places.append(where)
+            else:
                 rejects.add_all(where, Reason.TYPE, f"{path[:300]}: expected one value, saw an object or an array")
-                continue
-            for position, text in zip(where.tolist(), found.to_pylist(), strict=True):
-                spread[position] = text
-        return pa.array(spread, pa.string()), rejects.in_order()
+        return spread(pa.concat_arrays(texts), np.concatenate(places), len(values)), rejects.in_order()
 
     def _natural(self, values: pa.BinaryArray) -> tuple[list[tuple[pa.Table, Numbers]], Rejects]:
         """All values in their own types; an envelope asks for several places of the same ones."""
@@ -105,11 +106,10 @@ class AvroDecoder:
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The full name of each value's record, NULL where it is none."""
         groups, rejects = self._groups(values)
-        spread: list[str | None] = [None] * len(values)
+        names = np.full(len(values), None, object)
         for group in groups:
-            for position in group.at.tolist() if group.kind.name else ():
-                spread[position] = group.kind.name
-        return pa.array(spread, pa.string()), rejects.in_order()
+            names[group.at] = group.kind.name or None
+        return pa.array(names, pa.string()), rejects.in_order()
 
     def foresee(self, schema: Registered) -> tuple[str, Decoded]:
         """The type, and what becomes of one record with a value in every field; UnknownSchema when none could be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
@@ -38,6 +39,23 @@ class Exact:
                 found.append(item)
             left, at = self._block(kind, at)
         return found, at
+
+    def spans(self, kind: Type, at: int, left: int, starts: array[int], sizes: array[int]) -> int:
+        """Where the texts of an array begin and how long they are, as `rest`; without a word on what they hold."""
+        data, end = self._data, self._end
+        while left:
+            for _ in range(left):
+                if at < end and (size := data[at]) < 0x80 and not size & 1:  # nearly always
+                    size, at = size >> 1, at + 1
+                else:
+                    size, at = self._number(at)
+                if not 0 <= size <= end - at:
+                    raise _early()
+                starts.append(at)
+                sizes.append(size)
+                at += size
+            left, at = self._block(kind, at)
+        return at
 
     def _within(self, kind: Type, at: int, step: str) -> Found:
         try:

@@ -56,6 +56,11 @@ class Type:
         """Whether bytes are a number."""
         return bool(pa.types.is_decimal(self.arrow))
 
+    @property
+    def is_text(self) -> bool:
+        """Whether values are their size and so many bytes, kept as they are."""
+        return self.kind in ("string", "bytes") and not self.is_decimal
+
     @cached_property
     def depth(self) -> int:
         """Levels below and with this one."""

@@ -7,7 +7,7 @@ its neighbours: its cursor waits at its end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from headrace.decode.avro_exact import Exact
 from headrace.decode.avro_schema import UNION, Type
 from headrace.decode.leaves import Unfit
-from headrace.decode.scan import Bytes, Mask, Numbers
+from headrace.decode.scan import Bytes, Cursor, Mask, Numbers, cut
 from headrace.reasons import Reason
 
 FEW = 16  # arrays still walked, below which each is walked alone
+_TEXTS = 16  # times as many, where items are texts: to find their bounds is that much cheaper than to read others
 _PAD = 16  # bytes behind the last record that a read may touch
 _TOPS = np.uint64(0x8080808080808080)
 _REST = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -34,29 +35,12 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999
 _HEX = np.array([b"%02x" % number for number in range(256)]).view(np.uint8).reshape(256, 2)
 
 
-@dataclass(slots=True)
-class Cursor:
-    """Where in some of the records the next value begins; ascending, so that texts lie in order."""
-
-    pos: Numbers
-    end: Numbers
-    row: Numbers
-
-    def some(self, which: Numbers) -> Cursor:
-        """The cursors of a part of them."""
-        return Cursor(self.pos[which], self.end[which], self.row[which])
-
-    def __len__(self) -> int:
-        return len(self.pos)
-
-
 class Wire:
     """Records of one schema, laid end to end, on their way into Arrow; each begins behind the bytes of its `head`."""
 
     def __init__(self, values: pa.BinaryArray, head: int = 0) -> None:
         seen = Bytes(values)
         self.data = np.concatenate([seen.content, np.zeros(_PAD, np.uint8)])
-        self.buffer = pa.py_buffer(self.data)
         starts = seen.starts.astype(np.int64)
         self.all = Cursor(starts[:-1] + head, starts[1:], np.arange(len(values)))
         self.bad = np.zeros(len(values), bool)
@@ -183,7 +167,7 @@ class Wire:
             return self._decimals(kind, cursor, starts, sizes, where)
         if kind.kind == "fixed" and pa.types.is_string(kind.arrow):
             return self._uuids(starts)
-        found = self._cut(starts, sizes)
+        found = cut(self.data, starts, starts + sizes, pa.binary())
         return found if kind.kind != "string" else self._texts(found, cursor, where)
 
     def _spans(self, kind: Type, cursor: Cursor, where: str) -> tuple[Numbers, Numbers]:
@@ -200,15 +184,6 @@ class Wire:
         starts = cursor.pos.copy()
         cursor.pos += sizes
         return starts, sizes
-
-    def _cut(self, starts: Numbers, sizes: Numbers) -> pa.BinaryArray:
-        """Bytes as an array: every second of one whose others are the gaps between."""
-        count = len(starts)
-        offsets = np.empty(2 * count + 1, np.int32)
-        offsets[0:-1:2], offsets[1::2] = starts, starts + sizes
-        offsets[-1] = offsets[-2] if count else 0
-        both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), self.buffer])
-        return both.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 
     def _texts(self, found: pa.BinaryArray, cursor: Cursor, where: str) -> pa.StringArray:
         try:
@@ -330,12 +305,32 @@ class Wire:
     def alone(self, kind: Type, cursor: Cursor, left: int, where: str) -> tuple[pa.Array, int]:
         """The rest of one array, item by item."""
         exact = Exact(self.data.data, int(cursor.end[0]))
+        if kind.is_text:
+            return self._texts_alone(exact, kind, cursor, left, where)
         try:
             found, cursor.pos[0] = exact.rest(kind, int(cursor.pos[0]), left)
         except Unfit as unfit:
             self._stop(cursor, np.ones(1, bool), unfit.reason, unfit.what, where + unfit.where)
             found = []
         return pa.array(found, kind.arrow), len(found)
+
+    def _texts_alone(self, exact: Exact, kind: Type, cursor: Cursor, left: int, where: str) -> tuple[pa.Array, int]:
+        """The same of texts, of which a hostile value may have millions: only their bounds are found one by one."""
+        starts, sizes, trouble = array("i"), array("i"), None
+        try:
+            cursor.pos[0] = exact.spans(kind, int(cursor.pos[0]), left, starts, sizes)
+        except Unfit as unfit:
+            trouble = unfit
+        begin = np.array(starts, np.int64)
+        found = cut(self.data, begin, begin + np.array(sizes, np.int64), pa.binary())
+        items = Cursor(*(np.repeat(each, len(found)) for each in (cursor.pos, cursor.end, cursor.row)))
+        made = self._texts(found, items, where) if kind.kind == "string" else found
+        if trouble is not None:
+            self._stop(cursor, np.ones(1, bool), trouble.reason, trouble.what, where + trouble.where)
+        if self.bad[cursor.row[0]]:
+            cursor.pos[0] = cursor.end[0]
+            return pa.nulls(0, kind.arrow), 0
+        return made, len(made)
 
 
 class _Walk:
@@ -350,10 +345,11 @@ class _Walk:
     def run(self) -> None:
         live = self._opened(np.flatnonzero(~self.wire.bad[self.cursor.row]))
         at_once = self.kind.kind in ("int", "long", "enum") or self.kind.width is not None
+        few = FEW * _TEXTS if self.kind.is_text else FEW
         while len(live):
             if at_once:
                 self._whole_blocks(live)
-            elif len(live) < FEW:
+            elif len(live) < few:
                 self._alone(live)
                 return
             else:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.decode.registry import Registered
-from headrace.decode.structure import Structure
+from headrace.decode.scan import Numbers
+from headrace.decode.structure import Structure, merge
 from headrace.reasons import Reason
 
 NewField = Literal["ignore", "evolve", "rescue", "reject", "stop"]
@@ -38,6 +41,9 @@ class Rejects:
     def __len__(self) -> int:
         return len(self.index)
 
+    def __iter__(self) -> Iterator[tuple[int, Reason, str]]:
+        return zip(self.index, self.reason, self.detail, strict=True)
+
     def add(self, index: int, reason: Reason, detail: str) -> None:
         """One more; the detail is cut to its limit."""
         self.index.append(index)
@@ -48,6 +54,19 @@ class Rejects:
         """Many positions with one reason and one detail."""
         for position in index:
             self.add(int(position), reason, detail)
+
+    def join(self, others: Rejects, at: Numbers | None = None) -> None:
+        """Take others in; `at` says where in the input the values are that their positions mean."""
+        self.index.extend(others.index if at is None else at[others.index].tolist())
+        self.reason.extend(others.reason)
+        self.detail.extend(others.detail)
+
+    def firsts(self) -> Rejects:
+        """The first of each position."""
+        known: dict[int, tuple[Reason, str]] = {}
+        for position, reason, detail in self:
+            known.setdefault(position, (reason, detail))
+        return Rejects([*known], [reason for reason, _ in known.values()], [detail for _, detail in known.values()])
 
     def in_order(self) -> Rejects:
         """The same, ascending by position."""
@@ -105,3 +124,21 @@ def fills_of(decoder: Decoder) -> Mapping[str, str]:
     """Columns that a decoder asks to be taken from the record where the value is silent, and what of the record."""
     fills: Mapping[str, str] = getattr(decoder, "fills", {})
     return fills
+
+
+def joined(parts: list[Decoded], schema: pa.Schema) -> Decoded:
+    """Parts of one input, decoded apart, as one answer in the order of the input."""
+    rejects, ignored, unknown = Rejects(), Counter[str](), None
+    for part in parts:
+        rejects.join(part.rejects)
+        ignored.update(part.ignored)
+        if part.unknown:
+            unknown = merge(unknown, part.unknown) if unknown else part.unknown
+    filled = [part.rows for part in parts if len(part.index)] or [part.rows for part in parts]
+    rows = pa.concat_tables(filled) if filled else schema.empty_table()
+    index = np.concatenate([part.index.to_numpy() for part in parts]) if parts else np.zeros(0, np.int64)
+    if len(parts) > 1:
+        order = np.argsort(index, kind="stable")
+        index = index[order]
+        rows = rows.take(pa.array(order)) if rows.column_names else rows
+    return Decoded(rows.combine_chunks(), pa.array(index), rejects.in_order(), unknown, dict(ignored))

@@ -6,27 +6,27 @@ brings, and which places around it are known and left. The format then reads all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, joined
 from headrace.decode.layout import MESSAGE, PATH, PLACE, SKIP, UNIT, Layout, layout_of
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.structure import Structure, merge, struct
 from headrace.decode.triage import without_bom
-from headrace.decode.typed import joined, structure_of
+from headrace.decode.typed import structure_of
 from headrace.reasons import Reason
 from headrace.tables.schema import JSON_TEXT, TIMESTAMP
 
 Bind = Callable[[Layout, NewField, Limits], Decoder]
 Path = tuple[str, ...]
-Peek = Callable[[str], list[str | None]]
+Peek = Callable[[str], pa.StringArray]
+Refusal = tuple[Reason, str]
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class Form:
 class Look:
     """What an envelope sees of a batch of values: the form of each, and columns that it tells value by value."""
 
-    forms: list[Form | None]
-    texts: Mapping[str, list[str | None]] = field(default_factory=dict)
-    types: list[str | None] | None = None
+    forms: Sequence[Form]
+    which: Numbers  # of the forms each value has; -1 where none
+    texts: Mapping[str, pa.StringArray] = field(default_factory=dict)
+    types: pa.StringArray | None = None
 
 
 class Envelope(Protocol):
@@ -63,8 +64,39 @@ class Envelope(Protocol):
     silent: Mapping[str, str]  # what stands in a column for nothing
 
     def look(self, peek: Peek, rejects: Rejects) -> Look:
-        """The form of each value, None for those it rejects; `peek` shows a scalar of each value."""
+        """The form of each value, none for those it rejects; `peek` shows a scalar of each value."""
         ...
+
+
+def told_apart(
+    seen: Sequence[pa.StringArray], judge: Callable[[Sequence[str | None]], Form | Refusal], rejects: Rejects
+) -> tuple[list[Form], Numbers]:
+    """The form of each value by some of its scalars, judged once for values that are alike in them."""
+    kinds, kind_of = _distinct(seen)
+    numbers: dict[Form, int] = {}
+    refusals: dict[int, Refusal] = {}
+    chosen = np.full(len(kinds), -1, np.int64)
+    for nth, kind in enumerate(kinds):
+        verdict = judge(kind)
+        if isinstance(verdict, Form):
+            chosen[nth] = numbers.setdefault(verdict, len(numbers))
+        else:
+            refusals[nth] = verdict
+    which = chosen[kind_of]
+    for position in np.flatnonzero(which < 0).tolist():
+        rejects.add(position, *refusals[int(kind_of[position])])
+    return list(numbers), which
+
+
+def _distinct(seen: Sequence[pa.StringArray]) -> tuple[list[tuple[str | None, ...]], Numbers]:
+    """The rows of some columns that differ, and which of them each row is."""
+    codes = np.zeros(len(seen[0]), np.int64)
+    for column in seen:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes = codes * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy()
+    _, first, kind_of = np.unique(codes, return_index=True, return_inverse=True)
+    kinds = zip(*(column.take(pa.array(first)).to_pylist() for column in seen), strict=True)
+    return list(kinds), kind_of
 
 
 class Enveloped:
@@ -87,11 +119,8 @@ class Enveloped:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
         look, rejects = self._look(values)
-        groups: dict[Form, list[int]] = {}
-        for position, form in enumerate(look.forms):
-            if form is not None:
-                groups.setdefault(form, []).append(position)
-        parts = [self._part(form, look, values, np.array(at, np.int64)) for form, at in groups.items()]
+        groups = ((form, np.flatnonzero(look.which == nth)) for nth, form in enumerate(look.forms))
+        parts = [self._part(form, look, values, at) for form, at in groups if len(at)]
         refused = Decoded(self._schema.empty_table(), pa.array([], pa.int64()), rejects)
         return joined([*parts, refused], self._schema)
 
@@ -102,36 +131,29 @@ class Enveloped:
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The type that the envelope names."""
         look, rejects = self._look(values)
-        types = look.types if look.types is not None else [None] * len(values)
-        named = [text if form else None for text, form in zip(types, look.forms, strict=True)]
-        return pa.array(named, pa.string()), rejects.in_order()
+        types = look.types if look.types is not None else pa.nulls(len(values), pa.string())
+        return pc.if_else(pa.array(look.which >= 0), types, pa.scalar(None, pa.string())), rejects.in_order()
 
     def _look(self, values: pa.BinaryArray) -> tuple[Look, Rejects]:
-        kept = Rejects()
+        unreadable = Rejects()
 
-        def peek(path: str) -> list[str | None]:
-            texts, rejects = self._plain.peek(values, path)
-            known = set(kept.index)
-            for refusal in zip(rejects.index, rejects.reason, rejects.detail, strict=True):
-                if refusal[0] not in known:
-                    kept.add(*refusal)
-            found: list[str | None] = texts.to_pylist()
-            return found
+        def peek(path: str) -> pa.StringArray:
+            texts, refused = self._plain.peek(values, path)
+            unreadable.join(refused)
+            return texts
 
         refused = Rejects()
         look = self._envelope.look(peek, refused)
-        unreadable = set(kept.index)
-        for refusal in zip(refused.index, refused.reason, refused.detail, strict=True):
-            if refusal[0] not in unreadable:
-                kept.add(*refusal)
-        for position in kept.index:
-            look.forms[position] = None
+        unreadable.join(refused)
+        kept = unreadable.firsts()
+        look.which[kept.index] = -1
         return look, kept
 
     def _part(self, form: Form, look: Look, values: pa.BinaryArray, at: Numbers) -> Decoded:
         """All values of one form."""
         found = self._decoder(form).decode(values.take(pa.array(at)))
-        rejects = Rejects([int(at[each]) for each in found.rejects.index], found.rejects.reason, found.rejects.detail)
+        rejects = Rejects()
+        rejects.join(found.rejects, at)
         index, rows = at[found.index.to_numpy()], found.rows
         if not form.alone and len(rows) and (bare := _bare(rows, self._envelope.columns)).any():
             for position in index[bare].tolist():
@@ -162,7 +184,7 @@ class Enveloped:
             made = rows[name].combine_chunks().cast(item.type)
         else:
             told = look.texts.get(name)
-            made = pa.array([told[at] for at in index.tolist()] if told else [None] * len(index), pa.string())
+            made = pa.nulls(len(index), pa.string()) if told is None else told.take(pa.array(index))
             made = made.cast(item.type)
         return made.fill_null(self._envelope.silent[name]) if name in self._envelope.silent else made
 
@@ -253,17 +275,16 @@ class Debezium:
     def look(self, peek: Peek, rejects: Rejects) -> Look:
         """By the operation; a value with a schema part has it one level deeper."""
         bare = peek("op")
-        wrapped = peek("payload.op") if any(op is None for op in bare) else [None] * len(bare)
-        forms: list[Form | None] = []
-        for position, (op, inner) in enumerate(zip(bare, wrapped, strict=True)):
-            word = self._OPERATIONS.get(op or inner or "")
-            forms.append(self._form(word, op is None) if word else None)
-            if word is None:
-                seen = f"the operation '{op or inner}'" if op or inner else "no operation: a heartbeat or a note"
-                rejects.add(position, Reason.UNKNOWN_OPERATION, f"{seen}, expected one of c, r, u and d")
-        return Look(forms)
+        wrapped = peek("payload.op") if bare.null_count else pa.nulls(len(bare), pa.string())
+        return Look(*told_apart([bare, wrapped], self._judge, rejects))
 
-    @lru_cache(maxsize=16)  # noqa: B019 - there is one
+    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+        op = seen[1] if seen[0] is None else seen[0]
+        if word := self._OPERATIONS.get(op or ""):
+            return self._form(word, seen[0] is None)
+        said = f"the operation '{op}'" if op else "no operation: a heartbeat or a note"
+        return Reason.UNKNOWN_OPERATION, f"{said}, expected one of c, r, u and d"
+
     def _form(self, word: str, wrapped: bool) -> Form:
         top: Path = ("payload",) if wrapped else ()
         row = "before" if word == "delete" else "after"
@@ -293,23 +314,18 @@ class Rivven:
 
     def look(self, peek: Peek, rejects: Rejects) -> Look:
         """A change by its `source_type` and `op`, an event by its `event_type`, anything else as a record."""
-        sources, changes, events = peek("source_type"), peek("op"), peek("event_type")
-        forms: list[Form | None] = []
-        for position, (source, change, event) in enumerate(zip(sources, changes, events, strict=True)):
-            is_change = source is not None and change is not None
-            form = self._change(change or "") if is_change else self._event(event) if event is not None else _RECORD
-            forms.append(form)
-            if form is None:
-                seen = change if is_change else event
-                rejects.add(position, Reason.UNKNOWN_OPERATION, f"the event '{seen}', which Rivven does not have")
-        return Look(forms, {"stream": self._streams(peek, forms)})
+        forms, which = told_apart([peek("source_type"), peek("op"), peek("event_type")], self._judge, rejects)
+        # Events say their stream themselves.
+        silent = any("stream" not in form.places for form in forms)
+        return Look(forms, which, {"stream": _dotted(peek("schema"), peek("table"))} if silent else {})
 
-    def _streams(self, peek: Peek, forms: list[Form | None]) -> list[str | None]:
-        """`schema.table` of changes; events say their stream themselves."""
-        if not any(form is not None and "stream" not in form.places for form in forms):
-            return [None] * len(forms)
-        pairs = zip(peek("schema"), peek("table"), strict=True)
-        return [".".join(filter(None, pair)) or None for pair in pairs]
+    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+        source, change, event = seen
+        is_change = source is not None and change is not None
+        form = self._change(change or "") if is_change else self._event(event) if event is not None else _RECORD
+        if form is not None:
+            return form
+        return Reason.UNKNOWN_OPERATION, f"the event '{change if is_change else event}', which Rivven does not have"
 
     def _event(self, word: str) -> Form | None:
         if word not in self._EVENTS:
@@ -346,12 +362,20 @@ class CloudEvents:
 
     def look(self, peek: Peek, rejects: Rejects) -> Look:
         """One form; what does not say version 1 of the specification is no event."""
-        versions = peek("specversion")
-        for position, version in enumerate(versions):
-            if version is None or not version.startswith("1."):
-                seen = f"specversion '{version}'" if version else "no specversion"
-                rejects.add(position, Reason.FRAMING, f"{seen}: not a CloudEvents event of version 1")
-        return Look([_CLOUD_EVENT] * len(versions), types=peek("type"))
+        return Look(*told_apart([peek("specversion")], self._judge, rejects), types=peek("type"))
+
+    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+        (version,) = seen
+        if version is not None and version.startswith("1."):
+            return _CLOUD_EVENT
+        said = f"specversion '{version}'" if version else "no specversion"
+        return Reason.FRAMING, f"{said}: not a CloudEvents event of version 1"
+
+
+def _dotted(one: pa.StringArray, two: pa.StringArray) -> pa.StringArray:
+    """Two names with a dot between; the one that is there, or NULL."""
+    there = [pc.if_else(pc.equal(each, ""), pa.scalar(None, pa.string()), each) for each in (one, two)]
+    return pc.coalesce(pc.binary_join_element_wise(*there, "."), *there)
 
 
 _RECORD = Form((), {}, {"event_type": "record"}, alone=True, whole="data")

@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
@@ -18,6 +19,7 @@ from headrace.decode.jsonschema import RegisteredJson
 from headrace.decode.layout import Layout, Node, layout_of, walk
 from headrace.decode.leaves import Unfit, seen
 from headrace.decode.lessons import Lessons
+from headrace.decode.pattern import Keep
 from headrace.decode.proof import Proof, Prover, harmless
 from headrace.decode.question import json_path, pointer
 from headrace.decode.rescue import RescuingDecoder
@@ -28,7 +30,7 @@ from headrace.decode.stencil import Stencils
 from headrace.decode.strict import Parser, Real
 from headrace.decode.structure import Structure, evolve, infer, struct
 from headrace.decode.surplus import Surveyor
-from headrace.decode.triage import triage
+from headrace.decode.triage import spread, triage
 from headrace.reasons import Reason
 from headrace.spec.decode import Json
 
@@ -114,18 +116,16 @@ class JsonDecoder:
         parts = _parts(path)
         texts, at, rejects = triage(values, self._limits)
         found, sure = _peek_quickly(texts, pointer(parts))
-        rest = np.flatnonzero(~sure)
-        if not len(rest) and len(at) == len(values):
-            return found, rejects
-        spread: list[str | None] = [None] * len(values)
-        for position, text in zip(at.tolist(), found.to_pylist(), strict=True):
-            spread[position] = text
-        for position in rest.tolist():
-            try:
-                spread[at[position]] = _peek_exactly(self._exact.parser, texts[position].as_py(), parts)
-            except Unfit as unfit:
-                rejects.add(int(at[position]), unfit.reason, unfit.detail)
-        return pa.array(spread, pa.string()), rejects.in_order()
+        if not sure.all():
+            exact: list[str | None] = []
+            for position in np.flatnonzero(~sure).tolist():
+                try:
+                    exact.append(_peek_exactly(self._exact.parser, texts[position].as_py(), parts))
+                except Unfit as unfit:
+                    exact.append(None)
+                    rejects.add(int(at[position]), unfit.reason, unfit.detail)
+            found = pc.replace_with_mask(found, pa.array(~sure), pa.array(exact, pa.string()))
+        return spread(found, at, len(values)), rejects.in_order()
 
     def _proof(self, texts: pa.StringArray) -> Proof | None:
         if self._prover is None or not len(texts):
@@ -284,8 +284,12 @@ def bound(layout: Layout, new_field: NewField, limits: Limits) -> Decoder:
     """JSON values into the rows of a layout, with what does not fit kept beside them where it asks for that."""
     if not layout.rescue:
         return JsonDecoder(layout, new_field, limits)
-    inner = JsonDecoder(layout.bare(), "reject" if new_field == "rescue" else new_field, limits)
-    return RescuingDecoder(inner, layout, new_field, limits)
+    bare = layout.bare()
+    inner = JsonDecoder(bare, "reject" if new_field == "rescue" else new_field, limits)
+    misfits = frozenset(column.path for column in bare.columns if column.node.nullable and layout.rescue == "type")
+    keep = Keep(new_field == "rescue", misfits)
+    stencils = Stencils(bare, limits, new_field == "ignore", keep) if _provable(bare) else None
+    return RescuingDecoder(inner, layout, new_field, limits, stencils)
 
 
 def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Json) -> Decoder:

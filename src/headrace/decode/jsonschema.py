@@ -58,8 +58,7 @@ class RegisteredJson:
         """Typed rows and rejects of a column of values."""
         framed, told, rejects = self._open(values)
         found = self._inner.decode(framed.payloads)
-        for refusal in zip(found.rejects.index, found.rejects.reason, found.rejects.detail, strict=True):
-            rejects.add(int(framed.at[refusal[0]]), *refusal[1:])
+        rejects.join(found.rejects, framed.at)
         index = found.index.to_numpy()
         missing = self._missing(found.rows, framed.ids[index], told)
         lacking = {int(index[row]): name for row, name in sorted(missing.items(), reverse=True)}
@@ -76,8 +75,7 @@ class RegisteredJson:
         """The scalar at a path as text."""
         framed, _, rejects = self._open(values)
         texts, refused = self._inner.peek(framed.payloads, path)
-        for refusal in zip(refused.index, refused.reason, refused.detail, strict=True):
-            rejects.add(int(framed.at[refusal[0]]), *refusal[1:])
+        rejects.join(refused, framed.at)
         return spread(texts, framed.at, len(values)), rejects.in_order()
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:

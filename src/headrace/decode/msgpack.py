@@ -1,7 +1,7 @@
 """MessagePack behind the id of its schema: four bytes, big-endian, then one map, or an array in the schema's order.
 
-Values are unpacked one by one by the `msgpack` package: others are no faster and take what follows a value, or a key
-that is there twice, for good.
+Most values are read by the column (`msgpack_wire.py`). What is odd in any way is unpacked by the `msgpack` package and
+explained: others are no faster and take what follows a value, or a key that is there twice, for good.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.contract import Decoded, Limits, NewField, Rejects
+from headrace.decode import msgpack_wire
+from headrace.decode.contract import Decoded, Limits, NewField, Rejects, joined
 from headrace.decode.layout import layout_of
 from headrace.decode.msgpack_schema import ByAddress, Form, FromFiles, Schemas
 from headrace.decode.registry import UnknownSchema
-from headrace.decode.scan import Bytes, Numbers
+from headrace.decode.scan import Bytes, Mask, Numbers
+from headrace.decode.spoken import as_text, steps_of
 from headrace.decode.triage import sized
-from headrace.decode.typed import as_text, asked_by, fitted, joined, steps_of
+from headrace.decode.typed import asked_by, fitted
 from headrace.decode.unpacked import Columns
 from headrace.errors import ContractBroken
 from headrace.reasons import Reason
@@ -108,6 +110,35 @@ class MsgpackDecoder:
         self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects, *, strict: bool = False
     ) -> tuple[pa.Table, Numbers, Counter[str]]:
         """All good values as a table in the types of the schema, their positions, and fields no schema names."""
+        fast, good, strangers = self._together(schema, values, strict)
+        if good.all():
+            return fast, at, strangers
+        rest = np.flatnonzero(~good)
+        slow, kept, others = self._one_by_one(schema, values.take(pa.array(rest)), at[rest], rejects, strict)
+        places = np.concatenate([at[good], kept])
+        order = np.argsort(places, kind="stable")
+        return pa.concat_tables([fast, slow]).take(pa.array(order)), places[order], strangers + others
+
+    def _together(self, schema: Form, values: pa.BinaryArray, strict: bool) -> tuple[pa.Table, Mask, Counter[str]]:
+        """The values that can be read by the column, and which they are."""
+        names = [name for name, _ in schema.fields]
+        if len(values) < msgpack_wire.FEW or _levels(pa.struct(list(schema.fields))) > self._limits.depth:
+            none = [msgpack_wire.nulls(0, kind) for _, kind in schema.fields]
+            return pa.Table.from_arrays(none, names), np.zeros(len(values), bool), Counter()
+        wire = msgpack_wire.Wire(values, _HEAD, self._limits.keys)
+        made = pa.Table.from_arrays(wire.read(schema), names)
+        good = wire.good
+        for _, rows in wire.strangers if strict and self._new_field in ("reject", "stop") else ():
+            good[rows] = False
+        met: Counter[str] = Counter()
+        for name, rows in wire.strangers:
+            met[name] += int(good[rows].sum())
+        return (made if good.all() else made.filter(pa.array(good))), good, +met
+
+    def _one_by_one(
+        self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects, strict: bool
+    ) -> tuple[pa.Table, Numbers, Counter[str]]:
+        """The same, each value by itself: what it is, or why it is none."""
         verdicts: dict[int, tuple[Reason, str]] = {}
         strangers: Counter[str] = Counter()
         unpack = _Unpack(schema, self._limits)
@@ -198,6 +229,12 @@ def _name(key: Any) -> str:
     if not isinstance(key, str):
         raise _Wrong(Reason.TYPE, "the key of a field is text")
     return key
+
+
+def _levels(kind: pa.DataType) -> int:
+    """How deeply the values of a type are nested."""
+    below = [kind.item_type] if pa.types.is_map(kind) else [kind.field(at).type for at in range(kind.num_fields)]
+    return 1 + max(map(_levels, below), default=-1) if pa.types.is_nested(kind) else 0
 
 
 def _openers(values: pa.BinaryArray) -> Numbers:

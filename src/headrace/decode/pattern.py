@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -49,6 +50,17 @@ class Value:
         return (_QUOTE, _QUOTE) if quoted(self.node) else (0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is kept as its own text instead of being refused."""
+
+    fields: bool = False  # new fields
+    columns: frozenset[Path] = frozenset()  # values of another type, where NULL may stand for them
+
+
+NOTHING = Keep()
+
+
 @dataclass(frozen=True)
 class Pattern:
     """A text whose values may be others."""
@@ -58,6 +70,8 @@ class Pattern:
     objects: frozenset[Path]
     keys: int
     strangers: tuple[str, ...]  # new fields that are ignored, dotted
+    misfits: tuple[int, ...] = ()  # values that stand where a column wants another type
+    news: tuple[int, ...] = ()  # values of new fields that are kept
 
     @cached_property
     def between(self) -> tuple[bytes, ...]:
@@ -88,16 +102,19 @@ class Pattern:
         return np.array([value.ends for value in self.values], np.uint8).T
 
 
-def trace(layout: Layout, text: bytes, limits: Limits, ignore: bool) -> Pattern | None:
+def trace(layout: Layout, text: bytes, limits: Limits, ignore: bool, keep: Keep = NOTHING) -> Pattern | None:
     """The pattern of a text; None when it holds keys or values that no pattern can, or lacks what it must have."""
-    tracer = _Tracer(text, limits, ignore)
+    tracer = _Tracer(text, limits, ignore or keep.fields, keep)
     try:
         tracer.trace(layout.root)
     except _Untraceable:
         return None
     values, objects = tuple(tracer.values), frozenset(tracer.objects)
     lacks = _lacks(layout, objects | {value.path for value in values})
-    return None if any(lacks) else Pattern(text, values, objects, tracer.keys, tuple(tracer.strangers))
+    if any(lacks):
+        return None
+    strangers, misfits, news = tuple(tracer.strangers), tuple(tracer.misfits), tuple(tracer.news)
+    return Pattern(text, values, objects, tracer.keys, strangers, misfits, news)
 
 
 class _Untraceable(Exception):
@@ -111,11 +128,14 @@ class _Tracer:
     text: bytes
     limits: Limits
     ignore: bool  # new fields may be there
+    keep: Keep = NOTHING
     at: int = 0
     keys: int = 0
     values: list[Value] = field(default_factory=list)
     objects: set[Path] = field(default_factory=set)
     strangers: list[str] = field(default_factory=list)
+    misfits: list[int] = field(default_factory=list)
+    news: list[int] = field(default_factory=list)
 
     def trace(self, root: Node) -> None:
         self._space()
@@ -169,12 +189,20 @@ class _Tracer:
         elif (child := node.children.get(key)) is None:
             if not self.ignore or same in {name.lower() for name in node.children}:
                 raise _Untraceable
-            self.strangers.append(".".join((*path, key)))
-            self._unread((*path, key))
+            self._stranger((*path, key))
         elif child.kind == "skip":
             self._unread((*path, key))
         else:
             self._value(child, (*path, key))
+
+    def _stranger(self, path: Path) -> None:
+        if not self.keep.fields:
+            self.strangers.append(".".join(path))
+        elif self._here() == b"{":
+            raise _Untraceable  # its text is more than one value
+        else:
+            self.news.append(len(self.values))
+        self._unread(path)
 
     def _value(self, node: Node, path: Path) -> None:
         if node.kind == "object" and self._here() == b"{":
@@ -185,6 +213,9 @@ class _Tracer:
             self._null(node)
             return
         start, key = self.at, self.keys - 1
+        if path in self.keep.columns and _misfits(node, self._here()):
+            node = _unread_leaf(self._here())
+            self.misfits.append(len(self.values))
         self._take({b'"': _TEXT, b"[": _LIST}.get(self._here(), _WORD))
         self.values.append(Value(path, node, key, start, self.at))
 
@@ -212,10 +243,26 @@ class _Tracer:
         return self.text[self.at : self.at + 1]
 
 
+def spelled(path: Path) -> str:
+    """A path with dots; a key that could be misread stands in quotes."""
+    return ".".join(json.dumps(key) if not key or set('."') & set(key) else key for key in path)
+
+
 def _unread_leaf(first: bytes) -> Node:
     if first in (b"t", b"f"):
         return Node("leaf", pa.bool_())
     return Node("leaf", pa.float64() if first and first in b"-0123456789" else pa.string())
+
+
+def _misfits(node: Node, first: bytes) -> bool:
+    """Whether a value that begins so is surely of another type than its column's."""
+    number = pa.types.is_integer(node.type) or pa.types.is_floating(node.type)
+    if first == b'"':
+        return bool(number or pa.types.is_boolean(node.type))
+    if first in (b"t", b"f"):
+        return bool(number or pa.types.is_string(node.type))
+    digits = bool(first) and first in b"-0123456789"
+    return digits and bool(pa.types.is_boolean(node.type) or pa.types.is_string(node.type))
 
 
 def _lacks(layout: Layout, there: frozenset[Path]) -> Iterator[bool]:

@@ -16,8 +16,9 @@ from headrace.decode.layout import layout_of
 from headrace.decode.leaves import seen
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.split import Pieces, Prepared
-from headrace.decode.triage import sized, texts_of
-from headrace.decode.typed import as_json, fitted
+from headrace.decode.spoken import as_json
+from headrace.decode.triage import sized, spread, texts_of
+from headrace.decode.typed import fitted
 from headrace.reasons import Reason
 from headrace.spec.decode import Bytes, Int64, Number, Raw, String
 
@@ -50,11 +51,9 @@ class PlainDecoder:
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """A field as text, NULL where there is none of that name; unreadable values are rejects."""
         natural, at, rejects = self._natural(values)
-        spread: list[str | None] = [None] * len(values)
-        if (name := path.removeprefix("/")) in natural.column_names:
-            for position, text in zip(at.tolist(), _as_texts(natural[name]).to_pylist(), strict=True):
-                spread[position] = text
-        return pa.array(spread, pa.string()), rejects.in_order()
+        name = path.removeprefix("/")
+        texts = _as_texts(natural[name]) if name in natural.column_names else pa.nulls(len(natural), pa.string())
+        return spread(texts, at, len(values)), rejects.in_order()
 
     def _natural(self, values: pa.BinaryArray) -> tuple[pa.Table, Numbers, Rejects]:
         kept, at, rejects = sized(values, self._limits, empty=self._empty)

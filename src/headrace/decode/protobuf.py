@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.contract import Decoded, Limits, NewField, Rejects
+from headrace.decode.arrays import is_json
+from headrace.decode.contract import Decoded, Limits, NewField, Rejects, joined
 from headrace.decode.framing import framed
 from headrace.decode.layout import Node, layout_of
 from headrace.decode.proto.columns import Reader
@@ -21,8 +22,9 @@ from headrace.decode.proto.schema import BadSchema, Message, NoMessage
 from headrace.decode.proto.strays import UNKNOWN, kept_bytes
 from headrace.decode.registry import Registered, Registry, UnknownSchema, registry_of
 from headrace.decode.scan import Numbers
+from headrace.decode.spoken import as_text, steps_of
 from headrace.decode.triage import sized
-from headrace.decode.typed import as_text, asked_by, fitted, is_json, joined, sample, steps_of
+from headrace.decode.typed import asked_by, fitted, sample
 from headrace.errors import ContractBroken, UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import Protobuf

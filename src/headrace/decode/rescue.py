@@ -15,16 +15,17 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, joined
 from headrace.decode.exact import Exact, Row
 from headrace.decode.layout import Layout, Node
 from headrace.decode.leaves import Unfit
+from headrace.decode.pattern import Path, spelled
+from headrace.decode.scan import Numbers
+from headrace.decode.stencil import Fitting, Stencils
 from headrace.decode.strict import Cutter, Parser
 from headrace.decode.structure import Structure, merge
-from headrace.decode.triage import without_bom
+from headrace.decode.triage import triage, without_bom
 from headrace.reasons import MISFITS, Reason
-
-Path = tuple[str, ...]
 
 
 def rescued(parts: Mapping[Path, str]) -> str | None:
@@ -32,11 +33,6 @@ def rescued(parts: Mapping[Path, str]) -> str | None:
     return (
         "{" + ",".join(f"{json.dumps(spelled(path))}:{text}" for path, text in parts.items()) + "}" if parts else None
     )
-
-
-def spelled(path: Path) -> str:
-    """A path with dots; a key that could be misread stands in quotes."""
-    return ".".join(json.dumps(key) if not key or set('."') & set(key) else key for key in path)
 
 
 def outermost(paths: Sequence[Path]) -> list[Path]:
@@ -137,10 +133,17 @@ class Json(Decoder, Protocol):
 
 
 class RescuingDecoder:
-    """A JSON decoder whose rejects are looked at once more; rows that are clean cost nothing."""
+    """A JSON decoder whose rejects are looked at once more; rows that are clean cost nothing.
 
-    def __init__(self, inner: Json, layout: Layout, new_field: NewField, limits: Limits) -> None:
+    Where many texts misfit in the same way, a stencil that knows it (if there may be some) takes them all at once.
+    """
+
+    def __init__(
+        self, inner: Json, layout: Layout, new_field: NewField, limits: Limits, stencils: Stencils | None = None
+    ) -> None:
         self._inner = inner
+        self._limits = limits
+        self._stencils = stencils
         self._rescuer = Rescuer(layout.bare(), new_field, layout.rescue == "type", limits)
         self._layout = layout
         self._schema = layout.schema
@@ -155,6 +158,31 @@ class RescuingDecoder:
         return replace(found, rows=rows)
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
+        if self._stencils is None:
+            return self._one_by_one(values)
+        texts, at, _ = triage(values, self._limits)
+        fitting = self._stencils.fit(texts)
+        if not fitting:
+            return self._one_by_one(values)
+        left = np.ones(len(values), bool)
+        left[np.concatenate([at[each.index] for each in fitting])] = False
+        parts = [self._taken(each, at) for each in fitting]
+        if left.any():
+            there = np.flatnonzero(left)
+            rest = self._one_by_one(values.take(pa.array(there)))
+            rejects = Rejects()
+            rejects.join(rest.rejects, there)
+            parts.append(replace(rest, index=pa.array(there[rest.index.to_numpy()]), rejects=rejects))
+        return joined(parts, self._schema)
+
+    def _taken(self, fitting: Fitting, at: Numbers) -> Decoded:
+        """What a stencil took, as rows."""
+        kept = pa.nulls(len(fitting.index), pa.string()) if fitting.kept is None else fitting.kept
+        rows = pa.Table.from_arrays([*fitting.columns, kept], schema=self._schema)
+        ignored = dict.fromkeys(fitting.strangers, len(fitting.index))
+        return Decoded(rows, pa.array(at[fitting.index]), Rejects(), None, ignored)
+
+    def _one_by_one(self, values: pa.BinaryArray) -> Decoded:
         found = self._inner.decode(values)
         rows, texts, at, rejects = self._mended(values, found.rejects)
         clean = found.rows.append_column(self._schema.field(-1), pa.nulls(len(found.rows), pa.string()))
@@ -179,7 +207,7 @@ class RescuingDecoder:
         self, values: pa.BinaryArray, refused: Rejects
     ) -> tuple[list[Row], list[str | None], list[int], Rejects]:
         rows, texts, at, rejects = list[Row](), list[str | None](), list[int](), Rejects()
-        for position, reason, detail in zip(refused.index, refused.reason, refused.detail, strict=True):
+        for position, reason, detail in refused:
             if reason not in self._mendable:
                 rejects.add(position, reason, detail)
                 continue

@@ -71,9 +71,8 @@ class Scout:
 def _settled(first: Rejects, again: Rejects, doubtful: list[int]) -> Rejects:
     """What was final at the first look, and what the second one says."""
     settled = Rejects()
-    for position, reason, detail in zip(first.index, first.reason, first.detail, strict=True):
+    for position, reason, detail in first:
         if reason in _FINAL:
             settled.add(position, reason, detail)
-    for position, reason, detail in zip(again.index, again.reason, again.detail, strict=True):
-        settled.add(doubtful[position], reason, detail)
+    settled.join(again, np.array(doubtful, np.int64))
     return settled.in_order()

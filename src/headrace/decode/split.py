@@ -79,7 +79,7 @@ def _of_owners(pieces: Pieces, found: Rejects) -> Rejects:
     """Rejects of pieces as rejects of the values they are of: the first of each."""
     first = {owner: at for at, owner in reversed(list(enumerate(pieces.owner.tolist())))} if pieces.word else {}
     rejects, met = pieces.rejects, set(pieces.rejects.index)
-    for index, reason, detail in zip(found.index, found.reason, found.detail, strict=True):
+    for index, reason, detail in found:
         owner = int(pieces.owner[index])
         if owner in met:
             continue

@@ -8,9 +8,9 @@ the worse for it, and goes the next way.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -21,8 +21,8 @@ from headrace.decode.contract import Limits
 from headrace.decode.exact import default_of
 from headrace.decode.layout import Column, Layout, Node
 from headrace.decode.lexical import leaf, quoted
-from headrace.decode.pattern import Path, Pattern, Value, trace
-from headrace.decode.scan import Bytes, Mask, Numbers, Offsets, bools, owners
+from headrace.decode.pattern import NOTHING, Keep, Path, Pattern, Value, spelled, trace
+from headrace.decode.scan import Bytes, Mask, Numbers, Offsets, bools, cut, owners
 
 _KEPT = 8  # stencils of one decoder
 _SAMPLES = 2  # texts traced in one batch
@@ -39,6 +39,7 @@ class Fitting:
     index: Numbers
     columns: list[pa.Array]
     strangers: tuple[str, ...]  # new fields that each of them has, and nobody reads
+    kept: pa.StringArray | None = None  # what of each did not fit its column, or had none
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +55,31 @@ class Stencil:
         if not len(index):
             return None
         good = np.ones(len(index), bool)
+        whole = spans
         spans, nulls = self._within(spans, good)
         columns = {value.path: self._read(nth, spans, nulls, good) for nth, value in enumerate(self.pattern.values)}
+        columns |= {self.pattern.values[nth].path: None for nth in self.pattern.misfits}
         made = [_column(column, self.pattern.objects, columns, len(index)) for column in self.layout.columns]
+        kept = self._kept(whole, nulls, good)
         if good.all():
-            return Fitting(index, made, self.pattern.strangers)
+            return Fitting(index, made, self.pattern.strangers, kept)
         if not good.any():
             return None
         made = [column.filter(pa.array(good)) for column in made]
-        return Fitting(index[good], made, self.pattern.strangers)
+        kept = kept if kept is None else kept.filter(pa.array(good))
+        return Fitting(index[good], made, self.pattern.strangers, kept)
+
+    def _kept(self, whole: _Spans, nulls: Mask | None, good: Mask) -> pa.StringArray | None:
+        """The texts of what is kept, each behind its path; a null fits every column, so nothing is kept of that."""
+        values = self.pattern.values
+        order = {column.path: nth for nth, column in enumerate(self.layout.columns)}
+        misfits = sorted(self.pattern.misfits, key=lambda nth: order[values[nth].path])
+        if nulls is not None:
+            good &= ~nulls[:, list(misfits)].any(axis=1)
+        parts: list[pa.Array | str] = []
+        for nth in (*misfits, *self.pattern.news):
+            parts += [f"{',' if parts else '{'}{json.dumps(spelled(values[nth].path))}:", whole.texts(nth)]
+        return pc.binary_join_element_wise(*parts, "}", "") if parts else None
 
     def _spans(self, texts: _Texts, index: Numbers) -> tuple[_Spans, Numbers]:
         """Where the values of each text stand, and the texts that are the pattern all around them."""
@@ -132,28 +149,12 @@ class _Spans:
 
     def texts(self, nth: int) -> pa.StringArray:
         """One value of each text."""
-        return _cut(self.content, self.starts[:, nth], self.ends[:, nth])
+        return cut(self.content, self.starts[:, nth], self.ends[:, nth], pa.string())
 
     def between(self) -> np.ndarray:
         """The bytes around the values, one row a text; they are as many in each."""
         starts, ends = np.column_stack([self.begin, self.ends]), np.column_stack([self.starts, self.end])
-        return Bytes(_cut(self.content, starts.ravel(), ends.ravel())).content.reshape(len(self.begin), -1)
-
-
-def _cut(content: np.ndarray, starts: Offsets, ends: Offsets) -> pa.StringArray:
-    """Pieces of the content that follow one another: every second part of what their bounds divide it into."""
-    if not len(starts):
-        return pa.array([], pa.string())
-    bounds = np.empty((len(starts), 2), np.int32)
-    bounds[:, 0], bounds[:, 1] = starts, ends
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
-    pieces = pa.Array.from_buffers(pa.string(), bounds.size - 1, buffers)
-    return pieces.take(_seconds(len(starts)))
-
-
-@lru_cache(maxsize=32)
-def _seconds(count: int) -> pa.Int32Array:
-    return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
+        return Bytes(cut(self.content, starts.ravel(), ends.ravel(), pa.string())).content.reshape(len(self.begin), -1)
 
 
 def _list(value: Value, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
@@ -182,11 +183,13 @@ def _list(value: Value, texts: pa.StringArray, comma: str, good: Mask) -> pa.Arr
 
 def _cut_ends(texts: pa.StringArray, text: Bytes, filled: Mask) -> pa.StringArray:
     starts = text.starts[:-1] + filled
-    cut = _cut(text.content, starts, np.maximum(starts, text.starts[1:] - filled))
-    return cut if not texts.null_count else pc.if_else(texts.is_null(), pa.scalar(None, pa.string()), cut)
+    made = cut(text.content, starts, np.maximum(starts, text.starts[1:] - filled), pa.string())
+    return made if not texts.null_count else pc.if_else(texts.is_null(), pa.scalar(None, pa.string()), made)
 
 
-def _column(column: Column, objects: frozenset[Path], read: dict[Path, pa.Array], count: int) -> pa.Array:
+def _column(column: Column, objects: frozenset[Path], read: dict[Path, pa.Array | None], count: int) -> pa.Array:
+    if column.path in read and read[column.path] is None:
+        return pa.nulls(count, column.node.type)
     if column.path in read or column.path in objects:
         return _built(column.node, column.path, objects, read, count)
     if column.node.default is not None:
@@ -194,7 +197,7 @@ def _column(column: Column, objects: frozenset[Path], read: dict[Path, pa.Array]
     return pa.nulls(count, column.node.type)
 
 
-def _built(node: Node, path: Path, objects: frozenset[Path], read: dict[Path, pa.Array], count: int) -> pa.Array:
+def _built(node: Node, path: Path, objects: frozenset[Path], read: dict[Path, pa.Array | None], count: int) -> pa.Array:
     if path in read:
         return read[path]
     if path not in objects:
@@ -230,10 +233,11 @@ class _Texts:
 class Stencils:
     """The stencils that a decoder's texts have shown, the most useful one first."""
 
-    def __init__(self, layout: Layout, limits: Limits, ignore: bool) -> None:
+    def __init__(self, layout: Layout, limits: Limits, ignore: bool, keep: Keep = NOTHING) -> None:
         self._layout = layout
         self._limits = limits
         self._ignore = ignore
+        self._keep = keep
         self._known: list[Stencil] = []
         self._pause = self._idle = 0
 
@@ -267,6 +271,6 @@ class Stencils:
             remain = np.flatnonzero(left)
             if not len(remain) or len(remain) * _SHARE < len(left):
                 return
-            if pattern := trace(self._layout, given.text(int(remain[0])), self._limits, self._ignore):
+            if pattern := trace(self._layout, given.text(int(remain[0])), self._limits, self._ignore, self._keep):
                 yield Stencil(self._layout, pattern)
             left[remain[0]] = False  # looked at: the next one is another

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgpack import Timestamp
 
+from headrace.decode.arrays import is_json
 from headrace.decode.leaves import seen
 from headrace.decode.scan import Numbers, bools
-from headrace.decode.typed import is_json
 from headrace.reasons import Reason
 from headrace.tables.schema import type_name
 
@@ -117,7 +117,7 @@ class Columns:
         for value, row in zip(values, rows.tolist(), strict=True):
             try:
                 texts.append(None if value is None else _json(value))
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):  # the last: a time beyond the year 9999
                 self._refuse(row, Reason.TYPE, f"{where}: {_said(value)} cannot be JSON")
                 texts.append(None)
         return pa.array(texts, pa.string())

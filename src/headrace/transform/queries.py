@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
+from headrace.decode.convert import converted
 from headrace.decode.exact import reader_of
 from headrace.decode.layout import DEFAULT, MESSAGE, PATH, RESCUE, UNIT, node_of
 from headrace.decode.leaves import Unfit
 from headrace.decode.scan import Mask, bools
-from headrace.decode.typed import converted
 from headrace.tables.schema import JSON_TEXT
 from headrace.transform import dialect, vectors
 from headrace.transform.kinds import kind_of
