@@ -133,7 +133,7 @@ def targets(found: Results) -> Iterator[Target]:
 _DRAINED = {
     "poison": "Poison",
     "tables": "Tables (batches of 250,000)",
-    "types": "Types in one topic (batches of 250,000)",
+    "types": "Types in one topic",
     "formats": "Formats (Avro and Protobuf by a schema registry)",
     "jmespath": "JMESPath (ten transforms, and the ten columns that they make)",
     "growth": "Growth",
