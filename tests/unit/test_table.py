@@ -236,6 +236,32 @@ def test_a_whole_schema(orders: Table) -> None:
         orders.update_schema(there, add={"x": "string"})
 
 
+def test_a_field_inside_a_struct_is_added_and_old_files_follow(lake: Path) -> None:
+    old, new = {"a": "int"}, {"a": "int", "b": "string"}
+    inner = {
+        name: ", ".join(f"{field}: {kind}" for field, kind in each.items()) for name, each in (("o", old), ("n", new))
+    }
+    kinds = {"id": "bigint", "s": f"struct<{inner['o']}>", "l": f"array<struct<{inner['o']}>>"}
+    table = Table.get_or_create(lake / "t", kinds)
+    for number in range(2):
+        table.bulk_insert([{"id": number, "s": {"a": number}, "l": [{"a": 1}, None]}, {"id": number + 10}])
+    grown = {"id": "bigint", "s": f"struct<{inner['n']}>", "l": f"array<struct<{inner['n']}>>"}
+    assert table.update_schema(grown).version == 3
+    table.bulk_insert([{"id": 5, "s": {"a": 5, "b": "x"}, "l": [{"b": "y"}]}])
+    expected = [
+        {"id": 0, "s": {"a": 0, "b": None}, "l": [{"a": 1, "b": None}, None]},
+        {"id": 1, "s": {"a": 1, "b": None}, "l": [{"a": 1, "b": None}, None]},
+        {"id": 5, "s": {"a": 5, "b": "x"}, "l": [{"a": None, "b": "y"}]},
+        {"id": 10, "s": None, "l": None},
+        {"id": 11, "s": None, "l": None},
+    ]
+    assert table.changes(0).select("id", "s", "l").order_by("id").records() == expected
+    assert table.query().order_by("id").records() == expected
+    table.optimize()
+    assert table.query().order_by("id").records() == expected
+    assert table.statistics().files == 1
+
+
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [

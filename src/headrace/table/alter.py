@@ -113,6 +113,7 @@ class SchemaChange:
     widen: Mapping[str, str] | None = None
     rename: Mapping[str, str] | None = None
     drop: Iterable[str] = ()
+    whole: pa.Schema | None = None  # the columns as they shall be, where that was said
 
 
 def towards(state: TableState, schema: pa.Schema) -> SchemaChange:
@@ -121,7 +122,9 @@ def towards(state: TableState, schema: pa.Schema) -> SchemaChange:
     added = pa.schema([item for item in wanted if item.name not in there.names])
     comments = {item.name: text for item in wanted if (text := _comment(item)) is not None}
     retyped = {item.name: type_name(item.type) for item in wanted if _retyped(item, there)}
-    return SchemaChange(added, comments, retyped, drop=[name for name in there.names if name not in wanted.names])
+    return SchemaChange(
+        added, comments, retyped, drop=[name for name in there.names if name not in wanted.names], whole=wanted
+    )
 
 
 def _retyped(item: pa.Field, there: pa.Schema) -> bool:
@@ -157,11 +160,11 @@ def update_schema(store: Store, state: TableState, change: SchemaChange) -> Tabl
         )
 
     def changed(metadata: Metadata) -> Metadata:
-        wanted = pa.schema([*from_delta(metadata.schema_json), *added])
-        grown = merge(metadata.schema_json, to_delta(wanted)) if len(added) else metadata.schema_json
+        wanted = change.whole or pa.schema([*from_delta(metadata.schema_json), *added])
+        grown = merge(metadata.schema_json, to_delta(wanted)) if len(added) or change.whole else metadata.schema_json
         return replace(metadata, schema_json=_commented(grown, comments))
 
-    operation = "ADD COLUMNS" if len(added) else "CHANGE COLUMN"
+    operation = "CHANGE COLUMN" if comments and not len(added) else "ADD COLUMNS"
     told = {"columns": json.dumps([f"{item.name} {type_name(item.type)}" for item in added] or sorted(comments))}
     return Tail.open(store).alter(changed, lambda _: (operation, told), {}, schema=state.schema_json)
 

@@ -22,7 +22,7 @@ from headrace.tables.log import LOG, version_path
 
 _ROWS = re.compile(r'"numRecords"\s*:\s*(\d+)')
 _NAME = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint(?:\.\d+\.\d+)?\.parquet)$")
-_AT_ONCE = 16  # commits read at the same time: most of it is waiting
+_AT_ONCE = 16  # commits fetched at the same time
 _BLOCK = 256
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
@@ -168,22 +168,34 @@ def parse(version: int, data: bytes) -> Logged:
 
 def read(store: Store, version: int) -> Logged | None:
     """One version of the log; None when it is not there."""
-    try:
-        return parse(version, store.get(version_path(version)))
-    except NotThere:
-        return None
+    data = _content(store, version)
+    return parse(version, data) if data else None
 
 
 def back(store: Store, version: int, most: int | None = None) -> Iterator[Logged]:
     """The log from a version back to its first, or to where it was cleaned away, many commits at once."""
     last = -1 if most is None else max(-1, version - most)
+    for start in range(version, last, -_BLOCK):
+        block = range(start, max(last, start - _BLOCK), -1)
+        found = [parse(at, data) for at, data in zip(block, _contents(store, block), strict=False)]
+        yield from found
+        if len(found) < len(block):
+            return
+
+
+def _contents(store: Store, versions: range) -> list[bytes]:
+    """The JSON of these versions up to the first that is not there; from a bucket many at once, as each is a wait."""
+    if store.local:
+        return list(takewhile(bool, (_content(store, at) for at in versions)))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-log") as pool:
-        for start in range(version, last, -_BLOCK):
-            block = range(start, max(last, start - _BLOCK), -1)
-            found = list(takewhile(lambda each: each is not None, pool.map(lambda at: read(store, at), block)))
-            yield from (each for each in found if each is not None)
-            if len(found) < len(block):
-                return
+        return list(takewhile(bool, pool.map(lambda at: _content(store, at), versions)))
+
+
+def _content(store: Store, version: int) -> bytes:
+    try:
+        return store.get(version_path(version))
+    except NotThere:
+        return b""
 
 
 def active(store: Store, version: int) -> dict[tuple[str, str], File]:
