@@ -18,10 +18,10 @@ from headrace.commit.stops import stop
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import ColumnsDisagree, Stop, TableFeature, TableGone, TableReplaced, TableRestored
+from headrace.explode import without_conflict
 from headrace.ledger import KnownTable, Ledger
-from headrace.plan import EVERY, Plan
-from headrace.route import NAME
-from headrace.shape import Offsets, Shape, payload_of, shape_of
+from headrace.plan import EVERY, Branch, Plan
+from headrace.shape import Offsets, Shape, columns_of, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
 from headrace.storage import Profile, Store
@@ -35,7 +35,8 @@ LETTERS = "dead letters"  # a route no record can have: names match no blank
 class Entry:
     """One table of the pipeline and what the driver knows of it."""
 
-    route: str
+    name: str  # the branch's prefix, and the route
+    branch: Branch
     store: Store
     rules: TableSpec
     committer: Committer
@@ -65,9 +66,9 @@ class Catalog:
         self.profile = profile
         self.ledger = ledger
         plan = Plan(spec, {})
-        self.transform, self._letters_schema = plan.transform, plan.letter_columns.schema
+        self.branches, self._letters_schema = plan.branches, plan.letter_columns.schema
         self.shapes: dict[str, Shape | None] = {}
-        self.shared: Structure | None = None  # what the one payload of an SQL route has shown
+        self.shared: dict[str, Structure] = {}  # by branch, what the one payload of its SQL route has shown
         self._spark_table = spark_table
         self._foreseen: set[str] = set()  # routes met on a guess in the batch at hand
         self._entries: dict[str, Entry] = {}
@@ -75,14 +76,14 @@ class Catalog:
     # ---- opening ----
 
     def open(self) -> None:
-        """Meet the tables that are known before the first record: the fixed one, or those of the ledger."""
+        """Meet the tables that are known before the first record: the fixed ones, and those of the ledger."""
         self._entries[LETTERS] = letters = self._open(LETTERS, self.spec.dead_letters_uri)
         if letters.existing is not None and not set(self._letters_schema.names) <= set(letters.existing.names):
             letters.committer.evolve(self._letters_schema)
-        if self.spec.route.kind == "fixed":
-            self._meet("")
-        else:
-            self._meet_known()
+        for prefix, branch in self.branches.items():
+            if branch.routing.by == "fixed":
+                self._meet(prefix)
+        self._meet_known()
         self._refresh()
 
     def _meet_known(self) -> None:
@@ -91,15 +92,13 @@ class Catalog:
         One that cannot be opened stops the pipeline only when a record asks for it; but tables of an SQL route share
         their columns, so there all are needed before the first decode.
         """
-        before, _, after = self.spec.table.path.partition("{route}")
         for uri in self.ledger.known.tables:
-            name = uri[len(before) : len(uri) - len(after)]
-            if self.spec.uri_of(name) != uri or not NAME.fullmatch(name):
+            if (name := self.spec.name_of(uri)) is None:
                 continue
             try:
                 self._meet(name)
             except Stop:
-                if self.spec.route.kind == "sql":
+                if self._branch(name).routing.by == "sql":
                     raise
 
     def _meet(self, name: str) -> Entry:
@@ -107,11 +106,16 @@ class Catalog:
             self._entries[name] = self._open(name, self.spec.uri_of(name))
         return self._entries[name]
 
+    def _branch(self, name: str) -> Branch:
+        """The branch of a route; the pipeline's own for what is of none."""
+        return self.branches.get(name[: name.rfind("/") + 1], self.branches[""])
+
     def _open(self, name: str, uri: str, apart: bool = False) -> Entry:
         store = Store(uri, self.profile)
         committer: Committer = LogTable.open(store, self.writer)
         known = self.ledger.known.tables.get(uri)
-        rules = self.spec.table_for("" if name == LETTERS else name)
+        branch, route = self._branch(name), name.rpartition("/")[2]
+        rules = branch.rules(route if name == branch.prefix + route and name != LETTERS else "")
         apart = apart or (bool(rules.features) and name != LETTERS)
         if committer.state is not None or apart:
             committer = self._of_its_kind(committer, store, known, apart)
@@ -122,7 +126,7 @@ class Catalog:
         if committer.state is None and rules.create == "never" and name != LETTERS:
             raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
-        return Entry(name, store, rules, committer, table_id)
+        return Entry(name, branch, store, rules, committer, table_id)
 
     def _check_restored(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
         """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
@@ -158,20 +162,35 @@ class Catalog:
 
     def answer(self, discovered: Mapping[str, Structure], batch: int) -> None:
         """Meet new routes, learn new fields, and evolve the tables that exist before anything is staged for them."""
-        if EVERY in discovered:
-            self.shared = _merged(self.shared, discovered[EVERY])
-        meet = self._foresee if EVERY in discovered else self._welcome
+        for prefix in self.branches:
+            if prefix + EVERY in discovered:
+                self.shared[prefix] = _merged(self.shared.get(prefix), discovered[prefix + EVERY])
         for name, structure in discovered.items():
-            if name != EVERY:
+            prefix = self._branch(name).prefix
+            if name != prefix + EVERY:
+                meet = self._foresee if prefix + EVERY in discovered else self._welcome
                 meet(name, structure)
         self._refresh()
-        self.grow(batch)
+        self._evolve_all(batch)
 
     def grow(self, batch: int) -> None:
-        """Add the columns that tables lack: those records brought, and those the spec asks for."""
+        """Before a batch: add the columns that tables lack, those records brought and those the spec asks for."""
+        self._forget_conflicts()
+        self._evolve_all(batch)
+
+    def _evolve_all(self, batch: int) -> None:
         for name, entry in self._entries.items():
             if name != LETTERS:
                 self._evolve(entry, batch)
+
+    def _forget_conflicts(self) -> None:
+        """Elements that disagreed in one batch may agree in the next."""
+        before = [entry.learned for entry in self._entries.values()]
+        for entry in self._entries.values():
+            if entry.branch.explode is not None and entry.learned is not None:
+                entry.learned = without_conflict(entry.branch.explode, entry.learned)
+        if any(entry.learned is not was for entry, was in zip(self._entries.values(), before, strict=True)):
+            self._refresh()
 
     def _welcome(self, name: str, structure: Structure) -> None:
         """A route that records have: its table is met, or refused when there are too many."""
@@ -201,44 +220,50 @@ class Catalog:
         self._foreseen.clear()
 
     def _refresh(self) -> None:
-        if self.spec.route.kind == "sql":
-            self._share()
+        for prefix, branch in self.branches.items():
+            if branch.routing.by == "sql":
+                self._share(prefix, branch)
         for name, entry in self._entries.items():
             if name != LETTERS and not self._unknown(entry):
                 self.shapes[name] = self._shape(entry)
 
     def _unknown(self, entry: Entry) -> bool:
         """Nothing says yet which columns the table has: its first records must show them."""
-        return entry.existing is None and not entry.rules.columns and entry.learned is None and self.shared is None
+        learned = entry.learned is not None or entry.branch.prefix in self.shared
+        return entry.existing is None and not entry.rules.columns and not learned
+
+    def _learned(self, entry: Entry) -> Structure | None:
+        shared = entry.branch.routing.by == "sql"
+        return self.shared.get(entry.branch.prefix) if shared else entry.learned
 
     def _shape(self, entry: Entry) -> Shape:
-        learned = self.shared if self.spec.route.kind == "sql" else entry.learned
         return shape_of(
             entry.store.uri,
             entry.rules,
-            self.transform,
+            entry.branch.transform,
+            entry.branch.explode,
             existing=entry.existing,
-            learned=learned,
+            learned=self._learned(entry),
             floors=entry.floors,
             partition_by=self.partition_by(entry),
         )
 
-    def _share(self) -> None:
+    def _share(self, prefix: str, branch: Branch) -> None:
         """One payload for all tables of an SQL route: the sum of what they have and what records have shown."""
-        rules = self.spec.table_for("")
+        rules, explode = branch.rules(EVERY), branch.explode
         columns: dict[str, pa.Field] = {}
         for name, entry in self._entries.items():
-            if name != LETTERS and entry.existing is not None:
-                columns |= {item.name: item for item in payload_of(rules, self.transform, entry.existing, None)}
-        if not columns and self.shared is None and not rules.columns:
+            if name != LETTERS and entry.branch is branch and entry.existing is not None:
+                payload = payload_of(rules, branch.transform, entry.existing, None, explode)
+                columns |= {item.name: item for item in columns_of(payload, explode)}
+        learned = self.shared.get(prefix)
+        if not columns and learned is None and not rules.columns:
             return
         existing = pa.schema(list(columns.values())) if columns else None
-        self.shapes[EVERY] = shape_of(
-            self.spec.uri_of(""), rules, self.transform, existing=existing, learned=self.shared
-        )
+        self.shapes[prefix + EVERY] = branch.shape_of(EVERY, existing=existing, learned=learned)
 
     def _evolve(self, entry: Entry, batch: int) -> None:
-        shape = self.shapes.get(entry.route)
+        shape = self.shapes.get(entry.name)
         have = entry.existing
         if shape is None or have is None or shape.table == have:
             return
@@ -246,12 +271,14 @@ class Catalog:
             _check_declared(entry, have)
         entry.committer.evolve(shape.table)
         faults.reach(faults.Point.EVOLVED, batch=batch)
-        self.shapes[entry.route] = self._shape(entry)
+        self.shapes[entry.name] = self._shape(entry)
 
     def layouts(self, batch: int) -> dict[str, Layout]:
         """Where each route's files are staged in this batch."""
         return {
-            name: self._layout(name, shape, batch) for name, shape in self.shapes.items() if shape and name != EVERY
+            name: self._layout(name, shape, batch)
+            for name, shape in self.shapes.items()
+            if shape is not None and name in self._entries  # no files are of the payload that an SQL route shares
         }
 
     def _layout(self, name: str, shape: Shape, batch: int) -> Layout:
@@ -316,11 +343,11 @@ class Catalog:
             faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
         faults.reach(faults.Point.COMMIT_LANDED, batch=intent.batch)
         if (
-            entry.route != LETTERS
-            and (shape := self.shapes.get(entry.route)) is not None
+            entry.name != LETTERS
+            and (shape := self.shapes.get(entry.name)) is not None
             and shape.table != entry.existing
         ):
-            self.shapes[entry.route] = self._shape(entry)  # somebody added a column: follow from the next batch on
+            self.shapes[entry.name] = self._shape(entry)  # somebody added a column: follow from the next batch on
         return receipt
 
     def has(self, table: TableIntent, intent: Intent) -> bool:
@@ -332,8 +359,9 @@ class Catalog:
         for entry in self._entries.values():
             if entry.store.uri == table.path:
                 return entry
-        before, _, after = self.spec.table.path.partition("{route}")
-        name = LETTERS if table.letters else table.path[len(before) : len(table.path) - len(after)]
+        name = LETTERS if table.letters else self.spec.name_of(table.path)
+        if name is None:
+            name = f"at {table.path}"  # of an earlier spec: no route of this one leads there
         apart = any(file.table != table.path for file in table.files)
         self._entries[name] = self._open(name, table.path, apart)
         return self._entries[name]

@@ -27,9 +27,9 @@ class Judgement:
     unmet: dict[str, int] = field(default_factory=dict)
 
     @property
-    def dropped(self) -> int:
+    def dropped(self) -> np.ndarray:
         """Rows that neither stay nor are letters."""
-        return int((~self.keep).sum()) - len(self.rejects)
+        return np.setdiff1d(np.flatnonzero(~self.keep), self.rejects.index)
 
 
 def judged(

@@ -1,7 +1,8 @@
-"""What becomes of each record where one may have many rows: all its rows of a table are there, or a letter is."""
+"""What becomes of each record, which may have many rows: all its rows of a table are there, or a letter is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,11 @@ import pyarrow.compute as pc
 
 from headrace.decode import Rejects
 
-RECORD = pa.field("record", pa.int64())  # the record a row is of; an envelope has it only where it is asked for
+RECORD = pa.field("record", pa.int64())  # the place of a row's record in its batch
 
 
 def numbered(envelopes: pa.Table) -> pa.Table:
     """Envelopes that know their record."""
-    if RECORD.name in envelopes.column_names:
-        return envelopes
     return envelopes.append_column(RECORD, pa.array(np.arange(len(envelopes)), RECORD.type))
 
 
@@ -52,24 +51,33 @@ def records(envelopes: pa.Table) -> np.ndarray:
 
 @dataclass
 class Fates:
-    """Who has a row, and who a letter."""
+    """What became of every record of a batch, in whatever table; each is found on its own, so that the sum can fail."""
 
     row: np.ndarray
     letter: np.ndarray
+    held: np.ndarray
+    filtered: np.ndarray
 
     @classmethod
-    def of(cls, envelopes: pa.Table) -> Fates:
+    def of(cls, count: int) -> Fates:
         """Nothing known yet."""
-        size = int(records(envelopes).max()) + 1 if len(envelopes) else 0
-        return cls(np.zeros(size, bool), np.zeros(size, bool))
+        return cls(*(np.zeros(count, bool) for _ in range(4)))
 
-    def has_row(self, envelopes: pa.Table) -> None:
+    def have_row(self, envelopes: pa.Table) -> None:
         """These records have one."""
         self.row[records(envelopes)] = True
 
-    def has_letter(self, envelopes: pa.Table) -> None:
+    def have_letter(self, envelopes: pa.Table) -> None:
         """These records have one."""
         self.letter[records(envelopes)] = True
+
+    def are_held(self, envelopes: pa.Table, at: np.ndarray) -> None:
+        """A table has those at these positions already."""
+        self.held[records(envelopes)[at]] = True
+
+    def are_filtered(self, envelopes: pa.Table, at: Sequence[int] | np.ndarray) -> None:
+        """A rule of the spec leaves something out of those at these positions."""
+        self.filtered[records(envelopes)[at]] = True
 
     @property
     def routed(self) -> int:
@@ -80,3 +88,13 @@ class Fates:
     def dead(self) -> int:
         """Records with a letter and no row."""
         return int((self.letter & ~self.row).sum())
+
+    @property
+    def there(self) -> int:
+        """Records with neither, because a table has them already."""
+        return int((self.held & ~self.row & ~self.letter).sum())
+
+    @property
+    def left_out(self) -> int:
+        """Records of which a rule of the spec has left nothing over."""
+        return int((self.filtered & ~self.row & ~self.letter & ~self.held).sum())

@@ -17,6 +17,7 @@ from headrace.ledger.replays import LETTER, OUTCOMES, Outcome
 from headrace.letters import envelopes_of
 from headrace.plan import Applied, Plan
 from headrace.reasons import Reason
+from headrace.spec import Spec
 from headrace.tables.schema import DEAD_LETTERS
 
 
@@ -33,11 +34,28 @@ class Judged:
 
 
 def judge(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Judged:
-    """Take letters through a tracing plan; a letter of a table goes only there, one of no table is routed anew."""
-    applied = plan.apply(envelopes_of(letters))
+    """Take letters through the plan; a letter of a table goes only there, one of no table is routed anew.
+
+    A branch sees the letters of its own tables alone. Those of no table, and of tables that the spec has no more, are
+    the pipeline's own: a branch says in a letter where a record was to go.
+    """
+    applied = plan.apply(envelopes_of(letters), _meant(plan.spec, letters.column("table")))
     if applied.discovered:
         return Judged({}, OUTCOMES.empty_table(), DEAD_LETTERS.empty_table(), Counts(), applied.discovered)
     return _Judgement(plan, letters, applied).spoken(number, at)
+
+
+def _meant(spec: Spec, tables: pa.ChunkedArray) -> dict[str, np.ndarray]:
+    """The letters of each branch."""
+    few = tables.combine_chunks().dictionary_encode(null_encoding="encode")
+    patterns = {branch.table.path: prefix for prefix, branch in spec.branches().items()}
+    prefixes = [patterns.get(uri) or _prefix(spec.name_of(uri or "")) for uri in few.dictionary.to_pylist()]
+    of = np.array(prefixes, object)[few.indices.to_numpy()]
+    return {prefix: np.flatnonzero(of == prefix) for prefix in patterns.values()}
+
+
+def _prefix(name: str | None) -> str:
+    return "" if name is None else name[: name.rfind("/") + 1]
 
 
 class _Judgement:
@@ -45,7 +63,11 @@ class _Judgement:
 
     def __init__(self, plan: Plan, letters: pa.Table, applied: Applied) -> None:
         self.plan, self.letters, self.applied = plan, letters, applied
-        self.meant = letters.column("table").to_pylist()
+        patterns = [branch.table.path for branch in plan.spec.branches().values() if branch.route.kind != "fixed"]
+        open_ = pc.is_in(letters.column("table"), value_set=pa.array(patterns, pa.string()))
+        self.table = pc.if_else(open_, pa.scalar(None, pa.string()), letters.column("table"))  # NULL: any of its branch
+        self.patterns = frozenset(patterns)
+        self.meant = self.table.to_pylist()
         self.into: dict[int, list[str]] = {}
         self.refused: dict[int, tuple[str, str]] = {}
         self.elsewhere: set[int] = set()  # the spec has another table for the record now
@@ -62,7 +84,7 @@ class _Judgement:
     def _take(self, name: str, rows: pa.Table) -> None:
         """Keep the rows of letters that are meant for this table, or for any."""
         uri, origin = self.plan.spec.uri_of(name), self.applied.origins[name]
-        meant = self.letters.column("table").take(pa.array(origin))
+        meant = self.table.take(pa.array(origin))
         keep = pc.fill_null(pc.equal(meant, uri), True).to_numpy()
         self.elsewhere.update(origin[~keep].tolist())
         self.tables[name], self.origins[name] = rows.filter(pa.array(keep)), origin[keep]
@@ -74,7 +96,7 @@ class _Judgement:
         found, fresh = self.applied.letters, []
         said = zip(*(found.column(name).to_pylist() for name in ("table", "reason", "detail")), strict=True)
         for position, (nth, (table, reason, detail)) in enumerate(zip(self.applied.dead.tolist(), said, strict=True)):
-            if None not in (table, self.meant[nth]) and table != self.meant[nth]:
+            if not {None, *self.patterns} & {table, self.meant[nth]} and table != self.meant[nth]:
                 self.elsewhere.add(nth)
             elif nth not in self.into:
                 self.refused.setdefault(nth, (reason, detail))

@@ -40,12 +40,17 @@ def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str =
             envelopes = source.tail(records, where)
         finally:
             source.close()
-    existing, note = _existing(spec) if spec.route.kind == "fixed" else (None, "")
-    applied = Plan(spec, existing={} if existing is None else {"": existing}).apply(envelopes)
+    existing, notes = dict[str, pa.Schema](), []
+    for prefix, branch in spec.branches().items():
+        if branch.route.kind == "fixed":
+            schema, note = _existing(branch)
+            existing |= {} if schema is None else {prefix: schema}
+            notes.append(note)
+    applied = Plan(spec, existing=existing).apply(envelopes)
     counts = applied.counts
     account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
     tables = {spec.uri_of(name): rows for name, rows in applied.tables.items()}
-    return Look(spec.pipeline, tables, applied.letters, account, (note,) if note else ())
+    return Look(spec.pipeline, tables, applied.letters, account, tuple(notes))
 
 
 def _check_place(where: str) -> None:
@@ -63,7 +68,7 @@ def _check_place(where: str) -> None:
 
 def _existing(spec: Spec) -> tuple[pa.Schema | None, str]:
     """The table's columns, if its store answers in time."""
-    uri = spec.uri_of("")
+    uri = spec.table.path
     pool = ThreadPoolExecutor(1)
     try:
         state = pool.submit(load, Store(uri, Profile(**spec.storage_profile()))).result(_PATIENCE)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
-from headrace.decode import Limits, NewField, decoder
 from headrace.decode.contract import Foreseeing
 from headrace.decode.registry import Registered, UnknownSchema, registry_of
 from headrace.errors import HeadraceError
-from headrace.plan import Plan
+from headrace.plan import Branch, Plan
+from headrace.plan.reading import foreseen
 from headrace.read import open_source
 from headrace.reasons import Reason
-from headrace.shape import shape_of
 from headrace.spec import Finding, Spec
 from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt
@@ -25,7 +24,7 @@ _CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_
 
 def online(spec: Spec) -> list[Finding]:
     """Findings about the world the spec names; the file itself was found right before."""
-    asked = {"source": _source, "storage": _storage, "table": _table, f"decode.{spec.format}.registry": _registry}
+    asked = {"source": _source, "storage": _storage, "table": _tables, f"decode.{spec.format}.registry": _registry}
     return [finding for key, ask in asked.items() for finding in _asked(spec, key, ask)]
 
 
@@ -68,16 +67,21 @@ def _storage(spec: Spec) -> Iterator[Finding]:
         store.delete([probe])
 
 
-def _table(spec: Spec) -> Iterator[Finding]:
-    if spec.route.kind != "fixed":
-        return
-    store = Store(spec.uri_of(""), Profile(**spec.storage_profile()))
+def _tables(spec: Spec) -> Iterator[Finding]:
+    for branch in Plan(spec, {}).branches.values():
+        if branch.routing.by == "fixed":
+            yield from _table(branch)
+
+
+def _table(branch: Branch) -> Iterator[Finding]:
+    spec = branch.spec
+    store = Store(spec.table.path, Profile(**spec.storage_profile()))
     state = load(store)
     if state is None:
         if spec.table.create == "never":
             yield _finding(spec, "table.path", f"no table at {store.uri}", "an existing table, or create: auto")
         return
-    shape_of(store.uri, spec.table_for(""), Plan(spec, {}).transform, existing=state.schema)
+    branch.shape_of("", existing=state.schema)
     if why := may_adopt(state):
         text = f"{store.uri} is appended by Spark, more slowly, because {why}"
         yield _finding(spec, "table.path", text, "a table on plain protocol features", "warning")
@@ -92,6 +96,7 @@ def _registry(spec: Spec) -> Iterator[Finding]:
     if registry is None or spec.source_kind != "kafka":
         return
     key = f"decode.{spec.format}.registry"
+    branches = Plan(spec, {}).branches.values()
     for topic in _topics(spec):
         subject = f"{topic}-value"
         try:
@@ -99,7 +104,8 @@ def _registry(spec: Spec) -> Iterator[Finding]:
             if schema is None:
                 yield _finding(spec, key, f"no subject {subject}, so nothing is known of it", "a subject", "warning")
             else:
-                yield from _foreseen(spec, key, topic, subject, schema)
+                for branch in branches:
+                    yield from _foreseen(branch, key, topic, subject, schema)
         except UnknownSchema as unknown:
             yield _finding(spec, key, f"the newest of {subject}: {unknown}", "a schema that a table can hold")
 
@@ -112,22 +118,21 @@ def _topics(spec: Spec) -> list[str]:
         source.close()
 
 
-def _foreseen(spec: Spec, key: str, topic: str, subject: str, schema: Registered) -> Iterator[Finding]:
+def _foreseen(branch: Branch, key: str, topic: str, subject: str, schema: Registered) -> Iterator[Finding]:
     """Records of a schema before there are any: new columns are a warning, certain letters an error."""
-    asked = _decoder(spec, pa.schema([]), "ignore")
+    spec, asked = branch.spec, branch.fresh_decoder(pa.schema([]), "ignore")
     if not isinstance(asked, Foreseeing):
         return
     kind, _ = asked.foresee(schema)
-    route = {"fixed": "", "topic": topic, "type": kind}.get(spec.route.kind)
+    route = {"fixed": "", "topic": topic, "type": kind}.get(branch.routing.by)
     if route is None:
         return
-    rules = spec.table_for(route)
-    store = Store(spec.uri_of(route), Profile(**spec.storage_profile()))
+    store = Store(branch.uri(route), Profile(**spec.storage_profile()))
     state = load(store)
-    if state is None and not rules.declared:
+    if state is None and not branch.rules(route).declared:
         return  # a new table takes what comes
-    shape = shape_of(store.uri, rules, Plan(spec, {}).transform, existing=state.schema if state else None)
-    _, found = _decoder(spec, shape.payload, rules.contract.new_field).foresee(schema)
+    shape = branch.shape_of(route, existing=state.schema if state else None)
+    found = foreseen(branch, route, shape, schema)
     which = f"the newest schema of {subject} (id {schema.id})"
     for reason, detail in zip(found.rejects.reason, found.rejects.detail, strict=True):
         if reason in _CERTAIN:
@@ -135,8 +140,3 @@ def _foreseen(spec: Spec, key: str, topic: str, subject: str, schema: Registered
     if found.unknown:
         names = ", ".join(found.unknown["fields"])
         yield _finding(spec, key, f"{which} evolves {store.uri}: {names}", "no new columns", "warning")
-
-
-def _decoder(spec: Spec, payload: pa.Schema, new_field: NewField) -> Any:
-    limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys)
-    return decoder(spec.format, payload, new_field=new_field, limits=limits, options=spec.decode.options)

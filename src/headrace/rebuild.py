@@ -87,7 +87,7 @@ def _from_tables(pipeline: Pipeline, found: lost.Traces, accepted: bool) -> str:
 
 def _told(pipeline: Pipeline, found: lost.Traces) -> str:
     spec = pipeline.spec
-    where = lost.standing(found, spec.pipeline, Store(spec.dead_letters_uri).uri, spec.route.kind == "fixed")
+    where = lost.standing(found, spec.pipeline, Store(spec.dead_letters_uri).uri, _writes_one(spec))
     said = f"the ledger was lost; rebuilt from the marks of {len(found.tables)} tables: batch {where.batch} is in all"
     pipeline.ledger.assume(where.batch, _met_anew(pipeline, where), half=where.half is not None)
     if where.half is None:
@@ -150,21 +150,27 @@ def _kind(state: TableState) -> str:
 def _stores(pipeline: Pipeline) -> list[Store]:
     """Wherever the pipeline may have written."""
     spec = pipeline.spec
-    uris = {spec.dead_letters_uri, *pipeline.ledger.known.tables, *_routes(spec, pipeline)}
+    routes = {uri for branch in spec.branches().values() for uri in _routes(branch, pipeline)}
+    uris = {spec.dead_letters_uri, *pipeline.ledger.known.tables, *routes}
     return [Store(uri, pipeline.profile) for uri in sorted(uris)]
+
+
+def _writes_one(spec: Spec) -> bool:
+    """Whether there is but one table beside the dead letters."""
+    return spec.route.kind == "fixed" and not spec.also
 
 
 def _routes(spec: Spec, pipeline: Pipeline) -> Iterator[str]:
     before, braces, after = spec.table.path.partition("{route}")
     if not braces:
-        yield spec.uri_of("")
+        yield spec.table.path
         return
     base, _, start = before.rpartition("/")
     end = after.partition("/")[0]
     for folder in folders(Store(base, pipeline.profile)):
         name = folder.removeprefix(start).removesuffix(end)
         if NAME.fullmatch(name) and f"{start}{name}{end}" == folder:
-            yield spec.uri_of(name)
+            yield f"{before}{name}{after}"
 
 
 def folders(store: Store) -> Iterator[str]:

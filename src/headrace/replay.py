@@ -134,7 +134,7 @@ class Replaying(Pipeline):
             raise
 
     def _staged(self, stager: Stager, batch: int, now: datetime) -> Manifest:
-        plan = Plan(self.spec, self.catalog.shapes, traces=True, now=lambda: now)
+        plan = Plan(self.spec, self.catalog.shapes, now=lambda: now)
         layouts, letters = self.catalog.layouts(batch), self.catalog.letters()
         booked = Layout(self.state.child(Replays.folder).uri, OUTCOMES)
         counts, discovered = Counts(), dict[str, Structure]()

@@ -141,10 +141,9 @@ class SharedSession:
 
 def spark_touches_s3(spec: Spec) -> bool:
     """Whether Spark itself must write a table on S3: one whose features ask for it, or that may not be adopted."""
-    if spec.table.path.startswith("s3://") and any(each.features for each in (spec.table, *spec.tables)):
+    branches = [each for each in spec.branches().values() if each.table.path.startswith("s3://")]
+    if any(table.features for each in branches for table in (each.table, *each.tables)):
         return True
-    store = Store(spec.uri_of(""), Profile(**spec.storage_profile())) if spec.route.kind == "fixed" else None
-    if store is None or store.local:
-        return False
-    state = load_table(store)
-    return state is not None and may_adopt(state) is not None
+    profile = Profile(**spec.storage_profile())
+    states = [load_table(Store(each.table.path, profile)) for each in branches if each.route.kind == "fixed"]
+    return any(state is not None and may_adopt(state) is not None for state in states)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
 
+from headrace import explode as exploding
 from headrace.decode.layout import MESSAGE, RESCUE
 from headrace.decode.structure import Structure, evolve, widening
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
+from headrace.spec.explode import Explode
 from headrace.tables.partitions import check_partitioning
 from headrace.tables.schema import (
     DATED,
@@ -47,16 +50,12 @@ class Shape:
     targets: pa.Schema = pa.schema([])  # noqa: RUF009 - table columns that JMESPath makes, with the units declared
     floors: Offsets = field(default_factory=dict)  # per (topic, partition): offsets up to here are already in the table
 
-    @property
-    def knows_fields(self) -> bool:
-        """Whether the payload has any field of its own."""
-        return any(not {RESCUE, MESSAGE} & (item.metadata or {}).keys() for item in self.payload)
-
 
 def shape_of(
     uri: str,
     rules: TableSpec,
     transform: Transform,
+    explode: Explode | None = None,
     *,
     existing: pa.Schema | None = None,
     learned: Structure | None = None,
@@ -67,21 +66,29 @@ def shape_of(
 
     UsageError where the spec contradicts itself; ColumnsDisagree where records or the table contradict it.
     """
-    payload = payload_of(rules, transform, existing, learned)
-    absent = absent_from(payload, transform)
+    met = existing is not None or bool((learned or {}).get("fields"))
+    by = tuple(rules.partition_by) if partition_by is None else partition_by
+    with _disagreement(uri, met):
+        payload = payload_of(rules, transform, existing, learned, explode)
+        absent = absent_from(columns_of(payload, explode), transform)
     known = _targets(transform, _declared(rules.columns) or existing or ())
     payload = with_message(payload, transform, known, open_=_grows(rules, existing))
-    by = tuple(rules.partition_by) if partition_by is None else partition_by
-    met = existing is not None or bool((learned or {}).get("fields"))
-    try:
-        wanted = _wanted(rules, payload)
-        table = table_of(rules, transform.output(with_absent(payload, absent), known), existing, wanted)
-        if met or rules.columns:
+    with _disagreement(uri, met):
+        output = transform.output(with_absent(columns_of(payload, explode), absent), known)
+        table = table_of(rules, output, existing, _wanted(rules, payload))
+        if rules.columns or (met and (explode is None or knows_fields(payload, explode))):
             check_partitioning(table, by)
-    except UsageError as error:
-        raise (columns_disagree(uri, error) if met else error) from None
     made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
     return Shape(uri, payload, table, by, absent, made, floors or {})
+
+
+@contextmanager
+def _disagreement(uri: str, met: bool) -> Iterator[None]:
+    """Once a table or records are met, what does not go together is no longer the spec's fault alone."""
+    try:
+        yield
+    except UsageError as error:
+        raise (columns_disagree(uri, error) if met else error) from None
 
 
 def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
@@ -90,10 +97,10 @@ def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
     return ColumnsDisagree(f"{uri}: {error.seen}", next=f"{mend} Then run again: the batch is read anew.")
 
 
-def foreseen(known: Shape | None, structure: Structure, transform: Transform) -> Shape:
+def foreseen(known: Shape | None, structure: Structure, transform: Transform, explode: Explode | None = None) -> Shape:
     """What expressions will see once the fields of this structure are known too; of no table."""
-    payload = evolve(pa.schema([]) if known is None else known.payload, structure)
-    absent = absent_from(payload, transform)
+    payload = _grown_payload(pa.schema([]) if known is None else known.payload, structure, explode)
+    absent = absent_from(columns_of(payload, explode), transform)
     return Shape("", with_message(payload, transform, pa.schema([]), open_=True), pa.schema([]), absent=absent)
 
 
@@ -134,16 +141,23 @@ def decoded(payload: pa.Schema) -> list[pa.Field]:
 
 
 def payload_of(
-    rules: TableSpec, transform: Transform, existing: pa.Schema | None, learned: Structure | None
+    rules: TableSpec,
+    transform: Transform,
+    existing: pa.Schema | None,
+    learned: Structure | None,
+    explode: Explode | None = None,
 ) -> pa.Schema:
     """The fields decode looks for, with their types."""
     fields = _declared(rules.columns) if rules.columns else _stored(existing, transform)
     if rules.columns and existing is not None and rules.contract.widens:
         fields = [_widened(item, existing, transform) for item in fields]
     derived = transform.derived()
-    known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
-    grows = rules.contract.new_field == "evolve" or not fields
-    payload = evolve(known, learned if grows else widening(learned)) if learned else known
+    if explode is None:
+        known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
+    else:
+        known = pa.schema(exploding.rolled(explode, [item for item in fields if item.name not in derived]))
+    grows = rules.contract.new_field == "evolve" or not knows_fields(known, explode)
+    payload = _grown_payload(known, learned if grows else widening(learned), explode) if learned else known
     return payload.append(_rescued(rules)) if rules.contract.rescues else payload
 
 
@@ -153,6 +167,22 @@ def _widened(item: pa.Field, existing: pa.Schema, transform: Transform) -> pa.Fi
     if name not in existing.names:
         return item
     return _grown_field(item, existing.field(name), wide=True, adds=False)
+
+
+def _grown_payload(payload: pa.Schema, learned: Structure, explode: Explode | None) -> pa.Schema:
+    return evolve(payload, learned) if explode is None else exploding.grown(explode, payload, learned)
+
+
+def columns_of(payload: pa.Schema, explode: Explode | None) -> pa.Schema:
+    """The columns that the payload's rows have before the transform."""
+    return payload if explode is None else exploding.flat(explode, decoded(payload))
+
+
+def knows_fields(payload: pa.Schema, explode: Explode | None = None) -> bool:
+    """Whether the payload says what rows are made of."""
+    if explode is not None:
+        return exploding.knows_elements(explode, payload)
+    return any(not {RESCUE, MESSAGE} & (item.metadata or {}).keys() for item in payload)
 
 
 def _rescued(rules: TableSpec) -> pa.Field:

@@ -14,7 +14,6 @@ from headrace.judge import Judged, judge
 from headrace.ledger import Ledger
 from headrace.letters import Letters, Selection
 from headrace.plan import Plan
-from headrace.route import NAME
 from headrace.spec import Spec
 from headrace.storage import Profile, Store
 from headrace.tables.log import load
@@ -34,7 +33,7 @@ def tryout(spec: Spec, changed: Spec, selection: Selection, count: int) -> list[
     letters = Letters(spec).sample(selection, count)
     if not len(letters):
         return []
-    judged = judge(Plan(changed, existing=_existing(spec, changed), traces=True), letters, 0, datetime.now(UTC))
+    judged = judge(Plan(changed, existing=_existing(spec, changed)), letters, 0, datetime.now(UTC))
     return list(_tried(changed, letters, judged))
 
 
@@ -51,11 +50,10 @@ def _existing(spec: Spec, changed: Spec) -> dict[str, pa.Schema]:
     """The columns of the tables that the pipeline has met, by the routes of the changed spec."""
     profile = Profile(**spec.storage_profile())
     known = Ledger.open(Store(spec.state_uri, profile), spec.pipeline).known.tables
-    before, _, after = changed.table.path.partition("{route}")
+    fixed = {branch.table.path for branch in changed.branches().values() if branch.route.kind == "fixed"}
     found: dict[str, pa.Schema] = {}
-    for uri in {*known, *([changed.uri_of("")] if changed.route.kind == "fixed" else [])}:
-        name = uri[len(before) : len(uri) - len(after)]
-        if changed.uri_of(name) != uri or not (name == "" or NAME.fullmatch(name)):
+    for uri in {*known, *fixed}:
+        if (name := changed.name_of(uri)) is None:
             continue
         try:
             state = load(Store(uri, profile))

@@ -13,6 +13,7 @@ import yaml
 
 from docs.pages import DOCS, PAGES, Block, blocks, codes, name, rows, section, text, whole
 from headrace.spec import Spec, examine_text
+from headrace.spec.model import Branch
 from headrace.spec.part import Part, keys_of, names_parts, parts_in
 from services.certs import Certificates
 
@@ -67,10 +68,10 @@ def shared(path: str) -> str:
 
 
 def known(part: type[Part], prefix: str = "") -> Iterator[str]:
-    """The dotted paths of all keys; those of `tables` are those of `table` and need no second example."""
+    """The dotted paths of all keys; what `tables` and branches have of `table` and pipeline needs no second example."""
     for key, field in keys_of(part).items():
         yield prefix + key
-        for inner in parts_in(field.annotation) if key != "tables" else ():
+        for inner in parts_in(field.annotation) if key != "tables" and part is not Branch else ():
             yield from known(inner, f"{prefix}{key}.")
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.batch import Counts
 from headrace.plan import Applied, Plan
-from headrace.shape import Shape, shape_of
+from headrace.shape import Shape
 from headrace.spec import Spec
 from headrace.spec.load import loads
 from headrace.tables.schema import ENVELOPE
@@ -57,10 +57,10 @@ def plan_of(existing: Mapping[str, pa.Schema] | None = None, **content: Any) -> 
 
 def shaped(plan: Plan, *routes: str, **options: Any) -> Plan:
     """The same plan as a task has it: with shapes given, learning nothing."""
-    shapes: dict[str, Shape | None] = {
-        name: shape_of(plan.spec.uri_of(name), plan.spec.table_for(name), plan.transform, **options)
-        for name in routes or ("",)
-    }
+    shapes: dict[str, Shape | None] = {}
+    for name in routes or ("",):
+        branch, slash, route = name.rpartition("/")
+        shapes[name] = plan.branches[branch + slash].shape_of(route, **options)
     return Plan(plan.spec, shapes, now=lambda: MOMENT)
 
 
@@ -78,8 +78,13 @@ def letters(applied: Applied) -> list[tuple[int, str, str]]:
 
 def adds_up(applied: Applied) -> Counts:
     """The account, after a look whether it is one."""
-    counts = applied.counts
+    counts, letters = applied.counts, applied.letters
     assert counts.read == counts.routed + counts.dead + counts.filtered + counts.held
-    assert counts.routed == sum(len(table) for table in applied.tables.values())
-    assert counts.dead == len(applied.letters) == sum(counts.reasons.values())
+    assert {name: len(table) for name, table in applied.tables.items()} == {
+        name: len(of) for name, of in applied.origins.items()
+    }
+    stored = {record for of in applied.origins.values() for record in of.tolist()}
+    assert (counts.routed, counts.dead) == (len(stored), len({*applied.dead.tolist()} - stored))
+    assert len(letters) == len(applied.dead) == sum(counts.reasons.values())
+    assert len({*zip(applied.dead.tolist(), letters["table"].to_pylist(), strict=True)}) == len(letters)
     return counts

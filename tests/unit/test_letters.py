@@ -138,7 +138,7 @@ def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(des
         origins={"a": np.array([0, 1, 2])},
         dead=np.array([0, 1, 2]),
     )
-    plan: Any = SimpleNamespace(spec=desk.spec, apply=lambda envelopes: applied)
+    plan: Any = SimpleNamespace(spec=desk.spec, apply=lambda envelopes, meant: applied)
     judged = judge(plan, meant, 1, NOW)
     assert judged.outcomes["outcome"].to_pylist() == ["replayed", "still_dead", "replayed", "filtered"]
     assert judged.outcomes["into"].to_pylist() == [[a], None, [a], None]

@@ -30,7 +30,7 @@ def _apart(plan: Plan) -> Plan:
         def __contains__(self, _: object) -> bool:
             return True
 
-    plan.apart = Everything()
+    plan.branches[""].apart = Everything()
     return plan
 
 
@@ -45,7 +45,7 @@ def _said(applied: Applied) -> Any:
 def test_read_together_or_alone_records_become_the_same(values: list[Any]):
     together, alone = _plan(), _apart(_plan())
     assert _said(together.apply(envelopes(values))) == _said(alone.apply(envelopes(values)))
-    assert not together.apart
+    assert not together.branches[""].apart
 
 
 def test_ignored_fields_are_counted_for_the_table_that_ignores_them():

@@ -10,7 +10,7 @@ import pytest
 from headrace.decode.structure import of
 from headrace.errors import ColumnsDisagree
 from headrace.plan import Plan
-from headrace.shape import SKIP, Shape, fits, same_type, shape_of
+from headrace.shape import SKIP, Shape, fits, same_type
 from headrace.tables.schema import JSON_TEXT, SOURCE
 from services.plans import spec_of
 
@@ -19,7 +19,7 @@ EXISTING = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())]
 
 def _shape(table: dict[str, Any] | None = None, steps: list[Any] | None = None, **known: Any) -> Shape:
     spec = spec_of(table=table or {}, transform=steps or [])
-    return shape_of("/lake/web", spec.table, Plan(spec, {}).transform, **known)
+    return Plan(spec, {}).branches[""].shape_of("", **known)
 
 
 def test_declared_columns_carry_how_they_are_read_and_the_table_only_what_lasts():

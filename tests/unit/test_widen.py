@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from headrace.decode.structure import evolve, merge, struct
 from headrace.plan import Plan
-from headrace.shape import shape_of
 from headrace.spec import examine_text
 from headrace.tables.schema import SOURCE, TIMESTAMP_NTZ, parse_type, type_name
 from headrace.tables.widen import holding_both, wide_enough, widens
@@ -201,7 +200,7 @@ def test_declared_columns_widen_too_and_stay_wide_after_a_restart() -> None:
 def test_new_fields_and_wider_types_are_met_in_one_run() -> None:
     spec = spec_of(table={**WIDEN, "source": False})
     existing = pa.schema([pa.field("v", pa.int32())])
-    shape = shape_of("/lake/web", spec.table, Plan(spec, {}).transform, existing=existing)
+    shape = Plan(spec, {}).branches[""].shape_of("", existing=existing)
     task = Plan(spec, {"": shape}, now=lambda: MOMENT)
     found = task.apply(envelopes([{"v": 2**40}, {"new": "x"}, {"v": 1.5}]))
     assert found.discovered == {"": struct({"new": {"type": "string"}, "v": {"type": "wider", "to": "double"}})}

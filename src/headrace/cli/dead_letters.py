@@ -176,9 +176,12 @@ def _selection(spec: Spec, reasons: list[str] | None, tables: list[str] | None, 
 
 
 def _table(spec: Spec, text: str) -> str:
-    """A table by its route, or by its URI."""
+    """A table by its route, by its branch (and the route it has there: `items/eu`), or by its URI."""
     from headrace.route import NAME
 
+    name, _, route = text.partition("/")
+    if (branch := spec.branches().get(f"{name}/")) is not None:
+        return branch.uri_of(route) if route else branch.table.path
     return spec.uri_of(text) if NAME.fullmatch(text) and spec.route.kind != "fixed" else text
 
 

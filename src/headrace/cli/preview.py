@@ -84,9 +84,12 @@ def _print(found: Any) -> None:
             console.print(escape(_block(row, console.width)), soft_wrap=True)
     if len(found.letters):
         console.print(f"dead letters · {len(found.letters)}", style="bold")
-        for row in found.letters.to_pylist():
-            where = f"{row['topic']}/{row['partition']}@{row['offset']}"
-            said = {"record": where, "step": row["step"], "reason": row["reason"], "detail": row["detail"]}
+        letters = found.letters.to_pylist()
+        several = len({row["table"] for row in letters}) > 1
+        for row in letters:
+            where = {"record": f"{row['topic']}/{row['partition']}@{row['offset']}"}
+            where |= {"table": row["table"] or "none yet"} if several else {}
+            said = {**where, "step": row["step"], "reason": row["reason"], "detail": row["detail"]}
             console.print(escape(_block({**said, "value": row["value"]}, console.width)), soft_wrap=True)
     account = found.account
     console.print(

@@ -18,6 +18,7 @@ from headrace.reasons import Reason
 NewField = Literal["ignore", "evolve", "rescue", "reject", "stop"]
 
 DETAIL = 512  # characters a detail may have
+UNTOLD = "…"  # ignored new fields that are too many to be told by name
 
 
 @dataclass(frozen=True, slots=True)

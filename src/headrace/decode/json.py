@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.contract import UNTOLD, Decoded, Decoder, Limits, NewField, Rejects
 from headrace.decode.envelope import ENVELOPES, Enveloped
 from headrace.decode.exact import Exact, Row
 from headrace.decode.jsonschema import RegisteredJson
@@ -35,7 +35,6 @@ from headrace.reasons import Reason
 from headrace.spec.decode import Json
 
 _NAMES = 200  # ignored fields that are counted by name; the others together
-_OTHERS = "…"
 
 
 class JsonDecoder:
@@ -220,10 +219,10 @@ def _in_order(parts: list[tuple[pa.Table, Numbers]]) -> tuple[pa.Table, Numbers]
 
 
 def _bounded(names: Counter[str]) -> dict[str, int]:
-    others, total = names.pop(_OTHERS, 0), names.total()
+    others, total = names.pop(UNTOLD, 0), names.total()
     kept = dict(names.most_common(_NAMES)) if len(names) > _NAMES else dict(names)
     others += total - sum(kept.values())
-    return {**kept, _OTHERS: others} if others else kept
+    return {**kept, UNTOLD: others} if others else kept
 
 
 def _beyond(node: Node, structure: Structure) -> Structure | None:

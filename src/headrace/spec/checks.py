@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 from headrace.errors import UsageError
+from headrace.spec.branching import check_apart, check_explode
 from headrace.spec.columns import check_columns, check_names, columns_of, names_after
 from headrace.spec.decode import Msgpack, Protobuf
 from headrace.spec.findings import Complaint, closest
@@ -27,6 +29,12 @@ def check(spec: Spec) -> Iterator[Complaint]:
     """Everything that is wrong, or doubtful, between the keys of a spec."""
     for rule in RULES:
         yield from rule(spec)
+    branches: list[tuple[Path, Spec]] = [((), spec)]
+    branches += [(("also", index), spec.along(each)) for index, each in enumerate(spec.also)]
+    for here, branch in branches:
+        for rule in BRANCH_RULES:
+            yield from (replace(each, path=(*here, *each.path)) for each in rule(branch))
+    yield from check_apart(spec)
 
 
 def _connection(spec: Spec) -> Iterator[Complaint]:
@@ -157,10 +165,6 @@ def _template(spec: Spec) -> Iterator[Complaint]:
         yield Complaint(here, "{route}, but every record has the same", "route.by, or a path without {route}")
     if not variables and spec.route.kind != "fixed":
         yield Complaint(here, f"one path for all routes (by {spec.route.kind})", "a path with {route}")
-    for key in ("state", "dead_letters"):
-        value = spec.state if key == "state" else spec.dead_letters.path
-        if value and re.search(r"[{}]", value):
-            yield Complaint((key,) if key == "state" else (key, "path"), "a brace", "one fixed place")
 
 
 def _route(spec: Spec) -> Iterator[Complaint]:
@@ -205,20 +209,29 @@ def _is_field(text: str) -> bool:
 
 
 def _places(spec: Spec) -> Iterator[Complaint]:
-    """Tables, letters and state must not lie in one another's folders (the state has a folder for letters)."""
-    state, letters = spec.state_uri, spec.dead_letters_uri
-    for name, place in (("the state", state), ("the dead letters", letters)):
+    """Tables must not lie in the folders of letters and state."""
+    for name, place in (("the state", spec.state_uri), ("the dead letters", spec.dead_letters_uri)):
         if may_meet(spec.table.path, place):
             yield Complaint(("table", "path"), f"a folder that {name} ({place}) shares", "a folder of its own")
             return
-    if letters != f"{state}/dead_letters" and (holds(letters, state) or holds(state, letters)):
+
+
+def _state(spec: Spec) -> Iterator[Complaint]:
+    """Letters and state are in one place each, and not in one another's (the state has a folder for letters)."""
+    state, letters = spec.state_uri, spec.dead_letters_uri
+    for key in ("state", "dead_letters"):
+        value = spec.state if key == "state" else spec.dead_letters.path
+        if value and re.search(r"[{}]", value):
+            yield Complaint((key,) if key == "state" else (key, "path"), "a brace", "one fixed place")
+    said = any(may_meet(spec.table.path, place) for place in (state, letters))  # of the table's path, and enough
+    if not said and letters != f"{state}/dead_letters" and (holds(letters, state) or holds(state, letters)):
         yield Complaint(("dead_letters", "path"), f"a folder that the state ({state}) shares", "a folder of its own")
 
 
 def _transform(spec: Spec) -> Iterator[Complaint]:
     yield from check_names(spec.transform)
     closed = spec.table.declared and spec.table.contract.new_field != "evolve" and not spec.tables
-    names = columns_of(spec.table) if closed else None
+    names = [*columns_of(spec.table), *_position(spec)] if closed else None
     for index, step in enumerate(spec.transform):
         here: Path = ("transform", index)
         for path, text in _expressions(step):
@@ -289,17 +302,23 @@ def _absent(here: Path, step: Step, names: list[str]) -> Iterator[Complaint]:
             yield Complaint((*here, key, at), f"no column '{name}'", ", ".join(names), closest(name, names))
 
 
+def _position(spec: Spec) -> list[str]:
+    """The column that exploding makes, whether or not it is declared."""
+    made = spec.explode.position if spec.explode else None
+    return [made] if made and made not in columns_of(spec.table) else []
+
+
 def _tables(spec: Spec) -> Iterator[Complaint]:
     for here, own in _written(spec):
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
         yield from check_columns(table, own, here, spec.transform)
-        yield from _expectations(table, own, here, spec.transform)
+        yield from _expectations(spec, table, own, here)
 
 
-def _expectations(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
+def _expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
     """Those written here; the columns they see are the table's, after the transform."""
     closed = table.declared and table.contract.new_field != "evolve"
-    names = names_after(steps, columns_of(table)) if closed else None
+    names = names_after(spec.transform, [*columns_of(table), *_position(spec)]) if closed else None
     known: set[str] = set()
     for index, each in enumerate(own.expectations):
         path = (*here, "expectations", index)
@@ -357,7 +376,8 @@ def _storage(spec: Spec) -> Iterator[Complaint]:
         yield Complaint((*_S3, "session_token"), "a token without its key", "session_token beside the keys")
     if s3.endpoint and s3.endpoint.startswith("http://") and not s3.allow_http:
         yield Complaint((*_S3, "endpoint"), "an unencrypted address", "https://, or allow_http: true")
-    uses = (spec.table.path, spec.state_uri, spec.dead_letters_uri)
+    tables = [branch.table.path for branch in spec.branches().values()]
+    uses = (*tables, spec.state_uri, spec.dead_letters_uri)
     if "storage" in spec.model_fields_set and not any(place.startswith("s3://") for place in uses):
         yield Complaint(_S3, "a store that no path of the spec uses", "", severity="warning")
 
@@ -415,15 +435,21 @@ RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _schema_file,
     _avro_files,
     _topics,
+    _state,
+    _letter_columns,
+    _storage,
+    _run,
+    _secrets,
+)
+
+# What is said of a pipeline's own tables and of those of each branch, in the same words.
+BRANCH_RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _template,
     _route,
     _widening,
     _places,
+    check_explode,
     _transform,
-    _letter_columns,
     _tables,
     _masks,
-    _storage,
-    _run,
-    _secrets,
 )

@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
+from headrace.spec.explode import Explode, named_list
 from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
 from headrace.spec.places import Place, folder_of
 from headrace.spec.secrets import Secret
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 SECRETS = frozenset(
     {
         ("transform", "*", "mask", "*", "sha256"),
+        ("also", "*", "transform", "*", "mask", "*", "sha256"),
         ("source", "kafka", "tls", "key"),
         ("source", "kafka", "tls", "key_password"),
         ("source", "kafka", "sasl", "password"),
@@ -267,6 +269,26 @@ class Spark(Part):
     )
 
 
+Exploded = Annotated[Explode, BeforeValidator(named_list), Shorthand(type="string")]
+
+
+class Branch(Part):
+    """The same records once more, as they were decoded, into tables of their own."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$", description="What the branch is called; no other has this name."
+    )
+    explode: Exploded | None = Field(default=None, description="As the pipeline's own.")
+    transform: tuple[Step, ...] = Field(default=(), description="As the pipeline's own, which has no part in this one.")
+    route: Route = Field(default=Route(), description="As the pipeline's own.")
+    table: TableSpec = Field(description="As the pipeline's own; no other branch writes there.")
+    tables: tuple[TableMatch, ...] = Field(default=(), description="As the pipeline's own.")
+
+    @model_validator(mode="after")
+    def _one_name_for_the_route(self) -> Branch:
+        return one_name_for_the_route(self)
+
+
 class Spec(Part):
     """One pipeline, as its user describes it."""
 
@@ -279,10 +301,17 @@ class Spec(Part):
         BeforeValidator(named_format),
         Shorthand(enum=list(FORMATS)),
     ] = Field(default=Decode(), description="How a record's bytes are read: a format's name, or `{json: {…}}`.")
+    explode: Exploded | None = Field(
+        default=None,
+        description="A list of the record whose elements become rows, before the transform: its name, or a mapping.",
+    )
     transform: tuple[Step, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
     route: Route = Field(default=Route(), description="Which table a record belongs to.")
     table: TableSpec = Field(description="The table, or the pattern of the tables.")
     tables: tuple[TableMatch, ...] = Field(default=(), description="Other options for the tables of some routes.")
+    also: tuple[Branch, ...] = Field(
+        default=(), description="Branches: the same records once more, into other tables, each with steps of its own."
+    )
     dead_letters: DeadLetters = Field(default=DeadLetters(path=None), description="Where unusable records go.")
     state: Place | None = Field(
         default=None,
@@ -303,13 +332,7 @@ class Spec(Part):
 
     @model_validator(mode="after")
     def _one_name_for_the_route(self) -> Spec:
-        """`{topic}` and `{field:…}` are other names of `{route}` where it is taken from there; inside there is one."""
-        path = self.table.path
-        for name in route_names(self.route):
-            path = path.replace(f"{{{name}}}", "{route}")
-        if path != self.table.path:
-            object.__setattr__(self, "table", self.table.model_copy(update={"path": path}))
-        return self
+        return one_name_for_the_route(self)
 
     def remember(self, text: str, base: Path) -> None:
         """Keep how the spec was written, and where."""
@@ -374,16 +397,43 @@ class Spec(Part):
         """The dead-letter table."""
         return self.dead_letters.path or f"{self.state_uri}/dead_letters"
 
-    def table_for(self, route: str) -> TableSpec:
-        """The table options that hold for a route: the first match's keys over the table's own."""
-        for item in self.tables:
-            if re.search(item.match, route):
-                return item.over(self.table)
-        return self.table
+    def branches(self) -> dict[str, Spec]:
+        """A spec for every branch, by what its names begin with: the pipeline's own, which is nothing, comes first."""
+        return {"": self} | {f"{each.name}/": self.along(each) for each in self.also}
 
-    def uri_of(self, route: str) -> str:
+    def along(self, branch: Branch) -> Spec:
+        """The pipeline as if a branch were all of it; its state stays where it is."""
+        own = {key: getattr(branch, key) for key in type(branch).model_fields if key != "name"}
+        return self.model_copy(update={**own, "also": (), "state": self.state_uri})
+
+    def branch_of(self, name: str) -> tuple[Spec, str]:
+        """The branch of a name and the route it has there: `items/eu` is the route `eu` of the branch `items`."""
+        branch, slash, route = name.rpartition("/")
+        return (self.branches()[f"{branch}/"] if slash else self), route
+
+    def table_for(self, name: str) -> TableSpec:
+        """The table options that hold for a route: the first match's keys over the table's own."""
+        branch, route = self.branch_of(name)
+        for item in branch.tables:
+            if re.search(item.match, route):
+                return item.over(branch.table)
+        return branch.table
+
+    def uri_of(self, name: str) -> str:
         """The table of a route (a name that routing has found fit for a path)."""
-        return self.table.path.replace("{route}", route)
+        branch, route = self.branch_of(name)
+        return branch.table.path.replace("{route}", route)
+
+    def name_of(self, uri: str) -> str | None:
+        """The route that a table is of, whether or not it exists; None when the pipeline has none for it."""
+        from headrace.route import NAME
+
+        for prefix, branch in self.branches().items():
+            before, braces, after = branch.table.path.partition("{route}")
+            route = uri[len(before) : len(uri) - len(after)]
+            if f"{before}{route}{after}" == uri and (NAME.fullmatch(route) if braces else not route):
+                return prefix + route
+        return None
 
     def steps(self) -> list[TransformStep]:
         """The transform, as it runs."""
@@ -409,6 +459,19 @@ class Spec(Part):
             session_token=s3.session_token.reveal() if s3.session_token else "",
             options=s3.options,
         )
+
+
+Routed = TypeVar("Routed", Spec, Branch)
+
+
+def one_name_for_the_route(part: Routed) -> Routed:
+    """`{topic}` and `{field:…}` are other names of `{route}` where it is taken from there; inside there is one."""
+    path = part.table.path
+    for name in route_names(part.route):
+        path = path.replace(f"{{{name}}}", "{route}")
+    if path != part.table.path:
+        object.__setattr__(part, "table", part.table.model_copy(update={"path": path}))
+    return part
 
 
 def canonical(content: Any) -> str:

@@ -98,10 +98,19 @@ def holds(outer: str, inner: str) -> bool:
     return f"{inner}/".startswith(f"{outer}/")
 
 
-def may_meet(template: str, place: str) -> bool:
-    """Whether some route makes a template the same folder as a place, one in it, or one around it."""
-    pairs = zip(template.split("/"), place.split("/"), strict=False)
-    return all(re.fullmatch(re.escape(one).replace(r"\{route\}", _ROUTE), two) for one, two in pairs)
+def may_meet(one: str, two: str) -> bool:
+    """Whether some routes make two paths the same folder, or one a folder in the other."""
+    return all(_may_equal(*names) for names in zip(one.split("/"), two.split("/"), strict=False))
+
+
+def _may_equal(one: str, two: str) -> bool:
+    """The same for two names of folders; of two with a route in them it is enough that they begin and end alike."""
+    (head, route, tail), (other_head, other_route, other_tail) = one.partition("{route}"), two.partition("{route}")
+    if route and other_route:
+        heads, tails = sorted((head, other_head), key=len), sorted((tail, other_tail), key=len)
+        return heads[1].startswith(heads[0]) and tails[1].endswith(tails[0])
+    template, name = (one, two) if route else (two, one)
+    return re.fullmatch(re.escape(template).replace(r"\{route\}", _ROUTE), name) is not None
 
 
 Place = Annotated[str, AfterValidator(place), WithJsonSchema({"type": "string", "minLength": 1})]

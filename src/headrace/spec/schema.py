@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
 from headrace.spec import places, source, units
-from headrace.spec.model import Spec
+from headrace.spec.model import Branch, Spec
 from headrace.spec.part import Part, keys_of, parts_in
 from headrace.spec.secrets import Secret
 from headrace.spec.settings import HARMLESS
@@ -49,7 +49,7 @@ def reference() -> str:
 
 def _parts(part: type[Part], path: str) -> Iterator[tuple[str, type[Part]]]:
     yield path, part
-    if part is TableMatch:
+    if part in (TableMatch, Branch):  # what they hold is explained where the pipeline and its table are
         return
     for key, field in keys_of(part).items():
         for inner in parts_in(field.annotation):

@@ -1,0 +1,297 @@
+"""One run of a branch over one batch of envelopes: route, read, transform, fit."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import fates, route
+from headrace.decode import Rejects, Typed
+from headrace.decode.structure import Structure
+from headrace.decode.structure import merge as merge_structures
+from headrace.errors import HeadraceError, UsageError
+from headrace.expectations import judged
+from headrace.fit import fit
+from headrace.plan.arrow import by_owner, take, values_of, with_nulls, without
+from headrace.plan.branch import EVERY, Branch
+from headrace.plan.gathering import Gathering
+from headrace.plan.reading import Reading
+from headrace.plan.rejected import hold_to_contract
+from headrace.reasons import Reason
+from headrace.shape import Shape, columns_disagree, foreseen
+from headrace.spec import TableSpec
+from headrace.transform import Transformed, evaluate
+
+ROW = (
+    "a row"  # Arrow counts no rows without a column, so each has this one (no column of a table: Delta takes no blank)
+)
+
+
+class Application:
+    """One branch and one batch; what comes of it goes into the gathering."""
+
+    def __init__(self, branch: Branch, envelopes: pa.Table, gathering: Gathering) -> None:
+        self.branch, self.envelopes, self.gathering = branch, envelopes, gathering
+        self.reading = Reading(branch, gathering)
+        self.fates = gathering.fates
+
+    def run(self) -> None:
+        """The type of a record first, because each type has its own columns."""
+        routing = self.branch.routing
+        if routing.by in ("fixed", "sql"):
+            self._one_type(EVERY if routing.by == "sql" else "", self.envelopes)
+            return
+        envelopes, peeked = self.envelopes, None
+        if routing.by in ("field", "type"):
+            envelopes, peeked = self._peek()
+        routed = route.routes(routing, envelopes, peeked)
+        self.fates.are_filtered(envelopes, routed.filtered.to_numpy())
+        self._reject(envelopes, routed.rejects, "route", self.branch.unrouted)
+        self._by_way(envelopes, route.split(routed.values))
+
+    # ---- route, before anything is read ----
+
+    def _peek(self) -> tuple[pa.Table, pa.StringArray]:
+        """The field or the type that a record's route is, before any column is read."""
+        values, decoder = values_of(self.envelopes), self.branch.decoder("", pa.schema([]), "ignore")
+        if self.branch.routing.by == "type":
+            assert isinstance(decoder, Typed)  # noqa: S101 - the spec's check has seen to it
+            peeked, rejects = decoder.types(values)
+        else:
+            peeked, rejects = decoder.peek(values, self.branch.routing.value or "")
+        rejects, nulls = self.reading.tombstones(rejects, self.envelopes)
+        self._reject(self.envelopes, rejects, "decode", self.branch.unrouted)
+        skipped = nulls if self.branch.spec.tombstone == "skip" else []
+        keep = without(len(values), rejects.index + skipped)
+        return take(self.envelopes, keep), peeked if keep is None else peeked.take(keep)
+
+    def _by_way(self, envelopes: pa.Table, parts: Mapping[str, pa.Int64Array]) -> None:
+        """Routes whose records are read alike are read together: to decode a few costs nearly what many do."""
+        ways: dict[Hashable, list[str]] = {}
+        for name in parts:
+            ways.setdefault(self._way(name), []).append(name)
+        for way, names in ways.items():
+            if len(names) > 1 and way not in self.branch.apart:
+                if self._together(envelopes, {name: parts[name] for name in names}):
+                    continue
+                self.branch.apart.add(way)  # not tried again: what a way ignores, it mostly goes on ignoring
+            for name in names:
+                self._one_type(name, take(envelopes, parts[name]))
+
+    def _way(self, name: str) -> Hashable:
+        """What routes must have in common; one that is unknown, refused or held back is read alone."""
+        shape = self.branch.shapes.get(name)
+        if shape is None or shape.floors or self.branch.many or self.branch.rules(name).contract.widens:
+            return name
+        payload, targets = (schema.serialize().to_pybytes() for schema in (shape.payload, shape.targets))
+        return payload, targets, shape.absent, self.branch.new_field(name, shape)
+
+    # ---- several routes at once ----
+
+    def _together(self, envelopes: pa.Table, parts: Mapping[str, pa.Int64Array]) -> bool:
+        """Decode and transform several routes as one; False when their new fields must be told apart."""
+        names, owner = list(parts), np.full(len(envelopes), -1)
+        for nth, index in enumerate(parts.values()):
+            owner[index.to_numpy()] = nth
+        at = np.flatnonzero(owner >= 0)
+        envelopes, owner = take(envelopes, at), owner[at]
+        shape = self._shape(names[0])
+        found = self.reading.together(self._way(names[0]), shape, self.branch.new_field(names[0], shape), envelopes)
+        if found.unknown or found.ignored:
+            return False
+        self._reject_each(envelopes, found.rejects, "decode", names, owner)
+        if not self.gathering.discovered:
+            index = found.index.to_numpy()
+            self._transform_each(shape, found.rows, take(envelopes, index), names, owner[index])
+        return True
+
+    def _transform_each(
+        self, shape: Shape, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray
+    ) -> None:
+        done = self._stepped(shape, rows, envelopes)
+        self._reject_each(envelopes, done.rejects, "transform", names, owner)
+        envelopes, owner = take(envelopes, done.index), owner[done.index.to_numpy()]
+        for nth, index in by_owner(owner):
+            self._fit(names[nth], self._shape(names[nth]), take(done.rows, index), take(envelopes, index))
+
+    def _reject_each(
+        self, envelopes: pa.Table, rejects: Rejects, step: str, names: list[str], owner: np.ndarray
+    ) -> None:
+        for nth, index in by_owner(owner[rejects.index]) if rejects.index else ():
+            theirs = Rejects(
+                *([column[at] for at in index] for column in (rejects.index, rejects.reason, rejects.detail))
+            )
+            rules = self.branch.rules(names[nth]) if step == "decode" else None
+            self._reject(envelopes, theirs, step, self._shape(names[nth]).uri, rules)
+
+    def _shape(self, name: str) -> Shape:
+        shape = self.branch.shapes[name]
+        assert shape is not None  # noqa: S101
+        return shape
+
+    # ---- one route ----
+
+    def _one_type(self, name: str, envelopes: pa.Table) -> None:
+        if name not in self.branch.shapes:
+            self._note(name, self.reading.look(name, envelopes) or {}, envelopes)
+            return
+        shape = self.branch.shapes[name]
+        if shape is None:
+            self._refuse(envelopes, name)
+            return
+        envelopes = self._hold(envelopes, shape)
+        if self._meets_elements(name, shape, envelopes):
+            return
+        found = self.reading.read(name, shape, envelopes)
+        unknown = found.unknown
+        if asked := self.reading.wider(name, shape, envelopes, found.rejects):
+            unknown = merge_structures(unknown or {}, asked)
+        if unknown:
+            self._note(name, unknown, envelopes)
+        self.gathering.ignore(shape.uri, found.ignored)
+        self._reject(envelopes, found.rejects, "decode", self._uri(name, shape), self.branch.rules(name))
+        if not self.gathering.discovered:
+            self._transform(name, shape, found.rows, self._of_rows(envelopes, found.index))
+
+    def _meets_elements(self, name: str, shape: Shape, envelopes: pa.Table) -> bool:
+        """Whether records show for the first time what the elements are that a branch explodes."""
+        explode = self.branch.explode
+        if explode is None or explode.column in shape.payload.names:
+            return False
+        found = self.reading.look(name, envelopes)
+        if found is None or explode.column not in found["fields"]:
+            return False
+        self._note(name, found, envelopes)
+        return True
+
+    def _uri(self, name: str, shape: Shape) -> str | None:
+        """The table that a record was meant for; an SQL route picks it only after decode and transform."""
+        return self.branch.unrouted if name == EVERY else shape.uri
+
+    def _of_rows(self, envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
+        """The envelope of each row; a record with many rows lends its own to each."""
+        return envelopes.take(index) if self.branch.many else take(envelopes, index)
+
+    def _note(self, name: str, structure: Structure, envelopes: pa.Table) -> None:
+        """A route or a field nobody has met: say which fields its records bring; the driver answers with a shape."""
+        self.gathering.discovered[self.branch.prefix + name] = structure
+        if name == EVERY:
+            self._foresee(structure, envelopes)
+
+    def _foresee(self, structure: Structure, envelopes: pa.Table) -> None:
+        """Which tables an SQL route will ask for once the new fields are known, so that one answer serves for both.
+
+        Others may see other types and then another table: what was foreseen in vain is forgotten again.
+        """
+        trial = Application(self.branch, envelopes, self.gathering.blank())
+        with suppress(HeadraceError):  # if it is more than a passing guess, the next run stops by it
+            shape = foreseen(self.branch.shapes.get(EVERY), structure, self.branch.transform, self.branch.explode)
+            found = trial.reading.foresee(shape, envelopes)
+            trial._transform(EVERY, shape, found.rows, trial._of_rows(envelopes, found.index))
+        for name in trial.gathering.discovered:
+            self.gathering.discovered.setdefault(name, {})
+
+    def _refuse(self, envelopes: pa.Table, name: str) -> None:
+        limit = self.branch.spec.limits.tables
+        detail = f"'{name}' would be a table beyond the limit of {limit}"
+        everyone = list(range(len(envelopes)))
+        reasons = [Reason.TOO_MANY_TABLES] * len(everyone)
+        rejects = Rejects(everyone, reasons, [detail] * len(everyone))
+        self._reject(envelopes, rejects, "route", self.branch.uri(name))
+
+    def _hold(self, envelopes: pa.Table, shape: Shape) -> pa.Table:
+        """Leave out what the table's marks say it already has."""
+        if not shape.floors:
+            return envelopes
+        there = np.zeros(len(envelopes), bool)
+        topics, partitions = envelopes.column("topic"), envelopes.column("partition")
+        for (topic, partition), floor in shape.floors.items():
+            same = pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition))
+            below = pc.less_equal(envelopes.column("offset"), floor)
+            there |= pc.and_(same, below).to_numpy()
+        self.fates.are_held(envelopes, there)
+        return envelopes.filter(pa.array(~there))
+
+    # ---- transform, and the route that SQL picks ----
+
+    def _transform(self, name: str, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> None:
+        done = self._stepped(shape, rows, envelopes)
+        rejected = self._reject(envelopes, done.rejects, "transform", self._uri(name, shape))
+        rows, envelopes = self._whole(done.rows, take(envelopes, done.index), rejected)
+        if name != EVERY:
+            self._fit(name, shape, rows, envelopes)
+            return
+        for target, part, theirs in self._by_sql(rows, envelopes):
+            self._into(target, part, theirs)
+
+    def _stepped(self, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> Transformed:
+        given = with_nulls(rows, (*shape.absent, ROW), len(envelopes))
+        done = self.branch.transform.apply(given, envelopes, self.gathering.now, shape.targets)
+        self.fates.are_filtered(envelopes, done.filtered.to_numpy())
+        return done
+
+    def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
+        """The table's name as an expression over the transformed row; a record that has none has no row anywhere."""
+        try:
+            names, rejects = evaluate(self.branch.routing.value or "", rows, envelopes, self.gathering.now)
+        except UsageError as error:
+            raise columns_disagree(f"{self.branch.spec.table.path}, route.by.sql", error) from None
+        rejected = self._reject(envelopes, rejects, "route", self.branch.unrouted)
+        if (keep := without(len(rows), rejects.index)) is not None:
+            keep = fates.others(envelopes, rejected) if self.branch.many else keep
+            rows, envelopes, names = rows.take(keep), envelopes.take(keep), names.take(keep)
+        routed = route.routes(self.branch.routing, envelopes, names)
+        self.fates.are_filtered(envelopes, routed.filtered.to_numpy())
+        rejected = self._reject(envelopes, routed.rejects, "route", self.branch.unrouted)
+        parts = route.split(routed.values).items()
+        return [(each, *self._whole(take(rows, at), take(envelopes, at), rejected)) for each, at in parts]
+
+    def _into(self, name: str, rows: pa.Table, envelopes: pa.Table) -> None:
+        if name not in self.branch.shapes:
+            self.gathering.discovered.setdefault(self.branch.prefix + name, {})
+            return
+        shape = self.branch.shapes[name]
+        if shape is None:
+            self._refuse(envelopes, name)
+            return
+        self._fit(name, shape, rows, envelopes)
+
+    # ---- rows, or letters ----
+
+    def _fit(self, name: str, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> None:
+        rules = self.branch.rules(name)
+        if rules.expectations:
+            rows, envelopes = self._expect(shape.uri, rules, rows, envelopes)
+        table, keep, rejects = fit(rows, envelopes, shape)
+        rejected = self._reject(envelopes, rejects, "stage", shape.uri, rules)
+        table, envelopes = self._whole(table, take(envelopes, keep), rejected)
+        self.gathering.add(self.branch.prefix + name, table, envelopes)
+
+    def _expect(self, uri: str, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Rows without those that an expectation takes away."""
+        found = judged(rules.expectations, rows, envelopes, self.gathering.now, uri)
+        self.gathering.miss(uri, found.unmet)
+        self.fates.are_filtered(envelopes, found.dropped)
+        rejected = self._reject(envelopes, found.rejects, "expect", uri)
+        keep = pa.array(np.flatnonzero(found.keep))
+        return self._whole(take(rows, keep), take(envelopes, keep), rejected)
+
+    def _whole(self, rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Where a record has many rows and one is rejected, its others of the table are not rows either."""
+        return fates.without(rows, envelopes, rejected) if self.branch.many else (rows, envelopes)
+
+    def _reject(
+        self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, rules: TableSpec | None = None
+    ) -> pa.Table:
+        """Write letters, one a record; the envelopes they are of."""
+        if not rejects.index:
+            return envelopes.slice(0, 0)
+        if self.branch.many:
+            rejects = fates.one_for_each(envelopes, rejects)
+        if rules is not None:
+            hold_to_contract(rejects, rules, table or "")
+        return self.gathering.reject(envelopes, rejects, step, table)

@@ -1,0 +1,66 @@
+"""Small things done to Arrow tables, over and over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.tables.schema import ENVELOPE
+
+
+def as_envelopes(given: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Exactly the columns of an envelope."""
+    table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+    return table if table.schema == ENVELOPE else table.select(ENVELOPE.names).cast(ENVELOPE)
+
+
+def values_of(envelopes: pa.Table) -> pa.BinaryArray:
+    """The values as one array."""
+    values = envelopes.column("value")
+    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks or [pa.array([], values.type)])
+
+
+def take(table: pa.Table, index: Any) -> pa.Table:
+    """The rows at `index`; the table itself when that is all of them (positions are ascending)."""
+    if index is None or len(index) == len(table):
+        return table
+    return table.take(index if isinstance(index, pa.Array) else pa.array(index, pa.int64()))
+
+
+def without(length: int, gone: list[int]) -> pa.Int64Array | None:
+    """The positions that are left; None where all are."""
+    return pa.array(np.delete(np.arange(length), gone), pa.int64()) if gone else None
+
+
+def filled(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    """Rows whose NULLs of one column are filled."""
+    at = rows.schema.get_field_index(name)
+    item = rows.schema.field(at)
+    return rows.set_column(at, item, pc.coalesce(rows[name], values.cast(item.type)))
+
+
+def with_nulls(rows: pa.Table, names: Iterable[str], count: int) -> pa.Table:
+    """Rows with more columns, of no type and no value."""
+    fields = [pa.field(name, pa.null()) for name in names]
+    nulls = [pa.nulls(count)] * len(fields)
+    return pa.Table.from_arrays([*rows.columns, *nulls], schema=pa.schema([*rows.schema, *fields]))
+
+
+def with_blanks(rows: pa.Table, index: np.ndarray, at: list[int]) -> tuple[pa.Table, np.ndarray]:
+    """Rows and their positions with a row of NULLs at each of some more, in the order of the positions."""
+    empty = pa.table([pa.nulls(len(at), item.type) for item in rows.schema], schema=rows.schema)
+    whole = np.concatenate([index, np.array(at, np.int64)])
+    order = np.argsort(whole, kind="stable")
+    made = pa.concat_tables([rows, empty])
+    return made.take(pa.array(order)) if made.column_names else made, whole[order]
+
+
+def by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Ascending positions of every owner that has any."""
+    order = np.argsort(owner, kind="stable")
+    starts = np.flatnonzero(np.diff(owner[order], prepend=-1))
+    return [(int(owner[part[0]]), part) for part in np.split(order, starts[1:])] if len(order) else []

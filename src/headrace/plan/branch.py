@@ -1,0 +1,84 @@
+"""One way of records to their tables, compiled: how they are read, changed and routed, and the shapes they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import explode as exploding
+from headrace.decode import Decoder, Limits, NewField, decoder
+from headrace.decode.structure import Structure
+from headrace.decode.structure import merge as merge_structures
+from headrace.shape import Shape, knows_fields, shape_of
+from headrace.spec import Spec, TableSpec
+from headrace.transform import Transform
+
+EVERY = "*"  # the one payload of a branch whose SQL route picks the table after the decode
+
+
+class Branch:
+    """A spec with one `table`: the pipeline's own way, or one of those it has `also`."""
+
+    def __init__(
+        self,
+        prefix: str,
+        spec: Spec,
+        shapes: Mapping[str, Shape | None] | None = None,
+        existing: Mapping[str, pa.Schema] | None = None,
+    ) -> None:
+        self.prefix, self.spec = prefix, spec
+        self.explode = spec.explode
+        self.transform = Transform(spec.steps())
+        self.routing = spec.routing()
+        self.limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys, spec.limits.rows)
+        self.many = spec.decode.options.many or spec.explode is not None  # whether a record may have many rows
+        self.shapes: dict[str, Shape | None] = dict(shapes or {})
+        self.apart: set[Hashable] = set()  # ways whose routes cannot be read together
+        self.strange: dict[str, set[exploding.Way]] = {}  # by route: what its records have beside what is exploded
+        self._existing = dict(existing or {})
+        self._learned: dict[str, Structure] = {}
+        self._decoders: dict[Hashable, Decoder] = {}
+
+    @property
+    def unrouted(self) -> str | None:
+        """What a letter calls the table of a record that has no route yet: nothing, or its branch's pattern."""
+        return self.spec.table.path if self.prefix else None
+
+    def rules(self, route: str) -> TableSpec:
+        """The table options of a route."""
+        return self.spec.table_for("" if route == EVERY else route)
+
+    def uri(self, route: str) -> str:
+        """The table of a route."""
+        return self.spec.uri_of("" if route == EVERY else route)
+
+    def new_field(self, route: str, shape: Shape) -> NewField:
+        """What the contract says to new fields; to a table that has no columns yet none of them is new."""
+        return self.rules(route).contract.new_field if knows_fields(shape.payload, self.explode) else "evolve"
+
+    def shape_of(self, route: str, **known: Any) -> Shape:
+        """The shape of a route's table, from what is known of it."""
+        return shape_of(self.uri(route), self.rules(route), self.transform, self.explode, **known)
+
+    def decoder(self, name: Hashable, payload: pa.Schema, new_field: NewField) -> Decoder:
+        """One decoder per route or way, kept."""
+        if name not in self._decoders:
+            self._decoders[name] = self.fresh_decoder(payload, new_field)
+        return self._decoders[name]
+
+    def fresh_decoder(self, payload: pa.Schema, new_field: NewField) -> Decoder:
+        """A decoder of the spec's format for a payload."""
+        options = self.spec.decode.options
+        return decoder(self.spec.format, payload, new_field=new_field, limits=self.limits, options=options)
+
+    def learn(self, discovered: Mapping[str, Structure]) -> None:
+        """Take up what records have shown; tables of an SQL route have their columns in common."""
+        for route, structure in discovered.items():
+            known = self._learned.get(route)
+            self._learned[route] = merge_structures(known, structure) if known else structure
+        for route in self._learned if EVERY in self._learned else discovered:
+            learned = self._learned.get(EVERY, self._learned[route])
+            self.shapes[route] = self.shape_of(route, existing=self._existing.get(route), learned=learned)
+            self._decoders.pop(route, None)

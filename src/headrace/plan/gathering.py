@@ -1,0 +1,112 @@
+"""What a batch becomes, gathered from all branches: rows, letters, counts, and what was met for the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.batch import Counts
+from headrace.decode import Rejects
+from headrace.decode.structure import Structure
+from headrace.fates import Fates, records
+from headrace.plan.rejected import letters_of
+from headrace.plan.shared import Shared
+from headrace.spec import Spec
+from headrace.tables.schema import DEAD_LETTERS, RESCUED
+from headrace.transform import LetterColumns
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a batch of envelopes becomes."""
+
+    tables: Mapping[str, pa.Table]  # rows per route, each with its shape's table schema
+    letters: pa.Table  # dead letters, in the columns of their table
+    counts: Counts
+    discovered: Mapping[str, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
+    origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
+    dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter
+
+
+class Gathering:
+    """Everything found out about one batch so far."""
+
+    def __init__(self, spec: Spec, read: int, now: datetime) -> None:
+        self.spec, self.now = spec, now
+        self.fates = Fates.of(read)
+        self.shared = Shared(1 + len(spec.also))
+        self.discovered: dict[str, Structure] = {}
+        self._tables: dict[str, list[pa.Table]] = {}
+        self._origins: dict[str, list[np.ndarray]] = {}
+        self._letters: list[pa.Table] = []
+        self._dead: list[np.ndarray] = []
+        self._reasons: dict[str, int] = {}
+        self._ignored: dict[str, int] = {}
+        self._unmet: dict[str, int] = {}
+        self._rescued = 0
+
+    def blank(self) -> Gathering:
+        """One for the same batch with nothing in it."""
+        return Gathering(self.spec, len(self.fates.row), self.now)
+
+    def add(self, name: str, table: pa.Table, envelopes: pa.Table) -> None:
+        """Rows of a table, and the envelope of each."""
+        if not len(table):
+            return
+        self.fates.have_row(envelopes)
+        self._tables.setdefault(name, []).append(table)
+        self._origins.setdefault(name, []).append(records(envelopes))
+        self._rescued += len(table) - table[RESCUED.name].null_count if RESCUED.name in table.column_names else 0
+
+    def reject(self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:
+        """Write letters; the envelopes they are of."""
+        for reason in rejects.reason:
+            self._reasons[reason.value] = self._reasons.get(reason.value, 0) + 1
+        rejected = envelopes.take(rejects.index)
+        self.fates.have_letter(rejected)
+        self._dead.append(records(rejected))
+        self._letters.append(letters_of(self.spec, rejected, rejects, step, table, self.now))
+        return rejected
+
+    def ignore(self, uri: str, fields: Mapping[str, int]) -> None:
+        """New fields that the contract lets be."""
+        _count(self._ignored, uri, fields)
+
+    def miss(self, uri: str, expectations: Mapping[str, int]) -> None:
+        """Expectations that rows do not fulfil."""
+        _count(self._unmet, uri, expectations)
+
+    def applied(self, letter_columns: LetterColumns, value_bytes: int) -> Applied:
+        """The whole of it."""
+        letters = pa.concat_tables(self._letters) if self._letters else DEAD_LETTERS.empty_table()
+        fates = self.fates
+        counts = Counts(
+            read=len(fates.row),
+            routed=fates.routed,
+            dead=fates.dead,
+            filtered=fates.left_out,
+            held=fates.there,
+            value_bytes=value_bytes,
+            reasons=self._reasons,
+            ignored=self._ignored,
+            unmet=self._unmet,
+            rescued=self._rescued,
+        )
+        return Applied(
+            {name: pa.concat_tables(parts) for name, parts in self._tables.items()},
+            letter_columns.add(letters, self.now),
+            counts,
+            self.discovered,
+            {name: np.concatenate(parts) for name, parts in self._origins.items()},
+            np.concatenate(self._dead) if self._dead else np.array([], np.int64),
+        )
+
+
+def _count(counts: dict[str, int], uri: str, more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        key = f"{uri}: {name}"
+        counts[key] = counts.get(key, 0) + count

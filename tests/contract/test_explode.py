@@ -1,0 +1,177 @@
+"""Every format with fields: the elements of its lists become the same rows, under the same contract."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import msgpack
+import pyarrow as pa
+import pytest
+from google.protobuf import message_factory
+
+from headrace.decode.proto.files import in_file
+from headrace.plan import Plan
+from services.plans import adds_up, envelopes, letters, plan_of, rows
+
+Encode = Callable[[dict[str, Any]], bytes]
+
+PROTO = """
+syntax = "proto3";
+package shop;
+message Item { string sku = 1; int64 qty = 2; Extra extra = 3; }
+message Extra { int64 n = 1; }
+message Order { int64 id = 1; string note = 2; repeated Item items = 3; repeated string tags = 4; Extra beside = 5; }
+"""
+EXTRA = {"type": "record", "name": "Extra", "fields": [{"name": "n", "type": "long"}]}
+ITEM = {
+    "type": "record",
+    "name": "Item",
+    "fields": [
+        {"name": "sku", "type": "string"},
+        {"name": "qty", "type": "long"},
+        {"name": "extra", "type": ["null", EXTRA]},
+    ],
+}
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": "string"},
+        {"name": "items", "type": {"type": "array", "items": ITEM}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "beside", "type": ["null", "Extra"]},
+    ],
+}
+MSGPACK = {
+    "id": 7,
+    "name": "shop.Order",
+    "fields": [
+        {"name": "id", "type": "bigint"},
+        {"name": "note", "type": "string"},
+        {"name": "items", "type": "array<struct<sku: string, qty: bigint, extra: struct<n: bigint>>>"},
+        {"name": "tags", "type": "array<string>"},
+        {"name": "beside", "type": "struct<n: bigint>"},
+    ],
+}
+
+
+def order(number: int, *items: tuple[str, int], extra: bool = False) -> dict[str, Any]:
+    made = [{"sku": sku, "qty": qty, "extra": {"n": qty} if extra else None} for sku, qty in items]
+    return {"id": number, "note": f"n{number}", "items": made, "tags": ["t"] * number, "beside": {"n": 1}}
+
+
+ORDERS = [order(1, ("a", 1), ("b", 2)), order(0), order(3, ("c", 3), extra=True)]
+
+
+def _json(folder: Path) -> tuple[dict[str, Any], Encode]:
+    def encode(value: dict[str, Any]) -> bytes:
+        items = [{key: each[key] for key in each if each[key] is not None} for each in value["items"]]
+        return json.dumps({**value, "items": items}).encode()
+
+    return {"json": {}}, encode
+
+
+def _avro(folder: Path) -> tuple[dict[str, Any], Encode]:
+    (folder / "order.avsc").write_text(json.dumps(AVRO))
+    parsed = fastavro.parse_schema(AVRO)
+
+    def encode(value: dict[str, Any]) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, value)
+        return out.getvalue()
+
+    return {"avro": {"schema": str(folder / "order.avsc")}}, encode
+
+
+def _protobuf(folder: Path) -> tuple[dict[str, Any], Encode]:
+    file = folder / "shop.proto"
+    file.write_text(PROTO)
+    made = message_factory.GetMessageClass(in_file(str(file), 64).pool.FindMessageTypeByName("shop.Order"))
+    return {"protobuf": {"descriptor": str(file), "message": "shop.Order"}}, lambda value: made(
+        **value
+    ).SerializeToString()
+
+
+def _msgpack(folder: Path) -> tuple[dict[str, Any], Encode]:
+    (folder / "orders.json").write_text(json.dumps(MSGPACK))
+    return {"msgpack": {"schemas": str(folder)}}, lambda value: struct.pack(">I", 7) + msgpack.packb(value)
+
+
+@pytest.fixture(params=[_json, _avro, _protobuf, _msgpack], ids=lambda make: make.__name__.strip("_"))
+def format(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any], Encode]:
+    made: tuple[dict[str, Any], Encode] = request.param(tmp_path)
+    return made
+
+
+def exploding(decode: dict[str, Any], existing: pa.Schema | None = None, **content: Any) -> Plan:
+    explode = {"column": "items", "keep": {"order_id": "id"}, "position": "nth"}
+    return plan_of({} if existing is None else {"": existing}, decode=decode, **{"explode": explode, **content})
+
+
+def test_elements_are_rows_and_lists_are_empty_alike(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    plan = exploding(decode)
+    for _ in range(2):
+        applied = plan.apply(envelopes([encode(each) for each in ORDERS]))
+        assert [(row["order_id"], row["nth"], row["sku"], row["qty"], row["extra"]) for row in rows(applied)] == [
+            (1, 0, "a", 1, None),
+            (1, 1, "b", 2, None),
+            (3, 0, "c", 3, {"n": 3}),
+        ]
+        assert applied.tables[""].column_names == ["order_id", "nth", "sku", "qty", "extra", "_source"]
+        assert adds_up(applied).filtered == 1
+
+
+def test_elements_without_fields(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    applied = exploding(decode, explode={"column": "tags", "keep": ["note"]}).apply(
+        envelopes([encode(each) for each in ORDERS])
+    )
+    assert rows(applied) == [{"note": "n1", "tags": "t"}, *[{"note": "n3", "tags": "t"}] * 3]
+
+
+def test_a_misfit_in_one_element_is_a_letter_of_the_record(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    existing = pa.schema([("order_id", pa.int64()), ("sku", pa.string()), ("qty", pa.int8())])
+    values = [*ORDERS, order(4, ("d", 1), ("e", 1000))]
+    applied = exploding(decode, existing).apply(envelopes([encode(each) for each in values]))
+    assert {row["order_id"] for row in rows(applied)} == {1, 3}
+    assert letters(applied) == [(3, "decode", "overflow")]
+    assert re.match(r"items\[1?\]\.qty: ", applied.letters["detail"].to_pylist()[0])
+
+
+@pytest.mark.parametrize("answer", ["reject", "ignore", "evolve"])
+def test_the_contract_is_about_elements_and_not_about_what_is_beside_them(
+    format: tuple[dict[str, Any], Encode], answer: str
+):
+    decode, encode = format
+    existing = pa.schema([("order_id", pa.int64()), ("sku", pa.string()), ("qty", pa.int64()), ("nth", pa.int64())])
+    plan = exploding(decode, existing, table={"contract": {"new_field": answer}})
+    applied = plan.apply(envelopes([encode(each) for each in ORDERS]))
+    counts = adds_up(applied)
+    assert ("extra" in applied.tables[""].column_names) == (answer == "evolve")
+    assert bool(counts.ignored) == (answer == "ignore")
+    assert set(counts.ignored) <= {"/lake/web: items.extra", "/lake/web: items.extra.n"}
+    assert bool(counts.reasons.get("new_field")) == (answer == "reject")
+
+
+def test_a_branch_of_elements_beside_the_records_themselves(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    child = {"name": "tags", "explode": {"column": "tags", "keep": ["id"]}, "table": {"path": "/lake/tags"}}
+    applied = plan_of(decode=decode, also=[child]).apply(envelopes([*(encode(each) for each in ORDERS), b"\xff"]))
+    assert [row["id"] for row in rows(applied)] == [1, 0, 3]
+    assert [row["id"] for row in rows(applied, "tags/")] == [1, 3, 3, 3]
+    assert {(row["offset"], row["table"]) for row in applied.letters.to_pylist()} == {
+        (3, "/lake/web"),
+        (3, "/lake/tags"),
+    }
+    counts = adds_up(applied)
+    assert (counts.routed, counts.dead) == (3, 1)

@@ -1,0 +1,403 @@
+"""One record to several tables: every branch takes it as decoded, once, or has a letter for it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import SpecError
+from headrace.faults import Abandoned, Point, armed
+from headrace.letters import Place, Selection
+from headrace.plan import Plan, reading
+from headrace.plan.shared import Shared
+from headrace.spec.load import loads
+from headrace.tryout import tryout
+from services.desk import Desk
+from services.plans import adds_up, envelopes, plan_of, rows, shaped, spec_of
+
+CHILD = {"name": "items", "explode": {"column": "items", "keep": {"order_id": "id"}}, "table": {"path": "/lake/items"}}
+ORDER = {"id": 7, "to": "Faro", "items": [{"sku": "a", "qty": 1}, {"sku": "b", "qty": 2}]}
+
+
+def branched(*also: dict[str, Any], **content: Any) -> Plan:
+    return plan_of(also=list(also or [CHILD]), **content)
+
+
+def places(applied: Any) -> dict[tuple[int, str | None], str]:
+    """The reason of each letter, by offset and table."""
+    return {(row["offset"], row["table"]): row["reason"] for row in applied.letters.to_pylist()}
+
+
+# ---- the plan ----
+
+
+def test_a_record_is_in_its_table_and_its_elements_in_another():
+    applied = branched().apply(envelopes([ORDER, {"id": 8, "to": "Lagos", "items": []}]))
+    assert rows(applied) == [{**ORDER}, {"id": 8, "to": "Lagos", "items": []}]
+    assert rows(applied, "items/") == [
+        {"order_id": 7, "sku": "a", "qty": 1},
+        {"order_id": 7, "sku": "b", "qty": 2},
+    ]
+    counts = adds_up(applied)
+    assert (counts.read, counts.routed, counts.filtered) == (2, 2, 0)
+
+
+def test_a_branch_sees_records_as_they_were_decoded_and_has_steps_and_routes_of_its_own():
+    big = {
+        "name": "big",
+        "transform": [{"where": "id > 7"}, {"drop": ["items"]}],
+        "route": {"by": {"field": "to"}},
+        "table": {"path": "/lake/big/{route}"},
+    }
+    plan = branched(CHILD, big, transform=[{"set": {"to": "'elsewhere'"}}, {"drop": ["items"]}])
+    applied = plan.apply(envelopes([ORDER, {**ORDER, "id": 8}]))
+    assert rows(applied) == [{"id": 7, "to": "elsewhere"}, {"id": 8, "to": "elsewhere"}]
+    assert rows(applied, "big/Faro") == [{"id": 8, "to": "Faro"}]
+    assert set(applied.tables) == {"", "items/", "big/Faro"}
+    adds_up(applied)
+
+
+def test_a_branch_masks_with_a_key_of_its_own_that_nobody_sees(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MASK_KEY", "a key that is long enough for it")
+    masked = {
+        "name": "masked",
+        "transform": [{"mask": {"to": {"sha256": "${env:MASK_KEY}"}}}],
+        "table": {"path": "/lake/m"},
+    }
+    plan = branched(masked)
+    applied = plan.apply(envelopes([ORDER]))
+    assert rows(applied) == [ORDER]
+    assert len(rows(applied, "masked/")[0]["to"]) == 64
+    assert not any("long enough" in shown for shown in (repr(plan.spec), plan.spec.text, repr(plan.spec.branches())))
+
+
+def test_a_record_without_a_row_anywhere_is_filtered():
+    plan = branched(transform=[{"where": "id > 7"}])
+    counts = adds_up(plan.apply(envelopes([{"id": 1, "items": []}, ORDER, {"id": 8, "items": []}])))
+    assert (counts.routed, counts.filtered) == (2, 1)
+
+
+def test_what_cannot_be_read_is_a_letter_for_every_table_it_is_meant_for():
+    big = {"name": "big", "route": {"by": {"field": "to"}}, "table": {"path": "/lake/big/{route}"}}
+    applied = branched(CHILD, big).apply(envelopes([ORDER, b"{"]))
+    assert places(applied) == dict.fromkeys(
+        [(1, "/lake/web"), (1, "/lake/items"), (1, "/lake/big/{route}")], "malformed"
+    )
+    counts = adds_up(applied)
+    assert (counts.routed, counts.dead, counts.reasons) == (1, 1, {"malformed": 3})
+
+
+def test_a_letter_of_one_table_is_a_row_of_another():
+    columns = [{"name": "id", "type": "bigint"}]
+    child = {
+        **CHILD,
+        "table": {
+            "path": "/lake/items",
+            "columns": [{"name": "order_id", "type": "string"}, {"name": "sku", "type": "string"}],
+        },
+    }
+    applied = branched(child, table={"columns": columns}).apply(envelopes([{**ORDER, "id": "x"}, ORDER]))
+    assert places(applied) == {(0, "/lake/web"): "type", (1, "/lake/items"): "type"}
+    assert [row["order_id"] for row in rows(applied, "items/")] == ["x", "x"]
+    counts = adds_up(applied)
+    assert (counts.routed, counts.dead) == (2, 0)
+
+
+def test_new_fields_go_to_the_branches_that_want_them():
+    plan = shaped(branched(), "", "items/", learned={"type": "struct", "fields": {}})
+    found = plan.apply(envelopes([ORDER])).discovered
+    assert set(found) == {"", "items/"}
+    assert set(found[""]["fields"]) == {"id", "to", "items"}
+    assert set(found["items/"]["fields"]) == {"order_id", "items"}
+
+
+def test_sql_routes_in_two_branches_learn_apart():
+    other = {"name": "sku", "explode": "items", "route": {"by": {"sql": "sku"}}, "table": {"path": "/skus/{route}"}}
+    plan = branched(other, route={"by": {"sql": 'lower("to")'}})
+    applied = plan.apply(envelopes([ORDER, {"id": 8, "to": None, "items": [{"sku": None, "qty": 1}]}]))
+    assert rows(applied, "faro") == [ORDER]
+    assert rows(applied, "sku/b") == [{"sku": "b", "qty": 2}]
+    assert places(applied) == {(1, None): "unrouted", (1, "/skus/{route}"): "unrouted"}
+    adds_up(applied)
+
+
+scalar = st.one_of(st.none(), st.integers(-3, 3))
+element = st.fixed_dictionaries({}, optional={"sku": st.sampled_from(["a", "b"]), "qty": scalar})
+order = st.fixed_dictionaries({"id": st.integers(0, 5)}, optional={"items": st.lists(element, max_size=3), "n": scalar})
+poison = st.sampled_from([b"{", b"", None, {"id": "x"}, {"id": 1, "items": 2}, {"id": 1, "items": [{"qty": "x"}]}])
+COLUMNS = [{"name": "order_id", "type": "bigint"}, {"name": "sku", "type": "string"}, {"name": "qty", "type": "bigint"}]
+
+
+@given(st.lists(st.one_of(order, order, poison), max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_every_record_is_in_each_table_or_has_a_letter_for_it_or_is_filtered_there(values: list[Any]):
+    main = {"columns": [{"name": "id", "type": "bigint"}, {"name": "n", "type": "bigint"}]}
+    child = {**CHILD, "table": {"path": "/lake/items", "columns": COLUMNS}}
+    small = {"name": "small", "transform": [{"where": "id < 3"}], "table": {"path": "/lake/small", **main}}
+    applied = branched(child, small, table=main).apply(envelopes(values))
+    refused = places(applied)
+    for name, uri, due in (
+        ("", "/lake/web", lambda value: 1),
+        ("items/", "/lake/items", lambda value: len(value.get("items", ()))),
+        ("small/", "/lake/small", lambda value: int(value["id"] < 3)),
+    ):
+        met = Counter(applied.origins[name].tolist() if name in applied.origins else [])
+        for at, value in enumerate(values):
+            if (at, uri) in refused:
+                assert met[at] == 0
+            else:
+                assert isinstance(value, dict)
+                assert met[at] == due(value)
+    adds_up(applied)
+
+
+def learned(values: list[Any], **content: Any) -> Any:
+    """All that a plan says of a second batch, after a first has taught it the columns."""
+    plan = branched(CHILD, {"name": "copy", "table": {"path": "/lake/copy"}}, **content)
+    plan.apply(envelopes([{"id": 1, "n": 1, "items": [{"sku": "a", "qty": 1}]}]))
+    applied = plan.apply(envelopes(values))
+    tables = {name: table.to_pylist() for name, table in applied.tables.items()}
+    return tables, sorted(places(applied).items(), key=str), adds_up(applied)
+
+
+@given(st.lists(st.one_of(order, order, poison, st.just({"id": 1, "new": 1})), max_size=10))
+@settings(max_examples=40, deadline=None)
+def test_nobody_can_tell_that_a_decode_was_shared(values: list[Any]):
+    for content in ({}, {"table": {"contract": {"new_field": "ignore"}}}, {"decode": {"json": {"tombstone": "row"}}}):
+        shared = learned(values, **content)
+        with mock.patch.object(Shared, "find", return_value=None):
+            assert learned(values, **content) == shared
+
+
+def test_what_two_branches_read_alike_is_decoded_once():
+    plan = branched(CHILD, {"name": "copy", "table": {"path": "/lake/copy"}})
+    plan.apply(envelopes([ORDER]))
+    with mock.patch.object(reading, "decoded", wraps=reading.decoded) as asked:
+        plan.apply(envelopes([ORDER, {**ORDER, "id": "x"}]))
+    assert [len(call.args[1]) for call in asked.call_args_list] == [2, 1, 1]  # the rejected one by every branch
+
+
+# ---- check ----
+
+
+def findings(text: str) -> list[str]:
+    with pytest.raises(SpecError) as wrong:
+        loads(text, "/lake", "shop.yaml")
+    return str(wrong.value).splitlines()
+
+
+HEAD = "pipeline: shop\nsource: {generate: {}}\ntable: {path: /lake/orders}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("also:\n  - {name: a, table: {path: /lake/orders}}", "shop.yaml:5:29 also[0].table.path: a folder that the"),
+        ("also:\n  - {name: a, table: {path: /lake/orders/a}}", "also[0].table.path: a folder that the pipeline's own"),
+        (
+            "also:\n  - {name: a, table: {path: /lake/a}}\n"
+            "  - {name: b, route: {by: topic}, table: {path: '/lake/{topic}'}}",
+            "also[1].table.path: a folder that the pipeline's own table (/lake/orders) shares",
+        ),
+        (
+            "also:\n  - {name: a, table: {path: /lake/a}}\n  - {name: a, table: {path: /lake/b}}",
+            "also[1].name: 'a' a second time",
+        ),
+        ("also:\n  - {name: a, table: {path: /lake/_headrace/shop}}", "also[0].table.path: a folder that the state"),
+        ("also:\n  - {name: a, table: {path: '/lake/{route}/b'}}", "also[0].table.path: {route}, but every record"),
+        ("also:\n  - {name: a, table: {path: /lake/a}, transform: [{where: 'a +'}]}", "also[0].transform[0].where"),
+        ("also:\n  - {name: a/b, table: {path: /lake/a}}", "also[0].name"),
+        ("also:\n  - {name: a, table: {path: /lake/a}, decode: json}", "also[0].decode: unknown key"),
+        ("explode: {column: items, keep: [id, ID]}", "explode.keep.ID: 'ID' a second time"),
+        ("explode: {column: items, keep: [items]}", "explode.keep.items: 'items' a second time"),
+        ("explode: {column: items, keep: {a: items.b}}", "explode.keep.a: 'items.b', the list itself"),
+        ("explode: {column: items, keep: {a: x..y}}", "explode.keep.a: 'x..y'"),
+        ("explode: {column: items, keep: [a.b]}", "explode.keep.a.b: 'a.b'"),
+        ("explode: {column: items, position: _source}", "explode.position: '_source' is kept"),
+        ("explode: {column: items, empty: all}", "explode.empty"),
+        ("explode: items\ntransform: [{jmespath: {a: b}}]", "transform[0].jmespath: JMESPath over the message"),
+        ("explode: items\ndecode: string", "explode: a list to explode, but string has no fields"),
+    ],
+)
+def test_findings_say_where(more: str, said: str):
+    found = findings(HEAD + more)
+    assert any(said in each for each in found), found
+    assert all(each.startswith("shop.yaml:") for each in found)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"contract": {"wrong_type": "rescue"}}, "table.contract.wrong_type: rescue, which is for columns"),
+        ({"columns": [{"name": "id", "type": "bigint"}]}, "table.columns: no column of what is in 'items'"),
+        (
+            {"columns": [{"name": "id", "type": "bigint"}, {"name": "sku", "type": "string", "path": "a.b"}]},
+            "table.columns[1].path: a path inside of an element",
+        ),
+        (
+            {"columns": [{"name": "id", "type": "bigint", "path": "a"}, {"name": "sku", "type": "string"}]},
+            "table.columns[0].path: a path for a field that is kept",
+        ),
+        ({"columns": [{"name": "sku", "type": "string"}]}, "explode.keep.id: 'id', which is not declared"),
+        (
+            {"columns": [{"name": n, "type": "string"} for n in ("id", "items", "sku")]},
+            "table.columns: 'items', which is an element as a whole",
+        ),
+    ],
+)
+def test_a_table_of_elements_that_cannot_be(table: dict[str, Any], said: str):
+    text = json.dumps(
+        {
+            "pipeline": "shop",
+            "source": {"generate": {}},
+            "explode": {"column": "items", "keep": ["id"]},
+            "table": {"path": "/lake/items", **table},
+        }
+    )
+    assert any(said in each for each in findings(text))
+
+
+def test_names_of_routes_lead_to_their_branch_and_back():
+    big = {"name": "big", "route": {"by": "topic"}, "table": {"path": "/lake/big/{topic}.v1"}}
+    spec = spec_of(also=[CHILD, big])
+    assert [spec.uri_of(name) for name in ("", "items/", "big/a.b")] == ["/lake/web", "/lake/items", "/lake/big/a.b.v1"]
+    for name in ("", "items/", "big/a.b"):
+        assert spec.name_of(spec.uri_of(name)) == name
+    assert [spec.name_of(uri) for uri in ("/lake", "/lake/big/.v1", "/lake/big/a/b.v1", "/lake/big/a")] == [None] * 4
+    for branch in spec.branches().values():
+        assert (branch.state_uri, branch.digest) == (spec.state_uri, spec.digest)
+
+
+# ---- a whole pipeline ----
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """Orders and their items, each in a table with declared types."""
+    child = {
+        **CHILD,
+        "table": {
+            "path": f"{tmp_path}/lake/items",
+            "columns": [
+                {"name": "order_id", "type": "bigint"},
+                {"name": "sku", "type": "string"},
+                {"name": "qty", "type": "int"},
+            ],
+        },
+    }
+    main = {"path": f"{tmp_path}/lake/orders"}
+    return Desk(tmp_path, {"route": {}, "table": main, "also": [child]})
+
+
+def of_items(desk: Desk) -> list[tuple[int, str]]:
+    return sorted((row["order_id"], row["sku"]) for row in desk.rows("lake/items"))
+
+
+def test_both_tables_are_made_evolved_and_booked(desk: Desk):
+    desk.options["also"][0]["table"].pop("columns")
+    desk.feed([ORDER, {"id": 8, "items": []}])
+    desk.feed([{"id": 9, "items": [{"sku": "c", "color": "red"}], "note": "x"}])
+    assert of_items(desk) == [(7, "a"), (7, "b"), (9, "c")]
+    assert [row["color"] for row in desk.rows("lake/items")].count("red") == 1
+    assert "note" not in desk.rows("lake/items")[0]
+    assert {row["note"] for row in desk.rows("lake/orders")} == {None, "x"}
+    booked = sorted(desk.rows("lake/_headrace/shop/ledger"), key=lambda row: row["batch"])
+    assert [(row["read"], row["routed"], row["filtered"], row["written"]) for row in booked] == [
+        (2, 2, 0, 4),
+        (1, 1, 0, 2),
+    ]
+
+
+@pytest.mark.parametrize("point", [Point.TABLE_A_DONE, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT])
+def test_a_batch_that_dies_between_two_tables_is_in_both_once(desk: Desk, point: Point):
+    desk.feed([ORDER])
+    with armed(point, "abandon"), pytest.raises(Abandoned):
+        desk.feed([{"id": 8, "items": [{"sku": "c", "qty": 1}]}, b"{", {"id": 9, "items": [{"qty": 2**40}]}])
+    desk.feed([{"id": 10, "items": [{"sku": "d", "qty": 1}]}])
+    assert of_items(desk) == [(7, "a"), (7, "b"), (8, "c"), (10, "d")]
+    assert sorted(row["id"] for row in desk.rows("lake/orders")) == [7, 8, 9, 10]
+    dead = sorted((row["offset"], Path(row["table"]).name) for row in desk.dead())
+    assert dead == [(2, "items"), (2, "orders"), (3, "items")]
+
+
+def test_a_letter_of_a_branch_is_tried_and_replayed_only_there(desk: Desk):
+    desk.options["also"][0]["transform"] = [{"set": {"n": "CAST(sku AS INT)"}}]
+    desk.feed([{"id": 8, "items": [{"sku": "1"}, {"sku": "x"}]}, {"id": 9, "items": [{"sku": "2", "qty": 1}]}])
+    [letter] = desk.dead()
+    assert (letter["offset"], Path(letter["table"]).name, letter["reason"]) == (0, "items", "transform")
+    desk.options["also"][0]["transform"] = [{"set": {"n": "TRY_CAST(sku AS INT)"}}]
+    [tried] = tryout(desk.spec, desk.spec, Selection(), 5)
+    assert [(uri, row["sku"]) for uri, row in tried.rows] == [(letter["table"], "1"), (letter["table"], "x")]
+    assert (desk.replay().counts.routed, desk.replay().counts.read) == (1, 0)
+    assert of_items(desk) == [(8, "1"), (8, "x"), (9, "2")]
+    assert desk.offsets("orders") == {0: 1, 1: 1}
+
+
+def test_a_letter_of_a_branch_that_is_no_more_stays_dead(desk: Desk):
+    desk.feed([{"id": 8, "items": [{"sku": "c", "qty": "many"}]}])
+    del desk.options["also"]
+    desk.replay()
+    assert [(row["outcome"], row["reason"]) for row in desk.outcomes()] == [("still_dead", "unrouted")]
+    assert desk.offsets("orders") == {0: 1}
+
+
+def test_replayed_letters_of_each_table_land_once(desk: Desk):
+    desk.options["limits"] = {"record_bytes": 40}
+    desk.feed([ORDER, {"id": 8, "items": []}])
+    assert [Path(row["table"]).name for row in desk.dead()] == ["orders", "items"]
+    del desk.options["limits"]
+    items = f"{desk.folder}/lake/items"
+    assert desk.replay(Selection(tables=(items,))).counts.routed == 1
+    assert (of_items(desk), desk.offsets("orders")) == ([(7, "a"), (7, "b")], {1: 1})
+    [letter] = [each for each in desk.letters.find(Place("orders", 0, 0)) if each["table"] == items]
+    assert [(each["outcome"], each["into"]) for each in letter["outcomes"]] == [("replayed", [items])]
+    desk.die(Point.COMMIT_LANDED)
+    assert [desk.replay().counts.read for _ in range(2)] == [1, 0]  # the plan that was begun, and none after it
+    assert (of_items(desk), desk.offsets("orders")) == ([(7, "a"), (7, "b")], {0: 1, 1: 1})
+
+
+def test_letters_before_a_route_stay_with_their_branch(tmp_path: Path):
+    """The pipeline's own letter names no table; a branch's says which tables it could have been."""
+    branch = {
+        "name": "kinds",
+        "route": {"by": {"field": "sort"}},
+        "table": {"path": f"{tmp_path}/lake/kinds/{{route}}"},
+    }
+    own = {"path": f"{tmp_path}/lake/own/{{route}}"}
+    desk = Desk(tmp_path, {"table": own, "also": [branch], "state": f"{tmp_path}/lake/_headrace/shop"})
+    desk.feed([{"id": 1, "kind": "a"}, {"id": 2, "sort": "b"}, b"{"])
+    assert {(row["offset"], row["table"]) for row in desk.dead()} == {
+        (0, f"{tmp_path}/lake/kinds/{{route}}"),
+        (1, None),
+        (2, None),
+        (2, f"{tmp_path}/lake/kinds/{{route}}"),
+    }
+    branch["route"] = {"by": {"field": "kind"}}
+    summary = desk.replay()
+    assert (summary.counts.read, summary.counts.routed, summary.counts.dead) == (4, 1, 3)
+    assert desk.offsets("kinds/a") == {0: 1}
+    assert desk.offsets("own/a") == {0: 1}
+    desk.options["route"] = {"by": {"field": "sort"}}
+    assert desk.replay().counts.routed == 1
+    assert desk.offsets("own/b") == {1: 1}
+    assert desk.offsets("kinds/b") == {1: 1}
+
+
+def test_a_branch_that_is_added_begins_where_the_pipeline_is(desk: Desk):
+    also = desk.options.pop("also")
+    desk.feed([ORDER])
+    desk.options["also"] = also
+    desk.feed([{"id": 8, "items": [{"sku": "c", "qty": 1}]}])
+    assert of_items(desk) == [(8, "c")]
+    del desk.options["also"]
+    desk.feed([{"id": 9, "items": [{"sku": "d", "qty": 1}]}])
+    desk.options["also"] = also
+    desk.feed([{"id": 10, "items": [{"sku": "e", "qty": 1}]}])
+    assert of_items(desk) == [(8, "c"), (10, "e")]

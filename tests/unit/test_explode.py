@@ -1,0 +1,321 @@
+"""Explode: one record, one row for each element of its list; all of them, or a letter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ColumnsDisagree, ContractBroken
+from headrace.plan import Plan
+from headrace.tables.schema import SOURCE
+from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
+
+ITEMS = {"column": "items", "keep": ["id"]}
+CHILD = pa.schema([pa.field("id", pa.int64()), pa.field("sku", pa.string()), pa.field("qty", pa.int64())])
+DECLARED = [
+    {"name": "id", "type": "bigint", "nullable": False},
+    {"name": "sku", "type": "string", "nullable": False},
+    {"name": "qty", "type": "int"},
+]
+TWO = {"id": 7, "items": [{"sku": "a", "qty": 1}, {"sku": "b", "qty": 2}]}
+
+
+def exploding(existing: dict[str, pa.Schema] | None = None, **content: Any) -> Plan:
+    return plan_of(existing, **{"explode": ITEMS, **content})
+
+
+# ---- rows ----
+
+
+def test_every_element_is_a_row_with_what_is_kept_of_its_record():
+    applied = exploding().apply(envelopes([TWO, {"id": 8, "items": [{"sku": "c", "qty": 3}], "note": "x"}]))
+    assert rows(applied) == [
+        {"id": 7, "sku": "a", "qty": 1},
+        {"id": 7, "sku": "b", "qty": 2},
+        {"id": 8, "sku": "c", "qty": 3},
+    ]
+    assert [row["offset"] for row in applied.tables[""]["_source"].to_pylist()] == [0, 0, 1]
+    assert adds_up(applied).routed == 2
+
+
+def test_elements_that_are_no_objects_are_a_column_with_the_lists_name():
+    applied = plan_of(explode="tags").apply(envelopes([{"tags": ["a", None, "b"]}]))
+    assert rows(applied) == [{"tags": "a"}, {"tags": None}, {"tags": "b"}]
+
+
+def test_the_position_counts_from_0_in_each_list():
+    explode = {"column": "tags", "position": "nth"}
+    applied = plan_of(explode=explode).apply(envelopes([{"tags": ["a", "b"]}, {"tags": ["c"]}]))
+    assert rows(applied) == [{"nth": 0, "tags": "a"}, {"nth": 1, "tags": "b"}, {"nth": 0, "tags": "c"}]
+    assert applied.tables[""].schema.field("nth").type == pa.int64()
+
+
+EMPTY = [{"id": 1, "items": []}, {"id": 2, "items": None}, {"id": 3}, TWO]
+
+
+def test_a_list_that_is_empty_null_or_absent_makes_no_row_and_is_filtered():
+    counts = adds_up(exploding().apply(envelopes(EMPTY)))
+    assert (counts.read, counts.routed, counts.filtered) == (4, 1, 3)
+
+
+def test_or_one_row_without_an_element():
+    explode = {**ITEMS, "position": "nth", "empty": "row"}
+    applied = exploding(explode=explode).apply(envelopes(EMPTY))
+    assert [(row["id"], row["nth"], row["sku"]) for row in rows(applied)] == [
+        (1, None, None),
+        (2, None, None),
+        (3, None, None),
+        (7, 0, "a"),
+        (7, 1, "b"),
+    ]
+    assert adds_up(applied).routed == 4
+
+
+def test_before_any_element_was_seen_empty_lists_are_as_empty():
+    plan = exploding(table={"partition_by": ["sku"]})
+    assert adds_up(plan.apply(envelopes(EMPTY[:3]))).filtered == 3
+    assert len(rows(plan.apply(envelopes(EMPTY)))) == 2
+    kept = exploding(explode={**ITEMS, "empty": "row"})
+    assert rows(kept.apply(envelopes(EMPTY[:3]))) == [{"id": 1}, {"id": 2}, {"id": 3}]
+    assert len(rows(kept.apply(envelopes(EMPTY)))) == 5
+
+
+def test_a_field_can_be_kept_under_another_name_and_from_deeper_down():
+    explode = {"column": "items", "keep": {"order_id": "id", "city": "to.address.city"}}
+    value = {"id": 1, "to": {"name": "x", "address": {"city": "Faro", "zip": 8000}}, "items": [{"id": 5}, {"id": 6}]}
+    plan = exploding(explode=explode)
+    expected = [{"order_id": 1, "city": "Faro", "id": 5}, {"order_id": 1, "city": "Faro", "id": 6}]
+    assert rows(plan.apply(envelopes([value]))) == expected
+    assert rows(plan.apply(envelopes([value]))) == expected
+    other = exploding(
+        {"": pa.schema([("id", pa.int64()), ("city", pa.string()), ("order_id", pa.int64())])}, explode=explode
+    )
+    assert rows(other.apply(envelopes([value]))) == [
+        {"id": 5, "city": "Faro", "order_id": 1},
+        {"id": 6, "city": "Faro", "order_id": 1},
+    ]
+
+
+def test_the_transform_sees_rows_of_elements_and_the_envelope_of_their_record():
+    steps = [{"set": {"total": "qty * 2", "at": "_offset"}}, {"where": "sku <> 'a'"}, {"rename": {"qty": "amount"}}]
+    applied = exploding(transform=steps).apply(envelopes([TWO, {"id": 8, "items": [{"sku": "a", "qty": 1}]}]))
+    assert rows(applied) == [{"id": 7, "sku": "b", "amount": 2, "total": 4, "at": 0}]
+    counts = adds_up(applied)
+    assert (counts.routed, counts.filtered) == (1, 1)
+
+
+def test_a_route_can_be_picked_for_each_element():
+    plan = exploding(route={"by": {"sql": "sku"}})
+    applied = plan.apply(envelopes([TWO, {"id": 8, "items": [{"sku": "a", "qty": 3}, {"sku": "/", "qty": 1}]}]))
+    assert {name: table["id"].to_pylist() for name, table in applied.tables.items()} == {"a": [7], "b": [7]}
+    assert letters(applied) == [(1, "route", "bad_route")]
+    adds_up(applied)
+
+
+def test_a_route_of_the_record_gives_each_type_elements_of_its_own():
+    plan = exploding(route={"by": {"field": "kind"}})
+    applied = plan.apply(
+        envelopes([{**TWO, "kind": "a"}, {"id": 8, "kind": "b", "items": ["x"]}, {"id": 9, "kind": "b", "items": []}])
+    )
+    assert rows(applied, "b") == [{"id": 8, "items": "x"}]
+    assert (len(rows(applied, "a")), adds_up(applied).filtered) == (2, 1)
+
+
+def test_lines_and_lists_together():
+    plan = exploding(decode={"json": {"rows": "lines"}}, limits={"rows": 3})
+    line = b'{"id":1,"items":[{"sku":"a"},{"sku":"b"}]}\n'
+    applied = plan.apply(envelopes([line + b'{"id":2,"items":[{"sku":"c"}]}', line + line, b'{"id":3,"items":[]}']))
+    assert [row["sku"] for row in rows(applied)] == ["a", "b", "c"]
+    assert letters(applied) == [(1, "decode", "too_wide")]
+    assert adds_up(applied).filtered == 1
+
+
+def test_a_null_value_is_what_the_spec_says_it_is():
+    for answer, made in (("dead_letter", (1, 0)), ("skip", (0, 1)), ("row", (0, 1))):
+        counts = adds_up(exploding(decode={"json": {"tombstone": answer}}).apply(envelopes([TWO, None])))
+        assert (counts.dead, counts.filtered) == made
+
+
+# ---- all rows of a record, or a letter ----
+
+
+def test_one_bad_element_makes_the_record_a_letter():
+    values = [TWO, {"id": 8, "items": [{"sku": "c", "qty": 1}, {"sku": "d", "qty": "many"}]}, {"id": "x", "items": []}]
+    applied = exploding({"": CHILD}).apply(envelopes(values))
+    assert {row["id"] for row in rows(applied)} == {7}
+    assert letters(applied) == [(1, "decode", "type"), (2, "decode", "type")]
+    assert "items[1].qty" in applied.letters["detail"].to_pylist()[0]
+    assert set(applied.letters["table"].to_pylist()) == {"/lake/web"}
+    adds_up(applied)
+
+
+def test_an_expression_that_fails_for_one_element_fails_the_record():
+    plan = exploding(transform=[{"set": {"n": "CAST(sku AS BIGINT)"}}])
+    applied = plan.apply(
+        envelopes([{"id": 1, "items": [{"sku": "1"}, {"sku": "x"}]}, {"id": 2, "items": [{"sku": "3"}]}])
+    )
+    assert rows(applied) == [{"id": 2, "sku": "3", "n": 3}]
+    assert letters(applied) == [(0, "transform", "transform")]
+    adds_up(applied)
+
+
+def test_a_list_longer_than_the_limit_is_too_wide():
+    applied = exploding(limits={"rows": 2}).apply(envelopes([TWO, {"id": 8, "items": [{"sku": "x"}] * 3}]))
+    assert len(rows(applied)) == 2
+    assert letters(applied) == [(1, "decode", "too_wide")]
+    assert "3 rows, the limit is 2" in applied.letters["detail"].to_pylist()[0]
+
+
+def test_what_is_no_list_is_a_letter_before_and_after_elements_are_known():
+    plan = exploding()
+    poison = [{"id": 1, "items": "x"}, {"id": 2, "items": {"sku": "a"}}, {"id": 3, "items": 4}]
+    for values in (poison, [TWO, {"id": 9, "items": [1, "a"]}], poison):
+        applied = plan.apply(envelopes(values))
+        assert {reason for _, _, reason in letters(applied)} == {"type"}
+        adds_up(applied)
+    assert letters(applied) == [(at, "decode", "type") for at in range(3)]
+    assert len(rows(plan.apply(envelopes([TWO])))) == 2
+
+
+def test_required_fields_are_required_of_every_element():
+    plan = exploding(table={"columns": DECLARED})
+    applied = plan.apply(
+        envelopes(
+            [TWO, {"id": 1, "items": [{"sku": "a"}, {"qty": 1}]}, {"id": 2, "items": [None]}, {"items": [{"sku": "a"}]}]
+        )
+    )
+    assert [row["id"] for row in rows(applied)] == [7, 7]
+    assert [(at, reason) for at, _, reason in letters(applied)] == [(1, "missing"), (2, "missing"), (3, "missing")]
+    assert applied.tables[""].schema == pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("sku", pa.string(), nullable=False),
+            pa.field("qty", pa.int32()),
+            SOURCE,
+        ]
+    )
+
+
+def test_a_default_fills_what_an_element_lacks():
+    plan = exploding(table={"columns": [*DECLARED[:2], {**DECLARED[2], "nullable": False, "default": 1}]})
+    assert rows(plan.apply(envelopes([{"id": 1, "items": [{"sku": "a"}]}]))) == [{"id": 1, "sku": "a", "qty": 1}]
+
+
+# ---- contracts: what is new inside an element counts, what is beside the list does not ----
+
+NEW = {"id": 8, "note": "x", "more": {"a": [1]}, "items": [{"sku": "c", "color": "red"}]}
+
+
+def test_a_new_field_of_an_element_is_a_new_column_and_one_beside_the_list_is_not():
+    plan = exploding({"": CHILD})
+    applied = plan.apply(envelopes([TWO, NEW]))
+    assert rows(applied)[2] == {"id": 8, "sku": "c", "qty": None, "color": "red"}
+    assert applied.counts.ignored == {}
+    assert rows(plan.apply(envelopes([{**NEW, "other": 1}]))) == [{"id": 8, "sku": "c", "qty": None, "color": "red"}]
+
+
+def test_ignored_fields_are_those_of_elements():
+    plan = exploding(table={"columns": DECLARED})
+    for _ in range(2):
+        applied = plan.apply(envelopes([TWO, NEW, {**NEW, "id": 9}]))
+        assert applied.counts.ignored == {"/lake/web: items.color": 2}
+        assert len(rows(applied)) == 4
+
+
+@pytest.mark.parametrize("strict", [{"strict": True}, {"contract": {"new_field": "reject"}}])
+def test_a_contract_that_rejects_new_fields_rejects_those_of_elements(strict: dict[str, Any]):
+    plan = exploding(table={"columns": DECLARED, **strict})
+    for _ in range(2):
+        applied = plan.apply(envelopes([{**TWO, "note": 1}, NEW, {**TWO, "id": 9, "Zip": "1"}]))
+        assert [row["id"] for row in rows(applied)] == [7, 7, 9, 9]
+        assert letters(applied) == [(1, "decode", "new_field")]
+        assert "items.color" in applied.letters["detail"].to_pylist()[0]
+
+
+def test_a_contract_that_stops_at_new_fields_stops_at_those_of_elements():
+    plan = exploding(table={"columns": DECLARED, "contract": {"new_field": "stop"}})
+    assert len(rows(plan.apply(envelopes([{**TWO, "note": 1}])))) == 2
+    with pytest.raises(ContractBroken, match=r"items\.color"):
+        plan.apply(envelopes([NEW]))
+
+
+def test_a_task_says_only_what_is_new_to_its_table():
+    task = shaped(exploding(), existing=CHILD)
+    assert task.apply(envelopes([{**TWO, "note": 1}])).discovered == {}
+    found = task.apply(envelopes([NEW])).discovered[""]
+    element = {"type": "struct", "fields": {"color": {"type": "string"}}}
+    assert found == {"type": "struct", "fields": {"items": {"type": "list", "element": element}}}
+
+
+def test_a_table_is_read_backwards_whatever_its_order_and_whatever_was_added_to_it():
+    table = pa.schema(
+        [("more", pa.string()), ("sku", pa.string()), ("total", pa.int64()), ("id", pa.int64()), ("nth", pa.int64())]
+    )
+    plan = exploding({"": table}, explode={**ITEMS, "position": "nth"}, transform=[{"set": {"total": "nth + 1"}}])
+    assert rows(plan.apply(envelopes([{"id": 1, "items": [{"sku": "a"}, {"sku": "b"}]}]))) == [
+        {"more": None, "sku": "a", "total": 1, "id": 1, "nth": 0},
+        {"more": None, "sku": "b", "total": 2, "id": 1, "nth": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("explode", "value"),
+    [
+        (ITEMS, {"id": 1, "items": [{"id": 2}]}),
+        ({**ITEMS, "keep": ["ID"]}, {"ID": 1, "items": [{"id": 2}]}),
+        ({**ITEMS, "position": "nth"}, {"id": 1, "items": [{"nth": 2}]}),
+        (ITEMS, {"id": 1, "items": [{"items": 2}]}),
+    ],
+)
+def test_two_columns_of_one_name_stop_with_what_to_do(explode: Any, value: Any):
+    with pytest.raises(ColumnsDisagree, match="two columns") as stopped:
+        exploding(explode=explode).apply(envelopes([value]))
+    assert "explode.keep" in stopped.value.next
+
+
+# ---- the same as plain Python ----
+
+scalar = st.one_of(st.none(), st.integers(-9, 9))
+element = st.fixed_dictionaries(
+    {}, optional={"sku": st.sampled_from(["a", "b", ""]), "qty": scalar, "on": st.booleans()}
+)
+listed = st.one_of(st.none(), st.lists(st.one_of(st.none(), element), max_size=4))
+record = st.fixed_dictionaries({"id": st.integers(0, 99)}, optional={"items": listed, "beside": scalar})
+POISON = [b"{", None, b"[]", {"id": 1, "items": 3}, {"id": 2, "items": [{"sku": 1}]}, {"id": "x"}]
+poison = st.sampled_from(POISON)
+
+
+def flattened(values: list[Any], empty: str) -> list[dict[str, Any]]:
+    made = []
+    for value in values:
+        items = value.get("items") or ([] if empty == "skip" else [None])
+        none = not value.get("items")
+        for nth, item in enumerate(items):
+            given = item or {}
+            made.append(
+                {
+                    "id": value["id"],
+                    "nth": None if none else nth,
+                    "sku": given.get("sku"),
+                    "qty": given.get("qty"),
+                    "on": given.get("on"),
+                }
+            )
+    return made
+
+
+@given(st.lists(st.one_of(record, record, record, poison), max_size=12), st.sampled_from(["skip", "row"]))
+@settings(max_examples=60, deadline=None)
+def test_rows_are_what_plain_python_makes_of_the_records(values: list[Any], empty: str):
+    table = pa.schema([*CHILD, pa.field("on", pa.bool_())])
+    plan = exploding({"": table}, explode={**ITEMS, "position": "nth", "empty": empty})
+    applied = plan.apply(envelopes(values))
+    bad = {at for at, _, _ in letters(applied)}
+    good = [value for at, value in enumerate(values) if at not in bad]
+    assert rows(applied) == [{name: row[name] for name in (*table.names, "nth")} for row in flattened(good, empty)]
+    assert bad == {at for at, value in enumerate(values) if value in POISON}
+    adds_up(applied)
