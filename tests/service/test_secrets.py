@@ -34,6 +34,7 @@ CANARIES = {
         "s3-option",
         "url-password",
         "broker-password",
+        "mask-literal",
     )
 }
 RETRY = {"unreachable": {"first": "10ms", "longest": "20s"}, "refused": 2}
@@ -111,6 +112,7 @@ def _specs(broker: Broker, certificates: Certificates, s3: S3, bucket: str) -> d
         },
         "s3-option": {**on_s3, "storage": {"s3": {"options": {"aws_secret_access_key": CANARIES["s3-option"]}}}},
         "url-password": {**on_s3, "storage": {"s3": {"endpoint": f"https://u:{CANARIES['url-password']}@127.0.0.1"}}},
+        "mask-literal": {**on_s3, "transform": [{"mask": {"a": {"sha256": CANARIES["mask-literal"]}}}]},
         "broker-password": {"source": {"kafka": {**kafka, "brokers": f"u:{CANARIES['broker-password']}@127.0.0.1:9"}}},
     }
 
@@ -168,6 +170,7 @@ def test_a_whole_run_leaves_no_secret_anywhere(
     content = {
         "pipeline": "quiet",
         "source": {"kafka": kafka},
+        "transform": [{"mask": {"text": {"sha256": "${env:MASK_KEY}"}}}],
         "route": {"by": {"field": "kind"}},
         "table": {"path": f"s3://{bucket}/lake/{{route}}"},
         "storage": {"s3": {**store, "secret_access_key": "${env:S3_SECRET}"}},
@@ -175,12 +178,14 @@ def test_a_whole_run_leaves_no_secret_anywhere(
     file = tmp_path / "quiet.yaml"
     file.write_text(json.dumps(content))
     logs = tmp_path / "logs"
-    env = {"CLIENT_KEY": key, "S3_SECRET": s3.secret, "HEADRACE_LOG_DIR": str(logs), "HEADRACE_LOG_LEVEL": "info"}
+    mask = uuid.uuid4().hex
+    env = {"CLIENT_KEY": key, "S3_SECRET": s3.secret, "MASK_KEY": mask}
+    env |= {"HEADRACE_LOG_DIR": str(logs), "HEADRACE_LOG_LEVEL": "info"}
     done = run_cli(["run", file, "--until", "latest", "--json"], env)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]  # nothing else is on stdout, not even of the JVM
     assert (told[-1]["event"], told[-1]["read"]) == ("summary", 60)
-    secrets = (ANN, s3.secret, *(line for line in key.splitlines() if line and not line.startswith("-")))
+    secrets = (ANN, s3.secret, mask, *(line for line in key.splitlines() if line and not line.startswith("-")))
     assert_unseen("what the run said", (done.stdout + done.stderr).encode(), *secrets)
     seen = list(_files(tmp_path, s3.folder / "data" / bucket))
     assert any(path.is_relative_to(logs) and path.stat().st_size for path in seen)

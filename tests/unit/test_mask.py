@@ -277,6 +277,12 @@ def test_ways_round_a_mask_are_findings() -> None:
     assert (severity, key) == ("warning", "transform[1].jmespath")
 
 
+def test_a_required_column_cannot_be_masked_by_nothing() -> None:
+    columns = ", columns: [{name: mail, type: string, nullable: false}]"
+    assert [key for _, key, _ in found("  - mask: {mail: null}", columns)] == ["table.columns[0].nullable"]
+    assert found("  - mask: {mail: redact}", columns) == []
+
+
 def test_a_mask_of_no_column_is_a_finding_where_all_columns_are_known() -> None:
     columns = ", columns: [{name: mail, type: string}]"
     assert [key for _, key, _ in found("  - mask: {mial: redact}", columns)] == ["transform[0].mask.mial"]

@@ -341,6 +341,7 @@ def _masks(spec: Spec) -> Iterator[Complaint]:
         covered = covered or step.mask is not None
     if covered:
         yield from _rescued(spec)
+        yield from _emptied(spec)
 
 
 def _mask(here: Path, name: str, by: MaskBy | str) -> Iterator[Complaint]:
@@ -366,6 +367,16 @@ def _rescued(spec: Spec) -> Iterator[Complaint]:
         if table.contract.rescues:
             seen = "rescue beside a mask: _rescued would hold clear values"
             yield Complaint((*here, "contract"), seen, "a mask of _rescued, too, or drop: [_rescued]")
+
+
+def _emptied(spec: Spec) -> Iterator[Complaint]:
+    """A required column that is always NULL would make a letter of every record."""
+    null = {name for step in spec.transform for name, by in (step.mask or {}).items() if by == "null"}
+    for here, own in _written(spec):
+        for index, column in enumerate(own.columns):
+            if column.name in null and not column.nullable:
+                path = (*here, "columns", index, "nullable")
+                yield Complaint(path, f"false, and a mask makes '{column.name}' NULL", "true, or another mask")
 
 
 def _storage(spec: Spec) -> Iterator[Complaint]:
