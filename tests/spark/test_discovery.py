@@ -43,17 +43,35 @@ def test_tasks_that_saw_different_types_agree_on_one_and_every_value_is_kept(bat
     assert web.staged() == len(web.table().file_uris())
 
 
-def test_twenty_new_fields_over_twenty_batches_need_no_restart(batches: Any):
-    web = batches()
+def test_twenty_new_fields_over_twenty_batches_under_load_lose_nothing(batches: Any):
+    web, load = batches(), 200
     for number in range(20):
-        intent, jobs = web.run([{"id": number, f"f{number}": number}], [{"id": -number}])
-        assert (intent.runs, jobs) == (2, 2)
+        first = [{"id": at, f"f{number}": at} if at % 2 else {"id": at} for at in range(load)]
+        second = [{"id": at, f"f{number - 1}": -at} if number and at % 3 else {"id": at} for at in range(load)]
+        intent, jobs = web.run(first, second)
+        assert (intent.runs, jobs, intent.counts.routed) == (2, 2, 2 * load)
     rows = web.rows()
-    assert len(rows) == 40
-    assert [row[f"f{at}"] for at, row in enumerate(rows[::2])] == list(range(20))
+    assert [row["id"] for row in rows] == list(range(load)) * 40
+    for number in range(20):
+        sent = {2 * load * number + at: at for at in range(1, load, 2)}
+        sent |= {2 * load * (number + 1) + load + at: -at for at in range(load) if at % 3 and number < 19}
+        assert {at: row[f"f{number}"] for at, row in enumerate(rows) if row[f"f{number}"] is not None} == sent
     assert list(web.types()) == ["id", "f0", "_source", *(f"f{at}" for at in range(1, 20))]
     assert web.run([{"id": 99, "f7": 1}])[1] == 1
     assert web.staged() == len(web.table().file_uris())
+
+
+def test_two_hundred_types_in_one_topic_are_one_job_a_batch(batches: Any):
+    web = batches(route={"by": {"field": "kind"}})
+    kinds = [f"k{at}" for at in range(200)]
+    values = [{"kind": kind, "id": at, f"own_{kind}": at} for at, kind in enumerate(kinds)]
+    intent, jobs = web.run(values[:100], values[100:])
+    assert (intent.runs, jobs, len(intent.tables)) == (2, 2, 200)  # they are all new: one job to meet, one to write
+    for _ in range(2):
+        intent, jobs = web.run(values, values[::-1])
+        assert (intent.runs, jobs, len(intent.tables)) == (1, 1, 200)
+    for at in range(0, 200, 40):
+        assert web.rows(f"k{at}") == [{"kind": f"k{at}", "id": at, f"own_k{at}": at}] * 5
 
 
 def test_many_tables_are_born_in_one_batch_by_two_jobs(batches: Any):
