@@ -84,8 +84,7 @@ def test_a_running_pipeline_is_found_beside_the_table(base: str, profile: Profil
     table.restore(version=0)
 
 
-@pytest.mark.parametrize("place", ["local", "s3"])
-@pytest.mark.parametrize("z_order", [(), ("id",)])
+@pytest.mark.parametrize(("place", "z_order"), [("local", ()), ("s3", ()), ("s3", ("id",))])
 def test_compaction_beside_appends_of_another_process(
     request: pytest.FixtureRequest, tmp_path: Path, place: str, z_order: tuple[str, ...]
 ) -> None:
