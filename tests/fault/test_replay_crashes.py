@@ -14,6 +14,7 @@ from headrace.letters import Selection
 from headrace.storage import Store
 from services.desk import Desk
 from services.pipelines import run_cli
+from services.s3 import S3
 
 POINTS = [point for point in Point if point is not Point.LETTERS_NOT]  # that one has a test of its own
 AGAIN = {
@@ -137,6 +138,16 @@ def test_a_store_that_fails_after_the_decision_makes_no_second_plan(desk: Desk) 
 )
 def test_kill_9_during_a_replay(desk: Desk, point: Point) -> None:
     """The command line in a process of its own; no JVM is ever started by it."""
+    killed_and_finished(desk, point)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LEDGER_NOT])
+def test_kill_9_during_a_replay_on_s3(s3: S3, bucket: str, tmp_path: Path, point: Point) -> None:
+    killed_and_finished(eventful(Desk(tmp_path, s3=s3, bucket=bucket)), point)
+
+
+def killed_and_finished(desk: Desk, point: Point) -> None:
     command = ["dead-letters", "replay", desk.write_spec(), "--json"]
     killed = run_cli(command, {"HEADRACE_FAULT": f"{point}=kill"}, within=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
