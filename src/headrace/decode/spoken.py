@@ -9,18 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
-from headrace.decode.arrays import (
-    as_struct,
-    elements,
-    field_of,
-    is_json,
-    is_list,
-    is_there,
-    map_items,
-    map_keys,
-    offsets_of,
-    plain,
-)
+from headrace.decode import arrays
 from headrace.decode.scan import bools
 
 
@@ -44,9 +33,9 @@ def _finite(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _speakable(values: pa.Array) -> pa.Array:
-    if is_json(values.type):
+    if arrays.is_json(values.type):
         return values  # DuckDB knows it, too
-    values = plain(values)
+    values = arrays.plain(values)
     kind = values.type
     if pa.types.is_binary(kind):
         answer = duck.query("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
@@ -57,15 +46,17 @@ def _speakable(values: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind) or pa.types.is_date(kind):
         return values.cast(pa.string())
     if pa.types.is_struct(kind):
-        inner = [_speakable(field_of(values, item.name)) for item in kind]
-        return pa.StructArray.from_arrays(inner, [item.name for item in kind], mask=pa.array(~is_there(values)))
-    if is_list(kind):
-        inner, owner = elements(values)
-        return pa.ListArray.from_arrays(offsets_of(values, owner), _speakable(inner), mask=pa.array(~is_there(values)))
+        inner = [_speakable(arrays.field_of(values, item.name)) for item in kind]
+        return pa.StructArray.from_arrays(inner, [item.name for item in kind], mask=pa.array(~arrays.is_there(values)))
+    if arrays.is_list(kind):
+        inner, owner = arrays.elements(values)
+        return pa.ListArray.from_arrays(
+            arrays.offsets_of(values, owner), _speakable(inner), mask=pa.array(~arrays.is_there(values))
+        )
     if pa.types.is_map(kind):
-        items, owner = map_items(values)
-        offsets = pa.array(offsets_of(values, owner).to_numpy(), mask=np.append(~is_there(values), False))
-        return pa.MapArray.from_arrays(offsets, map_keys(values), _speakable(items))
+        items, owner = arrays.map_items(values)
+        offsets = pa.array(arrays.offsets_of(values, owner).to_numpy(), mask=np.append(~arrays.is_there(values), False))
+        return pa.MapArray.from_arrays(offsets, arrays.map_keys(values), _speakable(items))
     return values
 
 
@@ -78,14 +69,14 @@ def steps_of(path: str) -> tuple[str, ...]:
 
 def as_text(table: pa.Table, steps: tuple[str, ...]) -> pa.Array | None:
     """The scalars at a place as text, NULL where it is absent; None where it holds more than scalars."""
-    values: pa.Array | None = as_struct(table)
+    values: pa.Array | None = arrays.as_struct(table)
     for step in steps:
         if values is None or not pa.types.is_struct(values.type):
             return pa.nulls(len(table), pa.string())
-        values = field_of(values, step)
+        values = arrays.field_of(values, step)
     if values is None or pa.types.is_null(values.type):
         return pa.nulls(len(table), pa.string())
     if pa.types.is_nested(values.type):
         return None
-    said = _speakable(plain(values))
+    said = _speakable(arrays.plain(values))
     return said if pa.types.is_string(said.type) else as_json(said)
