@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import SpecError
+from headrace import online, task
+from headrace.batch import Manifest
+from headrace.cli.dead_letters import _table
+from headrace.errors import ColumnsDisagree, SpecError
 from headrace.faults import Abandoned, Point, armed
 from headrace.letters import Place, Selection
+from headrace.look import look
 from headrace.plan import Plan, reading
 from headrace.plan.shared import Shared
 from headrace.spec.load import loads
@@ -401,3 +407,46 @@ def test_a_branch_that_is_added_begins_where_the_pipeline_is(desk: Desk):
     desk.options["also"] = also
     desk.feed([{"id": 10, "items": [{"sku": "e", "qty": 1}]}])
     assert of_items(desk) == [(8, "c"), (10, "e")]
+
+
+def test_a_look_and_a_check_online_know_the_tables_of_branches(desk: Desk):
+    desk.feed([ORDER])
+    found = look(desk.spec, envelopes([{**ORDER, "id": 9}, b"{"]))
+    items = f"{desk.folder}/lake/items"
+    assert [row["order_id"] for row in found.tables[items].to_pylist()] == [9, 9]
+    assert [note.partition(" exists")[0] for note in found.notes] == [f"{desk.folder}/lake/orders", items]
+    assert (found.account, len(found.letters)) == ({"read": 2, "routed": 1, "dead": 1, "filtered": 0}, 2)
+    assert list(online._tables(desk.spec)) == []
+    desk.options["also"][0]["table"] = {"path": f"{desk.folder}/lake/others", "create": "never"}
+    assert [each.seen for each in online._tables(desk.spec)] == [f"no table at {desk.folder}/lake/others"]
+    desk.options["also"][0]["table"] = {"path": items, "columns": [{"name": "sku", "type": "boolean"}]}
+    desk.options["also"][0]["explode"] = "items"
+    with pytest.raises(ColumnsDisagree, match="sku"):
+        list(online._tables(desk.spec))
+
+
+def test_tasks_that_disagree_about_elements_make_letters_and_the_next_batch_may_agree(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    whole = task._manifest
+
+    def in_parts(order: bytes, batch: int, now: datetime, batches: list[pa.RecordBatch]) -> Manifest:
+        return whole(order, batch, now, [each.slice(at, 1) for each in batches for at in range(len(each))])
+
+    monkeypatch.setattr(task, "_manifest", in_parts)
+    desk.options["also"][0]["table"].pop("columns")
+    desk.feed([{"id": 1, "items": [1]}, {"id": 2, "items": [{"sku": "a"}]}, {"id": 3, "items": []}])
+    assert [(row["offset"], Path(row["table"]).name, row["reason"]) for row in desk.dead()] == [
+        (0, "items", "type"),
+        (1, "items", "type"),
+    ]
+    desk.feed([ORDER])
+    assert of_items(desk) == [(7, "a"), (7, "b")]
+    assert (desk.replay().counts.routed, of_items(desk)) == (1, [(2, "a"), (7, "a"), (7, "b")])
+
+
+def test_letters_of_a_branch_are_chosen_by_its_name():
+    big = {"name": "big", "route": {"by": "topic"}, "table": {"path": "/lake/big/{topic}"}}
+    spec = spec_of(also=[CHILD, big])
+    named = {text: _table(spec, text) for text in ("items", "big/eu", "big", "/lake/web", "s3://lake/items")}
+    assert list(named.values()) == ["/lake/items", "/lake/big/eu", "/lake/big/{route}", "/lake/web", "s3://lake/items"]
