@@ -90,6 +90,14 @@ def test_fields_the_schema_does_not_have(folder):
         decode(folder, *values, new_field="stop")
 
 
+def test_names_that_producers_make_up_are_few_and_short(folder):
+    values = [framed({"id": 1, f"key-{at}": 1, "x" * 5_000: 1}) for at in range(500)]
+    ignored = decode(folder, *values).ignored
+    assert sum(ignored.values()) == 1_000
+    assert (len(ignored), max(map(len, ignored))) == (201, 201)
+    assert ignored["x" * 200 + "…"] == 500
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [

@@ -18,6 +18,7 @@ from headrace.reasons import Reason
 NewField = Literal["ignore", "evolve", "rescue", "reject", "stop"]
 
 DETAIL = 512  # characters a detail may have
+NAMES = 200  # ignored fields that are counted by name, and characters of a name; the others together
 UNTOLD = "…"  # ignored new fields that are too many to be told by name
 
 
@@ -143,3 +144,14 @@ def joined(parts: list[Decoded], schema: pa.Schema) -> Decoded:
         index = index[order]
         rows = rows.take(pa.array(order)) if rows.column_names else rows
     return Decoded(rows.combine_chunks(), pa.array(index), rejects.in_order(), unknown, dict(ignored))
+
+
+def few(names: Mapping[str, int]) -> dict[str, int]:
+    """Counts of ignored fields, whose names producers choose: so many, and so long, as a ledger can hold."""
+    counts: Counter[str] = Counter()
+    for name, count in names.items():
+        counts[name if len(name) <= NAMES else name[:NAMES] + UNTOLD] += count
+    others = counts.pop(UNTOLD, 0)
+    kept = dict(counts.most_common(NAMES)) if len(counts) > NAMES else dict(counts)
+    others += counts.total() - sum(kept.values())
+    return {**kept, UNTOLD: others} if others else kept

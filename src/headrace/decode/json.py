@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
-from headrace.decode.contract import UNTOLD, Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few
 from headrace.decode.envelope import ENVELOPES, Enveloped
 from headrace.decode.exact import Exact, Row
 from headrace.decode.jsonschema import RegisteredJson
@@ -33,8 +33,6 @@ from headrace.decode.surplus import Surveyor
 from headrace.decode.triage import spread, triage
 from headrace.reasons import Reason
 from headrace.spec.decode import Json
-
-_NAMES = 200  # ignored fields that are counted by name; the others together
 
 
 class JsonDecoder:
@@ -86,7 +84,7 @@ class JsonDecoder:
         names = Counter(rest.ignored)
         for each in fitting:
             names.update(dict.fromkeys(each.strangers, len(each.index)))
-        return replace(rest, rows=rows, index=pa.array(index), ignored=_bounded(names))
+        return replace(rest, rows=rows, index=pa.array(index), ignored=few(names))
 
     def _by_proof(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
         """What fits no stencil: proven by the column, or explained one by one."""
@@ -107,7 +105,7 @@ class JsonDecoder:
             strange[position] = bool(row.strangers)
         table, index = _joined(self._layout.schema, fast, np.flatnonzero(good), rows, np.array(kept, np.int64))
         unknown = self.unknown(texts.filter(pa.array(strange))) if self._new_field == "evolve" else None
-        ignored = _bounded(names) if self._new_field == "ignore" else {}
+        ignored = few(names) if self._new_field == "ignore" else {}
         return Decoded(table, pa.array(at[index]), rejects.in_order(), unknown, ignored)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
@@ -216,13 +214,6 @@ def _in_order(parts: list[tuple[pa.Table, Numbers]]) -> tuple[pa.Table, Numbers]
     index = np.concatenate([at for _, at in parts])
     order = np.argsort(index, kind="stable")
     return pa.concat_tables([table for table, _ in parts]).take(pa.array(order)), index[order]
-
-
-def _bounded(names: Counter[str]) -> dict[str, int]:
-    others, total = names.pop(UNTOLD, 0), names.total()
-    kept = dict(names.most_common(_NAMES)) if len(names) > _NAMES else dict(names)
-    others += total - sum(kept.values())
-    return {**kept, UNTOLD: others} if others else kept
 
 
 def _beyond(node: Node, structure: Structure) -> Structure | None:

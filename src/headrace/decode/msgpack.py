@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode import msgpack_wire
-from headrace.decode.contract import Decoded, Limits, NewField, Rejects, joined
+from headrace.decode.contract import Decoded, Limits, NewField, Rejects, few, joined
 from headrace.decode.layout import layout_of
 from headrace.decode.msgpack_schema import ByAddress, Form, FromFiles, Schemas
 from headrace.decode.registry import UnknownSchema
@@ -104,7 +104,7 @@ class MsgpackDecoder:
         found = fitted(natural, kept, self._layout, self._new_field, rejects)
         if self._new_field == "evolve" and len(found.index):
             found = replace(found, unknown=asked_by(natural.schema, self._layout))
-        return replace(found, ignored={**found.ignored, **strangers}) if strangers else found
+        return replace(found, ignored=few({**found.ignored, **strangers})) if strangers else found
 
     def _natural(
         self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects, *, strict: bool = False
