@@ -98,6 +98,23 @@ def staged_file(raw: Mapping[str, Any]) -> StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Merging:
+    """How changes go into a table: what tells rows apart, what orders changes, and what they leave of a row."""
+
+    keys: tuple[str, ...]
+    sequence: str | None = None  # a column; the record's place without it, and among equals
+    partial: bool = False  # whether a change leaves some columns of the row as they are
+    columns: tuple[str, ...] = ()  # those a partial change brings; empty: all
+    ignore_nulls: bool = False  # whether a partial change's NULLs say nothing
+    remember: float = 0.0  # seconds for which a delete keeps older changes of its key away
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Merging:
+        """Out of its JSON form."""
+        return cls(**{**raw, "keys": tuple(raw["keys"]), "columns": tuple(raw["columns"])})
+
+
+@dataclass(frozen=True, slots=True)
 class TableIntent:
     """What one batch will do to one table."""
 
@@ -109,6 +126,7 @@ class TableIntent:
     properties: Mapping[str, str]
     files: tuple[StagedFile, ...]
     letters: bool = False  # the dead-letter table
+    merging: Merging | None = None  # where the files are changes; without it they are rows to append
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +181,7 @@ class Intent:
                     **item,
                     "partition_by": tuple(item["partition_by"]),
                     "files": tuple(staged_file(each) for each in item["files"]),
+                    "merging": Merging.of(item["merging"]) if item.get("merging") else None,
                 }
             )
             for item in raw["tables"]
@@ -190,6 +209,9 @@ class Receipt:
     files: int
     bytes: int
     skipped: bool = False  # the table was already at the batch's mark
+    inserted: int | None = None  # rows, where the table merges and its log tells
+    updated: int | None = None
+    deleted: int | None = None
 
 
 def merge(manifests: Iterable[Manifest]) -> tuple[tuple[StagedFile, ...], Counts]:

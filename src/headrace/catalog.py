@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from headrace import faults
-from headrace.batch import Intent, Receipt, StagedFile, TableIntent
+from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit import Committer, LogTable
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
@@ -26,6 +26,7 @@ from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
 from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt
+from headrace.tables.changes import staged
 from headrace.tables.schema import to_delta
 
 LETTERS = "dead letters"  # a route no record can have: names match no blank
@@ -116,9 +117,10 @@ class Catalog:
         known = self.ledger.known.tables.get(uri)
         branch, route = self._branch(name), name.rpartition("/")[2]
         rules = branch.rules(route if name == branch.prefix + route and name != LETTERS else "")
-        apart = apart or (bool(rules.features) and name != LETTERS)
+        merges = name != LETTERS and rules.merges is not None
+        apart = apart or merges or (bool(rules.features) and name != LETTERS)
         if committer.state is not None or apart:
-            committer = self._of_its_kind(committer, store, known, apart)
+            committer = self._of_its_kind(committer, store, known, apart, merges)
         _check_identity(uri, committer, known)
         self._check_restored(store, committer, known)
         if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.writer))):
@@ -137,11 +139,14 @@ class Catalog:
         if version is not None and version > known.restored:
             raise stop(TableRestored, f"{store.uri} was restored in version {version}, after our last commit to it.")
 
-    def _of_its_kind(self, tail: Committer, store: Store, known: KnownTable | None, apart: bool) -> Committer:
+    def _of_its_kind(
+        self, tail: Committer, store: Store, known: KnownTable | None, apart: bool, merges: bool
+    ) -> Committer:
         """One kind of committer per table, for good: what it was first written with, or is to be (`apart`: Spark)."""
         why_not = may_adopt(tail.state) if tail.state is not None else None
         if apart and not why_not:
-            why_not = "the spec asks for features that Spark alone may write"
+            asks = "rows that are merged, which" if merges else "features that"
+            why_not = f"the spec asks for {asks} Spark alone may write"
         if known is not None and known.committer == "adopt" and why_not:
             raise TableFeature(
                 f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
@@ -283,10 +288,10 @@ class Catalog:
 
     def _layout(self, name: str, shape: Shape, batch: int) -> Layout:
         entry = self._entries[name]
-        adopted = entry.committer.adopts
+        adopted, merges = entry.committer.adopts, entry.rules.merges
         return Layout(
             entry.store.uri if adopted else self.staging(entry, batch),
-            shape.table,
+            staged(shape.table, merges.keys) if merges else shape.table,
             self.partition_by(entry) if adopted else (),
             entry.rules.compression,
             entry.rules.target_file_size,
@@ -320,17 +325,19 @@ class Catalog:
 
     def _intent(self, name: str, layout: Layout, files: list[StagedFile]) -> TableIntent:
         entry = self._entries[name]
+        shape = self.shapes.get(name)
         properties = entry.rules.all_properties if name != LETTERS else {}
         partition_by = ("date",) if name == LETTERS else self.partition_by(entry)
         return TableIntent(
             entry.store.uri,
             entry.table_id,
             entry.committer.state is None,
-            to_delta(layout.schema),
+            to_delta(layout.schema if shape is None else shape.table),
             partition_by,
             properties,
             tuple(files),
             name == LETTERS,
+            _merging(entry.rules) if name != LETTERS else None,
         )
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -378,6 +385,15 @@ class Catalog:
         assert committer.state is not None  # noqa: S101
         before = self.ledger.known.tables.get(uri, KnownTable("", ""))
         return replace(before, id=committer.state.table_id, committer="adopt" if committer.adopts else "spark")
+
+
+def _merging(rules: TableSpec) -> Merging | None:
+    """What the batch decides of the merge; whoever finishes it finishes this one."""
+    if rules.merges is None:
+        return None
+    update, remember = rules.merges.update, rules.merges.remember.total_seconds()
+    columns, ignore_nulls = (update.columns, update.ignore_nulls) if update else ((), False)
+    return Merging(rules.merges.keys, rules.merges.sequence_by, update is not None, columns, ignore_nulls, remember)
 
 
 def _merged(known: Structure | None, seen: Structure) -> Structure:

@@ -16,6 +16,7 @@ from headrace import faults, floor, retention, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, merge
 from headrace.breaker import Breaker
 from headrace.catalog import Catalog
+from headrace.commit.tombstones import DAY, TOMBSTONES
 from headrace.errors import HeadraceError, StopAsked, Transient
 from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision, is_refill
@@ -23,7 +24,7 @@ from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
 from headrace.read import Offsets, Source, open_source
 from headrace.read.verify import same_topics, still_there, verify
-from headrace.rebuild import rebuild
+from headrace.rebuild import folders, rebuild
 from headrace.refill import refill_all, refilled
 from headrace.runtime import session
 from headrace.spec import Spec
@@ -164,13 +165,16 @@ class Pipeline:
     # ---- dead letters that are old ----
 
     def keep_retention(self) -> None:
-        """Once a day, drop the dead letters that are older than the spec keeps them."""
+        """Once a day, drop the dead letters that are older than the spec keeps them, and deletes that count no more."""
         age, today = self.spec.dead_letters.retention, datetime.now(UTC).date()
-        if age is not None and self._purged != today:
-            self._purged = today
-            purge = self.purge(retention.day_before(age))
-            if purge.files:
-                self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
+        if self._purged == today:
+            return
+        self._purged = today
+        for folder in folders(self.state.child(TOMBSTONES)):
+            retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), today, DAY)
+        purge = self.purge(retention.day_before(age)) if age is not None else None
+        if purge is not None and purge.files:
+            self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
 
     def purge(self, before: date) -> retention.Purge:
         """Drop the dead letters of the days before, once the ledger tells it; an open replay plan still needs them."""
@@ -183,9 +187,9 @@ class Pipeline:
         return retention.carry_out(store, before)
 
     def _spark_table(self, store: Store) -> Any:
-        from headrace.commit.spark import SparkTable
+        from headrace.commit.merge import MergeTable
 
-        return SparkTable(self.spark, store, self.writer)
+        return MergeTable(self.spark, store, self.writer, self.state.child(TOMBSTONES))
 
     # ---- one batch ----
 
@@ -290,11 +294,13 @@ class Pipeline:
     def _commit(self, intent: Intent) -> list[Receipt]:
         data = [table for table in intent.tables if not table.letters]
         rest = [table for table in intent.tables if table.letters]
-        receipts = [self._commit_one(table, intent) for table in data[:1]]
-        if len(data) > 1:
-            faults.reach(faults.Point.TABLE_A_DONE, batch=intent.batch)
+        first = [table for table in data[:1] if table.merging is None]  # a merge is long: no other waits for it
+        receipts = [self._commit_one(table, intent) for table in first]
+        if len(data) > len(first):
+            if first:
+                faults.reach(faults.Point.TABLE_A_DONE, batch=intent.batch)
             with ThreadPoolExecutor(min(_COMMITS_AT_ONCE, len(data))) as pool:
-                receipts += pool.map(lambda table: self._commit_one(table, intent), data[1:])
+                receipts += pool.map(lambda table: self._commit_one(table, intent), data[len(first) :])
         if rest:
             faults.reach(faults.Point.LETTERS_NOT, batch=intent.batch)
         return receipts + [self._commit_one(table, intent) for table in rest]

@@ -66,5 +66,5 @@ MEANING: dict[Reason, str] = {
     Reason.FRAMING: "the frame around the value is wrong",
     Reason.UNKNOWN_SCHEMA: "the value names a schema nobody knows",
     Reason.UNKNOWN_OPERATION: "a change event's operation is unknown",
-    Reason.NO_KEY: "a change event has no key",
+    Reason.NO_KEY: "a change has no key by which its row could be found",
 }

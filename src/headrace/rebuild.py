@@ -40,7 +40,9 @@ def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
         assert found is not None  # noqa: S101
         said = _from_tables(pipeline, found, accepted)
     if found is not None:
-        made = {uri: KnownTable(state.table_id, _kind(state)) for uri, state in found.tables.items()}
+        made = {
+            uri: KnownTable(state.table_id, _kind(pipeline.spec, uri, state)) for uri, state in found.tables.items()
+        }
         ledger.known.remember(tables={**made, **ledger.known.tables})
     ledger.rebuild(said)
     pipeline.report({"event": "rebuild", "pipeline": pipeline.spec.pipeline, "batch": ledger.batch, "text": said})
@@ -143,8 +145,14 @@ def _met_anew(pipeline: Pipeline, where: lost.Standing) -> Position:
     return where.position | {each: bounds[each].earliest if each in bounds else 0 for each in anew}
 
 
-def _kind(state: TableState) -> str:
-    return "spark" if may_adopt(state) else "adopt"
+def _kind(spec: Spec, uri: str, state: TableState) -> str:
+    return "spark" if may_adopt(state) or any(_merges(branch, uri) for branch in spec.branches().values()) else "adopt"
+
+
+def _merges(branch: Spec, uri: str) -> bool:
+    before, _, after = branch.table.path.partition("{route}")
+    name = uri[len(before) : len(uri) - len(after)]
+    return branch.uri_of(name) == uri and branch.table_for(name).merges is not None
 
 
 def _stores(pipeline: Pipeline) -> list[Store]:

@@ -16,6 +16,8 @@ from headrace.errors import Conflict, StorageUnreachable
 from headrace.storage import Store
 from headrace.tables.log import newest, open_at
 
+DAY = "date"  # the partition column of dead letters
+
 
 @dataclass(frozen=True, slots=True)
 class Purge:
@@ -39,36 +41,36 @@ def day_before(age: timedelta, now: datetime | None = None) -> date:
     return ((now or datetime.now(UTC)) - age).date()
 
 
-def due(store: Store, before: date) -> Purge:
+def due(store: Store, before: date, day: str = DAY) -> Purge:
     """What a purge would take away."""
     version = newest(store)
-    return Purge(before) if version is None else _due(open_at(store, version), before)
+    return Purge(before) if version is None else _due(open_at(store, version), before, day)
 
 
-def carry_out(store: Store, before: date) -> Purge:
+def carry_out(store: Store, before: date, day: str = DAY) -> Purge:
     """Take the days out of the table, then delete their files: letters may be private, so no vacuum is waited for."""
     version = newest(store)
     if version is None:
         return Purge(before)
     table = open_at(store, version)
-    purge = _due(table, before)
+    purge = _due(table, before, day)
     if purge.files:
         with _named(store):
-            table.delete(f"date < '{before.isoformat()}'")
+            table.delete(f"{day} < '{before.isoformat()}'")
         store.delete(purge.files)
     return purge
 
 
-def _due(table: DeltaTable, before: date) -> Purge:
-    files = pa.table(table.get_add_actions(flatten=True))
+def _due(table: DeltaTable, before: date, day: str) -> Purge:
+    files, at = pa.table(table.get_add_actions(flatten=True)), f"partition.{day}"
     gone = [
         file
-        for file in files.select(["path", "size_bytes", "num_records", "partition.date"]).to_pylist()
-        if file["partition.date"] is not None and _day(file["partition.date"]) < before
+        for file in files.select(["path", "size_bytes", "num_records", at]).to_pylist()
+        if file[at] is not None and _day(file[at]) < before
     ]
     if not gone:
         return Purge(before)
-    days = [_day(file["partition.date"]) for file in gone]
+    days = [_day(file[at]) for file in gone]
     return Purge(
         before,
         tuple(unquote(file["path"]) for file in gone),

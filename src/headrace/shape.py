@@ -11,11 +11,12 @@ from functools import partial
 import pyarrow as pa
 
 from headrace import explode as exploding
-from headrace.decode.layout import MESSAGE, RESCUE
+from headrace.decode.layout import MERGES, MESSAGE, RESCUE
 from headrace.decode.structure import Structure, evolve, widening
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
 from headrace.spec.explode import Explode
+from headrace.tables.changes import check_merging
 from headrace.tables.partitions import check_partitioning
 from headrace.tables.schema import (
     DATED,
@@ -34,6 +35,7 @@ from headrace.tables.widen import widens
 from headrace.transform import ENVELOPE_NAMES, Rename, Transform
 
 SKIP = b"headrace.skip"
+_ASIDE: Mapping[str, Mapping[bytes, bytes] | None] = {"_op": None, "_before": {JSON_TEXT: b"true"}}
 
 Offsets = Mapping[tuple[str, int], int]
 
@@ -49,6 +51,9 @@ class Shape:
     absent: tuple[str, ...] = ()  # names the expressions read that no record has shown yet
     targets: pa.Schema = pa.schema([])  # noqa: RUF009 - table columns that JMESPath makes, with the units declared
     floors: Offsets = field(default_factory=dict)  # per (topic, partition): offsets up to here are already in the table
+    origins: Mapping[str, str] = field(
+        default_factory=dict
+    )  # keys of a table that merges: the fields they are copies of
 
 
 def shape_of(
@@ -78,8 +83,26 @@ def shape_of(
         table = table_of(rules, output, existing, _wanted(rules, payload))
         if rules.columns or (met and (explode is None or knows_fields(payload, explode))):
             check_partitioning(table, by)
+            _check_merging(table, rules)
     made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
-    return Shape(uri, payload, table, by, absent, made, floors or {})
+    origins = _origins(payload, rules, transform) if explode is None else {}
+    return Shape(uri, payload, table, by, absent, made, floors or {}, origins)
+
+
+def _check_merging(table: pa.Schema, rules: TableSpec) -> None:
+    if rules.merges:
+        update = rules.merges.update.columns if rules.merges.update else ()
+        check_merging(table, rules.merges.keys, rules.merges.sequence_by, update)
+
+
+def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict[str, str]:
+    """Where keys come from, if all of them are as they came."""
+    if rules.merges is None:
+        return {}
+    ends = {transform.renamed(name): name for name in payload.names}
+    made = transform.targets() | transform.derived()
+    found = {key: ends[key] for key in rules.merges.keys if key in ends and key not in made}
+    return found if len(found) == len(rules.merges.keys) else {}
 
 
 @contextmanager
@@ -158,6 +181,7 @@ def payload_of(
         known = pa.schema(exploding.rolled(explode, [item for item in fields if item.name not in derived]))
     grows = rules.contract.new_field == "evolve" or not knows_fields(known, explode)
     payload = _grown_payload(known, learned if grows else widening(learned), explode) if learned else known
+    payload = _for_changes(payload, rules)
     return payload.append(_rescued(rules)) if rules.contract.rescues else payload
 
 
@@ -183,6 +207,20 @@ def knows_fields(payload: pa.Schema, explode: Explode | None = None) -> bool:
     if explode is not None:
         return exploding.knows_elements(explode, payload)
     return any(not {RESCUE, MESSAGE} & (item.metadata or {}).keys() for item in payload)
+
+
+def _for_changes(payload: pa.Schema, rules: TableSpec) -> pa.Schema:
+    """What a delete need not bring may be absent; and what the envelope says of the change is read."""
+    if rules.merges is None:
+        return payload
+    aside = [pa.field(name, pa.string(), True, _ASIDE[name]) for name in rules.merges.aside]
+    fields = [*payload, *(item for item in aside if item.name not in payload.names)]
+    return pa.schema([_of_change(item, rules.merges.aside) for item in fields])
+
+
+def _of_change(item: pa.Field, aside: Iterable[str]) -> pa.Field:
+    metadata = {**(item.metadata or {}), **({MERGES: b"true"} if item.name in aside else {})}
+    return item.with_nullable(True).with_metadata(metadata)
 
 
 def _rescued(rules: TableSpec) -> pa.Field:
@@ -231,17 +269,19 @@ def table_of(
     rules: TableSpec, output: pa.Schema, existing: pa.Schema | None, wanted: Mapping[str, pa.Field]
 ) -> pa.Schema:
     """The table's columns: those it has, in its order, then what the records bring."""
-    made = [_made(item, wanted.get(item.name)) for item in output if not pa.types.is_null(item.type)]
+    aside = set(rules.merges.aside if rules.merges else ()) - wanted.keys() - set(existing.names if existing else ())
+    kept = [item for item in output if item.name not in aside and not pa.types.is_null(item.type)]
+    made = [_made(item, wanted.get(item.name)) for item in kept]
     if existing is None:
         own = [item for item in made if item.name not in KEPT]
         beside = [item for item in made if item.name in KEPT]
         columns = [*own, *beside, *([SOURCE] if rules.source else []), *_metadata(rules)]
         return pa.schema([_plain(item) for item in columns])
     brought = {item.name: item for item in made}
-    kept = [_followed(item, brought.get(item.name), rules.contract.widens) for item in existing]
+    followed = [_followed(item, brought.get(item.name), rules.contract.widens) for item in existing]
     more = [*made, *_metadata(rules)]
     added = [_plain(item.with_nullable(True)) for item in more if item.name not in existing.names]
-    return pa.schema([*kept, *added])
+    return pa.schema([*followed, *added])
 
 
 def _metadata(rules: TableSpec) -> list[pa.Field]:

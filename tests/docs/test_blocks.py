@@ -54,7 +54,7 @@ def test_yaml_blocks_load(block: Block, base: Path):
 def test_the_guide_uses_every_key():
     used = {
         path
-        for block in blocks("yaml", DOCS / "guide.md", DOCS / "formats.md")
+        for block in blocks("yaml", DOCS / "guide.md", DOCS / "formats.md", DOCS / "upsert.md")
         for document in yaml.safe_load_all(whole(block))
         for path in paths(document, Spec)
     }
@@ -64,7 +64,7 @@ def test_the_guide_uses_every_key():
 
 def shared(path: str) -> str:
     """What several formats have needs no example for each."""
-    return re.sub(r"^decode\.\w+\.(tombstone|registry\.\w+)$", r"decode.*.\1", path)
+    return re.sub(r"^decode\.\w+\.(tombstone|key|registry\.\w+)$", r"decode.*.\1", path)
 
 
 def known(part: type[Part], prefix: str = "") -> Iterator[str]:

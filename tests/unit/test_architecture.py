@@ -19,7 +19,7 @@ FLOORS = [
     {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout", "table"},
     {"pipeline", "stream", "floor", "breaker", "rebuild", "refill"},
     {"catalog", "task", "judge"},
-    {"plan", "fit", "shape", "explode", "fates", "letters", "retention", "expectations", "metadata"},
+    {"plan", "fit", "shape", "explode", "fates", "letters", "retention", "expectations", "metadata", "changes", "keys"},
     {"ledger", "lease", "commit", "retry"},
     {"read", "decode", "transform", "route", "stage", "tables"},
     {"storage", "runtime", "duck", "faults"},

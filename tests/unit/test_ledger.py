@@ -109,12 +109,19 @@ def test_an_open_batch_comes_back_as_it_was_begun(store):
     assert reopened(store).open_batch() == begun
 
 
+def merged(inserted=None, updated=None, deleted=None):
+    return {"inserted": inserted, "updated": updated, "deleted": deleted}
+
+
 def test_a_booking_tells_the_whole_account(store):
     ledger = reopened(store)
     counts = Counts(10, 6, 2, 1, 1, 99, {"type": 1, "missing": 1}, {"lake/a: x": 3}, {"lake/a: few": 2}, 4)
     tables = (written("lake/a", 6), written("lake/_dead", 2, letters=True))
     begun = intent(1, ("orders", 0, 0, 12, "id-1"), counts=counts, runs=2, tables=tables)
-    receipts = [Receipt("lake/a", 4, 6, 1, 700), Receipt("lake/_dead", 1, 2, 1, 90, skipped=True)]
+    receipts = [
+        Receipt("lake/a", 4, 6, 1, 700, inserted=4, updated=2, deleted=0),
+        Receipt("lake/_dead", 1, 2, 1, 90, skipped=True),
+    ]
     ledger.begin(begun)
     ledger.book(begun, receipts, THEN, "by hand")
     assert reopened(store).rows(1) == [
@@ -135,8 +142,8 @@ def test_a_booking_tells_the_whole_account(store):
             "unmet": {"lake/a: few": 2},
             "rescued": 4,
             "tables": [
-                {"path": "lake/a", "version": 4, "rows": 6, "files": 1, "bytes": 700},
-                {"path": "lake/_dead", "version": 1, "rows": 2, "files": 1, "bytes": 90},
+                {"path": "lake/a", "version": 4, "rows": 6, "files": 1, "bytes": 700, **merged(4, 2, 0)},
+                {"path": "lake/_dead", "version": 1, "rows": 2, "files": 1, "bytes": 90, **merged()},
             ],
             "note": "by hand",
             "spec": "abc",

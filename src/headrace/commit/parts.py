@@ -20,7 +20,7 @@ class Part:
     batch: int
     rows: int
     marks: Mapping[str, int]
-    account: Mapping[str, Any]  # of the whole batch; one that Spark wrote has neither ranges nor counts
+    account: Mapping[str, Any]  # of the whole batch
     at: int  # milliseconds
 
 
@@ -30,7 +30,7 @@ def part_of(commit: Commit, mark: str) -> Part | None:
         return None
     info = commit.info
     account = info.get("headrace") or json.loads(info.get("userMetadata") or "{}").get("headrace") or {}
-    rows = int((info.get("operationMetrics") or {}).get("numOutputRows", 0))
+    rows = int(account.get("rows") or (info.get("operationMetrics") or {}).get("numOutputRows", 0))
     marks = {**account.get("marks", {}), **commit.marks}
     return Part(commit.version, commit.marks[mark], rows, marks, account, int(info.get("timestamp", 0)))
 

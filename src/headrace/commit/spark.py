@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace import faults
 from headrace.batch import Intent, Receipt, TableIntent
+from headrace.commit.adopt import account
 from headrace.commit.marks import batch_mark
 from headrace.commit.stops import stop
 from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced
@@ -70,8 +71,8 @@ class SparkTable:
         if self._known().marks.get(self._mark) == intent.batch:
             return Receipt(table.path, self._known().version, rows, len(table.files), size, skipped=True)
         paths = [f"{Store(item.table, self._store.profile).spark_uri}/{item.path}" for item in table.files]
-        frame = self._spark.read.schema(_ddl(from_delta(table.schema))).parquet(*paths)
-        writer = frame.write.format("delta").mode("append").option("userMetadata", _account(intent))
+        frame = self._spark.read.schema(ddl(from_delta(table.schema))).parquet(*paths)
+        writer = frame.write.format("delta").mode("append").option("userMetadata", account_text(intent, table))
         writer = writer.option("txnAppId", self._mark).option("txnVersion", intent.batch)
         with self._named():
             writer.save(self._store.spark_uri)
@@ -108,7 +109,7 @@ class SparkTable:
 
     def _alter(self, change: str) -> None:
         with self._named():
-            self._spark.sql(f"ALTER TABLE delta.{_quoted(self._store.spark_uri)} {change}")
+            self._spark.sql(f"ALTER TABLE delta.{quoted(self._store.spark_uri)} {change}")
         self._reload()
 
     def _add(self, schema: pa.Schema) -> None:
@@ -170,7 +171,7 @@ def _wider(have: pa.DataType, want: pa.DataType, path: str) -> Iterator[tuple[st
     if pa.types.is_struct(have) and pa.types.is_struct(want):
         wanted = {item.name: item.type for item in want}
         for item in have:
-            below = f"{path}.{_quoted(item.name)}" if path else _quoted(item.name)
+            below = f"{path}.{quoted(item.name)}" if path else quoted(item.name)
             yield from _wider(item.type, wanted.get(item.name, item.type), below)
     elif pa.types.is_map(have) and pa.types.is_map(want):
         yield from _wider(have.item_type, want.item_type, f"{path}.value")
@@ -189,15 +190,19 @@ def _without_notes(kind: Any) -> Any:
     return {key: _without_notes(each) for key, each in kind.items() if not key.startswith("delta.")}
 
 
-def _account(intent: Intent) -> str:
-    return json.dumps({"headrace": {"batch": intent.batch, "marks": intent.marks(), "spec": intent.digest}})
+def account_text(intent: Intent, table: TableIntent) -> str:
+    """What a commit that Spark makes says of its batch; the places of partitions are told here, not as marks."""
+    rows = sum(item.rows for item in table.files)
+    return json.dumps({"headrace": {**account(intent), "marks": intent.marks(), "rows": rows}})
 
 
-def _ddl(schema: pa.Schema) -> str:
-    return ", ".join(f"{_quoted(item.name)} {type_name(item.type)}" for item in schema)
+def ddl(schema: pa.Schema) -> str:
+    """Columns as Spark is told of them."""
+    return ", ".join(f"{quoted(item.name)} {type_name(item.type)}" for item in schema)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as Spark takes any."""
     return "`" + name.replace("`", "``") + "`"
 
 

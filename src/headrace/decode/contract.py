@@ -70,6 +70,21 @@ class Rejects:
             known.setdefault(position, (reason, detail))
         return Rejects([*known], [reason for reason, _ in known.values()], [detail for _, detail in known.values()])
 
+    def and_then(self, more: Rejects) -> Rejects:
+        """With more of them, ascending; of a position that is in both, the first speaks."""
+        made = Rejects()
+        made.join(self)
+        made.join(more)
+        return made.firsts().in_order()
+
+    def without(self, reason: Reason) -> Rejects:
+        """The same, without those of one reason."""
+        kept = Rejects()
+        for index, why, detail in self:
+            if why is not reason:
+                kept.add(index, why, detail)
+        return kept
+
     def in_order(self) -> Rejects:
         """The same, ascending by position."""
         order = sorted(range(len(self)), key=self.index.__getitem__)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, joined
-from headrace.decode.layout import MESSAGE, PATH, PLACE, SKIP, UNIT, Layout, layout_of
+from headrace.decode.layout import MERGES, MESSAGE, PATH, PLACE, SKIP, UNIT, Layout, layout_of
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.structure import Structure, merge, struct
 from headrace.decode.triage import without_bom
@@ -41,6 +41,7 @@ class Form:
     alone: bool = False  # nothing but the envelope's columns is a row
     whole: str = ""  # a column that keeps the whole value as text
     both: str = ""  # a column that keeps what was before and what is after as one text
+    merged: bool = False  # it says something only to a table that merges
 
     def __hash__(self) -> int:
         return hash((self.way, tuple(self.places.items()), tuple(self.said.items()), self.known))
@@ -110,6 +111,7 @@ class Enveloped:
         self._limits = limits
         self._bound: dict[Form, Decoder] = {}
         self._plain = bind(layout_of(pa.schema([])), "ignore", limits)
+        self._merges = any(MERGES in (item.metadata or {}) for item in payload)
 
     @property
     def fills(self) -> Mapping[str, str]:
@@ -145,6 +147,10 @@ class Enveloped:
         refused = Rejects()
         look = self._envelope.look(peek, refused)
         unreadable.join(refused)
+        for nth, form in enumerate(look.forms if not self._merges else ()):
+            if form.merged:
+                seen = f"a {form.said['_op']}, and rows are only added here"
+                unreadable.add_all(np.flatnonzero(look.which == nth), Reason.UNKNOWN_OPERATION, seen)
         kept = unreadable.firsts()
         look.which[kept.index] = -1
         return look, kept
@@ -184,8 +190,7 @@ class Enveloped:
             made = rows[name].combine_chunks().cast(item.type)
         else:
             told = look.texts.get(name)
-            made = pa.nulls(len(index), pa.string()) if told is None else told.take(pa.array(index))
-            made = made.cast(item.type)
+            made = pa.nulls(len(index), item.type) if told is None else told.take(pa.array(index)).cast(item.type)
         return made.fill_null(self._envelope.silent[name]) if name in self._envelope.silent else made
 
     def _decoder(self, form: Form) -> Decoder:
@@ -269,7 +274,13 @@ class Debezium:
     )
     fills: Mapping[str, str] = {}
     silent: Mapping[str, str] = {}
-    _OPERATIONS: Mapping[str, str] = {"c": "insert", "r": "snapshot", "u": "update", "d": "delete"}
+    _OPERATIONS: Mapping[str, str] = {
+        "c": "insert",
+        "r": "snapshot",
+        "u": "update",
+        "d": "delete",
+        "t": "truncate",
+    }
     _AROUND = ("before", "after", "op", "source", "transaction", "ts_ms", "ts_us", "ts_ns")
 
     def look(self, peek: Peek, rejects: Rejects) -> Look:
@@ -283,7 +294,7 @@ class Debezium:
         if word := self._OPERATIONS.get(op or ""):
             return self._form(word, seen[0] is None)
         said = f"the operation '{op}'" if op else "no operation: a heartbeat or a note"
-        return Reason.UNKNOWN_OPERATION, f"{said}, expected one of c, r, u and d"
+        return Reason.UNKNOWN_OPERATION, f"{said}, expected one of c, r, u, d and t"
 
     def _form(self, word: str, wrapped: bool) -> Form:
         top: Path = ("payload",) if wrapped else ()
@@ -292,6 +303,8 @@ class Debezium:
         known = [(*top, name) for name in self._AROUND if name != row]
         if wrapped:
             known.append(("schema",))
+        if word == "truncate":
+            return Form(top, places, {"_op": word}, {"_changed_at": "ms"}, tuple(known), alone=True, merged=True)
         return Form((*top, row), places, {"_op": word}, {"_changed_at": "ms"}, tuple(known))
 
 
@@ -345,6 +358,40 @@ class Rivven:
         return Form((), places, {"event_type": word}, {"timestamp": "s"}, alone=True, both=both)
 
 
+class RivvenChanges:
+    """Rivven's changes as the rows they are of: as they are after the change, or were before a delete."""
+
+    columns = pa.schema([_text("_op"), pa.field("_changed_at", TIMESTAMP), _json("_before", asked=True)])
+    fills: Mapping[str, str] = {}
+    silent: Mapping[str, str] = {}
+    _OPERATIONS: Mapping[str, str] = {
+        "Insert": "insert",
+        "Snapshot": "snapshot",
+        "Update": "update",
+        "Delete": "delete",
+        "Tombstone": "delete",
+        "Truncate": "truncate",
+    }
+    _AROUND = ("source_type", "database", "schema", "table", "op", "before", "after", "timestamp", "transaction")
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """By the operation; a note on the schema says nothing of a row."""
+        return Look(*told_apart([peek("op")], self._judge, rejects))
+
+    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+        if word := self._OPERATIONS.get(seen[0] or ""):
+            return self._form(word)
+        said = f"the operation '{seen[0]}'" if seen[0] else "no operation"
+        return Reason.UNKNOWN_OPERATION, f"{said}: not a change of a row"
+
+    def _form(self, word: str) -> Form:
+        row = "before" if word == "delete" else "after"
+        places: dict[str, Path] = {"_changed_at": ("timestamp",), "_before": ("before",)}
+        said, units, alone = {"_op": word}, {"_changed_at": "s"}, word == "truncate"
+        known = tuple((name,) for name in self._AROUND if alone or name != row)
+        return Form(() if alone else (row,), places, said, units, known, alone=alone, merged=alone)
+
+
 class CloudEvents:
     """Events in the structured form: the data's fields, and the attributes."""
 
@@ -387,5 +434,6 @@ _CLOUD_EVENT = Form(
 ENVELOPES: Mapping[str, Envelope] = {
     "debezium": Debezium(),
     "rivven": Rivven(),
+    "rivven_changes": RivvenChanges(),
     "cloudevents": CloudEvents(),
 }

@@ -13,6 +13,7 @@ from headrace.tables.schema import JSON_TEXT
 
 UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
 RESCUE = b"headrace.rescue"  # the column that keeps what does not fit: `field` new fields alone, `type` wrong values
+MERGES = b"headrace.merges"  # the envelope's word on what to do is done: the table merges
 PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
 MESSAGE = b"headrace.message"  # on the last field of a payload: the whole message as JSON text, for expressions
 

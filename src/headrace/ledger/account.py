@@ -17,7 +17,8 @@ from headrace.storage import Store
 from headrace.tables.schema import TIMESTAMP, to_delta
 
 _RANGE = [("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32())]
-_TABLE = [("path", pa.string()), ("version", pa.int64()), ("rows", pa.int64())]
+_TABLE = [("path", pa.string()), ("version", pa.int64())]
+_COUNTED = ("rows", "files", "bytes", "inserted", "updated", "deleted")  # the last three where the table merges
 
 
 def _list_of(*fields: tuple[str, pa.DataType]) -> pa.DataType:
@@ -41,7 +42,7 @@ SCHEMA = pa.schema(
         ("ignored", pa.map_(pa.string(), pa.int64())),
         ("unmet", pa.map_(pa.string(), pa.int64())),
         ("rescued", pa.int64()),
-        ("tables", _list_of(*_TABLE, ("files", pa.int64()), ("bytes", pa.int64()))),
+        ("tables", _list_of(*_TABLE, *((name, pa.int64()) for name in _COUNTED))),
         ("note", pa.string()),
         ("spec", pa.string()),
         ("headrace", pa.string()),
@@ -68,10 +69,7 @@ def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: s
         "ignored": sorted(counts.ignored.items()),
         "unmet": sorted(counts.unmet.items()),
         "rescued": counts.rescued,
-        "tables": [
-            {name: getattr(receipt, name) for name in ("path", "version", "rows", "files", "bytes")}
-            for receipt in receipts
-        ],
+        "tables": [{name: getattr(receipt, name) for name in ("path", "version", *_COUNTED)} for receipt in receipts],
         "note": note,
         "spec": intent.digest,
         "headrace": intent.headrace,

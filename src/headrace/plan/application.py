@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import fates, route
-from headrace.decode import Rejects, Typed
+from headrace.changes import deletes_by_key, fit_changes
+from headrace.decode import Decoded, Rejects, Typed
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import HeadraceError, UsageError
@@ -85,7 +87,8 @@ class Application:
     def _way(self, name: str) -> Hashable:
         """What routes must have in common; one that is unknown, refused or held back is read alone."""
         shape = self.branch.shapes.get(name)
-        if shape is None or shape.floors or self.branch.many or self.branch.rules(name).contract.widens:
+        rules = self.branch.rules(name)
+        if shape is None or shape.floors or self.branch.many or rules.contract.widens or rules.merges:
             return name
         payload, targets = (schema.serialize().to_pybytes() for schema in (shape.payload, shape.targets))
         return payload, targets, shape.absent, self.branch.new_field(name, shape)
@@ -146,7 +149,7 @@ class Application:
         envelopes = self._hold(envelopes, shape)
         if self._meets_elements(name, shape, envelopes):
             return
-        found = self.reading.read(name, shape, envelopes)
+        found = self._delete_by_key(name, shape, envelopes, self.reading.read(name, shape, envelopes))
         unknown = found.unknown
         if asked := self.reading.wider(name, shape, envelopes, found.rejects):
             unknown = merge_structures(unknown or {}, asked)
@@ -156,6 +159,18 @@ class Application:
         self._reject(envelopes, found.rejects, "decode", self._uri(name, shape), self.branch.rules(name))
         if not self.gathering.discovered:
             self._transform(name, shape, found.rows, self._of_rows(envelopes, found.index))
+
+    def _delete_by_key(self, name: str, shape: Shape, envelopes: pa.Table, found: Decoded) -> Decoded:
+        """Null values delete by their key where the table merges and the spec does not say otherwise."""
+        merge, decode = self.branch.rules(name).merges, self.branch.spec.decode
+        nulls = [at for at, reason, _ in found.rejects if reason is Reason.TOMBSTONE]
+        if merge is None or name == EVERY or decode.tombstone or not nulls:
+            return found
+        theirs = envelopes.take(nulls)
+        table, index, rejects = deletes_by_key(theirs, shape, merge, decode.options.key)
+        self._reject(theirs, rejects, "decode", shape.uri)
+        self.gathering.add(self.branch.prefix + name, table, theirs.take(index))
+        return replace(found, rejects=found.rejects.without(Reason.TOMBSTONE))
 
     def _meets_elements(self, name: str, shape: Shape, envelopes: pa.Table) -> bool:
         """Whether records show for the first time what the elements are that a branch explodes."""
@@ -266,9 +281,14 @@ class Application:
         rules = self.branch.rules(name)
         if rules.expectations:
             rows, envelopes = self._expect(shape.uri, rules, rows, envelopes)
-        table, keep, rejects = fit(rows, envelopes, shape)
+        if rules.merges is None:
+            table, keep, rejects = fit(rows, envelopes, shape)
+            kept = take(envelopes, keep)
+        else:
+            table, index, rejects = fit_changes(rows, envelopes, shape, rules.merges, self.gathering.now)
+            kept = envelopes.take(index)
         rejected = self._reject(envelopes, rejects, "stage", shape.uri, rules)
-        table, envelopes = self._whole(table, take(envelopes, keep), rejected)
+        table, envelopes = self._whole(table, kept, rejected)
         self.gathering.add(self.branch.prefix + name, table, envelopes)
 
     def _expect(self, uri: str, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> tuple[pa.Table, pa.Table]:

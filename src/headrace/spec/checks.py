@@ -313,6 +313,7 @@ def _tables(spec: Spec) -> Iterator[Complaint]:
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
         yield from check_columns(table, own, here, spec.transform)
         yield from _expectations(spec, table, own, here)
+        yield from _predicates(spec, table, own, here)
 
 
 def _expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
@@ -377,6 +378,26 @@ def _emptied(spec: Spec) -> Iterator[Complaint]:
             if column.name in null and not column.nullable:
                 path = (*here, "columns", index, "nullable")
                 yield Complaint(path, f"false, and a mask makes '{column.name}' NULL", "true, or another mask")
+
+
+def _predicates(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+    """What deletes, over the columns after the transform and what the envelope says."""
+    if own.merge is None:
+        return
+    closed = table.declared and table.contract.new_field != "evolve"
+    columns = [*columns_of(table), *_position(spec)]
+    names = [*names_after(spec.transform, columns), *own.merge.aside] if closed else None
+    for key in ("delete_when", "truncate_when"):
+        if text := getattr(own.merge, key):
+            yield from _expression((*here, "merge", key), text, names)
+
+
+def _keys(spec: Spec) -> Iterator[Complaint]:
+    """A record's key that is one value can be only one column's."""
+    how = spec.decode.options.key
+    for options in (spec.table, *spec.tables):
+        if how != "json" and options.merge is not None and len(options.merge.keys) > 1:
+            yield Complaint(("decode", spec.format, "key"), f"{how} for {len(options.merge.keys)} keys", "json")
 
 
 def _storage(spec: Spec) -> Iterator[Complaint]:
@@ -463,4 +484,5 @@ BRANCH_RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _transform,
     _tables,
     _masks,
+    _keys,
 )

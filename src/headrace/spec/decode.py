@@ -11,16 +11,23 @@ from headrace.spec.places import LocalPath
 from headrace.spec.registry import RegistryAt
 from headrace.spec.units import Flag
 
-Envelope = Literal["none", "debezium", "rivven", "cloudevents"]
+Envelope = Literal["none", "debezium", "rivven", "rivven_changes", "cloudevents"]
 Tombstone = Literal["dead_letter", "skip", "row"]
+Key = Literal["json", "text", "int64"]
 
 
 class Format(Part):
     """What every format has."""
 
-    tombstone: Tombstone = Field(
-        default="dead_letter",
-        description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs.",
+    tombstone: Tombstone | None = Field(
+        default=None,
+        description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs. Without it, a "
+        "dead letter; where the table merges, the row of its key is deleted.",
+    )
+    key: Key = Field(
+        default="json",
+        description="How the key of such a record is read: `json` (an object with the key columns, with or without "
+        "Debezium's schema part, or the one value itself), `text` or `int64` (8 bytes, big-endian).",
     )
 
     @property
@@ -59,7 +66,8 @@ class Json(Format):
     envelope: Envelope = Field(
         default="none",
         description="What lies around the row: a change of `debezium` (with or without its schema part), an event or "
-        "change of `rivven`, or a structured `cloudevents` event.",
+        "change of `rivven` (in the four columns of its sink), a change of Rivven as the row it is of "
+        "(`rivven_changes`), or a structured `cloudevents` event.",
     )
 
     @property
@@ -230,12 +238,18 @@ class Decode(Part):
         return next(iter(self._given().values()), Json())
 
     @property
-    def tombstone(self) -> Tombstone:
-        """What becomes of a null value."""
+    def tombstone(self) -> Tombstone | None:
+        """What becomes of a null value; None: what its table makes of one."""
         return self.options.tombstone
+
+    @property
+    def changes(self) -> bool:
+        """Whether records are change events, which say themselves what is to happen to their row."""
+        return getattr(self.options, "envelope", "none") in CHANGES
 
 
 FORMATS = tuple(keys_of(Decode))
+CHANGES = frozenset({"debezium", "rivven_changes"})  # envelopes whose `_op` says what happened to the row
 
 
 def named_format(value: Any) -> Any:

@@ -334,6 +334,16 @@ class Spec(Part):
     def _one_name_for_the_route(self) -> Spec:
         return one_name_for_the_route(self)
 
+    @model_validator(mode="after")
+    def _changes_speak(self) -> Spec:
+        """Change events say what is to happen to their row, wherever rows are merged."""
+        if self.decode.changes:
+            own, also = (self.table, *self.tables), ((each.table, *each.tables) for each in self.also)
+            for options in (*own, *(option for each in also for option in each)):
+                if options.merge is not None:
+                    options.merge.told_by_events()
+        return self
+
     def remember(self, text: str, base: Path) -> None:
         """Keep how the spec was written, and where."""
         self._text, self._base = text, base
@@ -379,8 +389,8 @@ class Spec(Part):
 
     @property
     def tombstone(self) -> Tombstone:
-        """What becomes of a record whose value is null."""
-        return self.decode.tombstone
+        """What becomes of a record whose value is null, unless its table merges."""
+        return self.decode.tombstone or "dead_letter"
 
     @property
     def base_uri(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
 from headrace.spec.places import Place, server
@@ -163,6 +163,76 @@ class Infer(Part):
     )
 
 
+class Update(Part):
+    """What a change leaves of the row that is there; without it, a change replaces the whole row."""
+
+    columns: tuple[str, ...] = Field(
+        default=(), description="The columns that a change brings to a row that is there; all without it."
+    )
+    ignore_nulls: Flag = Field(
+        default=False, description="Whether a NULL says nothing: the row keeps the value that it has."
+    )
+
+    @model_validator(mode="after")
+    def _some(self) -> Update:
+        if not self.columns and not self.ignore_nulls:
+            raise Wrong("columns, ignore_nulls: true, or both", seen="neither")
+        return self
+
+
+class Merge(Part):
+    """How records change the rows of a table that has one row for each key."""
+
+    keys: tuple[str, ...] = Field(min_length=1, description="The columns that tell rows apart. NULL is no key.")
+    sequence_by: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The column that orders the changes of a key: the highest wins, whenever it comes. Without it, and "
+        "among equals, the higher partition and offset.",
+    )
+    delete_when: str | None = Field(
+        default=None, min_length=1, description="An SQL predicate over the transformed row: such a row is deleted."
+    )
+    truncate_when: str | None = Field(
+        default=None,
+        min_length=1,
+        description="An SQL predicate over the transformed row: all rows that came before such a record are deleted.",
+    )
+    update: Update | None = Field(
+        default=None, description="Changes that bring only some columns; they are ordered by partition and offset."
+    )
+    remember: Duration = Field(
+        default=timedelta(days=7),
+        ge=timedelta(seconds=1),
+        description="How long a delete keeps older changes of its key away that come late.",
+    )
+
+    _events: bool = PrivateAttr(False)  # whether records are change events, whose `_op` says what to do
+
+    def told_by_events(self) -> None:
+        """Let the envelope's word count beside the predicates."""
+        self._events = True
+
+    @property
+    def aside(self) -> tuple[str, ...]:
+        """Columns of the envelope that say what to do, and are no columns of the table."""
+        return ("_op", "_before") if self._events else ()
+
+    @property
+    def deletes(self) -> str | None:
+        """When a record deletes its row."""
+        return _either(self.delete_when, "_op = 'delete'" if self._events else None)
+
+    @property
+    def truncates(self) -> str | None:
+        """When a record empties the table."""
+        return _either(self.truncate_when, "_op = 'truncate'" if self._events else None)
+
+
+def _either(one: str | None, two: str | None) -> str | None:
+    return f"({one}) OR ({two})" if one and two else one or two
+
+
 class TableOptions(Part):
     """All that can be said of a table but its path."""
 
@@ -174,7 +244,11 @@ class TableOptions(Part):
         default=ContractKeys(), alias="contract", description="What happens to a record that does not fit."
     )
     strict: Flag = Field(default=False, description="`reject` for every key of the contract.")
-    mode: Literal["append"] = Field(default="append", description="How rows are written.")
+    mode: Literal["append", "upsert"] = Field(
+        default="append",
+        description="How rows are written: each record adds one, or changes the one of its key (`upsert`, by Spark).",
+    )
+    merge: Merge | None = Field(default=None, description="For `mode: upsert`: keys, order, and what deletes.")
     create: Literal["auto", "never"] = Field(
         default="auto", description="Whether the table, and declared columns it lacks, are made when absent."
     )
@@ -209,6 +283,11 @@ class TableOptions(Part):
     def all_properties(self) -> dict[str, str]:
         """The properties of tables made here, those of their features among them."""
         return {**self.properties, **{FEATURES[each]: "true" for each in self.features}}
+
+    @property
+    def merges(self) -> Merge | None:
+        """How records change rows; None where they only add some."""
+        return self.merge if self.mode == "upsert" else None
 
     @property
     def declared(self) -> bool:

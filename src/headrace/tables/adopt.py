@@ -24,6 +24,7 @@ _FEATURES = frozenset(
         "timestampNtz",
     }
 )
+COMMITTER = "headrace.committer"  # the property of a table that one kind of committer writes, for good
 _LEGACY = {  # what a writer version below 7 means, by the version that brought it
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -91,6 +92,8 @@ def _objections(state: TableState) -> Iterator[str]:
     for name, value in sorted(state.properties.items()):
         if name.lower().startswith("delta.") and not _PROPERTIES.get(name, _is())(str(value)):
             yield f"its property {name} is '{value}'"
+    if state.properties.get(COMMITTER, "adopt") != "adopt":
+        yield f"its property {COMMITTER} says that only Spark writes it"
     yield from _schema_objections(state.schema_json)
 
 

@@ -1,0 +1,116 @@
+"""Merge by Spark: staged changes find their rows by key, and one MERGE with the batch's number does all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace import faults
+from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
+from headrace.commit.bounds import key_bounds
+from headrace.commit.merging import MergeSql, Truncates
+from headrace.commit.spark import SparkTable, account_text, ddl, quoted
+from headrace.commit.tombstones import Tombstones, holds
+from headrace.storage import Store
+from headrace.tables.adopt import COMMITTER
+from headrace.tables.changes import CHANGE, TRUNCATE, staged
+from headrace.tables.log import read_commit
+from headrace.tables.schema import from_delta
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_COUNTS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+_APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_ACCOUNT = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class MergeTable(SparkTable):
+    """A table that Spark writes: changes are merged by key, rows without one are appended."""
+
+    def __init__(self, spark: SparkSession, store: Store, pipeline: str, tombstones: Store) -> None:
+        super().__init__(spark, store, pipeline)
+        self._pipeline = pipeline
+        self._tombstones = tombstones  # the folder with one table of them for each table
+        self._own: SparkSession | None = None
+
+    def commit(self, table: TableIntent, intent: Intent) -> Receipt:
+        """One table's part of a batch; the same part twice changes nothing."""
+        if table.merging is None:
+            return super().commit(table, intent)
+        self._reload()
+        if self.state is None and table.create:
+            self._create(table)
+            faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
+        self._check(table, intent)
+        rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)
+        receipt = Receipt(table.path, self._known().version, rows, len(table.files), size, skipped=True)
+        if self._known().marks.get(self._mark) == intent.batch:
+            return receipt
+        self._merge(table, table.merging, intent)
+        self._reload()
+        inserted, updated, deleted = self._counts(intent)
+        return replace(
+            receipt,
+            version=self._known().version,
+            skipped=False,
+            inserted=inserted,
+            updated=updated,
+            deleted=deleted,
+        )
+
+    def _create(self, table: TableIntent) -> None:
+        """The table without rows, which says of itself that only Spark writes it; made twice, it is made once."""
+        super()._create(replace(table, properties={**table.properties, COMMITTER: "spark"}))
+
+    def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
+        schema = from_delta(table.schema)
+        tombstones = Tombstones(self._tombstones.child(self._known().table_id), self._pipeline)
+        remembered = tombstones.commit(table, merging, intent, schema)
+        session = self._session()
+        paths = [f"{Store(item.table, self._store.profile).spark_uri}/{item.path}" for item in table.files]
+        frame = session.read.schema(ddl(staged(schema, merging.keys))).parquet(*paths)
+        frame.createOrReplaceTempView("changes")
+        sql = MergeSql(merging, schema.names, truncates=self._truncates(table.files))
+        text = sql.statement(
+            f"delta.{quoted(self._store.spark_uri)}",
+            "changes",
+            f"delta.{quoted(tombstones.store.spark_uri)}" if remembered else None,
+            intent.started,
+            key_bounds(table.files, schema, merging.keys),
+        )
+        for name, value in ((_APP, self._mark), (_VERSION, str(intent.batch)), (_ACCOUNT, account_text(intent, table))):
+            session.conf.set(name, value)
+        with self._named():
+            session.sql(text)
+
+    def _session(self) -> SparkSession:
+        """A session of the table's own: what makes a MERGE count once is a setting of the whole session."""
+        if self._own is None:
+            self._own = self._spark.newSession()
+        return self._own
+
+    def _truncates(self, files: Sequence[StagedFile]) -> Truncates:
+        """Where each partition was last truncated in these files."""
+        last: dict[int, tuple[int, datetime]] = {}
+        for item in (each for each in files if holds(each, TRUNCATE)):
+            data = Store(item.table, self._store.profile).get(item.path)
+            changes = pq.read_table(pa.BufferReader(data), columns=[CHANGE.name])[CHANGE.name]
+            for each in changes.filter(pc.equal(pc.struct_field(changes, "op"), TRUNCATE)).to_pylist():
+                offset, at = last.get(each["partition"], (-1, each["timestamp"]))
+                last[each["partition"]] = max(offset, each["offset"]), max(at, each["timestamp"])
+        return last
+
+    def _counts(self, intent: Intent) -> list[int | None]:
+        """Rows inserted, updated and deleted, where the commit's metrics tell."""
+        commit = read_commit(self._store, self._known().version)
+        if commit.marks.get(self._mark) != intent.batch:
+            return [None] * len(_COUNTS)  # somebody has committed since
+        metrics = commit.info.get("operationMetrics") or {}
+        return [int(metrics[key]) if key in metrics else None for key in _COUNTS]

@@ -1,0 +1,251 @@
+"""The SQL of a merge: which change of a batch wins at each key, and what it does to the row that is there.
+
+One text decides everything, so that it can be tested without Spark; engines differ in how they quote, and in little
+else. The order of changes is the sequence, then the place of their record (partition, offset). A delete whose record
+says nothing but its key has no sequence: it ends what came before its place.
+"""
+
+# ruff: noqa: S608 - every name is quoted, and no value of a record is in the text
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from headrace.batch import Merging
+from headrace.tables.changes import CHANGE, DELETE, TRUNCATE
+from headrace.tables.schema import SOURCE
+
+Truncates = Mapping[int, tuple[int, datetime]]  # by partition: the offset and the time of its last truncate
+
+
+def _backticked(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How an engine spells what the others spell differently."""
+
+    quote: Callable[[str], str] = _backticked
+    newest: str = "max_by"
+    oldest: str = "min_by"
+    instant: str = "TIMESTAMP_LTZ"
+
+
+SPARK = Dialect()
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSql:
+    """The statement for one table; `columns` are those that rows fill."""
+
+    merging: Merging
+    columns: Sequence[str]
+    dialect: Dialect = SPARK
+    truncates: Truncates | None = None
+
+    # ---- the whole ----
+
+    def statement(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
+        """Merge the changes of one batch, of which no key may be left with two."""
+        lines = [
+            f"MERGE INTO {target} AS t",
+            f"USING ({self.winners(changes, tombstones, now, bounds)}) AS s",
+            f"ON {self._and((*self._same('t', 's'), *self._within('t', bounds)))}",
+            f"WHEN MATCHED AND {self._op('s')} = '{DELETE}' AND ({self._beats()}) THEN DELETE",
+            *self._updates(),
+            f"WHEN NOT MATCHED AND {self._op('s')} <> '{DELETE}' "
+            f"THEN INSERT ({self._list()}) VALUES ({self._list('s')})",
+        ]
+        if self.truncates:
+            lines.append(f"WHEN NOT MATCHED BY SOURCE AND ({self._truncated_row()}) THEN DELETE")
+        return "\n".join(lines)
+
+    def winners(self, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
+        """One row per key: the change that counts, or all that partial updates leave together."""
+        live = self._live(changes, tombstones, now, bounds)
+        return self._folded(live) if self.merging.partial else self._newest(live)
+
+    # ---- which changes count ----
+
+    def _live(self, changes: str, tombstones: str | None, now: datetime, bounds: Bounds) -> str:
+        """Without what a delete or a truncate, of this batch or of one before it, has ended already."""
+        wanted = [f"{self._op('c')} <> '{TRUNCATE}'"]
+        if self.truncates:
+            wanted.append(f"NOT ({self._truncated(self._place('c'), self._at('c', CHANGE.name, 'timestamp'))})")
+        if tombstones is not None:
+            until = f"{self._name('d', UNTIL)} > {self._instant(now)}"
+            ended = self._and((*self._same("d", "c"), *self._within("d", bounds), until, f"({self._ends()})"))
+            wanted.append(f"NOT EXISTS (SELECT 1 FROM {tombstones} AS d WHERE {ended})")
+        return f"SELECT c.* FROM {changes} AS c WHERE {self._and(wanted)}"
+
+    def _ends(self) -> str:
+        """Whether the delete `d` comes after the change `c`."""
+        later = self._before(self._place("c"), self._place("d"))
+        if self.merging.sequence is None:
+            return later
+        c, d = (self._name(each, self.merging.sequence) for each in "cd")
+        return f"{c} < {d} OR ({c} = {d} AND ({later})) OR ({d} IS NULL AND ({later}))"
+
+    def _newest(self, live: str) -> str:
+        """The last change of each key."""
+        order = [f"{part} DESC" for part in (*self._place("c"), *self._rank("c"))]
+        if self.merging.sequence is not None:
+            live = self._silenced(live)
+            silent = self._before(self._place("c"), self._gone("c"))
+            sequence = f"{self._name('c', self.merging.sequence)} DESC NULLS LAST"
+            order = [f"CASE WHEN {silent} THEN 1 ELSE 0 END", sequence, *order]
+        nth = f"row_number() OVER ({self._by_key('c')} ORDER BY {', '.join(order)})"
+        return f"SELECT n.* FROM ({self._beside(live, {NTH: nth})}) AS n WHERE {self._name('n', NTH)} = 1"
+
+    def _silenced(self, live: str) -> str:
+        """With the place of the key's last delete that has no sequence: it ends what was before, whatever it said."""
+        partition, offset = self._place("c")
+        silent = f"{self._op('c')} = '{DELETE}' AND {self._name('c', self.merging.sequence or '')} IS NULL"
+        last = f"max(CASE WHEN {silent} THEN {partition} END) OVER ({self._by_key('c')})"
+        live = self._beside(live, {GONE[0]: last})
+        here = f"{silent} AND {partition} = {self._name('c', GONE[0])}"
+        last = f"max(CASE WHEN {here} THEN {offset} END) OVER ({self._by_key('c')})"
+        return self._beside(live, {GONE[1]: last})
+
+    def _folded(self, live: str) -> str:
+        """What the changes of each key since its last delete leave together; they are ordered by place alone."""
+        order = ", ".join((*self._place("c"), *self._rank("c")))
+        live = self._beside(live, {NTH: f"row_number() OVER ({self._by_key('c')} ORDER BY {order})"})
+        nth, cut, count = (self._name("c", name) for name in (NTH, CUT, COUNT))
+        last = f"max(CASE WHEN {self._op('c')} = '{DELETE}' THEN {nth} END) OVER ({self._by_key('c')})"
+        live = self._beside(live, {CUT: f"coalesce({last}, 0)", COUNT: f"count(*) OVER ({self._by_key('c')})"})
+        live = f"SELECT c.* FROM ({live}) AS c WHERE {nth} > {cut} OR ({cut} = {count} AND {nth} = {cut})"
+        made = [f"{self._fold(name)} AS {self._q(name)}" for name in self._unkeyed()]
+        change = f"{self.dialect.newest}({self._name('c', CHANGE.name)}, {nth}) AS {self._q(CHANGE.name)}"
+        fresh = f"max({cut}) > 0 AS {self._q(FRESH)}"
+        keys = ", ".join(self._name("c", key) for key in self.merging.keys)
+        return f"SELECT {', '.join((keys, *made, change, fresh))} FROM ({live}) AS c GROUP BY {keys}"
+
+    def _beside(self, rows: str, columns: Mapping[str, str]) -> str:
+        """The rows with columns more."""
+        more = ", ".join(f"{text} AS {self._q(name)}" for name, text in columns.items())
+        return f"SELECT c.*, {more} FROM ({rows}) AS c"
+
+    def _fold(self, name: str) -> str:
+        column, nth = self._name("c", name), self._name("c", NTH)
+        if name != SOURCE.name and not self._takes(name):
+            return f"{self.dialect.oldest}({column}, {nth})"
+        made = f"{self.dialect.newest}({column}, {nth})"
+        return f"{made} FILTER (WHERE {column} IS NOT NULL)" if self._ignores(name) else made
+
+    # ---- what they do to the row that is there ----
+
+    def _updates(self) -> Iterable[str]:
+        whole = ", ".join(f"{self._q(name)} = {self._name('s', name)}" for name in self._unkeyed())
+        if not self.merging.partial:
+            return [f"WHEN MATCHED AND ({self._beats()}) THEN UPDATE SET {whole}"]
+        taken = [name for name in self._unkeyed() if self._takes(name) or name == SOURCE.name]
+        part = ", ".join(f"{self._q(name)} = {self._taken(name)}" for name in taken)
+        fresh = self._or((self._name("s", FRESH), *([f"({self._truncated_row()})"] if self.truncates else ())))
+        return [
+            f"WHEN MATCHED AND ({self._beats()}) AND ({fresh}) THEN UPDATE SET {whole}",
+            f"WHEN MATCHED AND ({self._beats()}) THEN UPDATE SET {part}",
+        ]
+
+    def _taken(self, name: str) -> str:
+        new = self._name("s", name)
+        return f"coalesce({new}, {self._name('t', name)})" if self._ignores(name) else new
+
+    def _beats(self) -> str:
+        """Whether the change `s` comes after the row `t`."""
+        sequence, placed = self.merging.sequence, SOURCE.name in self.columns
+        later = self._before(self._place("t"), self._place("s")) if placed else "true"
+        ways = [later]
+        if sequence is not None:
+            s, t = self._name("s", sequence), self._name("t", sequence)
+            gone = self._before(self._place("t"), self._gone("s")) if placed else f"{self._gone('s')[0]} IS NOT NULL"
+            silent = f"({s} IS NULL AND ({later}))"
+            ways = [f"{t} IS NULL", f"{s} > {t}", f"({s} = {t} AND ({later}))", silent, f"({gone})"]
+        return self._or([*ways, f"({self._truncated_row()})"] if self.truncates else ways)
+
+    def _truncated_row(self) -> str:
+        """Whether a truncate of the batch ends the row `t`; a row of unknown origin was there before it."""
+        if SOURCE.name not in self.columns:
+            return "true"
+        at = self._at("t", SOURCE.name, "timestamp")
+        return f"coalesce({self._truncated(self._place('t'), at)}, true)"
+
+    def _truncated(self, place: tuple[str, str], at: str) -> str:
+        """Before a truncate: by the offset in its own partition, by the record's time in the others."""
+        partition, offset = place
+        return self._or(
+            f"({partition} = {own} AND {offset} < {last}) OR ({partition} <> {own} AND {at} <= {self._instant(time)})"
+            for own, (last, time) in sorted((self.truncates or {}).items())
+        )
+
+    # ---- words ----
+
+    def _unkeyed(self) -> list[str]:
+        return [name for name in self.columns if name not in self.merging.keys]
+
+    def _takes(self, name: str) -> bool:
+        """Whether a partial update changes this column."""
+        return not self.merging.columns or name in self.merging.columns
+
+    def _ignores(self, name: str) -> bool:
+        return self.merging.ignore_nulls and name != SOURCE.name
+
+    def _same(self, one: str, two: str) -> list[str]:
+        return [f"{self._name(one, key)} = {self._name(two, key)}" for key in self.merging.keys]
+
+    def _within(self, row: str, bounds: Bounds) -> list[str]:
+        return [f"{self._name(row, key)} >= {low} AND {self._name(row, key)} <= {high}" for key, low, high in bounds]
+
+    def _by_key(self, row: str) -> str:
+        return f"PARTITION BY {', '.join(self._name(row, key) for key in self.merging.keys)}"
+
+    def _place(self, row: str) -> tuple[str, str]:
+        """Partition and offset of the record that a change is, or that a stored row was last changed by."""
+        if row != "t":
+            return self._at(row, CHANGE.name, "partition"), self._at(row, CHANGE.name, "offset")
+        partition, offset = (self._at("t", SOURCE.name, part) for part in ("partition", "offset"))
+        return f"coalesce({partition}, -1)", f"coalesce({offset}, -1)"
+
+    def _rank(self, row: str) -> tuple[str, str]:
+        """What orders changes of one place: a record may have many."""
+        return self._at(row, CHANGE.name, "topic"), self._at(row, CHANGE.name, "row")
+
+    def _gone(self, row: str) -> tuple[str, str]:
+        return self._name(row, GONE[0]), self._name(row, GONE[1])
+
+    def _before(self, one: tuple[str, str], two: tuple[str, str]) -> str:
+        return f"{one[0]} < {two[0]} OR ({one[0]} = {two[0]} AND {one[1]} < {two[1]})"
+
+    def _op(self, row: str) -> str:
+        return self._at(row, CHANGE.name, "op")
+
+    def _list(self, row: str = "") -> str:
+        return ", ".join(self._name(row, name) if row else self._q(name) for name in self.columns)
+
+    def _at(self, row: str, column: str, part: str) -> str:
+        return f"{self._name(row, column)}.{self._q(part)}"
+
+    def _name(self, row: str, column: str) -> str:
+        return f"{row}.{self._q(column)}"
+
+    def _q(self, name: str) -> str:
+        return self.dialect.quote(name)
+
+    def _instant(self, at: datetime) -> str:
+        return f"{self.dialect.instant} '{at.isoformat(' ', 'microseconds')}'"
+
+    @staticmethod
+    def _and(parts: Iterable[str]) -> str:
+        return " AND ".join(parts)
+
+    @staticmethod
+    def _or(parts: Iterable[str]) -> str:
+        return " OR ".join(parts)
+
+
+Bounds = Sequence[tuple[str, str, str]]  # a key, and the literals between which all of a batch's values are
+UNTIL = "_headrace_until"  # of a tombstone: it counts up to then
+NTH, CUT, COUNT, FRESH = "_headrace_nth", "_headrace_cut", "_headrace_count", "_headrace_fresh"
+GONE = ("_headrace_gone_in", "_headrace_gone_at")

@@ -1,0 +1,104 @@
+"""What was deleted, remembered for a while: so that an older change that comes late does not bring a row back.
+
+A Delta table of its own for each table that merges, in the pipeline's state, appended to by its log. It is committed
+before the merge: a tombstone too many ends only what its delete ends anyway, one too few would bring a row back.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.batch import Intent, Merging, StagedFile, TableIntent
+from headrace.commit.adopt import LogTable
+from headrace.commit.marks import batch_mark
+from headrace.commit.merging import UNTIL
+from headrace.stage import Layout, Stager
+from headrace.storage import Store
+from headrace.tables.changes import CHANGE, DELETE
+from headrace.tables.schema import TIMESTAMP, to_delta
+
+TOMBSTONES = "tombstones"  # the folder of the state that holds them, by table id
+DAY = "_headrace_day"  # the partition column: what has expired leaves as whole files
+
+
+class Tombstones:
+    """The deletes of one table that are still remembered."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self.store = store
+        self._pipeline = pipeline
+
+    def commit(self, table: TableIntent, merging: Merging, intent: Intent, schema: pa.Schema) -> bool:
+        """Add the deletes of a batch, once; whether there are tombstones now, of this batch or of one before."""
+        committer = LogTable.open(self.store, self._pipeline)
+        holding = [item for item in table.files if holds(item, DELETE)]
+        if not holding or self._has(committer, intent):
+            return committer.state is not None
+        columns = _columns(schema, merging)
+        if committer.state is not None:
+            committer.evolve(columns)
+            columns = committer.writable()
+        until = intent.started + timedelta(seconds=merging.remember)
+        files = self._staged(holding, columns, until, intent)
+        made = committer.state is None
+        table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
+        committer.commit(TableIntent(self.store.uri, table_id, made, to_delta(columns), (DAY,), {}, files), intent)
+        return True
+
+    def _has(self, committer: LogTable, intent: Intent) -> bool:
+        return committer.state is not None and committer.state.marks.get(batch_mark(self._pipeline)) == intent.batch
+
+    def _staged(
+        self, files: Sequence[StagedFile], columns: pa.Schema, until: datetime, intent: Intent
+    ) -> tuple[StagedFile, ...]:
+        stager = Stager(lambda uri: Store(uri, self.store.profile), f"{intent.batch:08d}-deletes")
+        layout = Layout(self.store.uri, columns, (DAY,))
+        try:
+            for item in files:
+                for rows in _deletes(Store(item.table, self.store.profile), item, columns.names):
+                    stager.add(layout, _as_tombstones(rows, columns, until))
+            return stager.finish()
+        except BaseException:
+            stager.abandon()
+            raise
+
+
+def holds(file: StagedFile, op: str) -> bool:
+    """Whether a staged file may hold a change of this kind, by its statistics."""
+    stats = json.loads(file.stats)
+    low, high = (stats.get(side, {}).get(CHANGE.name, {}).get("op") for side in ("minValues", "maxValues"))
+    return low is None or high is None or low <= op <= high
+
+
+def _columns(schema: pa.Schema, merging: Merging) -> pa.Schema:
+    named = [*merging.keys, *([merging.sequence] if merging.sequence else [])]
+    own = [pa.field(name, schema.field(name).type) for name in named]
+    return pa.schema([*own, CHANGE, pa.field(UNTIL, TIMESTAMP), pa.field(DAY, pa.date32())])
+
+
+def _deletes(store: Store, item: StagedFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+    file = pq.ParquetFile(pa.BufferReader(store.get(item.path)))
+    wanted = [name for name in file.schema_arrow.names if name in columns]
+    for group in range(file.num_row_groups):
+        rows = file.read_row_group(group, wanted)
+        yield rows.filter(pc.equal(pc.struct_field(rows[CHANGE.name], "op"), DELETE))
+
+
+def _as_tombstones(rows: pa.Table, columns: pa.Schema, until: datetime) -> pa.Table:
+    said = {UNTIL: until.astimezone(UTC), DAY: until.astimezone(UTC).date()}
+    made = [
+        pa.repeat(pa.scalar(said[item.name], item.type), len(rows))
+        if item.name in said
+        else rows[item.name].cast(item.type)
+        if item.name in rows.column_names
+        else pa.nulls(len(rows), item.type)
+        for item in columns
+    ]
+    return pa.Table.from_arrays(made, schema=columns)

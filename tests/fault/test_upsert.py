@@ -1,0 +1,179 @@
+"""Tables that merge under a whole pipeline: change events in, one row for each key out, whatever dies between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from headrace.decisions import Decision, decide
+from headrace.errors import TableFeature, TableRestored
+from headrace.faults import Point
+from headrace.replay import replay
+from headrace.runtime.kafka import Broker
+from services.pipelines import Shop
+
+DEBEZIUM = {
+    "decode": {"json": {"envelope": "debezium"}},
+    "transform": [],
+    "route": {"by": "fixed"},
+}
+
+
+def merging(lake: str, **more: Any) -> dict[str, Any]:
+    """A table that merges by id."""
+    table = {"path": f"{lake}/orders", "infer": {"records": 1}, "mode": "upsert", "merge": {"keys": ["id"], **more}}
+    return {**DEBEZIUM, "table": table}
+
+
+def event(op: str, before: Any, after: Any, at: int) -> dict[str, Any]:
+    key = (after or before or {}).get("id")
+    said = {"before": before, "after": after, "source": {"table": "orders", "lsn": at}, "op": op, "ts_ms": at}
+    return {
+        "key": json.dumps({"schema": {"type": "struct"}, "payload": {"id": key}}),
+        "value": json.dumps({"schema": {"type": "struct"}, "payload": said}),
+    }
+
+
+def recorded() -> Iterator[dict[str, Any]]:
+    """What Debezium sends for a small table's day: a snapshot, inserts, updates, a change of a key, deletes with their
+    tombstones, and a row that comes back."""
+    row = {number: {"id": number, "state": "new", "total": number * 10} for number in range(1, 9)}
+    yield from (event("r", None, row[number], 100) for number in (1, 2, 3))
+    yield from (event("c", None, row[number], 110 + number) for number in (4, 5, 6))
+    yield event("u", row[1], {**row[1], "state": "paid"}, 120)
+    yield event("d", row[2], None, 130)
+    yield {"key": event("d", row[2], None, 130)["key"], "value": None}
+    yield event("d", row[3], None, 140)  # a primary key is updated: Debezium deletes the old one and makes the new one
+    yield {"key": event("d", row[3], None, 140)["key"], "value": None}
+    yield event("c", None, {**row[3], "id": 30}, 140)
+    yield event("u", row[4], {**row[4], "id": 40}, 150)  # others say it in one event
+    yield event("c", None, {**row[2], "state": "again"}, 160)
+    yield event("u", {**row[1], "state": "paid"}, {**row[1], "state": "sent"}, 170)
+
+
+FINAL = {
+    1: ("sent", 10),
+    2: ("again", 20),
+    5: ("new", 50),
+    6: ("new", 60),
+    30: ("new", 30),
+    40: ("new", 40),
+}
+
+
+def table(shop: Shop) -> dict[int, tuple[str, int]]:
+    found = DeltaTable(f"{shop.lake}/orders").to_pyarrow_table().to_pylist()
+    assert len({row["id"] for row in found}) == len(found)
+    return {row["id"]: (row["state"], row["total"]) for row in found}
+
+
+def ledger(shop: Shop) -> list[dict[str, Any]]:
+    rows = DeltaTable(f"{shop.lake}/_headrace/shop/ledger").to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: row["batch"])
+
+
+@pytest.fixture
+def shop(spark: Any, kafka: Broker, new_topic: Any, tmp_path: Path) -> Shop:
+    """A topic of one partition, a lake, and a spec that merges, three records a batch."""
+    made = Shop(kafka.bootstrap, new_topic(), str(tmp_path / "lake"), tmp_path)
+    made.options = {**merging(made.lake), "limits": {"batch_rows": 5}, "flush": {"rows": 5, "every": "200ms"}}
+    return made
+
+
+def test_a_recorded_day_of_debezium_ends_as_its_table_did(shop: Shop) -> None:
+    shop.send_values(recorded())
+    shop.run()
+    assert table(shop) == FINAL
+    rows = ledger(shop)
+    assert sum(row["read"] for row in rows) == sum(row["routed"] for row in rows) == shop.sent
+    told = [item for row in rows for item in row["tables"]]
+    assert sum(item["inserted"] - item["deleted"] for item in told) == len(FINAL)
+    assert "_op" not in DeltaTable(f"{shop.lake}/orders").to_pyarrow_table().column_names
+    shop.run()
+    assert table(shop) == FINAL
+
+
+@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT])
+def test_a_batch_that_dies_is_merged_once(shop: Shop, point: Point) -> None:
+    """Whoever comes next has no file of the machine it died on, and finds another backlog."""
+    events = list(recorded())
+    shop.send_values(events[:10])
+    shop.die(point, 2)
+    shop.send_values(events[10:])
+    shop.die(Point.COMMIT_LANDED)
+    shop.run()
+    assert table(shop) == FINAL
+    assert [row["batch"] for row in ledger(shop)] == list(range(1, len(ledger(shop)) + 1))
+
+
+def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
+    events = list(recorded())
+    shop.send_values(events[:10])
+    shop.run()
+    shutil.rmtree(f"{shop.lake}/_headrace/shop/ledger")
+    shop.send_values(events[10:])
+    shop.run()
+    assert table(shop) == FINAL
+
+
+def test_several_tables_are_merged_side_by_side(shop: Shop) -> None:
+    shop.options = {
+        **shop.options,
+        "decode": {"json": {}},
+        "route": {"by": {"field": "kind"}},
+        "table": {**merging(shop.lake, sequence_by="at")["table"], "path": f"{shop.lake}/{{route}}"},
+    }
+    shop.send_values(_kinds(range(8)))
+    shop.die(Point.COMMIT_LANDED, 1)
+    shop.send_values(_kinds(range(8, 12)))
+    shop.run()
+    for kind in ("a", "b"):
+        found = DeltaTable(f"{shop.lake}/{kind}").to_pyarrow_table().to_pylist()
+        assert {row["id"]: row["at"] for row in found} == {0: 11 if kind == "b" else 10}
+
+
+def _kinds(numbers: Iterable[int]) -> Iterator[bytes]:
+    for number in numbers:
+        yield json.dumps({"kind": "ab"[number % 2], "id": 0, "at": number}).encode()
+
+
+def test_a_table_that_was_appended_to_is_not_merged_into(shop: Shop) -> None:
+    options = shop.options
+    shop.options = {**options, "table": {"path": f"{shop.lake}/orders", "infer": {"records": 1}}}
+    shop.send_values(list(recorded())[:3])
+    shop.run()
+    shop.options = options
+    shop.send_values(list(recorded())[3:5])
+    with pytest.raises(TableFeature, match="merged"):
+        shop.run()
+
+
+def test_a_replayed_letter_does_not_replace_what_came_after_it(shop: Shop) -> None:
+    small = {"name": "small", "expect": "total < 100", "otherwise": "reject"}
+    open_ = {**shop.options, "decode": {"json": {}}}
+    shop.options = {**open_, "table": {**open_["table"], "expectations": [small]}}
+    rows = [(1, "late", 500), (1, "new", 5), (2, "late", 500)]
+    shop.send_values(json.dumps({"id": key, "state": state, "total": total}).encode() for key, state, total in rows)
+    shop.run()
+    assert table(shop) == {1: ("new", 5)}
+    shop.options = open_
+    with shop.elsewhere():
+        assert replay(shop.spec).counts.routed == 2
+    assert table(shop) == {1: ("new", 5), 2: ("late", 500)}
+
+
+def test_a_restored_table_is_refilled(shop: Shop, spark: Any) -> None:
+    shop.send_values(recorded())
+    shop.run()
+    spark.sql(f"RESTORE TABLE delta.`{shop.lake}/orders` TO VERSION AS OF 1")
+    with pytest.raises(TableRestored, match="--table-restored=refill"):
+        shop.run()
+    with shop.elsewhere():
+        decide(shop.spec, [Decision.REFILLED_TABLE])
+    assert table(shop) == FINAL

@@ -1,0 +1,75 @@
+"""Changes staged for a table that merges, without Spark; and the batches that bring them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.batch import Merging, StagedFile, TableIntent
+from headrace.commit.merge import MergeTable
+from headrace.stage import Layout, Stager
+from headrace.storage import Store
+from headrace.tables.changes import staged
+from headrace.tables.schema import SOURCE, to_delta
+from model.merging import Change, columns_of
+from services.staging import intent
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("a", pa.int64()),
+        pa.field("b", pa.int64()),
+        SOURCE,
+    ]
+)
+
+
+class Merged:
+    """One table, the folder of its state, and drivers that merge into it."""
+
+    def __init__(self, spark: Any, folder: Any, merging: Merging, partition_by: tuple[str, ...] = ()) -> None:
+        self.spark, self.merging, self.partition_by = spark, merging, partition_by
+        self.table, self.state = Store(f"{folder}/t"), Store(f"{folder}/state")
+        self.table_id = str(uuid.uuid4())
+
+    def open(self, pipeline: str = "shop") -> MergeTable:
+        """A driver that has seen nothing yet."""
+        return MergeTable(self.spark, self.table, pipeline, self.state.child("tombstones"))
+
+    def stage(self, changes: Sequence[Change], batch: int) -> tuple[StagedFile, ...]:
+        """The changes in files of their own, as tasks stage them."""
+        schema = staged(SCHEMA, self.merging.keys)
+        place = self.state.child(f"staging/{batch}/{self.table_id}")
+        stager = Stager(lambda uri: Store(uri), f"{batch:08d}-{uuid.uuid4()}")
+        stager.add(Layout(place.uri, schema), pa.table(columns_of(changes), schema=schema))
+        return stager.finish()
+
+    def part(self, changes: Sequence[Change], batch: int) -> TableIntent:
+        """The table's part of a batch."""
+        state = self.open().state
+        return TableIntent(
+            self.table.uri,
+            self.table_id if state is None else state.table_id,
+            state is None,
+            to_delta(SCHEMA),
+            self.partition_by,
+            {},
+            self.stage(changes, batch),
+            merging=self.merging,
+        )
+
+    def batch(self, changes: Sequence[Change], number: int) -> Any:
+        """Merge them as one batch: its receipt."""
+        return self.open().commit(self.part(changes, number), intent(number))
+
+    def rows(self) -> dict[int, tuple[int | None, ...]]:
+        """Key to sequence and values, as a reader that is not Spark finds them; no key twice."""
+        from services.staging import rows
+
+        found = rows(self.table)
+        assert len({row["id"] for row in found}) == len(found)
+        return {row["id"]: (row["seq"], row["a"], row["b"]) for row in found}

@@ -1,0 +1,178 @@
+"""Merges by Spark: the model's table, once for each batch, whoever comes again, beside others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.batch import Merging
+from headrace.commit.merging import MergeSql
+from headrace.commit.parts import newest_part
+from headrace.errors import Conflict, Fenced, TableChanged
+from headrace.tables.adopt import may_adopt
+from headrace.tables.log import load
+from model.merging import Change, Model
+from services.changes import Merged
+from services.staging import intent, opened
+from services.wait import eventually
+
+BY_SEQUENCE = Merging(("id",), sequence="seq", remember=3600)
+PARTIAL = Merging(("id",), partial=True, ignore_nulls=True, remember=3600)
+MARK = "headrace:shop"
+
+
+def log(count: int, keys: int, seed: int, sequences: bool = True, deletes: float = 0.3) -> list[Change]:
+    """A long change log: each key's sequences are distinct."""
+    chance, made = random.Random(seed), []
+    for number in range(count):
+        op = "delete" if chance.random() < deletes else "put"
+        key, values = chance.randrange(keys), (chance.randrange(9), chance.choice([None, 1, 2]))
+        sequence = chance.randrange(1000) * count + number if sequences else None
+        made.append(Change(op, key, sequence, values if op == "put" else (None, None), key % 3, number, number))
+    return made
+
+
+def cut(changes: Sequence[Change], pieces: int) -> list[Sequence[Change]]:
+    size = -(-len(changes) // pieces)
+    return [changes[at : at + size] for at in range(0, len(changes), size)]
+
+
+def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tmp_path: Path) -> None:
+    made, changes = Merged(spark, tmp_path, BY_SEQUENCE), log(3000, 400, seed=1)
+    mixed = [*changes, *changes[::5]]
+    random.Random(2).shuffle(mixed)
+    for number, batch in enumerate(cut(mixed, 4), 1):
+        made.batch(batch, number)
+    in_order = sorted(changes, key=lambda each: each.sequence or 0)
+    assert made.rows() == Model(BY_SEQUENCE).take(in_order).table()
+    state = load(made.table, [MARK])
+    assert state is not None
+    assert state.marks == {MARK: 4}
+    assert "only Spark writes it" in (may_adopt(state) or "")
+
+
+def test_partial_changes_and_a_truncate(spark: Any, tmp_path: Path) -> None:
+    made, changes = Merged(spark, tmp_path, PARTIAL), log(600, 100, seed=3, sequences=False, deletes=0.1)
+    changes[450:450] = [Change("truncate", partition=0, offset=450, at=449)]
+    for number, batch in enumerate(cut(changes, 3), 1):
+        made.batch(batch, number)
+    assert made.rows() == Model(PARTIAL).take(changes).table()
+
+
+def test_a_batch_goes_in_once_and_a_zombie_never(spark: Any, tmp_path: Path) -> None:
+    made = Merged(spark, tmp_path, BY_SEQUENCE)
+    zombie = made.open()
+    part = made.part([Change("put", 1, 1, (1, 1)), Change("put", 2, 1, (1, 1), offset=1)], 1)
+    first = zombie.commit(part, intent(1))
+    assert (first.inserted, first.updated, first.deleted, first.skipped) == (2, 0, 0, False)
+    for driver in (zombie, made.open()):
+        assert driver.commit(part, intent(1)).skipped
+    assert opened(made.table).version() == first.version
+    second = made.batch([Change("put", 1, 2, (2, 2), offset=2), Change("delete", 2, 2, offset=3)], 2)
+    assert (second.inserted, second.updated, second.deleted) == (0, 1, 1)
+    with pytest.raises(Fenced):
+        zombie.commit(part, intent(1))
+    assert made.rows() == {1: (2, 2, 2)}
+
+
+def test_delta_itself_skips_a_batch_that_it_has(spark: Any, tmp_path: Path) -> None:
+    """The reply is lost and the log is not looked at: the MERGE alone must not count twice."""
+    made = Merged(spark, tmp_path, Merging(("id",), partial=True, columns=("a",), remember=60))
+    made.batch([Change("put", 1, values=(1, 1))], 1)
+    part, driver = made.part([Change("put", 1, values=(2, 2), offset=5)], 2), made.open()
+    driver.commit(part, intent(2))
+    version = opened(made.table).version()
+    spark.sql(f"UPDATE delta.`{made.table.spark_uri}` SET a = 9, _source = NULL")
+    assert part.merging is not None
+    driver._merge(part, part.merging, intent(2))
+    assert opened(made.table).version() == version + 1
+    assert made.rows() == {1: (None, 9, 1)}
+
+
+def test_a_batch_that_changes_nothing_is_marked_too(spark: Any, tmp_path: Path) -> None:
+    made = Merged(spark, tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", 1, 5, (5, 5))], 1)
+    late = made.batch([Change("put", 1, 4, (4, 4), offset=1), Change("delete", 7, 1, offset=2)], 2)
+    assert (late.inserted, late.updated, late.deleted) == (0, 0, 0)
+    assert opened(made.table).transaction_version(MARK) == 2
+    assert made.rows() == {1: (5, 5, 5)}
+    part = newest_part(made.table, late.version, MARK)
+    assert part is not None
+    assert part.rows == 2, "what the batch brought, not what the MERGE wrote"
+    assert part.marks == {MARK: 2, f"{MARK}:orders:0": 19}
+
+
+def test_a_deleted_row_does_not_come_back_by_an_older_change(spark: Any, tmp_path: Path) -> None:
+    made = Merged(spark, tmp_path, BY_SEQUENCE)
+    made.batch([Change("delete", 1, 10)], 1)
+    made.batch([Change("put", 1, 9, (9, 9), offset=1), Change("put", 2, 1, (1, 1), offset=2)], 2)
+    assert made.rows() == {2: (1, 1, 1)}
+    made.batch([Change("put", 1, 11, (11, 11), offset=3)], 3)
+    assert made.rows() == {1: (11, 11, 11), 2: (1, 1, 1)}
+
+
+def test_files_outside_the_keys_of_a_batch_are_not_even_read(spark: Any, tmp_path: Path) -> None:
+    made = Merged(spark, tmp_path, BY_SEQUENCE)
+    for number in (1, 2):
+        made.batch([Change("put", number * 1000 + at, 1, (at, at), offset=number) for at in range(3)], number)
+    for file in pa.table(opened(made.table).get_add_actions(flatten=True)).to_pylist():
+        if file["max.id"] < 2000:
+            (Path(made.table.root) / file["path"]).unlink()
+    assert made.batch([Change("put", 2001, 2, (7, 7), offset=3)], 3).updated == 1
+
+
+def test_rows_that_move_to_another_partition_are_there_once(spark: Any, tmp_path: Path) -> None:
+    made = Merged(spark, tmp_path, BY_SEQUENCE, partition_by=("a",))
+    made.batch([Change("put", 1, 1, (1, 1)), Change("put", 2, 1, (1, 1), offset=1)], 1)
+    made.batch([Change("put", 1, 2, (2, 1), offset=2)], 2)
+    assert made.rows() == {1: (2, 2, 1), 2: (1, 1, 1)}
+
+
+def test_who_changes_the_same_rows_meanwhile_is_met_with_fresh_state(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Merged(spark, tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(5)], 1)
+    part = made.part([Change("put", key, 2, (2, 2), offset=100 + key) for key in range(5)], 2)
+    driver, begun, go = made.open(), tmp_path / "begun", tmp_path / "go"
+    driver._session().udf.register("held", _holding(str(begun), str(go)), "boolean")
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
+        patch.setattr(MergeSql, "_live", lambda *_: "SELECT c.* FROM changes AS c WHERE held(c.id)")
+        merging = pool.submit(driver.commit, part, intent(2))
+        eventually(begun.exists, 60, "the merge reads its changes")
+        spark.sql(f"UPDATE delta.`{made.table.spark_uri}` SET b = 9 WHERE id = 3")
+        go.touch()
+        with pytest.raises(Conflict, match="at the same time"):
+            merging.result(60)
+    assert driver.commit(part, intent(2)).updated == 5
+    assert {row[0] for row in made.rows().values()} == {2}
+
+
+def _holding(begun: str, go: str) -> Callable[[int], bool]:
+    """Goes by value into the worker, which does not have the tests to import."""
+
+    def held(_: int) -> bool:
+        import time
+        from pathlib import Path
+
+        Path(begun).touch()
+        deadline = time.monotonic() + 60
+        while not Path(go).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return True
+
+    return held
+
+
+def test_a_table_that_somebody_else_made_meanwhile_is_left_alone(spark: Any, tmp_path: Path) -> None:
+    made = Merged(spark, tmp_path, BY_SEQUENCE)
+    part = made.part([Change("put", 1, 1)], 1)
+    spark.sql(f"CREATE TABLE delta.`{made.table.spark_uri}` (id BIGINT) USING delta")
+    with pytest.raises(TableChanged):
+        made.open().commit(part, intent(1))

@@ -1,0 +1,241 @@
+"""Records of a table that merges: what each does at which key, and which of them cannot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import ColumnsDisagree
+from headrace.plan import Applied
+from headrace.spec import examine_text
+from services.plans import LAKE, MOMENT, envelopes, letters, plan_of, shaped
+
+UPSERT = {"mode": "upsert", "merge": {"keys": ["id"]}}
+COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "name", "type": "string"}]
+CHANGE = "_headrace"
+
+
+def changes(applied: Applied, *names: str) -> list[tuple[Any, ...]]:
+    """Operation, offset and the columns asked for, in the order of the records."""
+    found = applied.tables[""].to_pylist() if "" in applied.tables else []
+    made = [(each[CHANGE]["op"], each[CHANGE]["offset"], *(each[name] for name in names)) for each in found]
+    counts = applied.counts
+    assert counts.read == counts.routed + counts.dead + counts.filtered + counts.held
+    return sorted(made, key=lambda each: (each[1], each[0]))
+
+
+def merge(**more: Any) -> dict[str, Any]:
+    return {"mode": "upsert", "merge": {"keys": ["id"], **more}}
+
+
+def keyed(records: list[tuple[bytes | None, Any]]) -> pa.Table:
+    """Envelopes with keys of their own."""
+    made = envelopes([value for _, value in records])
+    keys = pa.array([key for key, _ in records], pa.binary())
+    return made.set_column(made.schema.get_field_index("key"), made.schema.field("key"), keys)
+
+
+def test_a_record_is_a_put_at_its_key_and_knows_its_place():
+    applied = plan_of(table=UPSERT).apply(envelopes([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]))
+    table = applied.tables[""]
+    assert table.column_names == [CHANGE, "id", "name", "_source"]
+    first = table[CHANGE][0].as_py()
+    assert first == {"op": "put", "topic": "web", "partition": 0, "offset": 0, "timestamp": MOMENT, "row": 0}
+    assert changes(applied, "id", "name") == [("put", 0, 1, "a"), ("put", 1, 2, "b")]
+
+
+def test_what_a_predicate_says_is_deleted_and_a_null_predicate_says_nothing():
+    plan = plan_of(table=merge(delete_when="gone", truncate_when="kind = 'reset'"))
+    values = [{"id": 1, "gone": True}, {"id": 2, "gone": False}, {"id": 3}, {"kind": "reset"}]
+    assert changes(plan.apply(envelopes(values)), "id") == [
+        ("delete", 0, 1),
+        ("put", 1, 2),
+        ("put", 2, 3),
+        ("truncate", 3, None),
+    ]
+
+
+def test_a_predicate_over_what_no_record_has_sent_deletes_nothing():
+    plan = plan_of(table=merge(delete_when="gone"))
+    assert changes(plan.apply(envelopes([{"id": 1}])), "id") == [("put", 0, 1)]
+
+
+def test_a_predicate_that_fails_makes_a_letter():
+    plan = plan_of(table=merge(delete_when="CAST(name AS INTEGER) = 1"))
+    applied = plan.apply(envelopes([{"id": 1, "name": "1"}, {"id": 2, "name": "x"}]))
+    assert changes(applied, "id") == [("delete", 0, 1)]
+    assert letters(applied) == [(1, "stage", "transform")]
+
+
+def test_no_key_or_no_sequence_is_a_letter():
+    plan = plan_of(table=merge(keys=["id", "name"], sequence_by="at"))
+    values = [{"id": 1, "name": "a", "at": 1}, {"id": None, "name": "a", "at": 2}, {"id": 1, "at": 3}]
+    applied = plan.apply(envelopes([*values, {"id": 1, "name": "a"}]))
+    assert changes(applied, "id") == [("put", 0, 1)]
+    assert letters(applied) == [(1, "stage", "no_key"), (2, "stage", "no_key"), (3, "stage", "missing")]
+
+
+def test_a_delete_need_not_bring_what_a_row_must_have():
+    required = [COLUMNS[0], {**COLUMNS[1], "nullable": False}, {"name": "gone", "type": "boolean"}]
+    plan = plan_of(table={**merge(delete_when="gone"), "columns": required})
+    applied = plan.apply(envelopes([{"id": 1, "gone": True}, {"id": 2}, {"id": 3, "name": "c"}]))
+    assert changes(applied, "id") == [("delete", 0, 1), ("put", 2, 3)]
+    assert letters(applied) == [(1, "stage", "missing")]
+
+
+# ---- null values ----
+
+BY_KEY = {
+    "object": ("json", b'{"id": 7}'),
+    "object of Debezium": ("json", b'{"schema": {"type": "struct"}, "payload": {"id": 7}}'),
+    "value": ("json", b" 7"),
+    "text": ("text", b"7"),
+    "number": ("int64", (7).to_bytes(8, "big")),
+}
+
+
+@pytest.mark.parametrize(("how", "key"), BY_KEY.values(), ids=BY_KEY)
+def test_a_null_value_deletes_the_row_of_its_key(how: str, key: bytes) -> None:
+    plan = shaped(plan_of(table={**UPSERT, "columns": COLUMNS}, decode={"json": {"key": how}}))
+    applied = plan.apply(keyed([(b"", {"id": 1, "name": "a"}), (key, None)]))
+    assert changes(applied, "id", "name") == [("put", 0, 1, "a"), ("delete", 1, 7, None)]
+    assert not letters(applied)
+
+
+@pytest.mark.parametrize(
+    ("how", "key", "reason"),
+    [
+        ("json", None, "no_key"),
+        ("json", b'{"other": 7}', "no_key"),
+        ("json", b'{"id": "x"}', "type"),
+        ("json", b"{", "malformed"),
+        ("int64", b"7", "type"),
+        ("text", b"seven", "malformed"),
+    ],
+)
+def test_a_key_that_cannot_be_read_is_a_letter(how: str, key: bytes | None, reason: str) -> None:
+    plan = shaped(plan_of(table={**UPSERT, "columns": COLUMNS}, decode={"json": {"key": how}}))
+    applied = plan.apply(keyed([(key, None)]))
+    assert changes(applied) == []
+    assert letters(applied) == [(0, "decode", reason)]
+
+
+def test_a_text_key_is_the_text():
+    columns = [{"name": "id", "type": "string"}]
+    plan = shaped(plan_of(table={**UPSERT, "columns": columns}, decode={"json": {"key": "text"}}))
+    assert changes(plan.apply(keyed([("x é".encode(), None)])), "id") == [("delete", 0, "x é")]
+
+
+def test_keys_go_by_the_names_that_records_have():
+    plan = plan_of(
+        table={"mode": "upsert", "merge": {"keys": ["number"]}, "columns": COLUMNS},
+        transform=[{"rename": {"id": "number"}}],
+    )
+    assert changes(shaped(plan).apply(keyed([(b'{"id": 7}', None)])), "number") == [("delete", 0, 7)]
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("skip", []), ("dead_letter", [(0, "decode", "tombstone")])])
+def test_the_spec_may_want_null_values_otherwise(answer: str, expected: list[Any]) -> None:
+    plan = shaped(plan_of(table={**UPSERT, "columns": COLUMNS}, decode={"json": {"tombstone": answer}}))
+    applied = plan.apply(keyed([(b'{"id": 7}', None)]))
+    assert changes(applied) == []
+    assert letters(applied) == expected
+
+
+# ---- change events ----
+
+
+def event(op: str, before: Any = None, after: Any = None) -> dict[str, Any]:
+    return {"op": op, "before": before, "after": after, "ts_ms": 1_700_000_000_000, "source": {"lsn": 5}}
+
+
+def debezium(*values: Any, **options: Any) -> Applied:
+    return plan_of(table={**UPSERT, **options}, decode={"json": {"envelope": "debezium"}}).apply(envelopes(values))
+
+
+def test_change_events_say_themselves_what_is_to_happen():
+    a, b = {"id": 1, "name": "a"}, {"id": 1, "name": "b"}
+    applied = debezium(event("r", after=a), event("u", a, b), event("d", b), event("c", after=a), event("t"))
+    assert [each[0] for each in changes(applied)] == ["put", "put", "delete", "put", "truncate"]
+    assert applied.tables[""].column_names == [CHANGE, "id", "name", "_changed_at", "_source"]
+
+
+def test_change_events_say_it_also_where_columns_are_declared():
+    applied = debezium(event("c", after={"id": 1, "name": "a"}), event("d", {"id": 1, "name": "a"}), columns=COLUMNS)
+    assert changes(applied, "id") == [("put", 0, 1), ("delete", 1, 1)]
+    assert applied.tables[""].column_names == [CHANGE, "id", "name", "_source"]
+
+
+def test_an_update_of_the_key_deletes_the_row_that_was():
+    same, other = {"id": 1, "name": "a"}, {"id": 2, "name": "a"}
+    applied = debezium(event("u", same, {**same, "name": "b"}), event("u", same, other), event("u", None, same))
+    assert changes(applied, "id") == [("put", 0, 1), ("delete", 1, 1), ("put", 1, 2), ("put", 2, 1)]
+    assert applied.counts.routed == 3
+
+
+def test_changes_of_rivven_are_changes_too():
+    common = {"source_type": "postgres", "schema": "public", "table": "orders", "timestamp": 1_700_000_000}
+    said = [
+        ("Insert", None, {"id": 1, "name": "a"}),
+        ("Update", {"id": 1}, {"id": 2, "name": "a"}),
+        ("Delete", {"id": 2, "name": "a"}, None),
+        ("Truncate", None, None),
+        ("Schema", None, None),
+    ]
+    values = [{**common, "op": op, "before": before, "after": after} for op, before, after in said]
+    plan = plan_of(table=merge(sequence_by="_changed_at"), decode={"json": {"envelope": "rivven_changes"}})
+    applied = plan.apply(envelopes(values))
+    assert changes(applied, "id") == [
+        ("put", 0, 1),
+        ("delete", 1, 1),
+        ("put", 1, 2),
+        ("delete", 2, 2),
+        ("truncate", 3, None),
+    ]
+    assert letters(applied) == [(4, "decode", "unknown_operation")]
+
+
+def test_a_truncate_is_a_letter_where_rows_are_only_added():
+    plan = plan_of(decode={"json": {"envelope": "debezium"}})
+    applied = plan.apply(envelopes([event("t"), event("c", after={"id": 1})]))
+    assert letters(applied) == [(0, "decode", "unknown_operation")]
+
+
+# ---- what cannot be ----
+
+
+def test_keys_that_records_do_not_have_stop_the_pipeline():
+    with pytest.raises(ColumnsDisagree, match=r"merge\.keys names 'id'"):
+        plan_of(table=UPSERT).apply(envelopes([{"name": "a"}]))
+
+
+def test_a_table_without_its_rows_places_needs_a_sequence():
+    existing = {"": pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64())])}
+    with pytest.raises(ColumnsDisagree, match="_source"):
+        plan_of(existing, table=UPSERT).apply(envelopes([{"id": 1, "new": 1}]))
+
+
+@pytest.mark.parametrize(
+    ("table", "path"),
+    [
+        ({"mode": "upsert"}, "table.mode"),
+        ({"merge": {"keys": ["id"]}}, "table.merge"),
+        ({"mode": "upsert", "merge": {"keys": []}}, "table.merge.keys"),
+        (merge(keys=["id", "id"]), "table.merge.keys"),
+        (merge(sequence_by="id"), "table.merge.sequence_by"),
+        (merge(sequence_by="name", update={"ignore_nulls": True}), "table.merge.update"),
+        (merge(update={}), "table.merge.update"),
+        ({**UPSERT, "source": False}, "table.source"),
+        (merge(keys=["nr"]), "table.merge.keys[0]"),
+        (merge(delete_when="nr = 1"), "table.merge.delete_when"),
+        (merge(update={"columns": ["id"]}), "table.merge.update.columns[0]"),
+    ],
+)
+def test_a_spec_that_cannot_be_is_refused(table: dict[str, Any], path: str) -> None:
+    whole = {"pipeline": "web", "source": {"generate": {}}}
+    text = json.dumps({**whole, "table": {"path": "/lake/web", "columns": COLUMNS, **table}})
+    _, findings = examine_text(text, LAKE, "web.yaml")
+    assert [each.key for each in findings if each.severity == "error"] == [path]
