@@ -89,7 +89,8 @@ def _from_tables(pipeline: Pipeline, found: lost.Traces, accepted: bool) -> str:
 
 def _told(pipeline: Pipeline, found: lost.Traces) -> str:
     spec = pipeline.spec
-    where = lost.standing(found, spec.pipeline, Store(spec.dead_letters_uri).uri, _writes_one(spec))
+    letters, since = Store(spec.dead_letters_uri).uri, pipeline.ledger.known.since
+    where = lost.standing(found, spec.pipeline, letters, _writes_one(spec), since)
     said = f"the ledger was lost; rebuilt from the marks of {len(found.tables)} tables: batch {where.batch} is in all"
     pipeline.ledger.assume(where.batch, _met_anew(pipeline, where), half=where.half is not None)
     if where.half is None:

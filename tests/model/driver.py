@@ -125,8 +125,9 @@ class Driver:
 
     def rebuild_from(self, found: lost.Traces) -> None:
         """From the tables alone, and the ids of the topics as far as they are known."""
-        where = lost.standing(found, NAME, self.lake.child(DEAD).uri, alone=False)
-        ids, since = {name: topic.id for name, topic in self.world.topics.items()}, self.ledger.known.since
+        since = self.ledger.known.since
+        where = lost.standing(found, NAME, self.lake.child(DEAD).uri, alone=False, since=since)
+        ids = {name: topic.id for name, topic in self.world.topics.items()}
         tried(lambda: self.ledger.known.remember(topics={**ids, **self.ledger.known.topics}))
         anew = {at: 0 for at in where.position if since.get(at[0], 0) > found.batch}
         self.ledger.assume(where.batch, where.position | anew, half=where.half is not None)

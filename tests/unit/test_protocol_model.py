@@ -302,8 +302,22 @@ RESTORES = [
 ]
 
 
+# A topic is replaced while a batch of it is under way; the new one is accepted, and then all that told of it is lost.
+REPLACED = [
+    [("resume", 0, before, "go"), ("replace", "x"), ("run", 0, 0, "go"), ("resume", 0, after, "go"), ("lose", what)]
+    for before in (28, 34, 40)
+    for after in range(10, 40, 3)
+    for what in ("ledger", "begun")
+]
+
+
 def test_a_state_that_is_lost_after_each_single_call():
     for history in LOSSES:
+        play(history)
+
+
+def test_a_state_that_is_lost_after_a_topic_was_replaced():
+    for history in REPLACED:
         play(history)
 
 

@@ -56,10 +56,11 @@ def traces(stores: Iterable[Store], pipeline: str) -> Traces | None:
     return Traces(batch, {uri: state for uri, (_, state) in marked.items()}, parts)
 
 
-def standing(found: Traces, pipeline: str, letters: str, alone: bool) -> Standing:
+def standing(found: Traces, pipeline: str, letters: str, alone: bool, since: Mapping[str, int]) -> Standing:
     """Where to go on: after the last batch if every table has it, else before it.
 
-    `letters` is the dead-letter table, `alone` whether there is but one table beside it.
+    `letters` is the dead-letter table, `alone` whether there is but one table beside it, `since` the batch that first
+    met each topic: a later one than any table has tells that theirs was booked.
     """
     told = [part for part in found.parts.values() if part is not None]
     account = next((part for part in told if "ranges" in part.account), None)
@@ -69,7 +70,7 @@ def standing(found: Traces, pipeline: str, letters: str, alone: bool) -> Standin
             next=f"{ACCEPT} to go on after that batch.",
         )
     after = position_of(account.marks, pipeline)
-    if _is_whole(found, account, letters, alone):
+    if max(since.values(), default=0) > found.batch or _is_whole(found, account, letters, alone):
         return Standing(found.batch, after)
     before = {(each.topic, each.partition): each.start for each in ranges_of(account)}
     return Standing(found.batch - 1, after | before, account)
