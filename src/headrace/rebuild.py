@@ -147,13 +147,9 @@ def _met_anew(pipeline: Pipeline, where: lost.Standing) -> Position:
 
 
 def _kind(spec: Spec, uri: str, state: TableState) -> str:
-    return "spark" if may_adopt(state) or any(_merges(branch, uri) for branch in spec.branches().values()) else "adopt"
-
-
-def _merges(branch: Spec, uri: str) -> bool:
-    before, _, after = branch.table.path.partition("{route}")
-    name = uri[len(before) : len(uri) - len(after)]
-    return branch.uri_of(name) == uri and branch.table_for(name).merges is not None
+    name = spec.name_of(uri)
+    merges = name is not None and spec.table_for(name).merges is not None
+    return "spark" if merges or may_adopt(state) else "adopt"
 
 
 def _stores(pipeline: Pipeline) -> list[Store]:
