@@ -153,7 +153,8 @@ def test_partitions_properties_and_required_columns_are_those_of_the_spec(batche
     state = load(Store(f"{web.lake}/web"))
     assert state is not None
     assert state.partition_by == ("day",)
-    assert state.properties == {"delta.appendOnly": "true", "delta.enableTypeWidening": "true"}
+    ours = {"delta.enableTypeWidening": "true", "headrace.committer": "spark"}
+    assert state.properties == {"delta.appendOnly": "true", **ours}
     assert [item.nullable for item in state.schema] == [False, True, True]
     web.run([{"id": 2**40, "day": "b"}])
     assert [(row["id"], row["day"]) for row in read(web)] == [(1, "a"), (2, None), (2**40, "b")]
