@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 _local = threading.local()
+_free: list[_Duck] = []  # of threads that have ended
 _numbers = itertools.count()
 
 _PLANS = 256  # statements a thread keeps planned
@@ -32,15 +33,43 @@ _SETTINGS = (
 )
 
 
-def connection() -> Any:
-    """This thread's own in-memory DuckDB; made once and kept."""
-    if not hasattr(_local, "connection"):
-        made = duckdb.connect(":memory:")
+class _Duck:
+    """An in-memory DuckDB and the statements it has planned."""
+
+    def __init__(self) -> None:
+        self.connection = duckdb.connect(":memory:")
         for setting in _SETTINGS:
-            made.execute(setting)
-        _local.connection = made
-        _local.plans = OrderedDict()
-    return _local.connection
+            self.connection.execute(setting)
+        self.plans: OrderedDict[Any, _Plan] = OrderedDict()
+
+
+class _Loan:
+    """A thread's DuckDB, handed on when the thread ends.
+
+    Closed by a thread that ends while Python does, a connection aborts the process.
+    """
+
+    def __init__(self, free: list[_Duck]) -> None:
+        self._free = free
+        try:
+            self.duck = free.pop()
+        except IndexError:
+            self.duck = _Duck()
+
+    def __del__(self) -> None:
+        self._free.append(self.duck)
+
+
+def _mine() -> _Duck:
+    if not hasattr(_local, "loan"):
+        _local.loan = _Loan(_free)
+    duck: _Duck = _local.loan.duck
+    return duck
+
+
+def connection() -> Any:
+    """This thread's own DuckDB, nobody else's while the thread lives."""
+    return _mine().connection
 
 
 def query(sql: str, **tables: Any) -> Any:
@@ -111,9 +140,8 @@ class _Plan:
 
 def planned(sql: str, **tables: pa.Table) -> Any:
     """As `query`, for a SELECT that runs for every batch: planned at its first run only, which costs more than it."""
-    connection()
+    plans = _mine().plans
     key = (sql, *((name, table.schema.to_string()) for name, table in tables.items()))
-    plans: OrderedDict[Any, _Plan] = _local.plans
     if key not in plans:
         plans[key] = _Plan(sql, {name: table.schema for name, table in tables.items()})
         if len(plans) > _PLANS:
