@@ -79,9 +79,8 @@ def _json_keys(values: pa.BinaryArray, payload: pa.Schema) -> Keys:
 def _as_objects(values: pa.BinaryArray, name: str) -> pa.BinaryArray:
     """A value that is no object is the value of the one key."""
     start = json.dumps({name: 0}).encode()[:-2]
-    bare = [not each.lstrip().startswith(b"{") for each in values.to_pylist()]
     around = pc.binary_join_element_wise(start, values, b"}", b"")
-    return pc.if_else(pa.array(bare, pa.bool_()), around, values)
+    return pc.if_else(pc.match_substring_regex(values, r"^\s*\{"), values, around)
 
 
 def _below(item: pa.Field) -> pa.Field:

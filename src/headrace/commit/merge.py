@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace import faults
 from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit.bounds import key_bounds
 from headrace.commit.merging import MergeSql, Truncates
-from headrace.commit.spark import SparkTable, account_text, ddl, quoted
+from headrace.commit.spark import SparkTable, account_text, quoted
 from headrace.commit.tombstones import Tombstones, holds
 from headrace.storage import Store
 from headrace.tables.adopt import COMMITTER
@@ -42,28 +41,17 @@ class MergeTable(SparkTable):
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
         """One table's part of a batch; the same part twice changes nothing."""
-        if table.merging is None:
-            return super().commit(table, intent)
-        self._reload()
-        if self.state is None and table.create:
-            self._create(table)
-            faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
-        self._check(table, intent)
-        rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)
-        receipt = Receipt(table.path, self._known().version, rows, len(table.files), size, skipped=True)
-        if self._known().marks.get(self._mark) == intent.batch:
+        receipt = super().commit(table, intent)
+        if table.merging is None or receipt.skipped:
             return receipt
-        self._merge(table, table.merging, intent)
-        self._reload()
         inserted, updated, deleted = self._counts(intent)
-        return replace(
-            receipt,
-            version=self._known().version,
-            skipped=False,
-            inserted=inserted,
-            updated=updated,
-            deleted=deleted,
-        )
+        return replace(receipt, inserted=inserted, updated=updated, deleted=deleted)
+
+    def _write(self, table: TableIntent, intent: Intent) -> None:
+        if table.merging is None:
+            super()._write(table, intent)
+        else:
+            self._merge(table, table.merging, intent)
 
     def _create(self, table: TableIntent) -> None:
         """The table without rows, which says of itself that only Spark writes it; made twice, it is made once."""
@@ -74,9 +62,7 @@ class MergeTable(SparkTable):
         tombstones = Tombstones(self._tombstones.child(self._known().table_id), self._pipeline)
         remembered = tombstones.commit(table, merging, intent, schema)
         session = self._session()
-        paths = [f"{Store(item.table, self._store.profile).spark_uri}/{item.path}" for item in table.files]
-        frame = session.read.schema(ddl(staged(schema, merging.keys))).parquet(*paths)
-        frame.createOrReplaceTempView("changes")
+        self._staged(session, table, staged(schema, merging.keys)).createOrReplaceTempView("changes")
         sql = MergeSql(merging, schema.names, truncates=self._truncates(table.files))
         text = sql.statement(
             f"delta.{quoted(self._store.spark_uri)}",

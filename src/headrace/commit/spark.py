@@ -24,7 +24,7 @@ from headrace.tables.schema import from_delta, to_delta, type_name
 from headrace.tables.widen import widens
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _REFUSALS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT")
 _MISREAD = ("DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported")
@@ -61,7 +61,7 @@ class SparkTable:
             self._add(schema)
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
-        """Append the staged files; Delta itself skips a batch number it has seen."""
+        """One table's part of a batch; Delta itself skips a batch number it has seen."""
         self._reload()
         if self.state is None and table.create:
             self._create(table)
@@ -70,14 +70,22 @@ class SparkTable:
         rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)
         if self._known().marks.get(self._mark) == intent.batch:
             return Receipt(table.path, self._known().version, rows, len(table.files), size, skipped=True)
-        paths = [f"{Store(item.table, self._store.profile).spark_uri}/{item.path}" for item in table.files]
-        frame = self._spark.read.schema(ddl(from_delta(table.schema))).parquet(*paths)
+        self._write(table, intent)
+        self._reload()
+        return Receipt(table.path, self._known().version, rows, len(table.files), size)
+
+    def _write(self, table: TableIntent, intent: Intent) -> None:
+        """Append the staged files."""
+        frame = self._staged(self._spark, table, from_delta(table.schema))
         writer = frame.write.format("delta").mode("append").option("userMetadata", account_text(intent, table))
         writer = writer.option("txnAppId", self._mark).option("txnVersion", intent.batch)
         with self._named():
             writer.save(self._store.spark_uri)
-        self._reload()
-        return Receipt(table.path, self._known().version, rows, len(table.files), size)
+
+    def _staged(self, spark: SparkSession, table: TableIntent, schema: pa.Schema) -> DataFrame:
+        """The rows of the staged files."""
+        paths = [f"{Store(item.table, self._store.profile).spark_uri}/{item.path}" for item in table.files]
+        return spark.read.schema(ddl(schema)).parquet(*paths)
 
     def _create(self, table: TableIntent) -> None:
         """The table without rows; made twice, it is made once."""

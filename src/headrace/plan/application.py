@@ -163,9 +163,9 @@ class Application:
     def _delete_by_key(self, name: str, shape: Shape, envelopes: pa.Table, found: Decoded) -> Decoded:
         """Null values delete by their key where the table merges and the spec does not say otherwise."""
         merge, decode = self.branch.rules(name).merges, self.branch.spec.decode
-        nulls = [at for at, reason, _ in found.rejects if reason is Reason.TOMBSTONE]
-        if merge is None or name == EVERY or decode.tombstone or not nulls:
+        if merge is None or name == EVERY or decode.tombstone or Reason.TOMBSTONE not in found.rejects.reason:
             return found
+        nulls = [at for at, reason, _ in found.rejects if reason is Reason.TOMBSTONE]
         theirs = envelopes.take(nulls)
         table, index, rejects = deletes_by_key(theirs, shape, merge, decode.options.key)
         self._reject(theirs, rejects, "decode", shape.uri)

@@ -8,11 +8,9 @@ the very files that are being rewritten comes in between.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ import pyarrow.compute as pc
 from headrace.batch import StagedFile
 from headrace.commit.tail import Tail
 from headrace.errors import (
-    ConcurrentModification,
     Conflict,
     PartitionNotFound,
     TableChanged,
@@ -30,14 +27,13 @@ from headrace.errors import (
     TableRestored,
     UsageError,
 )
-from headrace.retry import Retry
 from headrace.stage import MIB, Stager
 from headrace.storage import Store
 from headrace.table.changes import rows_of
 from headrace.table.insert import layout_of
 from headrace.table.query import Given
 from headrace.table.scan import Relation
-from headrace.table.writers import Writers, found
+from headrace.table.writers import Writers, amid_others, found
 from headrace.tables import files
 from headrace.tables.files import File
 from headrace.tables.log import TableState
@@ -45,8 +41,6 @@ from headrace.tables.log import TableState
 _TOGETHER = 512 * MIB  # of encoded files that are ordered together: they are in memory
 _COMMIT = 1024 * MIB  # of files that one commit rewrites, about
 _ENOUGH = 0.75  # of the target size; a file of that size is left as it is
-_PAUSES = Retry(first=0.02, longest=1.0)
-_TRIES = 10
 _NUMBER = "_number_"
 
 Bin = list[File]
@@ -91,20 +85,18 @@ def optimize(
     wanted = _Wanted(where, target_size or layout_of(state).target_file_bytes, tuple(z_order))
     _check_columns(state, wanted.z_order)
     done = Optimized(state.version, 0, 0, 0, 0, 0, wanted.z_order)
-    for wait in islice(_PAUSES.waits(), _TRIES):
-        work = _Work(store, state, wanted)
+
+    def attempt() -> Optimized:
+        nonlocal done
+        work = _Work(store, found(store), wanted)
         try:
             return _sum(done, work.carry_out())
         except (Conflict, TableChanged, TableReplaced, TableRestored) as between:
             work.stager.abandon()
-            lost, done = between, _sum(done, work.done)
-            time.sleep(wait)
-            state = found(store)
-    raise ConcurrentModification(
-        f"{store.uri}: others came between each of {_TRIES} times, last by version {state.version}: {lost.seen}",
-        version=state.version,
-        next="Try again when they are done.",
-    )
+            done = _sum(done, work.done)
+            raise Conflict(between.seen) from between
+
+    return amid_others(store, attempt)
 
 
 def _sum(one: Optimized, two: Optimized) -> Optimized:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake import CommitProperties, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from headrace.commit.actions import ENGINE
 from headrace.commit.stops import advice
 from headrace.errors import (
-    ConcurrentModification,
     Conflict,
     StorageUnreachable,
     TableDamaged,
@@ -25,15 +22,11 @@ from headrace.errors import (
     UsageError,
     VersionNotFound,
 )
-from headrace.retry import Retry
 from headrace.storage import Store
 from headrace.table.versions import Moment, opened, resolve
-from headrace.table.writers import Writers
+from headrace.table.writers import Writers, amid_others
 from headrace.tables.log import newest, open_at
 
-T = TypeVar("T")
-_PAUSES = Retry(first=0.02, longest=1.0)
-_TRIES = 10
 _WITHIN = 50  # times that delta-rs itself goes past commits that came first
 _GONE = re.compile(r"not found|no such file|nosuchkey|missing|invaliddatafiles", re.IGNORECASE)
 _CONFLICT = re.compile(r"conflict|concurrent|commit|changed since|already exists", re.IGNORECASE)
@@ -50,25 +43,6 @@ class Restored:
     files_removed: int
     pipelines: tuple[str, ...]
     next: str  # what a person must do for them; empty where there are none
-
-
-def _committed(store: Store, attempt: Callable[[DeltaTable], T]) -> T:
-    """The answer of an operation of delta-rs, on the newest version each time others came first."""
-
-    lost = ""
-    for wait in islice(_PAUSES.waits(), _TRIES):
-        try:
-            with _named(store):
-                return attempt(open_at(store, newest(store) or 0))
-        except Conflict as conflict:
-            lost = conflict.seen
-            time.sleep(wait)
-    version = newest(store) or 0
-    raise ConcurrentModification(
-        f"{store.uri}: others changed it each of {_TRIES} times, last in version {version}: {lost}",
-        version=version,
-        next="Try again when they are done.",
-    )
 
 
 @contextmanager
@@ -117,7 +91,7 @@ def restore(store: Store, writers: Writers, version: int | None = None, timestam
         to = resolve(store, version, timestamp)
         if to == newest(store):
             raise UsageError(f"{store.uri} is at version {to}: there is nothing to go back to.")
-        done = _committed(store, lambda table: _restored(store, table, to))
+        done = amid_others(store, lambda: _restored(store, to))
         names = tuple(each.name for each in writers.pipelines)
         now = newest(store) or 0
     stopped = f"The pipeline {_listed(names)} stops with TableRestored at its next start. {advice(TableRestored)}"
@@ -125,16 +99,18 @@ def restore(store: Store, writers: Writers, version: int | None = None, timestam
     return Restored(now, to, restored, removed, names, stopped if names else "")
 
 
-def _restored(store: Store, table: DeltaTable, to: int) -> Any:
-    try:
-        return table.restore(to, commit_properties=_said("restore"), post_commithook_properties=_HOOKS)
-    except DeltaError as error:
-        if _GONE.search(str(error)):
-            raise VersionNotFound(
-                f"{store.uri}: version {to} cannot be restored: files of it are gone, most likely by a vacuum.",
-                next="Restore a newer version.",
-            ) from error
-        raise
+def _restored(store: Store, to: int) -> Any:
+    with _named(store):
+        try:
+            table = open_at(store, newest(store) or 0)
+            return table.restore(to, commit_properties=_said("restore"), post_commithook_properties=_HOOKS)
+        except DeltaError as error:
+            if _GONE.search(str(error)):
+                raise VersionNotFound(
+                    f"{store.uri}: version {to} cannot be restored: files of it are gone, most likely by a vacuum.",
+                    next="Restore a newer version.",
+                ) from error
+            raise
 
 
 def _listed(names: tuple[str, ...]) -> str:

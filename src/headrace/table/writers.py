@@ -6,23 +6,29 @@ what cannot be done beside the appends of a pipeline is done under that pipeline
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+from typing import TypeVar
 
 from headrace import lease
 from headrace.commit.marks import batch_mark, numbered, pipeline_of
-from headrace.errors import LeaseHeld, TableNotFound, UsageError, WrittenBySpark
+from headrace.errors import ConcurrentModification, Conflict, LeaseHeld, TableNotFound, UsageError, WrittenBySpark
 from headrace.lease import Lease
 from headrace.ledger import Known, Ledger
 from headrace.ledger.replays import Replays, writer
+from headrace.retry import Retry
 from headrace.storage import Store
 from headrace.tables import files, log
 from headrace.tables.adopt import may_adopt
 from headrace.tables.log import TableState
 
+T = TypeVar("T")
 ADOPT, SPARK = "adopt", "spark"
+_PAUSES, _TRIES = Retry(first=0.02, longest=1.0), 10
 _LEVELS = 8  # folders above a table in which the state of a pipeline is looked for
 _LOOK_BACK = 20  # commits in which the engine of a table's writer is looked for
 
@@ -132,6 +138,23 @@ def found(store: Store) -> TableState:
     if state is None:
         raise TableNotFound(f"There is no Delta table at {store.uri}.", next="`headrace table list FOLDER` names some.")
     return state
+
+
+def amid_others(store: Store, attempt: Callable[[], T]) -> T:
+    """The answer of an attempt, made anew each time others came first. What cannot be reached is not tried again."""
+    seen = ""
+    for wait in islice(_PAUSES.waits(), _TRIES):
+        try:
+            return attempt()
+        except Conflict as conflict:
+            seen = conflict.seen
+            time.sleep(wait)
+    version = log.newest(store) or 0
+    raise ConcurrentModification(
+        f"{store.uri}: others came first each of {_TRIES} times, last in version {version}: {seen}",
+        version=version,
+        next="Try again when they are done.",
+    )
 
 
 def _above(uri: str) -> Iterator[str]:
