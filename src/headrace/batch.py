@@ -73,6 +73,7 @@ class Manifest:
     files: tuple[StagedFile, ...] = ()
     counts: Counts = field(default_factory=Counts)
     discovered: Mapping[str, Any] = field(default_factory=dict)  # route -> structure seen (decode's own form)
+    assumed: tuple[str, ...] = ()  # routes that were staged as the spec declares them
     stop: str = ""  # a named stop found in a task: "Name|what was seen"
 
     def to_json(self) -> str:
@@ -87,6 +88,7 @@ class Manifest:
             tuple(staged_file(item) for item in raw["files"]),
             Counts(**raw["counts"]),
             raw["discovered"],
+            tuple(raw["assumed"]),
             raw["stop"],
         )
 

@@ -178,6 +178,15 @@ class Catalog:
         self._refresh()
         self._evolve_all(batch)
 
+    def bears_out(self, assumed: Iterable[str]) -> bool:
+        """Whether files are good that were staged for tables as the spec declares them."""
+        return all(self._as_declared(name) for name in assumed)
+
+    def _as_declared(self, name: str) -> bool:
+        entry = self._entries.get(name)
+        declared = self._branch(name).shape_of(name.rpartition("/")[2])
+        return entry is not None and entry.committer.adopts and self.shapes[name] == declared
+
     def grow(self, batch: int) -> None:
         """Before a batch: add the columns that tables lack, those records brought and those the spec asks for."""
         self._forget_conflicts()

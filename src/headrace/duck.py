@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -57,7 +58,8 @@ class _Loan:
             self.duck = _Duck()
 
     def __del__(self) -> None:
-        self._free.append(self.duck)
+        if not sys.is_finalizing():  # the main thread's, which may close it
+            self._free.append(self.duck)
 
 
 def _mine() -> _Duck:

@@ -208,14 +208,26 @@ class Pipeline:
         self._breaker.note(intent.counts, datetime.now(UTC))
 
     def discover_and_stage(self, frame: DataFrame, batch: int, now: datetime) -> tuple[list[Manifest], int]:
-        """Stage; when tasks met fields or tables nobody knew, answer them and stage again."""
+        """Stage; when tasks met fields or tables nobody knew, answer them and, unless they were right, stage again."""
         self.catalog.grow(batch)
         manifests, runs = self.stage(frame, batch, now), 1
-        while discovered := _discovered(manifests):
-            self.discard(merge(manifests)[0])
-            self.catalog.answer(discovered, batch)
+        while not self._answered(manifests, batch):
             manifests, runs = self.stage(frame, batch, now), runs + 1
         return manifests, runs
+
+    def _answered(self, manifests: Sequence[Manifest], batch: int) -> bool:
+        """Whether what was staged stands; a table that the spec declares whole is staged before anyone has met it."""
+        assumed = {name for each in manifests for name in each.assumed}
+        discovered = _discovered(manifests)
+        stands = False
+        try:
+            if discovered or assumed:
+                self.catalog.answer({name: {} for name in assumed} | discovered, batch)
+            stands = not discovered and self.catalog.bears_out(assumed)
+        finally:
+            if not stands:
+                self.discard(merge(manifests)[0])
+        return stands
 
     def discard(self, files: Iterable[StagedFile]) -> None:
         """Delete what was staged and will not be committed."""

@@ -23,6 +23,7 @@ GROUP_BYTES = 64 * MIB  # Arrow memory of one row group
 GROUP_ROWS = 1_000_000
 HELD_BYTES = 256 * MIB  # of all tables of one task, rows and encoded bytes together
 UPLOADS = 8  # at once
+ENOUGH_ROWS = 1000  # to say of others which columns repeat their values
 MIN_RATIO = 0.01  # of encoded to Arrow bytes; below it a row group grows no further
 
 
@@ -91,7 +92,6 @@ class _Gathered:
     parts: dict[Partition, _Part] = field(default_factory=dict)
     seen: set[Partition] = field(default_factory=set)
     ratio: float = 1.0  # encoded bytes per byte of Arrow memory, as met last
-    dictionary: list[str] | None = None
 
     @property
     def group_bytes(self) -> int:
@@ -115,11 +115,9 @@ class _Gathered:
             part.wait(piece, size * piece.num_rows // rows.num_rows)
         check_count(self.layout.path, len(self.seen), limit)
 
-    def new_file(self, rows: pa.Table) -> OpenFile:
-        """A file for rows like these."""
-        if self.dictionary is None:
-            self.dictionary = dictionary_columns(rows)
-        return OpenFile(self.layout.file_schema, self.layout.leaves, self.layout.compression, self.dictionary)
+    def new_file(self, dictionary: list[str]) -> OpenFile:
+        """A file whose columns have dictionaries as named."""
+        return OpenFile(self.layout.file_schema, self.layout.leaves, self.layout.compression, dictionary)
 
 
 class Stager:
@@ -142,6 +140,7 @@ class Stager:
         self._held_bytes = held_bytes
         self._group_bytes = group_bytes
         self._tables: dict[str, _Gathered] = {}
+        self._dictionaries: dict[pa.Schema, list[str]] = {}
         self._arrived = 0  # bytes since the last look at the limits
         self._files: list[StagedFile] = []
         self._uploads: list[Future[str]] = []
@@ -202,12 +201,21 @@ class Stager:
         """One row group out of the waiting rows; a file that has reached its target is closed."""
         table = part.table
         rows, size = part.next_group(table.group_bytes)
-        part.file = part.file or table.new_file(rows)
+        part.file = part.file or table.new_file(self._dictionary(rows))
         before = part.file.size
         part.file.write(rows)
         table.ratio = max(MIN_RATIO, (part.file.size - before) / max(size, 1))
         if part.file.size >= table.layout.target_file_bytes:
             self._upload(part)
+
+    def _dictionary(self, rows: pa.Table) -> list[str]:
+        """Columns with a dictionary; tables with the same columns are taken to be alike, for the look costs time."""
+        if rows.schema not in self._dictionaries:
+            found = dictionary_columns(rows)
+            if rows.num_rows < ENOUGH_ROWS:
+                return found
+            self._dictionaries[rows.schema] = found
+        return self._dictionaries[rows.schema]
 
     def _close(self, part: _Part) -> None:
         while part.waiting:

@@ -74,9 +74,10 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
 
 
 def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
-    counts, discovered = Counts(), dict[str, Structure]()
+    counts, discovered, assumed = Counts(), dict[str, Structure](), set[str]()
     for each in gathered(batches, len(order.shapes)):
         applied = plan.apply(each)
+        assumed |= applied.assumed
         for name, structure in applied.discovered.items():
             known = discovered.get(name)
             discovered[name] = merge_structures(known, structure) if known else structure
@@ -84,14 +85,22 @@ def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.Re
         if discovered:
             continue  # the driver will answer and run the batch again: from here on only look
         for name, rows in applied.tables.items():
-            stager.add(order.layouts[name], rows)
+            stager.add(order.layouts.get(name) or _layout(plan, name), rows)
         if len(applied.letters):
             stager.add(order.letters, applied.letters)
         faults.reach(faults.Point.SOME_STAGED)
     if discovered:
         stager.abandon()
-        return Manifest(counts=counts, discovered=discovered)
-    return Manifest(stager.finish(), counts)
+        return Manifest(counts=counts, discovered=discovered, assumed=tuple(assumed))
+    return Manifest(stager.finish(), counts, assumed=tuple(assumed))
+
+
+def _layout(plan: Plan, name: str) -> Layout:
+    """Where the files of a table go that is assumed to be new."""
+    shape = plan.shapes[name]
+    assert shape is not None  # noqa: S101
+    rules = plan.spec.table_for(name)
+    return Layout(shape.uri, shape.table, shape.partition_by, rules.compression, rules.target_file_size)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Table]:
@@ -120,7 +129,7 @@ def _compiled(order: bytes) -> tuple[Order, Plan, Any]:
             stores[uri] = Store(uri, given.profile)
         return stores[uri]
 
-    return given, Plan(given.spec, given.shapes), store_for
+    return given, Plan(given.spec, given.shapes, assumes=True), store_for
 
 
 def _task_number() -> int:

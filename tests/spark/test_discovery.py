@@ -1,4 +1,4 @@
-"""Discovery: a batch that meets something new runs twice, every other once; and all its tasks agree on the types."""
+"""Discovery: a batch that meets what the spec does not say runs twice, every other once; and all its tasks agree on the types."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from headrace import faults
 from headrace.errors import ColumnsDisagree
@@ -110,6 +111,46 @@ def test_declared_columns_need_no_run_of_their_own(batches: Any):
     web = batches(route={"by": {"sql": "kind"}}, table={"columns": columns})
     intent, jobs = web.run([{"kind": "a", "v": 1}], [{"kind": "b"}])
     assert (intent.runs, jobs, len(intent.tables)) == (2, 2, 2)
+
+
+DECLARED = {"columns": [{"name": "kind", "type": "string"}, {"name": "v", "type": "bigint"}]}
+
+
+def test_new_tables_whose_columns_are_declared_are_staged_by_the_run_that_meets_them(batches: Any):
+    web = batches(route={"by": {"field": "kind"}}, table=DECLARED)
+    intent, jobs = web.run([{"kind": "a", "v": 1}, {"kind": "b", "v": "x"}], [{"kind": "b", "v": 2}, {"kind": "c"}])
+    assert (intent.runs, jobs, intent.counts.dead) == (1, 1, 1)
+    assert [web.rows(kind) for kind in "abc"] == [
+        [{"kind": "a", "v": 1}],
+        [{"kind": "b", "v": 2}],
+        [{"kind": "c", "v": None}],
+    ]
+    assert web.run([{"kind": "a", "v": 3}])[0].runs == 1
+
+
+def test_a_declared_table_with_new_fields_is_staged_once_they_are_known(batches: Any):
+    web = batches(route={"by": {"field": "kind"}}, table={**DECLARED, "contract": {"new_field": "evolve"}})
+    intent, jobs = web.run([{"kind": "a", "v": 1}], [{"kind": "b", "v": 2, "w": True}])
+    assert (intent.runs, jobs) == (2, 2)
+    assert (web.rows("a"), web.rows("b")) == ([{"kind": "a", "v": 1}], [{"kind": "b", "v": 2, "w": True}])
+    assert web.staged() == 2
+
+
+def test_a_table_that_is_there_and_unlike_the_declared_one_is_staged_anew(batches: Any, lake: Path):
+    columns = {"kind": pa.array([], pa.string()), "v": pa.array([], pa.int64()), "more": pa.array([], pa.string())}
+    write_deltalake(f"{lake}/a", pa.table(columns))
+    web = batches(route={"by": {"field": "kind"}}, table=DECLARED)
+    intent, jobs = web.run([{"kind": "a", "v": 1}], [{"kind": "b", "v": 2}])
+    assert (intent.runs, jobs) == (2, 2)
+    assert web.table("a").to_pyarrow_table().to_pylist() == [{"kind": "a", "v": 1, "more": None}]
+    assert web.staged() == 2
+
+
+def test_declared_tables_beyond_the_limit_are_refused_and_leave_no_file(batches: Any):
+    web = batches(route={"by": {"field": "kind"}}, table=DECLARED, limits={"tables": 2})
+    intent, _ = web.run([{"kind": "a"}, {"kind": "b"}], [{"kind": "c"}, {"kind": "d"}])
+    assert (intent.counts.routed, intent.counts.reasons) == (2, {"too_many_tables": 2})
+    assert web.staged() == 2
 
 
 def test_a_table_that_was_foreseen_in_vain_leaves_no_trace(batches: Any):

@@ -19,6 +19,7 @@ def work():
     ready.wait()
     end.wait()
 
+duck.connection()
 threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
 for thread in threads:
     thread.start()

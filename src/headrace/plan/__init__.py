@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 class Plan:
-    """The compiled spec. Give it shapes, or let it learn them from the first batch it sees."""
+    """The compiled spec. Give it shapes, or let it learn them from the first batch it sees.
+
+    `assumes`: a route without a shape gets the one that the spec declares; whoever asked for it has to bear it out.
+    """
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class Plan:
         shapes: Mapping[str, Shape | None] | None = None,
         *,
         existing: Mapping[str, pa.Schema] | None = None,
+        assumes: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.spec = spec
@@ -39,7 +43,7 @@ class Plan:
             (each.set or {}, each.jmespath or {}) for each in spec.dead_letters.transform
         )
         self.branches = {
-            prefix: Branch(prefix, each, _under(prefix, shapes or {}), _under(prefix, existing or {}))
+            prefix: Branch(prefix, each, _under(prefix, shapes or {}), _under(prefix, existing or {}), assumes)
             for prefix, each in spec.branches().items()
         }
         self.now = now

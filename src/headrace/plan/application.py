@@ -18,7 +18,7 @@ from headrace.decode.structure import merge as merge_structures
 from headrace.errors import HeadraceError, UsageError
 from headrace.expectations import judged
 from headrace.fit import fit
-from headrace.plan.arrow import by_owner, take, values_of, with_nulls, without
+from headrace.plan.arrow import spans, take, values_of, with_nulls, without
 from headrace.plan.branch import EVERY, Branch
 from headrace.plan.gathering import Gathering
 from headrace.plan.reading import Reading
@@ -75,6 +75,9 @@ class Application:
         """Routes whose records are read alike are read together: to decode a few costs nearly what many do."""
         ways: dict[Hashable, list[str]] = {}
         for name in parts:
+            self.branch.assume(name)
+            if name in self.branch.assumed:
+                self.gathering.assumed.add(self.branch.prefix + name)
             ways.setdefault(self._way(name), []).append(name)
         for way, names in ways.items():
             if len(names) > 1 and way not in self.branch.apart:
@@ -97,11 +100,8 @@ class Application:
 
     def _together(self, envelopes: pa.Table, parts: Mapping[str, pa.Int64Array]) -> bool:
         """Decode and transform several routes as one; False when their new fields must be told apart."""
-        names, owner = list(parts), np.full(len(envelopes), -1)
-        for nth, index in enumerate(parts.values()):
-            owner[index.to_numpy()] = nth
-        at = np.flatnonzero(owner >= 0)
-        envelopes, owner = take(envelopes, at), owner[at]
+        names, owner = list(parts), np.repeat(np.arange(len(parts)), [len(each) for each in parts.values()])
+        envelopes = envelopes.take(pa.concat_arrays(parts.values()))  # route by route: each is a slice from here on
         shape = self._shape(names[0])
         found = self.reading.together(self._way(names[0]), shape, self.branch.new_field(names[0], shape), envelopes)
         if found.unknown or found.ignored:
@@ -118,17 +118,32 @@ class Application:
         done = self._stepped(shape, rows, envelopes)
         self._reject_each(envelopes, done.rejects, "transform", names, owner)
         envelopes, owner = take(envelopes, done.index), owner[done.index.to_numpy()]
-        for nth, index in by_owner(owner):
-            self._fit(names[nth], self._shape(names[nth]), take(done.rows, index), take(envelopes, index))
+        if self._fit_alike(names):
+            self._fit_each(self._shape(names[0]), done.rows, envelopes, names, owner)
+            return
+        for nth, at in spans(owner):
+            self._fit(names[nth], self._shape(names[nth]), done.rows.slice(*at), envelopes.slice(*at))
+
+    def _fit_alike(self, names: list[str]) -> bool:
+        """Whether the tables of routes that are read alike have the same columns, too, and expect nothing more."""
+        first, *others = (self._shape(name) for name in names)
+        same = all(each.table == first.table and each.partition_by == first.partition_by for each in others)
+        return same and not any(self.branch.rules(name).expectations for name in names)
+
+    def _fit_each(self, shape: Shape, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray) -> None:
+        table, keep, rejects = fit(rows, envelopes, shape)
+        self._reject_each(envelopes, rejects, "stage", names, owner)
+        envelopes, owner = take(envelopes, keep), owner if keep is None else owner[keep.to_numpy()]
+        for nth, at in spans(owner):
+            self.gathering.add(self.branch.prefix + names[nth], table.slice(*at), envelopes.slice(*at))
 
     def _reject_each(
         self, envelopes: pa.Table, rejects: Rejects, step: str, names: list[str], owner: np.ndarray
     ) -> None:
-        for nth, index in by_owner(owner[rejects.index]) if rejects.index else ():
-            theirs = Rejects(
-                *([column[at] for at in index] for column in (rejects.index, rejects.reason, rejects.detail))
-            )
-            rules = self.branch.rules(names[nth]) if step == "decode" else None
+        for nth, (start, count) in spans(owner[rejects.index]) if rejects.index else ():
+            at = slice(start, start + count)
+            theirs = Rejects(rejects.index[at], rejects.reason[at], rejects.detail[at])
+            rules = self.branch.rules(names[nth]) if step != "transform" else None
             self._reject(envelopes, theirs, step, self._shape(names[nth]).uri, rules)
 
     def _shape(self, name: str) -> Shape:

@@ -59,8 +59,8 @@ def with_blanks(rows: pa.Table, index: np.ndarray, at: list[int]) -> tuple[pa.Ta
     return made.take(pa.array(order)) if made.column_names else made, whole[order]
 
 
-def by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Ascending positions of every owner that has any."""
-    order = np.argsort(owner, kind="stable")
-    starts = np.flatnonzero(np.diff(owner[order], prepend=-1))
-    return [(int(owner[part[0]]), part) for part in np.split(order, starts[1:])] if len(order) else []
+def spans(owner: np.ndarray) -> list[tuple[int, tuple[int, int]]]:
+    """Start and length of each owner's stretch, where all that is one's lies together."""
+    starts = np.flatnonzero(np.diff(owner, prepend=-1))
+    counts = np.diff(starts, append=len(owner))
+    return [(int(owner[start]), (int(start), int(count))) for start, count in zip(starts, counts, strict=True)]

@@ -27,6 +27,7 @@ class Branch:
         spec: Spec,
         shapes: Mapping[str, Shape | None] | None = None,
         existing: Mapping[str, pa.Schema] | None = None,
+        assumes: bool = False,
     ) -> None:
         self.prefix, self.spec = prefix, spec
         self.explode = spec.explode
@@ -37,6 +38,8 @@ class Branch:
         self.shapes: dict[str, Shape | None] = dict(shapes or {})
         self.apart: set[Hashable] = set()  # ways whose routes cannot be read together
         self.strange: dict[str, set[exploding.Way]] = {}  # by route: what its records have beside what is exploded
+        self.assumed: set[str] = set()  # routes whose shape is only what the spec declares, and nobody's answer yet
+        self._assumes = assumes and spec.explode is None
         self._existing = dict(existing or {})
         self._learned: dict[str, Structure] = {}
         self._decoders: dict[Hashable, Decoder] = {}
@@ -61,6 +64,15 @@ class Branch:
     def shape_of(self, route: str, **known: Any) -> Shape:
         """The shape of a route's table, from what is known of it."""
         return shape_of(self.uri(route), self.rules(route), self.transform, self.explode, **known)
+
+    def assume(self, route: str) -> None:
+        """Take a new route's table for one that is yet to be made, if the spec says all about it."""
+        if not self._assumes or route in self.shapes or len(self.shapes) >= self.spec.limits.tables:
+            return
+        rules = self.rules(route)
+        if rules.columns and rules.create != "never" and not (rules.merges or rules.features):
+            self.shapes[route] = self.shape_of(route)
+            self.assumed.add(route)
 
     def decoder(self, name: Hashable, payload: pa.Schema, new_field: NewField) -> Decoder:
         """One decoder per route or way, kept."""

@@ -28,6 +28,7 @@ class Applied:
     letters: pa.Table  # dead letters, in the columns of their table
     counts: Counts
     discovered: Mapping[str, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
+    assumed: frozenset[str] = frozenset()  # routes whose shape is only what the spec declares
     origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
     dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter
 
@@ -40,6 +41,7 @@ class Gathering:
         self.fates = Fates.of(read)
         self.shared = Shared(1 + len(spec.also))
         self.discovered: dict[str, Structure] = {}
+        self.assumed: set[str] = set()
         self._tables: dict[str, list[pa.Table]] = {}
         self._origins: dict[str, list[np.ndarray]] = {}
         self._letters: list[pa.Table] = []
@@ -101,6 +103,7 @@ class Gathering:
             letter_columns.add(letters, self.now),
             counts,
             self.discovered,
+            frozenset(self.assumed),
             {name: np.concatenate(parts) for name, parts in self._origins.items()},
             np.concatenate(self._dead) if self._dead else np.array([], np.int64),
         )
