@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
 import pyarrow as pa
 
 from headrace import errors, faults
-from headrace.batch import Counts, Manifest
+from headrace.batch import Counts, Manifest, Range
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.plan import Plan
@@ -26,6 +27,9 @@ MANY = 8  # shapes
 GATHERED_ROWS = 250_000
 GATHERED_BYTES = 128 * 1024 * 1024
 MANIFEST = pa.schema([pa.field("manifest", pa.string())])
+
+TASK_RECORDS, TASK_BYTES = 10_000, 8 * 1024 * 1024  # less is not worth a task of its own, nor a file in each table
+TASK_PARTITIONS = 16  # that one task reads one after the other
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,13 @@ class Order:
     def to_bytes(self) -> bytes:
         """For the way into the task."""
         return pickle.dumps(self)
+
+
+def tasks_for(ranges: Sequence[Range], mean_bytes: float) -> int:
+    """How many tasks these ranges are worth; Spark has one for each partition, however little it holds."""
+    records = sum(each.until - each.start for each in ranges)
+    worth = (records / TASK_RECORDS, records * mean_bytes / TASK_BYTES, len(ranges) / TASK_PARTITIONS)
+    return max(1, *map(ceil, worth))
 
 
 def run(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

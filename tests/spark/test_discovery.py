@@ -1,4 +1,4 @@
-"""Discovery: a batch that meets what the spec does not say runs twice, every other once; and all its tasks agree on the types."""
+"""Discovery: a batch that meets what the spec does not say runs twice, every other once; its tasks agree on types."""
 
 from __future__ import annotations
 
