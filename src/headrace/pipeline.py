@@ -198,8 +198,9 @@ class Pipeline:
         self.keep_retention()
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
         faults.reach(faults.Point.PLANNED, batch=batch)
-        tasks = task.tasks_for(ranges, self.mean_bytes())
-        manifests, runs = self.discover_and_stage(frame.coalesce(tasks), batch, started)
+        if (tasks := task.tasks_for(ranges, self.mean_bytes())) < len(ranges):
+            frame = frame.coalesce(tasks)
+        manifests, runs = self.discover_and_stage(frame, batch, started)
         faults.reach(faults.Point.ALL_STAGED, batch=batch)
         self._same_topics(ranges)
         intent = self.intend(batch, ranges, manifests, started, runs)
