@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from deltalake import DeltaTable
 
 from headrace.faults import Point
 from headrace.runtime.kafka import Broker
@@ -128,3 +129,37 @@ def test_kill_while_a_table_is_made_and_while_its_types_widen(shop: Shop, spark:
 
 def _lives(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+MERGED = {"infer": {"records": 1}, "mode": "upsert", "merge": {"keys": ["id"], "sequence_by": "at"}}
+
+
+def merges(shop: Shop) -> Shop:
+    """Two batches that change the same keys, the second one backwards."""
+    table = {**MERGED, "path": f"{shop.lake}/orders"}
+    limits = {"limits": {"batch_rows": 12}, "flush": {"rows": 12, "every": "200ms"}}
+    shop.options |= {"table": table, "route": {"by": "fixed"}, "transform": [], **limits}
+    shop.send_values(json.dumps({"id": at % 6, "at": at, "v": f"v{at}"}).encode() for at in range(12))
+    shop.send_values(json.dumps({"id": at % 9, "at": at, "v": f"v{at}"}).encode() for at in reversed(range(18)))
+    return shop
+
+
+def merged(shop: Shop, *points: Point) -> None:
+    """Each death leaves the batch to the next one; in the end each key has its newest row, and one of them."""
+    for point in points:
+        with drain(shop, f"{point}:batch=2=kill") as running:
+            assert running.wait() == -signal.SIGKILL, running.said()
+    with drain(shop) as running:
+        assert running.wait() == 0, running.said()
+    found = DeltaTable(str(shop.place / "orders")).to_pyarrow_table().to_pylist()
+    assert sorted((row["id"], row["v"]) for row in found) == [(at, f"v{at + 9}") for at in range(9)]
+
+
+def test_kill_while_a_table_is_merged(shop: Shop) -> None:
+    merged(merges(shop), Point.COMMIT_LANDED)
+
+
+@pytest.mark.slow
+def test_kill_while_a_table_is_merged_on_s3(spark: Any, kafka: Broker, topic: str, tmp_path: Path, s3: S3) -> None:
+    shop = Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3)
+    merged(merges(shop), Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT)
