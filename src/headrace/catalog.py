@@ -118,7 +118,7 @@ class Catalog:
         branch, route = self._branch(name), name.rpartition("/")[2]
         rules = branch.rules(route if name == branch.prefix + route and name != LETTERS else "")
         merges = name != LETTERS and rules.merges is not None
-        apart = apart or merges or (bool(rules.features) and name != LETTERS)
+        apart = apart or (rules.by_spark and name != LETTERS)
         if committer.state is not None or apart:
             committer = self._of_its_kind(committer, store, known, apart, merges)
         _check_identity(uri, committer, known)

@@ -140,9 +140,10 @@ class SharedSession:
 
 
 def spark_touches_s3(spec: Spec) -> bool:
-    """Whether Spark itself must write a table on S3: one whose features ask for it, or that may not be adopted."""
+    """Whether Spark itself must write a table on S3: one that the spec leaves to it, or that may not be adopted."""
     branches = [each for each in spec.branches().values() if each.table.path.startswith("s3://")]
-    if any(table.features for each in branches for table in (each.table, *each.tables)):
+    ruled = [(each.table, *(item.over(each.table) for item in each.tables)) for each in branches]
+    if any(table.by_spark for tables in ruled for table in tables):
         return True
     profile = Profile(**spec.storage_profile())
     states = [load_table(Store(each.table.path, profile)) for each in branches if each.route.kind == "fixed"]

@@ -70,7 +70,7 @@ class Branch:
         if not self._assumes or route in self.shapes or len(self.shapes) >= self.spec.limits.tables:
             return
         rules = self.rules(route)
-        if rules.columns and rules.create != "never" and not (rules.merges or rules.features):
+        if rules.columns and rules.create != "never" and not rules.by_spark:
             self.shapes[route] = self.shape_of(route)
             self.assumed.add(route)
 

@@ -290,6 +290,11 @@ class TableOptions(Part):
         return self.merge if self.mode == "upsert" else None
 
     @property
+    def by_spark(self) -> bool:
+        """Whether Spark alone may write the table, because it merges rows or by the features it shall have."""
+        return self.merges is not None or bool(self.features)
+
+    @property
     def declared(self) -> bool:
         """Whether the spec gives the columns."""
         return bool(self.columns)
