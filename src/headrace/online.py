@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError
 from headrace.plan import Branch, Plan
 from headrace.plan.reading import foreseen
 from headrace.read import open_source
-from headrace.reasons import Reason
+from headrace.reasons import MISFITS, Reason
 from headrace.spec import Finding, Spec
 from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt
@@ -134,8 +134,12 @@ def _foreseen(branch: Branch, key: str, topic: str, subject: str, schema: Regist
     shape = branch.shape_of(route, existing=state.schema if state else None)
     found = foreseen(branch, route, shape, schema)
     which = f"the newest schema of {subject} (id {schema.id})"
-    for reason, detail in zip(found.rejects.reason, found.rejects.detail, strict=True):
-        if reason in _CERTAIN:
+    widens = branch.rules(route).contract.widens
+    for _, reason, detail in found.rejects:
+        if widens and reason in MISFITS:
+            text = f"{which} widens {store.uri}, or its records are letters: {detail}"
+            yield _finding(spec, key, text, "records that fit the table", "warning")
+        elif reason in _CERTAIN:
             yield _finding(spec, key, f"{which} breaks {store.uri}: {detail} ({reason})", "records that fit the table")
     if found.unknown:
         names = ", ".join(found.unknown["fields"])

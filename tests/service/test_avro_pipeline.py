@@ -109,16 +109,21 @@ def test_check_online_foresees_what_the_newest_schema_does(
         return [(each.severity, each.seen) for each in online(spec)]
 
     assert said() == [("warning", f"no subject {topic}-value, so nothing is known of it")]
-    id = registry.register(f"{topic}-value", {**CLICK, "fields": [*CLICK["fields"], {"name": "url", "type": "string"}]})
+    more = [{"name": "url", "type": "string"}, {"name": "cost", "type": "double"}]
+    id = registry.register(f"{topic}-value", {**CLICK, "fields": [*CLICK["fields"], *more]})
     newest, place = f"the newest schema of {topic}-value (id {id})", lake / "orders"
     columns = [{"name": "id", "type": "bigint"}]
     assert said() == []
     assert said(columns=columns) == []
     assert said(columns=columns, contract={"new_field": "evolve"}) == [
-        ("warning", f"{newest} evolves {place}: url"),
+        ("warning", f"{newest} evolves {place}: url, cost"),
     ]
     assert said(columns=[{"name": "id", "type": "string"}]) == [
         ("error", f"{newest} breaks {place}: id: expected string, saw int64 (type)"),
+    ]
+    wide = {"features": ["typeWidening"], "contract": {"wrong_type": "widen"}}
+    assert said(columns=[{"name": "cost", "type": "int"}], **wide) == [
+        ("warning", f"{newest} widens {place}, or its records are letters: cost: expected integer, saw double"),
     ]
     assert said(columns=[*columns, {"name": "user", "type": "string", "nullable": False}]) == [
         ("error", f"{newest} breaks {place}: user: required, and absent or null (missing)"),
