@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -317,7 +317,7 @@ class Catalog:
     def partition_by(self, entry: Entry) -> tuple[str, ...]:
         """The table's own partitioning rules once it exists."""
         state = entry.committer.state
-        return tuple(entry.rules.partition_by) if state is None else tuple(state.partition_by)
+        return entry.rules.partitions if state is None else tuple(state.partition_by)
 
     # ---- committing ----
 
@@ -381,6 +381,12 @@ class Catalog:
         apart = any(file.table != table.path for file in table.files)
         self._entries[name] = self._open(name, table.path, apart)
         return self._entries[name]
+
+    def adopted(self) -> Iterator[tuple[LogTable, TableSpec | None]]:
+        """The tables that are appended to by their logs, and what the spec says of each; nothing of the letters."""
+        for name, entry in self._entries.items():
+            if isinstance(entry.committer, LogTable) and entry.committer.state is not None:
+                yield entry.committer, None if name == LETTERS else entry.rules
 
     def tables(self) -> dict[str, KnownTable]:
         """What the ledger should remember of the tables that exist."""

@@ -13,6 +13,8 @@ from headrace.decode import Rejects
 from headrace.metadata import metadata_of
 from headrace.reasons import Reason
 from headrace.shape import Shape, same_type
+from headrace.spec.partition import PartitionBy
+from headrace.tables.derive import RECORD_TIME, derive
 from headrace.tables.partitions import unstorable
 from headrace.tables.schema import METADATA, SOURCE, type_name
 
@@ -21,8 +23,12 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa
     """Rows with the table's schema, the positions kept (None: all), and why the others were not."""
     columns: list[pa.ChunkedArray | pa.Array] = []
     rejects = Rejects([], [], [])
+    derived = {each.column: each for each in shape.derived}
     for item in shape.table:
-        column = _column(rows, envelopes, item, rejects)
+        if item.name in derived:
+            column = derive(derived[item.name], _origin(rows, envelopes, shape, derived[item.name]))
+        else:
+            column = _column(rows, envelopes, item, rejects)
         columns.append(column)
         _check_nulls(column, item, rejects)
         if item.name in shape.partition_by:
@@ -49,6 +55,13 @@ def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Reject
     if same_type(column.type, item.type):
         return column
     return _converted(column, item, rejects)
+
+
+def _origin(rows: pa.Table, envelopes: pa.Table, shape: Shape, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
+    """What a partition column is made from; that it does not fit is said where it stands itself."""
+    if by.origin == RECORD_TIME and by.origin not in shape.table.names:
+        return envelopes["timestamp"]
+    return _column(rows, envelopes, shape.table.field(by.origin), Rejects([], [], []))
 
 
 def source_of(envelopes: pa.Table) -> pa.StructArray:

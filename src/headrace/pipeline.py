@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace import faults, floor, retention, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, merge
@@ -41,6 +42,12 @@ T = TypeVar("T")
 Report = Callable[[dict[str, Any]], None]
 _COMMITS_AT_ONCE = 8
 _TELL_EVERY = 2.0  # seconds
+
+
+class Upkeep(Protocol):
+    """What keeps tables in order while no batch is at work."""
+
+    def __call__(self, at_end: bool = False) -> None: ...
 
 
 @dataclass
@@ -86,6 +93,8 @@ class Pipeline:
         self.source: Source = open_source(spec)
         self.position: Offsets = {}
         self.topics: dict[str, str] = {}
+        self.upkeep: Upkeep = lambda at_end=False: None  # what is done to the tables between two batches
+        self.behind: float | None = math.inf  # seconds, as last asked; None where the source does not tell
         self._breaker = Breaker(spec.breaker)
         self._told = time.monotonic()
         self._purged: date | None = None
@@ -140,6 +149,8 @@ class Pipeline:
         floor.wait(self)
         while not self.stop.is_set() and Stream(self).run():
             pass
+        if self.until is not None:
+            self.upkeep(at_end=True)
 
     @property
     def spark(self) -> SparkSession:
@@ -378,8 +389,9 @@ class Pipeline:
         self._told = time.monotonic()
         try:
             lag, seconds = self.source.lag(self.position)
+            self.behind = seconds
         except Transient:
-            lag, seconds = None, None
+            lag, seconds, self.behind = None, None, math.inf
         self.report({"event": "progress", "pipeline": self.spec.pipeline, "lag": lag, "lag_seconds": seconds})
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SpecError, UsageError
+from headrace.maintain import maintained
 from headrace.pipeline import Pipeline, Report, Summary
 from headrace.spec import Spec
 from headrace.spec.load import load
@@ -59,7 +60,7 @@ def run_all(
     _distinct(specs)
     stop = stop or threading.Event()
     shared = SharedSession(specs)
-    pipelines = [Pipeline(spec, shared.get, until=until, report=report, stop=stop) for spec in specs]
+    pipelines = [maintained(Pipeline(spec, shared.get, until=until, report=report, stop=stop)) for spec in specs]
     with ExitStack() as leases:
         for pipeline in pipelines:
             leases.enter_context(pipeline.take_lease(wait))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,9 @@ from headrace.decode.structure import Structure, evolve, widening
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
 from headrace.spec.explode import Explode
+from headrace.spec.partition import PartitionBy
 from headrace.tables.changes import check_merging
+from headrace.tables.derive import check_origin, field_of
 from headrace.tables.partitions import check_partitioning
 from headrace.tables.schema import (
     DATED,
@@ -54,6 +56,7 @@ class Shape:
     origins: Mapping[str, str] = field(
         default_factory=dict
     )  # keys of a table that merges: the fields they are copies of
+    derived: tuple[PartitionBy, ...] = ()  # partition columns that are made from others
 
 
 def shape_of(
@@ -72,7 +75,7 @@ def shape_of(
     UsageError where the spec contradicts itself; ColumnsDisagree where records or the table contradict it.
     """
     met = existing is not None or bool((learned or {}).get("fields"))
-    by = tuple(rules.partition_by) if partition_by is None else partition_by
+    by = rules.partitions if partition_by is None else partition_by
     with _disagreement(uri, met):
         payload = payload_of(rules, transform, existing, learned, explode)
         absent = absent_from(columns_of(payload, explode), transform)
@@ -83,10 +86,17 @@ def shape_of(
         table = table_of(rules, output, existing, _wanted(rules, payload))
         if rules.columns or (met and (explode is None or knows_fields(payload, explode))):
             check_partitioning(table, by)
+            for each in _derived(rules, existing):
+                check_origin(each, table)
             _check_merging(table, rules)
     made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
     origins = _origins(payload, rules, transform) if explode is None else {}
-    return Shape(uri, payload, table, by, absent, made, floors or {}, origins)
+    return Shape(uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing))
+
+
+def _derived(rules: TableSpec, existing: pa.Schema | None) -> tuple[PartitionBy, ...]:
+    """The partition columns to make; a table that is there is partitioned as it is."""
+    return tuple(each for each in rules.derived if existing is None or each.column in existing.names)
 
 
 def _check_merging(table: pa.Schema, rules: TableSpec) -> None:
@@ -171,7 +181,8 @@ def payload_of(
     explode: Explode | None = None,
 ) -> pa.Schema:
     """The fields decode looks for, with their types."""
-    fields = _declared(rules.columns) if rules.columns else _stored(existing, transform)
+    own = {each.column for each in rules.derived}
+    fields = _declared(rules.columns) if rules.columns else _stored(existing, transform, own)
     if rules.columns and existing is not None and rules.contract.widens:
         fields = [_widened(item, existing, transform) for item in fields]
     derived = transform.derived()
@@ -243,13 +254,13 @@ def declared_field(column: Column) -> pa.Field:
     return pa.field(column.name, parse_type(column.type), column.nullable, metadata or None)
 
 
-def _stored(existing: pa.Schema | None, transform: Transform) -> list[pa.Field]:
-    """An existing table's columns under the names they have in the payload."""
+def _stored(existing: pa.Schema | None, transform: Transform, own: Collection[str]) -> list[pa.Field]:
+    """An existing table's columns under the names they have in the payload, but those that are our own to fill."""
     if existing is None:
         return []
     olds = [old for step in transform.steps if isinstance(step, Rename) for old in step.names]
     origin = {transform.renamed(old): old for old in olds}
-    stored = [item for item in existing if item.name not in KEPT]
+    stored = [item for item in existing if item.name not in KEPT and item.name not in own]
     return [as_read(item).with_name(origin.get(item.name, item.name)) for item in stored]
 
 
@@ -272,6 +283,7 @@ def table_of(
     aside = set(rules.merges.aside if rules.merges else ()) - wanted.keys() - set(existing.names if existing else ())
     kept = [item for item in output if item.name not in aside and not pa.types.is_null(item.type)]
     made = [_made(item, wanted.get(item.name)) for item in kept]
+    made += _partitions(made, _derived(rules, existing))
     if existing is None:
         own = [item for item in made if item.name not in KEPT]
         beside = [item for item in made if item.name in KEPT]
@@ -282,6 +294,18 @@ def table_of(
     more = [*made, *_metadata(rules)]
     added = [_plain(item.with_nullable(True)) for item in more if item.name not in existing.names]
     return pa.schema([*followed, *added])
+
+
+def _partitions(brought: Iterable[pa.Field], derived: Iterable[PartitionBy]) -> list[pa.Field]:
+    """The partition columns that are made; UsageError where rows have one of that name."""
+    names = {item.name.lower() for item in brought}
+    for each in derived:
+        if each.column.lower() in names:
+            raise UsageError(
+                f"partition_by makes '{each.column}' of '{each.origin}', and rows have a column of that name.",
+                next="Give the made one another name (`as`), or partition by the one that is there.",
+            )
+    return [field_of(each) for each in derived]
 
 
 def _metadata(rules: TableSpec) -> list[pa.Field]:

@@ -7,6 +7,7 @@ from typing import Any
 from headrace import lease
 from headrace.errors import HeadraceError
 from headrace.ledger import Ledger
+from headrace.maintain.record import Record
 from headrace.read import open_source
 from headrace.spec import Spec
 from headrace.storage import Profile, Store
@@ -27,7 +28,16 @@ def standing(spec: Spec, batches: int = 5) -> dict[str, Any]:
         "lag_seconds": seconds,
         "tables": sorted(ledger.known.tables),
         "batches": ledger.rows(batches),
+        "upkeep": _upkeep(spec, state, batches),
     }
+
+
+def _upkeep(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:
+    """What was done to the tables last, and what is under way; None where the spec asks for none."""
+    if spec.maintain is None:
+        return None
+    record = Record(state)
+    return {"done": record.done[-last:], "under_way": record.under_way}
 
 
 def _lag(spec: Spec, ledger: Ledger) -> tuple[int | None, float | None]:

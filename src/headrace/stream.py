@@ -37,6 +37,7 @@ class Stream:
         self.idle.set()
         self.ending = False
         self._turn = threading.Lock()
+        self._work = threading.Lock()  # held by a batch, or by upkeep between two of them
         self._limited = self._limits()
         self._spark = pipeline.spark  # the one that the query lives in, also once it is dead
         self.checkpoint = _scratch(pipeline.spec.pipeline)
@@ -94,19 +95,21 @@ class Stream:
     # ---- a batch, as Spark calls it ----
 
     def _batch(self, frame: DataFrame, epoch: int) -> None:
-        with self._turn:
-            if self.ending or self.failure is not None or self.pipeline.stop.is_set():
-                return
-            self.idle.clear()
-        try:
-            ranges = self._ranges(epoch)
-            if ranges:
-                self.pipeline.one_batch(frame, ranges)
-        except BaseException as error:
-            self.failure = error
-            raise RuntimeError("the batch failed; the pipeline knows why") from None
-        finally:
-            self.idle.set()
+        with self._work:
+            with self._turn:
+                if self.ending or self.failure is not None or self.pipeline.stop.is_set():
+                    return
+                self.idle.clear()
+            try:
+                ranges = self._ranges(epoch)
+                if ranges:
+                    self.pipeline.one_batch(frame, ranges)
+                self.pipeline.upkeep()
+            except BaseException as error:
+                self.failure = error
+                raise RuntimeError("the batch failed; the pipeline knows why") from None
+            finally:
+                self.idle.set()
 
     def _ranges(self, epoch: int) -> tuple[Range, ...]:
         """What Spark wrote down before it called us, as ranges that begin where the last batch ended."""
@@ -137,7 +140,16 @@ class Stream:
             elif self._outgrown():
                 return True
             self.pipeline.on_tick()
+            self._keep_up()
         return False
+
+    def _keep_up(self) -> None:
+        """While no batch is at work, the tables are looked after; a batch that comes meanwhile waits."""
+        if self._work.acquire(blocking=False):
+            try:
+                self.pipeline.upkeep()
+            finally:
+                self._work.release()
 
     def _outgrown(self) -> bool:
         """Records turned out much larger or smaller than thought: `flush.bytes` means another number of them now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -71,3 +72,25 @@ def test_ranges_are_read_anew_exactly(spark: Any, lake: Path):
     made = [(each.partition, at) for each in ranges for at in range(each.start, each.until)]
     assert [row[:2] for row in rows] == made
     assert rows == [(part, at, next(iter(events(5, part, at, at + 1, 0.1))).value) for part, at in made]
+
+
+def test_upkeep_takes_turns_with_batches_and_ends_with_few_files(spark: Any, lake: Path):
+    """A run that goes on looks after its tables while it waits; a bounded one does at its end."""
+    maintain = {"every": "1s", "small_files": 2}
+    spec = _spec(lake, limits={"batch_rows": 500}, flush={"rows": 500, "every": "200ms"}, maintain=maintain)
+    told: list[dict[str, Any]] = []
+    stop = threading.Event()
+
+    def watch(event: dict[str, Any]) -> None:
+        told.append(event)
+        rests = sum(each.get("read", 0) for each in told if each["event"] == "batch") == RECORDS
+        if rests and event["event"] == "maintain" and event["state"] == "done":
+            stop.set()
+
+    (outcome,) = run_all([spec], report=watch, stop=stop)
+    assert outcome.error is None
+    assert not [each for each in told if each.get("state") == "failed"]
+    summary, _ = _drained(spec)
+    places = Counter(at for uri in (*outcome.summary.tables, *summary.tables) for at in _places(uri))
+    assert (len(places), places.total()) == (RECORDS, RECORDS)
+    assert all(len(DeltaTable(uri).file_uris()) <= 2 for uri in outcome.summary.tables)

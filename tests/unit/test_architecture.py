@@ -16,7 +16,7 @@ ROOT = Path(headrace.__file__).parent
 # From the top floor down; a module may import from its own floor and those below.
 FLOORS = [
     {"cli"},
-    {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout", "table"},
+    {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout", "table", "maintain"},
     {"pipeline", "stream", "floor", "breaker", "rebuild", "refill"},
     {"catalog", "task", "judge"},
     {"plan", "fit", "shape", "explode", "fates", "letters", "retention", "expectations", "metadata", "changes", "keys"},

@@ -241,7 +241,7 @@ def test_old_decisions_are_forgotten_and_the_newest_kept(store):
 
 
 def test_the_log_gets_checkpoints_so_that_opening_stays_cheap(store, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_interval", lambda state: 4)
+    monkeypatch.setattr(checkpoints, "interval", lambda state: 4)
     ledger = reopened(store)
     for number in range(5):
         run(ledger, ("orders", 0, number, number + 1))

@@ -153,4 +153,13 @@ def sentence(event: Mapping[str, Any]) -> str:
         account = f"{event['letters']:,} letters = replayed {event['replayed']:,} + still dead {event['still_dead']:,}"
         tables = ", ".join(f"{rows['rows']:,} rows into {path}" for path, rows in sorted(event["tables"].items()))
         return f"{name}: plan {event['plan']}: {account} + filtered {event['filtered']:,}; {tables or 'no rows'}"
+    if kind == "maintain":
+        more = f"; {event['seen']}" if event["state"] == "failed" else ""
+        return f"{name}: {event['state']}: {upkeep_text(event)}{more}"
     return f"{name}: {event['text']}" if "text" in event else f"{name}: {kind}"
+
+
+def upkeep_text(action: Mapping[str, Any]) -> str:
+    """One thing done to a table, in words."""
+    size = f" ({action['files']:,} files, {action['bytes']:,} bytes)" if action["files"] else ""
+    return f"{action['what']} {action['table']}: {action['why']}{size}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +49,18 @@ def _print(found: dict[str, Any]) -> None:
         console.print(table)
         for name, count in _unmet(found["batches"]).items():
             console.print(escape(f"  expectation not fulfilled in these batches, {name}: {count:,}"))
+    for line in _upkeep(found["upkeep"] or {}):
+        console.print(escape(f"  {line}"))
+
+
+def _upkeep(found: dict[str, Any]) -> Iterator[str]:
+    """What was done to the tables, in words."""
+    from headrace.cli.show import upkeep_text
+
+    for each in found.get("done", []):
+        yield f"{each['at']} {upkeep_text(each)}"
+    if begun := found.get("under_way"):
+        yield f"{begun['at']} begun: {upkeep_text(begun)}"
 
 
 def _unmet(batches: list[dict[str, Any]]) -> dict[str, int]:

@@ -122,6 +122,11 @@ def rewritten(
     return _info("OPTIMIZE", parameters, commit_id, account, blind=False, metrics=metrics)
 
 
+def noted(operation: str, metrics: Mapping[str, str], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
+    """What was done to the table beside its log."""
+    return _info(operation, {}, commit_id, account, blind=True, metrics=metrics)
+
+
 def _info(
     operation: str,
     parameters: Mapping[str, str],

@@ -24,10 +24,10 @@ class Checkpoints:
 
     def note(self, store: Store, state: TableState) -> None:
         """A commit was made: ask for a checkpoint when the interval is full. Never blocks, never raises."""
-        interval = _interval(state)
+        every = interval(state)
         with self._changed:
             last = self._reached.setdefault(store.uri, state.version)
-            if state.version // interval == last // interval:
+            if state.version // every == last // every:
                 return
             self._reached[store.uri] = state.version
             self._waiting[store.uri] = (store, state.version)
@@ -58,6 +58,7 @@ class Checkpoints:
             return None
 
 
-def _interval(state: TableState) -> int:
+def interval(state: TableState) -> int:
+    """Commits between two log checkpoints."""
     text = state.properties.get("delta.checkpointInterval", "")
     return int(text) if text.isdecimal() and int(text) > 0 else INTERVAL

@@ -209,6 +209,12 @@ class Tail:
 
         return self._commit(wish, step)[0]
 
+    def note(self, operation: str, metrics: Mapping[str, str], info: Mapping[str, Any]) -> int:
+        """Say in the log what was done beside it, in a version that changes nothing; which one that is."""
+        wish = _Wish(str(uuid.uuid4()))
+        text = actions.commit([actions.noted(operation, metrics, wish.commit_id, info)])
+        return self._commit(wish, lambda state: _Step(text, replace(state, version=state.version + 1)))[0]
+
     def rewrite(
         self,
         old: Sequence[File],

@@ -81,6 +81,11 @@ class Ledger:
         return self._marks.get(batch_mark(self._pipeline), 0)
 
     @property
+    def tail(self) -> Tail:
+        """The log of the ledger's own table, for whoever looks after its files between two batches."""
+        return self._tail
+
+    @property
     def is_new(self) -> bool:
         """Whether there is no ledger: the pipeline's first batch is to come, or its state was lost."""
         return self._tail.state is None

@@ -19,6 +19,7 @@ from headrace.spec.registry import RegistrySpec
 from headrace.spec.secrets import BadReference, Secret
 from headrace.spec.table import TableMatch, TableOptions, TableSpec, route_names
 from headrace.spec.tree import Path
+from headrace.spec.upkeep import check_upkeep
 
 _KAFKA: Path = ("source", "kafka")
 _S3: Path = ("storage", "s3")
@@ -485,4 +486,5 @@ BRANCH_RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _tables,
     _masks,
     _keys,
+    check_upkeep,
 )

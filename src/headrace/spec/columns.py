@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import UsageError
 from headrace.spec.findings import Complaint, closest
+from headrace.spec.partition import PartitionBy, column_of
 from headrace.spec.table import Column, Merge, TableOptions, TableSpec
 from headrace.spec.tree import Path
 
@@ -163,16 +164,36 @@ def _partitions(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator
     closed = table.declared and table.contract.new_field != "evolve"
     names = names_after(steps, [column.name for column in table.columns])
     nested = {column.name for column in table.columns if _is_nested(column.type)}
-    for index, name in enumerate(table.partition_by):
-        path = (*here, "partition_by", index)
-        if name.lower() in [other.lower() for other in table.partition_by[:index]]:
+    for index, by in enumerate(table.partition_by):
+        path, name = (*here, "partition_by", index), column_of(by)
+        if name.lower() in [other.lower() for other in table.partitions[:index]]:
             yield Complaint(path, f"'{name}' a second time", "each once")
+        elif isinstance(by, PartitionBy):
+            yield from _made_partition(by, path, table, names, closed)
         elif name == "_source" or name in nested:
             yield Complaint(path, f"'{name}', which has parts", "columns with plain values")
         elif closed and name not in names:
             yield Complaint(path, f"no column '{name}'", ", ".join(names), closest(name, names))
-    if closed and not table.source and set(names) <= set(table.partition_by):
+    if closed and not table.source and set(names) <= set(table.partitions):
         yield Complaint((*here, "partition_by"), "every column", "at least one column that is not a partition's")
+
+
+def _made_partition(
+    by: PartitionBy, path: Path, table: TableSpec, names: Sequence[str], closed: bool
+) -> Iterator[Complaint]:
+    """A partition column that is made from another one, and is no other's."""
+    from headrace.tables.derive import RECORD_TIME
+
+    if trouble := bad_name(by.column):
+        yield Complaint((*path, "as"), trouble, "a name that Delta takes")
+    elif by.column.lower() in [name.lower() for name in names]:
+        yield Complaint(path, f"'{by.column}', which is a column already", "another name (as), or its name alone")
+    elif table.merges:
+        yield Complaint(path, "a made column where rows are merged", "transform.set, and its column's name here")
+    elif closed and by.origin != RECORD_TIME and by.origin not in names:
+        yield Complaint((*path, by.kind), f"no column '{by.origin}'", ", ".join(names), closest(by.origin, names))
+    elif by.origin == RECORD_TIME and by.kind == "hash":
+        yield Complaint((*path, "hash"), "a time", "a column of texts or whole numbers")
 
 
 def _merge(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:

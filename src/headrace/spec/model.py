@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, mo
 
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
 from headrace.spec.explode import Explode, named_list
+from headrace.spec.maintain import Maintain
 from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
 from headrace.spec.places import Place, folder_of
 from headrace.spec.secrets import Secret
@@ -323,6 +324,9 @@ class Spec(Part):
     retry: Retry = Field(default=Retry(), description="How often trouble is met again.")
     breaker: Breaker | None = Field(
         default=None, description="Stops the pipeline at a share of rejected records; off without it."
+    )
+    maintain: Maintain | None = Field(
+        default=None, description="Upkeep of the tables while the pipeline runs; none without it."
     )
     lease: Lease = Field(default=Lease(), description="The sign that one instance runs the pipeline.")
     spark: Spark = Field(default=Spark(), description="The Spark that runs the batches.")

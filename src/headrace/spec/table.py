@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
+from headrace.spec.partition import PartitionBy, Partitioning, column_of
 from headrace.spec.places import Place, server
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Duration, Flag, PlainText, Regex, Size, Whole
@@ -236,7 +237,11 @@ def _either(one: str | None, two: str | None) -> str | None:
 class TableOptions(Part):
     """All that can be said of a table but its path."""
 
-    partition_by: tuple[str, ...] = Field(default=(), description="Columns whose values become folders.")
+    partition_by: tuple[Partitioning, ...] = Field(
+        default=(),
+        description="Columns whose values become folders: by name, or made from another (`{date: at}`, `{hour: at}`, "
+        "`{hash: user, buckets: 16}`).",
+    )
     columns: tuple[Column, ...] = Field(
         default=(), description="Declared columns, in order. Without them: the existing table's, else inferred."
     )
@@ -270,6 +275,16 @@ class TableOptions(Part):
     target_file_size: Size = Field(
         default=128_000_000, ge=1_000_000, le=4_000_000_000, description="About how large a data file may get."
     )
+    min_file_size: Size | None = Field(
+        default=None,
+        ge=1,
+        description="Files of this size or more are left as they are by `maintain`; without it, of three quarters of "
+        "`target_file_size`.",
+    )
+    z_order: tuple[str, ...] = Field(
+        default=(),
+        description="Columns by which `maintain` orders rows: near in them, near in the files. Cold partitions first.",
+    )
     properties: Mapping[str, PlainText] = Field(
         default_factory=dict, description="Delta table properties for tables made here."
     )
@@ -278,6 +293,16 @@ class TableOptions(Part):
         description="Delta features that have a price: readers without them refuse the table, and Spark writes it, "
         "from its first version on and for good. `typeWidening` is for `wrong_type: widen`.",
     )
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partition columns, in order."""
+        return tuple(map(column_of, self.partition_by))
+
+    @property
+    def derived(self) -> tuple[PartitionBy, ...]:
+        """Those of them that are made from other columns."""
+        return tuple(each for each in self.partition_by if isinstance(each, PartitionBy))
 
     @property
     def all_properties(self) -> dict[str, str]:

@@ -7,9 +7,10 @@ the very files that are being rewritten comes in between.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from headrace.errors import (
     TableRestored,
     UsageError,
 )
-from headrace.stage import MIB, Stager
+from headrace.stage import MIB, Layout, Stager
 from headrace.storage import Store
 from headrace.table.changes import rows_of
 from headrace.table.insert import layout_of
@@ -40,7 +41,7 @@ from headrace.tables.log import TableState
 
 _TOGETHER = 512 * MIB  # of encoded files that are ordered together: they are in memory
 _COMMIT = 1024 * MIB  # of files that one commit rewrites, about
-_ENOUGH = 0.75  # of the target size; a file of that size is left as it is
+ENOUGH = 0.75  # of the target size; a file of that size is left as it is
 _NUMBER = "_number_"
 
 Bin = list[File]
@@ -92,7 +93,7 @@ def optimize(
         try:
             return _sum(done, work.carry_out())
         except (Conflict, TableChanged, TableReplaced, TableRestored) as between:
-            work.stager.abandon()
+            work.rewriter.abandon()
             done = _sum(done, work.done)
             raise Conflict(between.seen) from between
 
@@ -119,50 +120,81 @@ def _check_columns(state: TableState, columns: tuple[str, ...]) -> None:
             raise UsageError(f"z-order by '{name}': it is nested and has no order.", next="Name plain columns.")
 
 
+class Rewriter:
+    """Old files become new ones with the same rows: staged as a batch is, then exchanged in one commit."""
+
+    def __init__(self, tail: Tail, layout: Layout, z_order: tuple[str, ...] = ()) -> None:
+        self._tail, self._layout, self._z_order = tail, layout, z_order
+        self._begin()
+
+    def _begin(self) -> None:
+        name = f"{ordered_name(self._z_order) or 'optimize'}-{uuid.uuid4().hex[:8]}"
+        self._stager = Stager(lambda _: self._tail.store, name)
+        self._old: Bin = []
+
+    @property
+    def bytes(self) -> int:
+        """Of the old files that wait for the commit."""
+        return sum(file.size for file in self._old)
+
+    def add(self, old: Iterable[File]) -> None:
+        """Write the rows of some files of one partition anew."""
+        files = list(old)
+        store, layout = self._tail.store, self._layout
+        for rows in self._ordered(rows_of(store, file, layout.schema, layout.partition_by) for file in files):
+            self._stager.add(layout, rows)
+        self._old += files
+
+    def _ordered(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        if not self._z_order:
+            yield from pieces
+            return
+        rows = pa.concat_tables(pieces)
+        yield rows.take(_curve(rows, self._z_order))
+
+    def commit(self, since: int, said: Mapping[str, str], info: Mapping[str, Any]) -> Optimized:
+        """Exchange what was added so far; the old files were there in the version `since`."""
+        new = self._stager.finish()
+        if not self._old:
+            return Optimized(since, 0, 0, 0, 0, 0, self._z_order)
+        version = self._tail.rewrite(self._old, new, since, said, info)
+        done = _account(version, self._old, new)
+        self._begin()
+        return done
+
+    def abandon(self) -> None:
+        """Delete what was written and is not committed."""
+        self._stager.abandon()
+
+
 class _Work:
     """One attempt at all of it, on the files of one version."""
 
     def __init__(self, store: Store, state: TableState, wanted: _Wanted) -> None:
         self._store, self._state, self._wanted = store, state, wanted
-        self._layout = replace(layout_of(state, store.uri), target_file_bytes=wanted.target)
+        layout = replace(layout_of(state, store.uri), target_file_bytes=wanted.target)
+        self.rewriter = Rewriter(Tail.open(store), layout, wanted.z_order)
         self.done = Optimized(state.version, 0, 0, 0, 0, 0, wanted.z_order)
-        self._begin()
-
-    def _begin(self) -> None:
-        self.stager = Stager(lambda _: self._store, f"optimize-{uuid.uuid4().hex[:8]}")
-        self._old: list[File] = []
 
     def carry_out(self) -> Optimized:
         """Rewrite bin after bin, and commit when there is enough."""
         stands = [each for each in files.active(self._store, self._state.version).values() if not each.elsewhere]
         for each in _bins(_chosen(self._store, self._state, stands, self._wanted.where), self._wanted):
-            self._rewrite(each)
-            if sum(file.size for file in self._old) >= _COMMIT:
+            self.rewriter.add(each)
+            if self.rewriter.bytes >= _COMMIT:
                 self._commit()
         self._commit()
         return self.done
 
-    def _rewrite(self, old: Bin) -> None:
-        schema, by = self._state.schema, self._state.partition_by
-        for rows in self._ordered(rows_of(self._store, file, schema, by) for file in old):
-            self.stager.add(self._layout, rows)
-        self._old += old
-
-    def _ordered(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        if not self._wanted.z_order:
-            yield from pieces
-            return
-        rows = pa.concat_tables(pieces)
-        yield rows.take(_curve(rows, self._wanted.z_order))
-
     def _commit(self) -> None:
-        new = self.stager.finish()
-        if not self._old:
-            return
-        tail = Tail.open(self._store)
-        version = tail.rewrite(self._old, new, self._state.version, self._wanted.said(), {"operation": "optimize"})
-        self.done = _sum(self.done, _account(version, self._old, new))
-        self._begin()
+        done = self.rewriter.commit(self._state.version, self._wanted.said(), {"operation": "optimize"})
+        self.done = _sum(self.done, done)
+
+
+def ordered_name(z_order: Iterable[str]) -> str:
+    """What the names of files begin with whose rows are ordered by these columns; empty for none."""
+    text = json.dumps(list(z_order))
+    return f"z{hashlib.sha256(text.encode()).hexdigest()[:8]}" if text != "[]" else ""
 
 
 def _account(version: int, old: Bin, new: Iterable[StagedFile]) -> Optimized:
@@ -178,13 +210,13 @@ def _bins(stands: Iterable[File], wanted: _Wanted) -> Iterator[Bin]:
         parts.setdefault(tuple(file.partition.items()), []).append(file)
     for part in parts.values():
         if wanted.z_order:
-            yield from _filled(part, _TOGETHER)
+            yield from filled(part, _TOGETHER)
         else:
-            small = [file for file in part if file.size < _ENOUGH * wanted.target]
-            yield from (each for each in _filled(small, wanted.target) if len(each) > 1)
+            small = [file for file in part if file.size < ENOUGH * wanted.target]
+            yield from (each for each in filled(small, wanted.target) if len(each) > 1)
 
 
-def _filled(part: Bin, most: int) -> Iterator[Bin]:
+def filled(part: Iterable[File], most: int) -> Iterator[Bin]:
     """The files in their order, in bins of about so many bytes."""
     held: Bin = []
     for file in part:

@@ -44,7 +44,7 @@ def vacuum(
             next="Give a longer `retain`, or `force` when nobody reads or writes it.",
         )
     if dry_run:
-        return _unneeded(store, writers, retain)
+        return unneeded(store, writers, retain)
     if retain >= least:
         writers.beside_appends("vacuum")
         return _deleted(store, writers, retain)
@@ -54,8 +54,13 @@ def vacuum(
 
 def retention(state: TableState) -> timedelta:
     """How long a table keeps files that it no longer needs."""
-    found = _INTERVAL.fullmatch(state.properties.get(_KEPT, "").strip().lower())
-    return timedelta(**{f"{found[2]}s": int(found[1])}) if found else RETAIN
+    return interval(state, _KEPT) or RETAIN
+
+
+def interval(state: TableState, name: str) -> timedelta | None:
+    """A property that is a time, as `interval 7 days`; None where the table does not have it."""
+    found = _INTERVAL.fullmatch(state.properties.get(name, "").strip().lower())
+    return timedelta(**{f"{found[2]}s": int(found[1])}) if found else None
 
 
 def _hours(age: timedelta) -> str:
@@ -63,13 +68,14 @@ def _hours(age: timedelta) -> str:
 
 
 def _deleted(store: Store, writers: Writers, retain: timedelta) -> Vacuumed:
-    plan = _unneeded(store, writers, retain)
+    plan = unneeded(store, writers, retain)
     store.delete(plan.files)
     return replace(plan, dry_run=False)
 
 
-def _unneeded(store: Store, writers: Writers, retain: timedelta) -> Vacuumed:
-    state, until = writers.state, time.time() - retain.total_seconds()
+def unneeded(store: Store, writers: Writers, retain: timedelta, now: float | None = None) -> Vacuumed:
+    """What a vacuum would delete."""
+    state, until = writers.state, (time.time() if now is None else now) - retain.total_seconds()
     there = list(store.list())
     others = {path.partition(f"/{LOG}/")[0] for path in (item.path for item in there) if f"/{LOG}/" in path}
     needed = _needed(store, state, int(until * 1000)) | writers.begun().keys()

@@ -71,6 +71,7 @@ class File:
     vector: Vector | None = None
     stats: str = ""  # Delta's statistics as JSON, where the log has them so
     changes_data: bool = True  # false for files that only hold anew what others held
+    modified: int = 0  # milliseconds; 0 where a log does not tell
 
     @property
     def key(self) -> tuple[str, str]:
@@ -100,6 +101,7 @@ class File:
             Vector.of(vector) if vector else None,
             raw.get("stats") or "",
             bool(raw.get("dataChange", True)),
+            int(raw.get("modificationTime") or 0),
         )
 
 

@@ -1,0 +1,144 @@
+"""What is to be done to a table, and why: decided from facts alone, before anything is touched.
+
+Files are joined with others of about their size, as in a log-structured tree: so a row is rewritten once for each step
+in size, not each time its partition grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headrace.spec.maintain import Maintain
+from headrace.table.compact import filled, ordered_name
+from headrace.tables.files import File
+
+What = Literal["look", "compact", "z_order", "vacuum", "checkpoint", "clean_log"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How large the files of a table are to be, and how ordered."""
+
+    target: int
+    enough: int  # bytes; a file of that size is left as it is
+    z_order: tuple[str, ...] = ()
+
+    def matters(self, file: File) -> bool:
+        """Whether a file may ever be rewritten."""
+        return not file.elsewhere and file.vector is None and (bool(self.z_order) or file.size < self.enough)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do to one table."""
+
+    what: What
+    table: str
+    why: str
+    files: int  # that it takes away
+    bytes: int
+    bins: tuple[tuple[File, ...], ...] = ()  # to be rewritten, each within one partition
+    paths: tuple[str, ...] = ()  # to be deleted
+    cold: bool = False
+
+    def told(self) -> dict[str, Any]:
+        """As people and programs read it."""
+        return {"what": self.what, "table": self.table, "why": self.why, "files": self.files, "bytes": self.bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bin:
+    files: tuple[File, ...]
+    why: str
+    newest: int  # when its partition last got a file; milliseconds
+    cold: bool
+    z_order: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def rewrites(table: str, stands: Iterable[File], wishes: Wishes, rules: Maintain, now: float) -> list[Action]:
+    """The rewrites that a table is worth: cold partitions first, each action within its bytes."""
+    parts: dict[tuple[tuple[str, str | None], ...], list[File]] = {}
+    for file in stands:
+        parts.setdefault(tuple(file.partition.items()), []).append(file)
+    bins = [each for part in parts.values() for each in _of_partition(part, wishes, rules, now)]
+    bins.sort(key=lambda each: (not each.cold, each.newest))
+    return [_action(table, group) for group in _grouped(bins, rules.at_once)]
+
+
+def _of_partition(part: Sequence[File], wishes: Wishes, rules: Maintain, now: float) -> Iterator[_Bin]:
+    newest = max(file.modified for file in part)
+    cold = now - newest / 1000 >= rules.cold.total_seconds()
+    if why := _disorder(part, wishes, cold):
+        for held in filled(part, rules.at_once):
+            yield _Bin(tuple(held), why, newest, cold, z_order=True)
+        return
+    if cold and wishes.z_order:  # all of it is in order; to join what is left would end that
+        return
+    small = sorted((file for file in part if file.size < wishes.enough), key=lambda file: file.size)
+    chosen, why = (small, "cold") if cold else (_indebted(small, rules.small_files), "small files")
+    for held in filled(chosen, wishes.target):
+        if len(held) > 1:
+            yield _Bin(tuple(held), why, newest, cold)
+
+
+def _disorder(part: Sequence[File], wishes: Wishes, cold: bool) -> str:
+    """Why a partition is to be ordered; empty when it is not."""
+    if not wishes.z_order:
+        return ""
+    mark = f"part-{ordered_name(wishes.z_order)}-"
+    without = sum(file.size for file in part if not file.path.rpartition("/")[2].startswith(mark))
+    within = sum(file.size for file in part) - without
+    if without and cold:
+        return "cold and not in order"
+    # By half of what is in order: then each row is ordered a few times at most, however long the partition grows.
+    return "a third is not in order" if without >= max(wishes.target, within / 2) else ""
+
+
+def _indebted(small: Sequence[File], debt: int) -> Sequence[File]:
+    """The files, given by size, up to the largest step in size that has enough of them."""
+    counts: dict[int, int] = {}
+    for file in small:
+        counts[_step(file, debt)] = counts.get(_step(file, debt), 0) + 1
+    full = [step for step, count in counts.items() if count >= debt]
+    return [file for file in small if _step(file, debt) <= max(full)] if full else ()
+
+
+def _step(file: File, debt: int) -> int:
+    """So many files of one step make one of the next, or a higher one."""
+    return int(math.log(max(file.size, 1), debt))
+
+
+def _grouped(bins: Iterable[_Bin], most: int) -> Iterator[list[_Bin]]:
+    """Bins that go into one commit."""
+    held: list[_Bin] = []
+    for each in bins:
+        if held and (held[0].z_order != each.z_order or sum(one.bytes for one in held) + each.bytes > most):
+            yield held
+            held = []
+        held.append(each)
+    if held:
+        yield held
+
+
+def _action(table: str, bins: Sequence[_Bin]) -> Action:
+    partitions = len({tuple(each.files[0].partition.items()) for each in bins})
+    causes = ", ".join(dict.fromkeys(each.why for each in bins))
+    count = sum(len(each.files) for each in bins)
+    why = f"{causes}: {count:,} files in {partitions:,} partition{'s' if partitions > 1 else ''}"
+    what: What = "z_order" if bins[0].z_order else "compact"
+    return Action(
+        what,
+        table,
+        why,
+        count,
+        sum(each.bytes for each in bins),
+        tuple(each.files for each in bins),
+        cold=all(each.cold for each in bins),
+    )

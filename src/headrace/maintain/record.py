@@ -1,0 +1,55 @@
+"""What upkeep did last and has under way, in the pipeline's state: for `headrace status`, and for the next run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.maintain.plan import Action
+from headrace.storage import AlreadyThere, Store
+from headrace.storage.chain import Chain
+
+FOLDER = "upkeep"
+_KEPT = 50  # actions
+
+
+class Record:
+    """One chain of small notes; a note that is lost costs a vacuum too early, no more."""
+
+    def __init__(self, state: Store) -> None:
+        self._chain = Chain(state, FOLDER)
+        self._number, data = self._chain.newest()
+        raw = json.loads(data) if data else {}
+        self.done: list[dict[str, Any]] = list(raw.get("done", []))
+        self.vacuumed: dict[str, float] = dict(raw.get("vacuumed", {}))  # by table, when; seconds
+        self.under_way: dict[str, Any] | None = raw.get("under_way")
+
+    def begin(self, action: Action, now: float) -> None:
+        """Note what is about to be done."""
+        self.under_way = {**action.told(), "at": _moment(now)}
+        self._write()
+
+    def end(self, result: Mapping[str, Any], now: float) -> None:
+        """Note what came of it."""
+        began = self.under_way or {}
+        self.done = [*self.done, {**began, **result, "at": _moment(now)}][-_KEPT:]
+        self.under_way = None
+        self._write()
+
+    def looked(self, table: str, now: float) -> None:
+        """Note a vacuum, also of nothing."""
+        self.vacuumed[table] = now
+        self._write()
+
+    def _write(self) -> None:
+        text = json.dumps({"done": self.done, "vacuumed": self.vacuumed, "under_way": self.under_way})
+        with suppress(AlreadyThere):  # by one that lost the lease: what it did is told by the tables' own histories
+            self._chain.add(self._number + 1, text.encode())
+        self._number += 1
+
+
+def _moment(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,129 @@
+"""A pipeline in this process whose batches and upkeep take turns, on a clock of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from headrace.batch import StagedFile, TableIntent
+from headrace.commit import actions, adopt
+from headrace.maintain import Maintainer
+from headrace.storage import local
+from services.desk import Desk, InProcess, _ranges, no_spark
+from services.staging import intent
+
+LOG = "_delta_log"
+
+
+@dataclass
+class Clock:
+    """A second for each tick, some days ago: what expires by delta-rs's own clock has expired, too."""
+
+    now: float = field(default_factory=lambda: time.time() - 5 * 86_400)
+
+    def __call__(self) -> float:
+        return self.now
+
+    @contextmanager
+    def worn(self) -> Iterator[None]:
+        """Let commits and files be of this clock's time."""
+        written = local._write
+
+        def write(path: Path, data: bytes) -> str:
+            written(path, data)
+            os.utime(path, (self.now, self.now))
+            return local._file_tag(path.stat())
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local, "_write", write)
+            patch.setattr(actions, "now", lambda: int(self.now * 1000))
+            yield
+
+    def age(self, table: Path) -> None:
+        """Checkpoints of the log are delta-rs's, of the real time."""
+        for path in (table / LOG).glob("*.checkpoint.parquet"):
+            if path.stat().st_mtime > self.now:
+                os.utime(path, (self.now, self.now))
+
+
+class Keeping:
+    """One record a batch, a second a batch, and upkeep after each."""
+
+    def __init__(self, folder: Path, clock: Clock | None = None, **options: Any) -> None:
+        columns = [{"name": "id", "type": "bigint"}, {"name": "day", "type": "string"}]
+        table = {"path": f"{folder}/lake/web", "columns": columns, **options.pop("table", {})}
+        self.desk = Desk(folder, {"route": {"by": "fixed"}, "table": table, "maintain": {}, **options})
+        self.clock = clock or Clock()
+        self.place = Path(table["path"])
+        self.events: list[dict[str, Any]] = []
+        self.sent = 0
+
+    @contextmanager
+    def open(self) -> Iterator[Keeping]:
+        """Start the pipeline, as after a death: nothing is left of the last one but what is in the lake."""
+        spec = self.desk.spec
+        assert spec.maintain is not None
+        self.pipeline = InProcess(spec, no_spark, report=self.events.append)
+        self.pipeline.behind = 0.0
+        self.upkeep = Maintainer(self.pipeline, spec.maintain, self.clock)
+        with self.clock.worn(), self.pipeline.take_lease():
+            self.pipeline.open_ledger()
+            self.pipeline.finish_open_batch()
+            self.pipeline.catalog.open()
+            yield self
+
+    def batch(self, *days: str) -> None:
+        """One record for each day."""
+        start = len(self.desk.sent)
+        self.desk.sent += [f'{{"id": {self.sent + at}, "day": "{day}"}}'.encode() for at, day in enumerate(days or "-")]
+        self.sent += len(days or "-")
+        envelopes = self.desk.envelopes(start)
+        self.pipeline.one_batch(envelopes.combine_chunks().to_batches()[0], _ranges(envelopes))
+        self.clock.now += 1
+
+    def commit(self, number: int) -> None:
+        """A batch's commit to the table alone, of one row: it takes a few milliseconds, without decode and ledger."""
+        table, _ = next(each for each in self.pipeline.catalog.adopted() if each[1] is not None)
+        assert table.state is not None
+        sink = pa.BufferOutputStream()
+        columns = [pa.array([self.sent]), *(pa.nulls(1, item.type) for item in list(table.state.schema)[1:])]
+        pq.write_table(pa.table(columns, schema=table.state.schema), sink)
+        path, data = f"part-{number}.parquet", sink.getvalue().to_pybytes()
+        table.tail.store.put(path, data)
+        file = StagedFile(str(self.place), path, (), len(data), 1, '{"numRecords":1}')
+        part = TableIntent(str(self.place), table.state.table_id, False, table.state.schema_json, (), {}, (file,))
+        table.commit(part, intent(number))
+        self.sent += 1
+        self.clock.now += 1
+
+    def settle(self) -> None:
+        """Wait for log checkpoints that are being written."""
+        assert adopt._checkpoints.wait(30)
+        self.clock.age(self.place)
+
+    def ids(self) -> list[int]:
+        """Every id in the table, in order."""
+        return sorted(DeltaTable(self.place).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+    def files(self) -> int:
+        """How many the table stands on."""
+        return len(DeltaTable(self.place).file_uris())
+
+    def on_disk(self) -> int:
+        """Data files, named by a commit or not."""
+        return sum(LOG not in path.parts for path in self.place.rglob("*.parquet"))
+
+    def done(self, what: str = "") -> list[dict[str, Any]]:
+        """What upkeep did."""
+        told = [each for each in self.events if each["event"] == "maintain" and each["state"] == "done"]
+        return [each for each in told if not what or each["what"] == what]

@@ -1,0 +1,376 @@
+"""Upkeep between batches: planned before it is done, never in a batch's way, and harmless wherever it dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from headrace import Table
+from headrace.commit.tail import Tail
+from headrace.faults import Abandoned
+from headrace.maintain.logs import last_checkpoint
+from headrace.maintain.picture import Picture
+from headrace.maintain.plan import Wishes, rewrites
+from headrace.maintain.record import Record
+from headrace.spec import examine_text
+from headrace.spec.maintain import Maintain
+from headrace.storage import Store
+from headrace.table.compact import ordered_name
+from headrace.tables import files
+from headrace.tables.files import File
+from services.keeping import LOG, Keeping
+
+MB = 1_000_000
+RULES = Maintain(small_files=10, cold=timedelta(hours=1), at_once=256 * MB)
+PLAIN = Wishes(128 * MB, 96 * MB)
+
+
+def file(name: str, size: int, day: str = "a", at: float = 0.0) -> File:
+    return File(name, name, {"day": day}, size, 1, modified=int(at * 1000))
+
+
+def planned(stands: list[File], now: float = 0.0, wishes: Wishes = PLAIN, rules: Maintain = RULES) -> list[Any]:
+    return rewrites("t", stands, wishes, rules, now)
+
+
+# ---- the plan ----
+
+
+def test_nothing_is_due_before_the_debt_is_full():
+    stands = [file(f"{n}", 10_000) for n in range(9)]
+    assert planned(stands) == []
+    (action,) = planned([*stands, file("9", 10_000)])
+    assert (action.what, action.files, action.bytes) == ("compact", 10, 100_000)
+    assert action.why == "small files: 10 files in 1 partition"
+
+
+def test_files_of_another_size_are_left_until_there_are_enough_of_theirs():
+    large = [file(f"l{n}", 20 * MB) for n in range(3)]
+    (action,) = planned([*large, *(file(f"{n}", 10_000) for n in range(10))])
+    assert {each.size for each in action.bins[0]} == {10_000}
+
+
+def test_a_cold_partition_is_joined_whole_and_comes_first():
+    hot = [file(f"h{n}", 10_000, "hot", at=3600) for n in range(10)]
+    cold = [file("c1", 10_000, "cold"), file("c2", 30 * MB, "cold")]
+    (action,) = planned([*hot, *cold], now=3600)
+    assert [each[0].partition["day"] for each in action.bins] == ["cold", "hot"]
+    assert action.why == "cold, small files: 12 files in 2 partitions"
+    assert planned([file("c", 10_000)], now=3600) == []
+
+
+def test_an_action_stays_within_its_bytes():
+    cold = [file(f"{n}", 60 * MB, str(n // 2)) for n in range(20)]
+    actions = planned(cold, now=3600)
+    assert [each.bytes for each in actions] == [240 * MB] * 5
+
+
+def test_a_long_life_rewrites_each_row_a_few_times_and_keeps_files_few():
+    """20,000 appends of 20 kB: 400 MB."""
+    stands: list[File] = []
+    rewritten = most = 0
+    for number in range(20_000):
+        stands.append(file(f"{number}", 20_000, at=number))
+        for action in planned(stands, now=number):
+            rewritten += action.bytes
+            gone = {each.path for files in action.bins for each in files}
+            stands = [each for each in stands if each.path not in gone]
+            stands += [
+                file(f"{number}.{at}", sum(one.size for one in each), at=number) for at, each in enumerate(action.bins)
+            ]
+        most = max(most, len(stands))
+    assert most < 50
+    assert rewritten < 5 * 400 * MB
+
+
+def test_order_is_made_once_a_partition_is_cold_and_again_when_a_third_of_it_is_new():
+    wishes = replace(PLAIN, z_order=("id",))
+    name = f"part-{ordered_name(['id'])}"
+    (action,) = planned([file("part-1", 200 * MB)], now=3600, wishes=wishes)
+    assert (action.what, action.why) == ("z_order", "cold and not in order: 1 files in 1 partition")
+    ordered = [file(f"{name}-{n}", 120 * MB) for n in range(3)]
+    assert planned(ordered, now=3600, wishes=wishes) == []
+    assert planned([*ordered, file("part-2", 130 * MB)], wishes=wishes) == []
+    assert planned([*ordered, file("part-2", 190 * MB)], wishes=wishes)[0].why.startswith("a third")
+    assert planned([file(f"part-{ordered_name(['day'])}-1", 130 * MB)], wishes=wishes)[0].what == "z_order"
+
+
+# ---- a running pipeline ----
+
+
+def maintain(**rules: Any) -> dict[str, Any]:
+    return {"maintain": {"every": "1s", "small_files": 5, **rules}}
+
+
+def test_upkeep_is_told_before_and_after_and_stays_in_status_and_history(tmp_path: Path):
+    with Keeping(tmp_path, **maintain()).open() as run:
+        for _ in range(5):
+            run.batch()
+            run.upkeep()
+        told = [each for each in run.events if each["event"] == "maintain" and each["table"] == str(run.place)]
+    assert [(each["state"], each["what"], each["files"]) for each in told] == [
+        ("begun", "compact", 5),
+        ("done", "compact", 5),
+    ]
+    assert told[0]["bytes"] > told[1]["bytes_added"] > 0
+    assert run.ids() == [0, 1, 2, 3, 4]
+    assert run.files() == 1
+    newest = Table(run.place).history(1)[0]
+    assert (newest.operation, newest.account["by"]) == ("OPTIMIZE", "shop")
+    assert newest.account["why"] == "small files: 5 files in 1 partition"
+    found = Record(run.pipeline.state)
+    assert found.under_way is None
+    assert {each["table"] for each in found.done} >= {str(run.place)}
+
+
+def test_the_ledger_is_looked_after_as_well(tmp_path: Path):
+    with Keeping(tmp_path, **maintain()).open() as run:
+        for _ in range(12):
+            run.batch()
+            run.upkeep(at_end=True)
+        assert len(DeltaTable(f"{run.pipeline.state.uri}/ledger").file_uris()) < 6
+        assert [row["batch"] for row in run.pipeline.ledger.rows(12)] == list(range(1, 13))
+    with run.open():
+        assert run.pipeline.ledger.batch == 12
+        run.batch()
+    assert run.ids() == list(range(13))
+
+
+def test_nothing_is_done_while_the_pipeline_is_behind_or_is_to_stop(tmp_path: Path):
+    with Keeping(tmp_path, **maintain(pause_above="30s")).open() as run:
+        for _ in range(6):
+            run.batch()
+        run.pipeline.behind = 31.0
+        run.upkeep()
+        assert run.done() == []
+        run.pipeline.behind = 29.0
+        run.pipeline.stop.set()
+        run.upkeep()
+        assert run.done() == []
+        run.pipeline.stop.clear()
+        run.upkeep()
+        assert len(run.done()) == 1
+
+
+def test_cold_partitions_are_joined_and_the_one_in_use_is_left(tmp_path: Path):
+    with Keeping(tmp_path, table={"partition_by": ["day"]}, **maintain(cold="1h")).open() as run:
+        for _ in range(3):
+            run.batch("mon", "tue")
+        run.clock.now += 4000
+        run.batch("wed")
+        run.batch("wed")
+        run.upkeep(at_end=True)
+        (action,) = [each for each in run.done("compact") if each["table"] == str(run.place)]
+        assert action["why"] == "cold: 6 files in 2 partitions"
+        assert run.files() == 4
+        assert run.ids() == list(range(8))
+
+
+def test_a_table_is_ordered_as_the_spec_says(tmp_path: Path):
+    with Keeping(tmp_path, table={"partition_by": ["day"], "z_order": ["id"]}, **maintain(cold="1h")).open() as run:
+        for _ in range(2):
+            run.batch("mon")
+        run.clock.now += 4000
+        run.upkeep(at_end=True)
+        assert [each["what"] for each in run.done() if each["table"] == str(run.place)] == ["z_order"]
+        (path,) = DeltaTable(run.place).file_uris()
+        assert f"part-{ordered_name(['id'])}-" in path
+        run.clock.now += 10
+        run.upkeep(at_end=True)
+        assert len([each for each in run.done() if each["table"] == str(run.place)]) == 1
+
+
+def test_old_files_and_old_log_entries_go_and_the_vacuum_is_in_the_history(tmp_path: Path):
+    """An hour is retained: what a version within it needs is there, what is older is gone, and no more."""
+    kept = {"delta.deletedFileRetentionDuration": "interval 1 hour", "delta.checkpointInterval": "5"}
+    with Keeping(tmp_path, table={"properties": kept}, **maintain(retain="1h", vacuum="30m")).open() as run:
+        for _ in range(10):
+            run.batch()
+        run.settle()
+        run.upkeep(at_end=True)
+        assert run.on_disk() == 11
+        run.clock.now += 4000
+        for _ in range(5):
+            run.batch()
+        run.settle()
+        run.upkeep(at_end=True)
+        assert (run.files(), run.on_disk()) == (1, 7)  # six files were joined within the hour
+        assert Table(run.place).history()[-1].version >= 5
+        assert [each["files"] for each in run.done("vacuum") if each["table"] == str(run.place)] == [10]
+        assert "VACUUM END" in [each.operation for each in Table(run.place).history()]
+        run.batch()
+        assert run.ids() == list(range(16))
+    with run.open():
+        run.batch()
+    assert run.ids() == list(range(17))
+
+
+def test_runs_of_a_batch_each_get_a_log_checkpoint_in_the_end(tmp_path: Path):
+    run = Keeping(tmp_path, table={"properties": {"delta.checkpointInterval": "5"}}, **maintain())
+    for _ in range(11):
+        with run.open():
+            run.batch()
+            run.upkeep(at_end=True)
+    assert last_checkpoint(Store(str(run.place))) >= 9
+
+
+# ---- deaths and others ----
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_upkeep_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, landed: bool
+):
+    """Before its commit, or after it and before anybody is told."""
+    put = Tail._put
+
+    def dies(tail: Tail, version: int, text: bytes) -> str | None:
+        if landed:
+            put(tail, version, text)
+        raise Abandoned
+
+    with Keeping(tmp_path, **maintain()).open() as run:
+        for _ in range(5):
+            run.batch()
+        monkeypatch.setattr(Tail, "_put", dies)
+        with pytest.raises(Abandoned):
+            run.upkeep()
+        monkeypatch.undo()
+    begun = Record(run.pipeline.state).under_way
+    assert begun is not None
+    assert begun["what"] == "compact"
+    with run.open():
+        assert run.ids() == list(range(5))
+        for _ in range(2):
+            run.batch()
+        run.upkeep(at_end=True)
+        assert run.ids() == list(range(7))
+        assert run.pipeline.ledger.batch == 7
+        marks = DeltaTable(run.place).transaction_version("headrace:shop")
+        assert marks == 7
+
+
+@pytest.mark.parametrize("point", ["all_staged", "ledger_not"])
+def test_a_batch_that_died_is_finished_after_a_compaction_by_hand(tmp_path: Path, point: str):
+    from headrace.faults import armed
+
+    with Keeping(tmp_path, **maintain()).open() as run:
+        for _ in range(4):
+            run.batch()
+        with armed(point, "abandon"), pytest.raises(Abandoned):
+            run.batch()
+    Table(run.place).optimize()
+    with run.open():
+        run.upkeep(at_end=True)
+        if point == "all_staged":  # nothing was decided: the record is read again
+            run.desk.sent.pop()
+            run.sent -= 1
+            run.batch()
+        run.upkeep(at_end=True)
+    assert run.ids() == list(range(5))
+
+
+def test_files_that_others_took_away_are_planned_anew(tmp_path: Path):
+    with Keeping(tmp_path, **maintain()).open() as run:
+        for _ in range(5):
+            run.batch()
+        run.upkeep._look()
+        Table(run.place).optimize()
+        run.upkeep()
+        (failed,) = [each for each in run.events if each.get("state") == "failed"]
+        assert failed["seen"].startswith("Conflict")
+        for _ in range(5):
+            run.batch()
+        run.upkeep(at_end=True)
+        assert run.ids() == list(range(10))
+        assert run.files() == 1
+
+
+def test_a_file_that_is_gone_is_told_and_stops_nothing(tmp_path: Path):
+    with Keeping(tmp_path, **maintain()).open() as run:
+        for _ in range(5):
+            run.batch()
+        next(iter(run.place.glob("*.parquet"))).unlink()
+        run.upkeep()
+        (failed,) = [each for each in run.events if each.get("state") == "failed"]
+        assert "TableDamaged" in failed["seen"]
+        run.batch()
+    assert run.on_disk() == 5
+
+
+def test_a_picture_that_follows_is_the_one_that_is_read(tmp_path: Path):
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint"})
+    store = Store(table.path)
+    followed = Picture(store, lambda file: True)
+    steps: list[Callable[[], object]] = [
+        lambda: table.bulk_insert([{"id": 1}]),
+        lambda: table.bulk_insert([{"id": 2}]),
+        table.optimize,
+        lambda: table.bulk_insert([{"id": 3}]),
+        lambda: table.restore(version=2),
+    ]
+    for step in steps:
+        step()
+        followed.follow(table.metadata().version)
+        assert {each.path for each in followed.files} == {
+            each.path for each in files.active(store, followed.version).values()
+        }
+
+
+# ---- a day ----
+
+
+def a_day(folder: Path, commits: int) -> None:
+    """One-second commits, of which a minute is retained: so an hour is long, and a day is a year."""
+    kept = {"delta.deletedFileRetentionDuration": "interval 1 minute", "delta.checkpointInterval": "20"}
+    rules = maintain(every="10s", retain="1m", vacuum="1m", small_files=10)
+    most = (0, 0, 0, 0)
+    with Keeping(folder, table={"properties": kept}, **rules).open() as run:
+        run.batch()
+        for number in range(2, commits + 1):
+            run.commit(number)
+            run.upkeep()
+            if number % 20 == 0:
+                run.settle()
+            if number % 50 == 0:
+                log = [each.stat().st_size for each in (run.place / LOG).iterdir()]
+                most = tuple(map(max, most, (run.files(), run.on_disk(), len(log), sum(log))))  # type: ignore[assignment]
+        assert run.ids() == list(range(commits))
+        assert DeltaTable(run.place).transaction_version("headrace:shop") == commits
+    assert most[0] < 40
+    assert most[1] < 200
+    assert most[2] < 150
+    assert most[3] < 1_000_000
+
+
+def test_minutes_of_one_second_commits_keeps_files_and_log_few(tmp_path: Path):
+    a_day(tmp_path, 800)
+
+
+@pytest.mark.slow
+def test_a_day_of_one_second_commits_keeps_files_and_log_few(tmp_path: Path):
+    a_day(tmp_path, 86_400)
+
+
+# ---- what a spec may say ----
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "severity"),
+    [
+        ("table: {path: t, z_order: [id]}", "table.z_order", "error"),
+        ("maintain: {}\ntable: {path: t, z_order: [id, id]}", "table.z_order[1]", "error"),
+        ("maintain: {}\ntable: {path: t, partition_by: [id], z_order: [id]}", "table.z_order[0]", "error"),
+        ("maintain: {}\ntable: {path: t, mode: upsert, merge: {keys: [id]}}", "table.mode", "warning"),
+        ("maintain: {every: 0s}\ntable: {path: t}", "maintain.every", "error"),
+    ],
+)
+def test_upkeep_that_cannot_be(tmp_path: Path, more: str, key: str, severity: str):
+    _, found = examine_text(f"pipeline: web\nsource: {{generate: {{}}}}\n{more}\n", tmp_path, "web.yaml")
+    assert [(each.key, each.severity) for each in found] == [(key, severity)]
