@@ -64,14 +64,14 @@ def tree_pss(root: int) -> int:
 class Peer:
     """A peer in a process of its own; it says when a stretch begins and ends, and waits for our nod each time."""
 
-    def __init__(self, order: Mapping[str, Any], folder: Path, within: float) -> None:
+    def __init__(self, order: Mapping[str, Any], folder: Path, within: float, module: str = "bench.peers") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._within = within
         self._log = folder / "peer.log"
         root = Path(__file__).resolve().parent.parent
         python_path = os.pathsep.join(filter(None, [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PYTHONPATH": python_path, "XDG_STATE_HOME": str(folder / "state")}
-        command = [sys.executable, "-m", "bench.peers", json.dumps({**order, "folder": str(folder)})]
+        command = [sys.executable, "-m", module, json.dumps({**order, "folder": str(folder)})]
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True, cwd=root

@@ -253,6 +253,68 @@ def _alone(bench: Bench, figures: Callable[[int], dict[str, float]]) -> list[Fig
     return [{"label": name, "cpu_per_million": seconds} for name, seconds in found.items()]
 
 
+def upsert(bench: Bench) -> list[Figures]:
+    """A batch of changed keys into fifty times as many rows: the pipeline's merge, by hand, and by delta-rs."""
+    from bench import lakes
+
+    place, changes = bench.folder / "merged", bench.scale.records // 10
+    lakes.merged_into(place, 50 * changes, changes)
+    drains = [
+        {
+            "label": label,
+            "table": str(place / "table"),
+            "source": str(place / f"{label}.parquet"),
+            "changes": changes,
+            "copy": True,
+        }
+        for label in ("everywhere", "at the end")
+    ]
+    return _on_tables(bench, [f"merge {peer}" for peer in ("headrace", "spark", "delta-rs")], drains, changes)
+
+
+def compact(bench: Bench) -> list[Figures]:
+    """Small appends and a compaction at the end: without Spark, by hand on Spark, and by delta-rs."""
+    from bench import lakes
+
+    place, count = bench.folder / "pieces", bench.scale.records
+    lakes.in_pieces(place, count)
+    drains = [{"label": "append and compact", "source": str(place)}]
+    return _on_tables(bench, [f"compact {peer}" for peer in ("headrace", "spark", "delta-rs")], drains, count)
+
+
+def history(bench: Bench) -> list[Figures]:
+    """History and statistics of a table of 10,000 commits."""
+    from bench import lakes
+
+    place, commits = bench.folder / "aged", max(200, bench.scale.records // 100)
+    lakes.grown(place, commits)
+    drains = [{"label": label, "table": str(place)} for label in ("history", "statistics")]
+    return _on_tables(bench, ["look headrace"], drains, commits)
+
+
+def _on_tables(bench: Bench, peers: Sequence[str], drains: Sequence[Mapping[str, Any]], count: int) -> list[Figures]:
+    """Each peer over the same tables; medians over the turns."""
+    found: list[Figures] = []
+    for peer in peers:
+        order = {"peer": peer, "drains": drains, "turns": bench.scale.turns}
+        folder = Path(tempfile.mkdtemp(prefix="peer-", dir=bench.folder))
+        readings = list(Peer(order, folder, 3 * bench.scale.within, "bench.lakes").readings())
+        for label in dict.fromkeys(each.label for each in readings):
+            mine = [each for each in readings if each.label == label]
+            found.append(
+                {
+                    "peer": peer,
+                    "label": label,
+                    "count": count,
+                    "seconds": round(statistics.median(each.seconds for each in mine), 2),
+                    "cpu": round(statistics.median(each.cpu for each in mine), 2),
+                    "peak_mib": round(max(each.peak_bytes for each in mine) / 2**20),
+                    "said": mine[-1].said,
+                }
+            )
+    return found
+
+
 PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "drain": drain,
     "micro": micro,
@@ -263,6 +325,9 @@ PARTS: dict[str, Callable[[Bench], list[Figures]]] = {
     "jmespath": jmespath,
     "growth": growth,
     "commit": commit,
+    "upsert": upsert,
+    "compact": compact,
+    "history": history,
     "preview": preview,
     "decode": decode,
     "plan": plan,

@@ -18,6 +18,12 @@ NAMES = {
     ("arrow", "declared"): "Python consumer, orjson + pyarrow",
     ("floor", "declared"): "floor: Spark's Kafka source, counted in Python",
 }
+LAKES = {
+    "headrace": "Headrace",
+    "spark": "by hand on Spark",
+    "delta-rs": "delta-rs",
+}
+AGED = 10_000  # commits
 Results = dict[str, dict[str, Any]]
 
 
@@ -72,6 +78,19 @@ def _commit(storage: str) -> Callable[[Results], float]:
     return lambda found: _grown(found, storage)[-2]
 
 
+def _on_table(part: str, work: str, label: str) -> Callable[[Results], float]:
+    """Our time over that of the same by hand, on the same Spark."""
+    ours, theirs = ({"peer": f"{work} {peer}", "label": label} for peer in ("headrace", "spark"))
+    return lambda found: _ratio(found, "seconds", part, ours, theirs)
+
+
+def _aged(found: Results, label: str) -> float:
+    figures = _find(found, "history", label=label)
+    if figures["count"] < AGED:
+        raise KeyError("too young a table to say")
+    return float(figures["seconds"])
+
+
 _TARGETS: tuple[tuple[str, str, float, Callable[[Results], float]], ...] = (
     ("records/s ÷ textbook", "≥", 2.0, _drained("per_second", "textbook")),
     ("records/s ÷ consumer with pandas", "≥", 4.0, _drained("per_second", "pandas")),
@@ -115,6 +134,11 @@ _TARGETS: tuple[tuple[str, str, float, Callable[[Results], float]], ...] = (
         _labelled("per_second", "jmespath", "without", "ten transforms"),
     ),
     ("records/s, 200 types in one topic ÷ one", "≥", 0.6, _labelled("per_second", "types", "200 types", "one type")),
+    ("upsert, keys everywhere: time ÷ MERGE by hand", "≤", 1.0, _on_table("upsert", "merge", "everywhere")),
+    ("upsert, keys at the end: time ÷ MERGE by hand", "≤", 1.0, _on_table("upsert", "merge", "at the end")),
+    ("append and compact: time ÷ by hand", "≤", 1.0, _on_table("compact", "compact", "append and compact")),
+    ("history of 10,000 commits, s", "≤", 2.0, lambda found: _aged(found, "history")),
+    ("statistics of 10,000 commits, s", "≤", 2.0, lambda found: _aged(found, "statistics")),
 )
 
 
@@ -173,7 +197,31 @@ def _sections(found: Results) -> Iterator[str]:
         if part in found:
             yield f"### {title}\n"
             yield from _drains(found[part]["figures"], lambda each: str(each["label"]))
+    yield from _table_sections(found)
     yield from _small_sections(found)
+
+
+def _table_sections(found: Results) -> Iterator[str]:
+    """What is done to tables."""
+    titles = {
+        "upsert": "Upsert ({:,} changed keys into fifty times as many rows)",
+        "compact": "Append and compact ({:,} rows in pieces of 20,000)",
+        "history": "History and statistics ({:,} commits)",
+    }
+    for part, title in titles.items():
+        if part in found:
+            figures = found[part]["figures"]
+            yield f"### {title.format(figures[0]['count'])}\n"
+            rows = [
+                [
+                    f"{LAKES[each['peer'].partition(' ')[2]]}, {each['label']}",
+                    f"{each['seconds']:.2f}",
+                    f"{each['cpu']:.2f}",
+                    f"{each['peak_mib']:,}",
+                ]
+                for each in figures
+            ]
+            yield from _table(["", "seconds", "CPU-seconds", "highest memory, MiB"], rows)
 
 
 def _small_sections(found: Results) -> Iterator[str]:
