@@ -46,6 +46,7 @@ class Counts:
     ignored: Mapping[str, int] = field(default_factory=dict)  # "table-uri: field" of ignored new fields
     unmet: Mapping[str, int] = field(default_factory=dict)  # "table-uri: expectation", rows that do not fulfil it
     rescued: int = 0  # rows with something in `_rescued`
+    doubled: Mapping[str, int] = field(default_factory=dict)  # by table-uri, rows it has already; they are filtered
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -59,6 +60,7 @@ class Counts:
             _sum(self.ignored, other.ignored),
             _sum(self.unmet, other.unmet),
             self.rescued + other.rescued,
+            _sum(self.doubled, other.doubled),
         )
 
 
@@ -100,6 +102,21 @@ def staged_file(raw: Mapping[str, Any]) -> StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Historic:
+    """The columns that say when a row was so, and those whose change makes a new row."""
+
+    valid_from: str
+    valid_to: str
+    current: str
+    track: tuple[str, ...] = ()  # empty: every change makes one
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """Those that no record brings."""
+        return self.valid_from, self.valid_to, self.current
+
+
+@dataclass(frozen=True, slots=True)
 class Merging:
     """How changes go into a table: what tells rows apart, what orders changes, and what they leave of a row."""
 
@@ -109,11 +126,17 @@ class Merging:
     columns: tuple[str, ...] = ()  # those a partial change brings; empty: all
     ignore_nulls: bool = False  # whether a partial change's NULLs say nothing
     remember: float = 0.0  # seconds for which a delete keeps older changes of its key away
+    history: Historic | None = None  # where a row that changes is ended, and stays
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Merging:
         """Out of its JSON form."""
-        return cls(**{**raw, "keys": tuple(raw["keys"]), "columns": tuple(raw["columns"])})
+        kept = raw.get("history")
+        history = Historic(**{**kept, "track": tuple(kept["track"])}) if kept else None
+        return cls(**{**raw, "keys": tuple(raw["keys"]), "columns": tuple(raw["columns"]), "history": history})
+
+
+ALL = "*"  # no folder of a partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +152,7 @@ class TableIntent:
     files: tuple[StagedFile, ...]
     letters: bool = False  # the dead-letter table
     merging: Merging | None = None  # where the files are changes; without it they are rows to append
+    instead: tuple[str, ...] = ()  # the folders of partitions that the files replace; ALL of them: the whole table
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +206,7 @@ class Intent:
                 **{
                     **item,
                     "partition_by": tuple(item["partition_by"]),
+                    "instead": tuple(item.get("instead", ())),
                     "files": tuple(staged_file(each) for each in item["files"]),
                     "merging": Merging.of(item["merging"]) if item.get("merging") else None,
                 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from headrace import faults
-from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
+from headrace.batch import ALL, Historic, Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit import Committer, LogTable
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
@@ -19,6 +19,7 @@ from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import ColumnsDisagree, Stop, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.explode import without_conflict
+from headrace.generations import replaced
 from headrace.ledger import KnownTable, Ledger
 from headrace.plan import EVERY, Branch, Plan
 from headrace.shape import Offsets, Shape, columns_of, payload_of, shape_of
@@ -121,6 +122,11 @@ class Catalog:
         apart = apart or (rules.by_spark and name != LETTERS)
         if committer.state is not None or apart:
             committer = self._of_its_kind(committer, store, known, apart, merges)
+        if rules.overwrites and name != LETTERS and not committer.adopts:
+            raise TableFeature(
+                f"{uri} is written by Spark, and mode: {rules.mode} overwrites by the table's log.",
+                next="Write to a new table, or use mode: append.",
+            )
         _check_identity(uri, committer, known)
         self._check_restored(store, committer, known)
         if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.writer))):
@@ -306,6 +312,12 @@ class Catalog:
             entry.rules.target_file_size,
         )
 
+    def once(self, batch: int) -> list[tuple[Entry, Layout]]:
+        """The tables that are to have no doubles, and where their files of this batch are."""
+        named = {name: entry for name, entry in self._entries.items() if name != LETTERS and entry.rules.deduplicate}
+        layouts = self.layouts(batch) if named else {}
+        return [(entry, layouts[name]) for name, entry in named.items() if name in layouts]
+
     def letters(self) -> Layout:
         """The dead-letter table's layout."""
         return Layout(self._entries[LETTERS].store.uri, self._letters_schema, ("date",))
@@ -326,11 +338,24 @@ class Catalog:
         grouped: dict[str, list[StagedFile]] = {}
         for each in files:
             grouped.setdefault(each.table, []).append(each)
+        grouped |= {entry.store.uri: [] for entry in self._left_over() if entry.store.uri not in grouped}
         layouts = {**self.layouts(batch), LETTERS: self.letters()}
         by_path = {layout.path: (name, layout) for name, layout in layouts.items()}
         named = sorted((by_path[path][0] == LETTERS, path) for path in grouped)
         self._forget(self._foreseen - {by_path[path][0] for path in grouped})
         return tuple(self._intent(*by_path[path], grouped[path]) for _, path in named)
+
+    def _left_over(self) -> list[Entry]:
+        """Tables of which everything is from a generation before: they are emptied where no record is theirs now."""
+        there = [entry for name, entry in self._entries.items() if name in self.shapes and entry.existing is not None]
+        return [entry for entry in there if ALL in self._instead(entry, ())]
+
+    def _instead(self, entry: Entry, files: Iterable[StagedFile]) -> tuple[str, ...]:
+        """What the files take the place of; those of a replay are added to what is there."""
+        if entry.name == LETTERS or self.writer != self.spec.pipeline:
+            return ()
+        known = self.ledger.known
+        return replaced(entry.rules, known.tables.get(entry.store.uri), known.generation.number, files)
 
     def _intent(self, name: str, layout: Layout, files: list[StagedFile]) -> TableIntent:
         entry = self._entries[name]
@@ -347,6 +372,7 @@ class Catalog:
             tuple(files),
             name == LETTERS,
             _merging(entry.rules) if name != LETTERS else None,
+            self._instead(entry, files),
         )
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -408,7 +434,10 @@ def _merging(rules: TableSpec) -> Merging | None:
         return None
     update, remember = rules.merges.update, rules.merges.remember.total_seconds()
     columns, ignore_nulls = (update.columns, update.ignore_nulls) if update else ((), False)
-    return Merging(rules.merges.keys, rules.merges.sequence_by, update is not None, columns, ignore_nulls, remember)
+    kept = rules.merges.history
+    history = Historic(*kept.columns, kept.track) if kept else None
+    keys, sequence = rules.merges.keys, rules.merges.sequence_by
+    return Merging(keys, sequence, update is not None, columns, ignore_nulls, remember, history)
 
 
 def _merged(known: Structure | None, seen: Structure) -> Structure:

@@ -17,7 +17,7 @@ from headrace.keys import keys_before, keys_of
 from headrace.reasons import Reason
 from headrace.shape import Shape, columns_disagree
 from headrace.spec.decode import Key
-from headrace.spec.table import Merge
+from headrace.spec.merge import Merge
 from headrace.tables.changes import CHANGE, DELETE, PUT, TRUNCATE, staged
 from headrace.tables.schema import SOURCE
 from headrace.transform import ENVELOPE_NAMES, Transform, Where
@@ -66,7 +66,15 @@ def _operations(
             at, failed = _holding(text, rows, envelopes, now, shape)
             ops[at] = op
             rejects = rejects.and_then(failed)
-    return ops, rejects
+    return ops, rejects.and_then(_truncates(ops)) if merge.history else rejects
+
+
+def _truncates(ops: np.ndarray) -> Rejects:
+    """A truncate says of no row when it ended: a history cannot keep that."""
+    rejects = Rejects()
+    said = "a truncate, and the table keeps the history of each key"
+    rejects.add_all(np.flatnonzero(ops == TRUNCATE), Reason.UNKNOWN_OPERATION, said)
+    return rejects
 
 
 def _holding(text: str, rows: pa.Table, envelopes: pa.Table, now: datetime, shape: Shape) -> tuple[np.ndarray, Rejects]:
@@ -153,8 +161,11 @@ def _moved(
     there = there[index.to_numpy()]
     new = made.select(list(merge.keys)).take(pa.array(there))
     other = np.logical_or.reduce([_differ(old[name], new[name]) for name in merge.keys])
-    whence = at[there[other]]
-    return _only_keys(old.filter(pa.array(other)), envelopes.take(pa.array(whence)), made.schema), whence
+    there = there[other]
+    known, whence = old.filter(pa.array(other)), at[there]
+    if merge.history and merge.sequence_by:  # a history must know when
+        known = known.append_column(merge.sequence_by, made[merge.sequence_by].take(pa.array(there)))
+    return _only_keys(known, envelopes.take(pa.array(whence)), made.schema), whence
 
 
 def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> np.ndarray:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
 
 from headrace.batch import Range, TableIntent
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
-from headrace.errors import TableChanged, TableRestored
+from headrace.errors import SourceReplaced, TableChanged, TableRestored
 from headrace.ledger import KnownTable, Ledger, is_refill
 from headrace.ledger.owed import KEEP
 from headrace.pipeline import Pipeline, Report
@@ -67,7 +68,7 @@ def _decided(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
         ledger.decide("; ".join(said), {})
     refill_all(pipeline)
     if Decision.REPLACED_TOPIC in decisions:
-        said += _replaced_topics(pipeline.source, ledger)
+        said += _replaced_topics(pipeline.spec, pipeline.source, ledger)
     if Decision.GAP in decisions:
         said += _gaps(pipeline.source, ledger)
     return rebuilt + said
@@ -88,16 +89,30 @@ def _gaps(source: Source, ledger: Ledger) -> list[str]:
     return [f"{topic}/{part}: goes on at {at}, was at {position[topic, part]}" for (topic, part), at in moved.items()]
 
 
-def _replaced_topics(source: Source, ledger: Ledger) -> list[str]:
+def _replaced_topics(spec: Spec, source: Source, ledger: Ledger) -> list[str]:
     ids, bounds = source.topics(), source.bounds()
     replaced = {name for name, topic_id in ids.items() if ledger.known.topics.get(name, topic_id) != topic_id}
     if not replaced:
         return []
+    check_order(spec, replaced)
     partitions = {each for each in (*ledger.position(), *bounds) if each[0] in replaced}
     begin = {each: bounds[each].earliest if each in bounds else 0 for each in partitions}  # at 0: nothing is missed
     ranges = [Range(*each, at, at, ids[each[0]]) for each, at in sorted(begin.items())]
     ledger.decide(f"replaced topic accepted: {', '.join(sorted(replaced))}", {}, ranges)
     return [f"{name}: the new topic is read from its first record" for name in sorted(replaced)]
+
+
+def check_order(spec: Spec, replaced: Collection[str]) -> None:
+    """SourceReplaced where offsets that begin anew would be older than all that a table has: its changes were lost."""
+    branches = spec.branches().values()
+    merges = [table.merges for each in branches for table in (each.table, *each.tables) if table.merges]
+    if any(merge.sequence_by is None for merge in merges):
+        raise SourceReplaced(
+            f"Changes are ordered by offset, and {', '.join(sorted(replaced))} begins anew: none of its changes would "
+            "be newer than what the table has.",
+            next="Order changes by a column (merge.sequence_by), or write to a new table; then run this again.",
+            topic=min(replaced),
+        )
 
 
 def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:

@@ -14,7 +14,7 @@ from headrace.decode.layout import PATH
 from headrace.reasons import Reason
 from headrace.shape import Shape
 from headrace.spec.decode import Key
-from headrace.spec.table import Merge
+from headrace.spec.merge import Merge
 
 Keys = tuple[pa.Table, pa.Int64Array, Rejects]
 

@@ -13,11 +13,12 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from headrace import faults, floor, retention, retry, task
+from headrace import faults, floor, generations, retention, retry, task
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, merge
 from headrace.breaker import Breaker
 from headrace.catalog import Catalog
 from headrace.commit.tombstones import DAY, TOMBSTONES
+from headrace.doubles import Doubles
 from headrace.errors import HeadraceError, StopAsked, Transient
 from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision, is_refill
@@ -144,11 +145,14 @@ class Pipeline:
         self.finish_open_batch()
         refill_all(self)
         self.keep_retention()
+        generations.begin(self.spec, self.ledger, self.source)
         self.topics, self.position = verify(self.source, self.ledger)
         self.catalog.open()
         floor.wait(self)
         while not self.stop.is_set() and Stream(self).run():
             pass
+        if not self.stop.is_set():
+            generations.end(self.spec, self.ledger)
         if self.until is not None:
             self.upkeep(at_end=True)
 
@@ -166,6 +170,7 @@ class Pipeline:
     def open_catalog(self) -> Catalog:
         """The tables, with nothing learned of them yet."""
         self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table, self.writer)
+        self._doubles = Doubles(self.catalog)
         return self.catalog
 
     def finish_open_batch(self, anew: bool = False) -> None:
@@ -265,7 +270,8 @@ class Pipeline:
         self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int
     ) -> Intent:
         """The whole decision of the batch, to be made durable before any of it is visible."""
-        files, counts = merge(manifests)
+        files, counts, old = self._doubles.leave_out(*merge(manifests), batch, started)
+        self.discard(old)
         check_partition_count(files, self.spec.limits.partition_values)
         tables = self.catalog.intents(files, batch)
         return Intent(
@@ -297,6 +303,7 @@ class Pipeline:
         tables = self.catalog.tables()
         if is_refill(intent):
             tables |= {each.path: replace(tables[each.path], refill=-1) for each in intent.tables}
+        tables |= generations.renewed(tables, self.ledger.known.generation.number, intent)
         self.ledger.known.remember(tables=tables)
         self.ledger.book(intent, receipts, datetime.now(UTC))
         faults.reach(faults.Point.LEDGER_DONE, batch=intent.batch)
@@ -419,6 +426,7 @@ def _batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
         "held": counts.held,
         "unmet": dict(counts.unmet),
         "rescued": counts.rescued,
+        "doubled": dict(counts.doubled),
         "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
         "runs": intent.runs,
         "seconds": round(took, 3),

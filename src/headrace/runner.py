@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SpecError, UsageError
+from headrace.generations import check_bounded
 from headrace.maintain import maintained
 from headrace.pipeline import Pipeline, Report, Summary
 from headrace.spec import Spec
@@ -58,6 +59,8 @@ def run_all(
     if until not in (None, "latest"):
         raise UsageError(f"until: '{until}' is not known.", next="Use 'latest', or leave it out to run for ever.")
     _distinct(specs)
+    for spec in specs:
+        check_bounded(spec, until)
     stop = stop or threading.Event()
     shared = SharedSession(specs)
     pipelines = [maintained(Pipeline(spec, shared.get, until=until, report=report, stop=stop)) for spec in specs]

@@ -17,7 +17,7 @@ from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
 from headrace.spec.explode import Explode
 from headrace.spec.partition import PartitionBy
-from headrace.tables.changes import check_merging
+from headrace.tables.changes import check_merging, with_history
 from headrace.tables.derive import check_origin, field_of
 from headrace.tables.partitions import check_partitioning
 from headrace.tables.schema import (
@@ -83,12 +83,13 @@ def shape_of(
     payload = with_message(payload, transform, known, open_=_grows(rules, existing))
     with _disagreement(uri, met):
         output = transform.output(with_absent(columns_of(payload, explode), absent), known)
-        table = table_of(rules, output, existing, _wanted(rules, payload))
+        table = with_history(table_of(rules, output, existing, _wanted(rules, payload)), output, rules.merges)
         if rules.columns or (met and (explode is None or knows_fields(payload, explode))):
             check_partitioning(table, by)
             for each in _derived(rules, existing):
                 check_origin(each, table)
             _check_merging(table, rules)
+            _check_once(table, rules)
     made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
     origins = _origins(payload, rules, transform) if explode is None else {}
     return Shape(uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing))
@@ -102,7 +103,18 @@ def _derived(rules: TableSpec, existing: pa.Schema | None) -> tuple[PartitionBy,
 def _check_merging(table: pa.Schema, rules: TableSpec) -> None:
     if rules.merges:
         update = rules.merges.update.columns if rules.merges.update else ()
-        check_merging(table, rules.merges.keys, rules.merges.sequence_by, update)
+        track = rules.merges.history.track if rules.merges.history else ()
+        check_merging(table, rules.merges.keys, rules.merges.sequence_by, update, track)
+
+
+def _check_once(table: pa.Schema, rules: TableSpec) -> None:
+    if rules.deduplicate is None:
+        return
+    for name in (*rules.deduplicate.keys, SOURCE.name):
+        if name not in table.names:
+            raise UsageError(f"deduplicate needs the column '{name}': there are {', '.join(table.names)}.")
+        if name != SOURCE.name and pa.types.is_nested(table.field(name).type):
+            raise UsageError(f"deduplicate.keys names '{name}', which has parts.", next="Use columns of plain values.")
 
 
 def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict[str, str]:
@@ -181,7 +193,7 @@ def payload_of(
     explode: Explode | None = None,
 ) -> pa.Schema:
     """The fields decode looks for, with their types."""
-    own = {each.column for each in rules.derived}
+    own = {*(each.column for each in rules.derived), *rules.history}
     fields = _declared(rules.columns) if rules.columns else _stored(existing, transform, own)
     if rules.columns and existing is not None and rules.contract.widens:
         fields = [_widened(item, existing, transform) for item in fields]

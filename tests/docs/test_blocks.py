@@ -54,7 +54,7 @@ def test_yaml_blocks_load(block: Block, base: Path):
 def test_the_guide_uses_every_key():
     used = {
         path
-        for block in blocks("yaml", DOCS / "guide.md", DOCS / "formats.md", DOCS / "upsert.md")
+        for block in blocks("yaml", DOCS / "guide.md", DOCS / "formats.md", DOCS / "upsert.md", DOCS / "history.md")
         for document in yaml.safe_load_all(whole(block))
         for path in paths(document, Spec)
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -31,8 +32,10 @@ SCHEMA = pa.schema(
 class Merged:
     """One table, the folder of its state, and drivers that merge into it."""
 
-    def __init__(self, spark: Any, folder: Any, merging: Merging, partition_by: tuple[str, ...] = ()) -> None:
-        self.spark, self.merging, self.partition_by = spark, merging, partition_by
+    def __init__(
+        self, spark: Any, folder: Any, merging: Merging, partition_by: tuple[str, ...] = (), schema: pa.Schema = SCHEMA
+    ) -> None:
+        self.spark, self.merging, self.partition_by, self.schema = spark, merging, partition_by, schema
         self.table, self.state = Store(f"{folder}/t"), Store(f"{folder}/state")
         self.table_id = str(uuid.uuid4())
 
@@ -42,10 +45,11 @@ class Merged:
 
     def stage(self, changes: Sequence[Change], batch: int) -> tuple[StagedFile, ...]:
         """The changes in files of their own, as tasks stage them."""
-        schema = staged(SCHEMA, self.merging.keys)
+        schema = staged(self.schema, self.merging.keys)
         place = self.state.child(f"staging/{batch}/{self.table_id}")
         stager = Stager(lambda uri: Store(uri), f"{batch:08d}-{uuid.uuid4()}")
-        stager.add(Layout(place.uri, schema), pa.table(columns_of(changes), schema=schema))
+        silent = {name: [None] * len(changes) for name in schema.names}
+        stager.add(Layout(place.uri, schema), pa.table({**silent, **columns_of(changes)}, schema=schema))
         return stager.finish()
 
     def part(self, changes: Sequence[Change], batch: int) -> TableIntent:
@@ -55,7 +59,7 @@ class Merged:
             self.table.uri,
             self.table_id if state is None else state.table_id,
             state is None,
-            to_delta(SCHEMA),
+            to_delta(self.schema),
             self.partition_by,
             {},
             self.stage(changes, batch),
@@ -73,3 +77,19 @@ class Merged:
         found = rows(self.table)
         assert len({row["id"] for row in found}) == len(found)
         return {row["id"]: (row["seq"], row["a"], row["b"]) for row in found}
+
+
+def log(count: int, keys: int, seed: int, sequences: bool = True, deletes: float = 0.3) -> list[Change]:
+    """A long change log: each key's sequences are distinct."""
+    chance, made = random.Random(seed), []
+    for number in range(count):
+        op = "delete" if chance.random() < deletes else "put"
+        key, values = chance.randrange(keys), (chance.randrange(9), chance.choice([None, 1, 2]))
+        sequence = chance.randrange(1000) * count + number if sequences else None
+        made.append(Change(op, key, sequence, values if op == "put" else (None, None), key % 3, number, number))
+    return made
+
+
+def cut(changes: Sequence[Change], pieces: int) -> list[Sequence[Change]]:
+    size = -(-len(changes) // pieces)
+    return [changes[at : at + size] for at in range(0, len(changes), size)]

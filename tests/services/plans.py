@@ -88,3 +88,17 @@ def adds_up(applied: Applied) -> Counts:
     assert len(letters) == len(applied.dead) == sum(counts.reasons.values())
     assert len({*zip(applied.dead.tolist(), letters["table"].to_pylist(), strict=True)}) == len(letters)
     return counts
+
+
+def changes(applied: Applied, *names: str) -> list[tuple[Any, ...]]:
+    """Operation, offset and the columns asked for, in the order of the records."""
+    found = applied.tables[""].to_pylist() if "" in applied.tables else []
+    made = [(each["_headrace"]["op"], each["_headrace"]["offset"], *(each[name] for name in names)) for each in found]
+    counts = applied.counts
+    assert counts.read == counts.routed + counts.dead + counts.filtered + counts.held
+    return sorted(made, key=lambda each: (each[1], each[0]))
+
+
+def event(op: str, before: Any = None, after: Any = None) -> dict[str, Any]:
+    """What Debezium says of one change."""
+    return {"op": op, "before": before, "after": after, "ts_ms": 1_700_000_000_000, "source": {"lsn": 5}}

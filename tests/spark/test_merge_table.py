@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,29 +18,13 @@ from headrace.errors import Conflict, Fenced, TableChanged
 from headrace.tables.adopt import may_adopt
 from headrace.tables.log import load
 from model.merging import Change, Model
-from services.changes import Merged
+from services.changes import Merged, cut, log
 from services.staging import intent, opened
 from services.wait import eventually
 
 BY_SEQUENCE = Merging(("id",), sequence="seq", remember=3600)
 PARTIAL = Merging(("id",), partial=True, ignore_nulls=True, remember=3600)
 MARK = "headrace:shop"
-
-
-def log(count: int, keys: int, seed: int, sequences: bool = True, deletes: float = 0.3) -> list[Change]:
-    """A long change log: each key's sequences are distinct."""
-    chance, made = random.Random(seed), []
-    for number in range(count):
-        op = "delete" if chance.random() < deletes else "put"
-        key, values = chance.randrange(keys), (chance.randrange(9), chance.choice([None, 1, 2]))
-        sequence = chance.randrange(1000) * count + number if sequences else None
-        made.append(Change(op, key, sequence, values if op == "put" else (None, None), key % 3, number, number))
-    return made
-
-
-def cut(changes: Sequence[Change], pieces: int) -> list[Sequence[Change]]:
-    size = -(-len(changes) // pieces)
-    return [changes[at : at + size] for at in range(0, len(changes), size)]
 
 
 def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tmp_path: Path) -> None:

@@ -8,23 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.errors import ColumnsDisagree
+from headrace.decisions import check_order
+from headrace.errors import ColumnsDisagree, SourceReplaced
 from headrace.plan import Applied
 from headrace.spec import examine_text
-from services.plans import LAKE, MOMENT, envelopes, letters, plan_of, shaped
+from services.plans import LAKE, MOMENT, changes, envelopes, event, letters, plan_of, shaped, spec_of
 
 UPSERT = {"mode": "upsert", "merge": {"keys": ["id"]}}
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "name", "type": "string"}]
 CHANGE = "_headrace"
-
-
-def changes(applied: Applied, *names: str) -> list[tuple[Any, ...]]:
-    """Operation, offset and the columns asked for, in the order of the records."""
-    found = applied.tables[""].to_pylist() if "" in applied.tables else []
-    made = [(each[CHANGE]["op"], each[CHANGE]["offset"], *(each[name] for name in names)) for each in found]
-    counts = applied.counts
-    assert counts.read == counts.routed + counts.dead + counts.filtered + counts.held
-    return sorted(made, key=lambda each: (each[1], each[0]))
 
 
 def merge(**more: Any) -> dict[str, Any]:
@@ -148,10 +140,6 @@ def test_the_spec_may_want_null_values_otherwise(answer: str, expected: list[Any
 # ---- change events ----
 
 
-def event(op: str, before: Any = None, after: Any = None) -> dict[str, Any]:
-    return {"op": op, "before": before, "after": after, "ts_ms": 1_700_000_000_000, "source": {"lsn": 5}}
-
-
 def debezium(*values: Any, **options: Any) -> Applied:
     return plan_of(table={**UPSERT, **options}, decode={"json": {"envelope": "debezium"}}).apply(envelopes(values))
 
@@ -239,3 +227,10 @@ def test_a_spec_that_cannot_be_is_refused(table: dict[str, Any], path: str) -> N
     text = json.dumps({**whole, "table": {"path": "/lake/web", "columns": COLUMNS, **table}})
     _, findings = examine_text(text, LAKE, "web.yaml")
     assert [each.key for each in findings if each.severity == "error"] == [path]
+
+
+def test_a_topic_that_begins_anew_is_refused_where_offsets_are_the_order():
+    check_order(spec_of(table=merge(sequence_by="at")), {"web"})
+    check_order(spec_of(), {"web"})
+    with pytest.raises(SourceReplaced, match="ordered by offset"):
+        check_order(spec_of(table=UPSERT), {"web"})

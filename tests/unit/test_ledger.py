@@ -141,6 +141,7 @@ def test_a_booking_tells_the_whole_account(store):
             "ignored": {"lake/a: x": 3},
             "unmet": {"lake/a: few": 2},
             "rescued": 4,
+            "doubled": {},
             "tables": [
                 {"path": "lake/a", "version": 4, "rows": 6, "files": 1, "bytes": 700, **merged(4, 2, 0)},
                 {"path": "lake/_dead", "version": 1, "rows": 2, "files": 1, "bytes": 90, **merged()},

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from itertools import pairwise
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.batch import Merging
-from headrace.commit.merging import UNTIL, Dialect, MergeSql, Truncates
-from headrace.tables.changes import staged
-from headrace.tables.schema import SOURCE, TIMESTAMP
-from model.merging import Change, Model, columns_of
+from headrace.commit.merging import MergeSql, Truncates
+from headrace.tables.schema import SOURCE
+from model.logs import cut, logs, shuffled
+from model.merged import DUCKDB, NOW, DuckWorld
+from model.merging import Change, Model
 
 SCHEMA = pa.schema(
     [
@@ -32,8 +30,6 @@ SCHEMA = pa.schema(
         SOURCE,
     ]
 )
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-DUCKDB = Dialect(lambda name: f'"{name}"', "arg_max_null", "arg_min_null", "TIMESTAMPTZ")
 KEYED = Merging(("id",))
 BY_SEQUENCE = Merging(("id",), sequence="seq")
 PARTIAL = (
@@ -43,25 +39,15 @@ PARTIAL = (
 )
 
 
-class World:
+class World(DuckWorld):
     """A table and its tombstones in DuckDB, merged into by the text that Spark gets."""
 
     def __init__(self, merging: Merging) -> None:
-        self.merging = merging
-        self.duck = _duck()
-        self._make("t", SCHEMA)
-        self._make("tombstones", staged(SCHEMA, merging.keys).append(pa.field(UNTIL, TIMESTAMP)))
-
-    def _make(self, name: str, schema: pa.Schema) -> None:
-        self.duck.register("empty", schema.empty_table())
-        self.duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM empty")
+        super().__init__(merging, SCHEMA, SCHEMA)
 
     def batch(self, changes: Sequence[Change]) -> None:
         """One batch: tombstones first, then the merge."""
-        rows = pa.table(columns_of(changes), schema=staged(SCHEMA, self.merging.keys))
-        self.duck.register("changes", rows)
-        until = f"TIMESTAMPTZ '{(NOW + timedelta(days=7)).isoformat()}'"
-        self.duck.execute(f"INSERT INTO tombstones SELECT *, {until} FROM changes WHERE _headrace.op = 'delete'")
+        self.bring(changes, "_headrace.op = 'delete'")
         sql = MergeSql(self.merging, SCHEMA.names, DUCKDB, _truncates(changes))
         self.duck.execute(sql.statement("t", "changes", "tombstones", NOW))
 
@@ -70,13 +56,6 @@ class World:
         rows = self.duck.execute("SELECT id, seq, a, b FROM t").fetchall()
         assert len({row[0] for row in rows}) == len(rows)
         return {row[0]: row[1:] for row in rows}
-
-
-@cache
-def _duck() -> Any:
-    opened = duckdb.connect(":memory:")
-    opened.execute("SET threads = 1; SET TimeZone = 'UTC'")
-    return opened
 
 
 def _truncates(changes: Sequence[Change]) -> Truncates:
@@ -92,45 +71,6 @@ def merged(merging: Merging, batches: Sequence[Sequence[Change]]) -> dict[int, t
         if batch:
             world.batch(batch)
     return world.table()
-
-
-# ---- logs ----
-
-VALUES = st.tuples(st.none() | st.integers(0, 9), st.none() | st.integers(0, 9))
-
-
-@st.composite
-def cut(draw: st.DrawFn, changes: Sequence[Change]) -> list[list[Change]]:
-    """The changes in batches, in their order."""
-    edges = draw(st.sets(st.integers(1, max(1, len(changes) - 1)), max_size=4))
-    bounds = [0, *sorted(edge for edge in edges if edge < len(changes)), len(changes)]
-    return [list(changes[low:high]) for low, high in pairwise(bounds)]
-
-
-@st.composite
-def logs(draw: st.DrawFn, ops: Sequence[str], sequences: bool, silent: bool = False) -> list[Change]:
-    """A topic as it was written: each record's place is where it lies; sequences are distinct for each key."""
-    made: list[Change] = []
-    offsets = [0, 0]
-    for number in range(draw(st.integers(1, 12))):
-        op, partition = draw(st.sampled_from(ops)), draw(st.integers(0, 1 if not silent else 0))
-        key = None if op == "truncate" else draw(st.integers(1, 3))
-        mute = op == "truncate" or not sequences or (silent and op == "delete" and draw(st.booleans()))
-        offset, offsets[partition] = offsets[partition], offsets[partition] + 1
-        values = draw(VALUES) if op == "put" else (None, None)
-        sequence = None if mute else draw(st.integers(0, 5)) * 100 + number
-        made.append(Change(op, key, sequence, values, partition, offset, number))
-    return made
-
-
-@st.composite
-def shuffled(draw: st.DrawFn, sequences: bool) -> tuple[list[Change], list[list[Change]]]:
-    """A log, and the same with some records twice, in any order, in any batches."""
-    log = draw(logs(("put", "put", "delete"), sequences))
-    doubles = draw(st.lists(st.sampled_from(log), max_size=4))
-    if sequences:  # a producer's own doubles lie further on in the topic
-        doubles = [Change(**{**vars(each), "offset": 100 + at}) for at, each in enumerate(doubles)]
-    return log, draw(cut(draw(st.permutations([*log, *doubles]))))
 
 
 @settings(max_examples=60, deadline=None)
@@ -175,7 +115,7 @@ def _one_place_for_each_key(log: Sequence[Change]) -> list[Change]:
 def test_a_delete_is_forgotten_in_time() -> None:
     world = World(BY_SEQUENCE)
     world.batch([Change("delete", 1, 10)])
-    world.duck.execute(f"UPDATE tombstones SET \"{UNTIL}\" = TIMESTAMPTZ '{NOW.isoformat()}'")
+    world.forget()
     world.batch([Change("put", 1, 5, (1, 1), offset=1)])
     assert world.table() == {1: (5, 1, 1)}
 

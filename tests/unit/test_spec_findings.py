@@ -224,7 +224,7 @@ TABLE = [
     ("columns: [{name: a, type: int, nullable: false}]\n  contract: {missing: default}", "table.contract.missing",
      "no default for a", ""),
     ("strict: true\n  contract: {new_field: evolve}", "table.contract.new_field", "beside strict", ""),
-    ("mode: overwrite", "table.mode", "'overwrite'", ""),
+    ("mode: replace", "table.mode", "'replace'", ""),
     ("compression: zst", "table.compression", "'zst'", "zstd"),
     ("target_file_size: 1KB", "table.target_file_size", "'1KB'", ""),
     ("properties: {delta.enableDeletionVectors: true}", "table.properties.delta.enableDeletionVectors", "'true'", ""),

@@ -66,6 +66,7 @@ def summary_event(outcome: Any) -> dict[str, Any]:
         "ignored": dict(counts.ignored),
         "unmet": dict(counts.unmet),
         "rescued": counts.rescued,
+        "doubled": dict(counts.doubled),
         "tables": summary.tables,
     }
 
@@ -79,4 +80,5 @@ def summary_text(event: dict[str, Any]) -> str:
     ignored = [f"  ignored new field, {name}: {count:,}" for name, count in sorted(event["ignored"].items())]
     unmet = [f"  expectation not fulfilled, {name}: {count:,}" for name, count in sorted(event["unmet"].items())]
     rescued = [f"  rows with something rescued: {event['rescued']:,}"] if event["rescued"] else []
-    return "\n".join([head, *tables, *reasons, *ignored, *unmet, *rescued])
+    doubled = [f"  doubles left out, {path}: {count:,}" for path, count in sorted(event["doubled"].items())]
+    return "\n".join([head, *tables, *reasons, *ignored, *unmet, *rescued, *doubled])

@@ -70,14 +70,23 @@ def txns(marks: Mapping[str, int]) -> Iterator[dict[str, Any]]:
 
 
 def appended(
-    files: Sequence[StagedFile], number: tuple[str, int] | None, commit_id: str, account: Mapping[str, Any]
+    files: Sequence[StagedFile],
+    number: tuple[str, int] | None,
+    commit_id: str,
+    account: Mapping[str, Any],
+    instead: Sequence[File] | None = None,
 ) -> dict[str, Any]:
-    """What an append says of itself, in Spark's words: a stream's for a batch, a plain write's for any other."""
-    operation, parameters = "WRITE", {"mode": "Append"}
+    """What an append says of itself, in Spark's words: a stream's for a batch, a plain write's for any other.
+
+    `instead`: the files it replaces, where it is to replace some.
+    """
+    mode = "Append" if instead is None else "Overwrite"
+    operation, parameters = "WRITE", {"mode": mode}
     if number is not None:
         operation = "STREAMING UPDATE"
-        parameters = {"outputMode": "Append", "queryId": pipeline_of(number[0]), "epochId": str(number[1])}
-    return _info(operation, parameters, commit_id, account, blind=True, metrics=_metrics(files))
+        parameters = {"outputMode": mode, "queryId": pipeline_of(number[0]), "epochId": str(number[1])}
+    metrics = _metrics(files) | ({} if instead is None else {"numRemovedFiles": str(len(instead))})
+    return _info(operation, parameters, commit_id, account, blind=instead is None, metrics=metrics)
 
 
 def created(

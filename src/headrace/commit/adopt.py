@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.batch import Intent, Receipt, TableIntent
+from headrace.batch import ALL, Intent, Receipt, TableIntent
 from headrace.commit.checkpoints import Checkpoints
 from headrace.commit.marks import mark_names
 from headrace.commit.tail import Tail
 from headrace.storage import Store
+from headrace.tables.files import File
 from headrace.tables.log import TableState
+from headrace.tables.partitions import folder
 from headrace.tables.schema import to_delta
 
 _checkpoints = Checkpoints()
@@ -56,12 +59,20 @@ class LogTable:
         if any(file.table != table.path for file in table.files):
             raise AssertionError(f"{table.path}: files that are staged elsewhere cannot become its own")
         marks, info = intent.marks(), account(intent)
+        instead = _replaced(table.instead) if table.instead else None
         if not table.create:
-            return self.tail.append(table.files, marks, info, schema=table.schema, table_id=table.table_id)
+            return self.tail.append(
+                table.files, marks, info, schema=table.schema, table_id=table.table_id, instead=instead
+            )
         made = self.tail.create(
             table.schema, table.partition_by, table.properties, table.table_id, table.files, marks, info
         )
-        return made or self.tail.append(table.files, marks, info, schema=table.schema)
+        return made or self.tail.append(table.files, marks, info, schema=table.schema, instead=instead)
+
+
+def _replaced(folders: Sequence[str]) -> Callable[[File], bool]:
+    """Which of the files that are there a batch takes the place of."""
+    return lambda file: ALL in folders or folder(tuple(file.partition.items())) in folders
 
 
 def account(intent: Intent) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit.bounds import key_bounds
+from headrace.commit.history import HistorySql
 from headrace.commit.merging import MergeSql, Truncates
 from headrace.commit.spark import SparkTable, account_text, quoted
 from headrace.commit.tombstones import Tombstones, holds
@@ -63,8 +64,7 @@ class MergeTable(SparkTable):
         remembered = tombstones.commit(table, merging, intent, schema)
         session = self._session()
         self._staged(session, table, staged(schema, merging.keys)).createOrReplaceTempView("changes")
-        sql = MergeSql(merging, schema.names, truncates=self._truncates(table.files))
-        text = sql.statement(
+        text = self._sql(table, merging, schema.names).statement(
             f"delta.{quoted(self._store.spark_uri)}",
             "changes",
             f"delta.{quoted(tombstones.store.spark_uri)}" if remembered else None,
@@ -75,6 +75,11 @@ class MergeTable(SparkTable):
             session.conf.set(name, value)
         with self._named():
             session.sql(text)
+
+    def _sql(self, table: TableIntent, merging: Merging, columns: Sequence[str]) -> MergeSql:
+        if merging.history is not None:
+            return HistorySql(merging, columns)
+        return MergeSql(merging, columns, truncates=self._truncates(table.files))
 
     def _session(self) -> SparkSession:
         """A session of the table's own: what makes a MERGE count once is a setting of the whole session."""

@@ -34,7 +34,7 @@ from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables import log
 from headrace.tables.adopt import may_adopt, protocol_for
 from headrace.tables.evolve import check_fits, merge
-from headrace.tables.files import File, read
+from headrace.tables.files import File, active, read
 from headrace.tables.log import Commit, Metadata, TableState, version_path
 
 _DEFAULTS = {"delta.checkpointInterval": str(INTERVAL)}
@@ -134,22 +134,29 @@ class Tail:
         *,
         schema: str | None = None,
         table_id: str | None = None,
+        instead: Callable[[File], bool] | None = None,
     ) -> Receipt:
         """Add the files and their marks as one version; skipped when the table is already at the batch's mark.
 
-        `schema` is what the files were written for (the table's own unless given), `table_id` the table they are for.
+        `schema` is what the files were written for (the table's own unless given), `table_id` the table they are for,
+        `instead` which of the files that are there they replace.
         """
         known = self.known()
         if table_id is not None and known.table_id != table_id:
             raise stop(TableReplaced, f"{self.store.uri} has the id {known.table_id}; the batch is for {table_id}.")
         wish = self._wish(marks, schema or known.schema_json, files, known)
-        said = actions.appended(files, wish.number, wish.commit_id, info)
-        text = actions.commit([said, *actions.adds(files), *actions.txns(marks)])
 
         def step(state: TableState) -> _Step | None:
             if _is_marked(state, wish, self.store.uri):
                 return None
             self._check(state, wish)
+            old = (
+                []
+                if instead is None
+                else [file for file in active(self.store, state.version).values() if instead(file)]
+            )
+            said = actions.appended(files, wish.number, wish.commit_id, info, None if instead is None else old)
+            text = actions.commit([said, *actions.removes(old), *actions.adds(files), *actions.txns(marks)])
             return _Step(text, replace(state, version=state.version + 1, marks={**state.marks, **marks}))
 
         version, wrote = self._commit(wish, step)

@@ -2,6 +2,8 @@
 
 A Delta table of its own for each table that merges, in the pipeline's state, appended to by its log. It is committed
 before the merge: a tombstone too many ends only what its delete ends anyway, one too few would bring a row back.
+
+A history that tracks some columns remembers every change: those that make no row of their own can still divide one.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ DAY = "_headrace_day"  # the partition column: what has expired leaves as whole 
 
 
 class Tombstones:
-    """The deletes of one table that are still remembered."""
+    """The deletes of one table that are still remembered, or all of its changes."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self.store = store
@@ -38,7 +40,7 @@ class Tombstones:
     def commit(self, table: TableIntent, merging: Merging, intent: Intent, schema: pa.Schema) -> bool:
         """Add the deletes of a batch, once; whether there are tombstones now, of this batch or of one before."""
         committer = LogTable.open(self.store, self._pipeline)
-        holding = [item for item in table.files if holds(item, DELETE)]
+        holding = [item for item in table.files if _keeps_all(merging) or holds(item, DELETE)]
         if not holding or self._has(committer, intent):
             return committer.state is not None
         columns = _columns(schema, merging)
@@ -46,7 +48,7 @@ class Tombstones:
             committer.evolve(columns)
             columns = committer.writable()
         until = intent.started + timedelta(seconds=merging.remember)
-        files = self._staged(holding, columns, until, intent)
+        files = self._staged(holding, columns, until, intent, _keeps_all(merging))
         made = committer.state is None
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         committer.commit(TableIntent(self.store.uri, table_id, made, to_delta(columns), (DAY,), {}, files), intent)
@@ -56,13 +58,13 @@ class Tombstones:
         return committer.state is not None and committer.state.marks.get(batch_mark(self._pipeline)) == intent.batch
 
     def _staged(
-        self, files: Sequence[StagedFile], columns: pa.Schema, until: datetime, intent: Intent
+        self, files: Sequence[StagedFile], columns: pa.Schema, until: datetime, intent: Intent, every: bool
     ) -> tuple[StagedFile, ...]:
         stager = Stager(lambda uri: Store(uri, self.store.profile), f"{intent.batch:08d}-deletes")
         layout = Layout(self.store.uri, columns, (DAY,))
         try:
             for item in files:
-                for rows in _deletes(Store(item.table, self.store.profile), item, columns.names):
+                for rows in _changes(Store(item.table, self.store.profile), item, columns.names, every):
                     stager.add(layout, _as_tombstones(rows, columns, until))
             return stager.finish()
         except BaseException:
@@ -77,18 +79,25 @@ def holds(file: StagedFile, op: str) -> bool:
     return low is None or high is None or low <= op <= high
 
 
+def _keeps_all(merging: Merging) -> bool:
+    return merging.history is not None and bool(merging.history.track)
+
+
 def _columns(schema: pa.Schema, merging: Merging) -> pa.Schema:
+    """Keys and order first; all that records bring where every change is kept."""
     named = [*merging.keys, *([merging.sequence] if merging.sequence else [])]
+    if _keeps_all(merging) and merging.history:
+        named += [name for name in schema.names if name not in (*named, *merging.history.columns)]
     own = [pa.field(name, schema.field(name).type) for name in named]
     return pa.schema([*own, CHANGE, pa.field(UNTIL, TIMESTAMP), pa.field(DAY, pa.date32())])
 
 
-def _deletes(store: Store, item: StagedFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _changes(store: Store, item: StagedFile, columns: Sequence[str], every: bool) -> Iterator[pa.Table]:
     file = pq.ParquetFile(pa.BufferReader(store.get(item.path)))
     wanted = [name for name in file.schema_arrow.names if name in columns]
     for group in range(file.num_row_groups):
         rows = file.read_row_group(group, wanted)
-        yield rows.filter(pc.equal(pc.struct_field(rows[CHANGE.name], "op"), DELETE))
+        yield rows if every else rows.filter(pc.equal(pc.struct_field(rows[CHANGE.name], "op"), DELETE))
 
 
 def _as_tombstones(rows: pa.Table, columns: pa.Schema, until: datetime) -> pa.Table:

@@ -23,11 +23,11 @@ from headrace.commit.marks import batch_mark, range_mark
 from headrace.commit.tail import Tail
 from headrace.errors import Fenced, HeadraceError, MarksDisagree
 from headrace.ledger import account
-from headrace.ledger.known import FORMAT, Known, KnownTable, check_format
+from headrace.ledger.known import FORMAT, Generation, Known, KnownTable, check_format
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables.log import LOG, TableState, read_commit
 
-__all__ = ["Known", "KnownTable", "Ledger", "Position", "is_decision", "is_refill"]
+__all__ = ["Generation", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_refill"]
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32

@@ -32,6 +32,20 @@ class KnownTable:
     committer: str  # "adopt" or "spark": one kind for good
     restored: int = -1  # a RESTORE up to this version was answered by a person
     refill: int = -1  # the first RESTORE whose undone rows are still owed to the table
+    generation: int = 0  # in which the table was last overwritten
+    renewed: tuple[str, ...] = ()  # the folders of partitions that this generation has overwritten; ALL: the table
+
+
+def _known_table(raw: Mapping[str, Any]) -> KnownTable:
+    return KnownTable(**{**raw, "renewed": tuple(raw.get("renewed", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One reading of the source from its start, which overwrites the tables."""
+
+    number: int = 0
+    open: bool = False  # until its drain has ended
 
 
 class Known:
@@ -39,9 +53,10 @@ class Known:
 
     def __init__(self, chain: Chain, number: int, raw: Mapping[str, Any]) -> None:
         self._chain, self._number = chain, number
-        self.tables = {path: KnownTable(**item) for path, item in raw.get("tables", {}).items()}
+        self.tables = {path: _known_table(item) for path, item in raw.get("tables", {}).items()}
         self.topics: dict[str, str] = dict(raw.get("topics", {}))
         self.since: dict[str, int] = dict(raw.get("since", {}))  # the batch that first met a topic under its id
+        self.generation = Generation(**raw.get("generation", {}))
 
     @classmethod
     def load(cls, store: Store) -> Known:
@@ -63,21 +78,33 @@ class Known:
         met = {name: batch for name, topic_id in (topics or {}).items() if self.topics.get(name) != topic_id}
         self._become({**self.tables, **(tables or {})}, {**self.topics, **(topics or {})}, {**self.since, **met})
 
+    def remember_generation(self, generation: Generation) -> None:
+        """Which generation overwrites the tables, or has done so."""
+        self._become(self.tables, self.topics, self.since, generation)
+
     def forget(self, path: str) -> None:
         """Let a table be made anew where there was one."""
         self._become({key: table for key, table in self.tables.items() if key != path}, self.topics, self.since)
 
-    def _become(self, tables: dict[str, KnownTable], topics: dict[str, str], since: dict[str, int]) -> None:
-        if (tables, topics) == (self.tables, self.topics):
+    def _become(
+        self,
+        tables: dict[str, KnownTable],
+        topics: dict[str, str],
+        since: dict[str, int],
+        generation: Generation | None = None,
+    ) -> None:
+        generation = generation or self.generation
+        if (tables, topics, generation) == (self.tables, self.topics, self.generation):
             return
         raw = {
             "format": FORMAT,
             "tables": {path: asdict(table) for path, table in sorted(tables.items())},
             "topics": dict(sorted(topics.items())),
             "since": dict(sorted(since.items())),
+            "generation": asdict(generation),
         }
         self._number = self._add(json.dumps(raw, indent=1).encode())
-        self.tables, self.topics, self.since = tables, topics, since
+        self.tables, self.topics, self.since, self.generation = tables, topics, since, generation
 
     def _add(self, text: bytes) -> int:
         number = self._number + 1

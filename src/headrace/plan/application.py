@@ -177,9 +177,14 @@ class Application:
             self._transform(name, shape, found.rows, self._of_rows(envelopes, found.index))
 
     def _delete_by_key(self, name: str, shape: Shape, envelopes: pa.Table, found: Decoded) -> Decoded:
-        """Null values delete by their key where the table merges and the spec does not say otherwise."""
+        """Null values delete by their key where the table merges and the spec does not say otherwise.
+
+        Not from a history: they do not say when the row ended.
+        """
         merge, decode = self.branch.rules(name).merges, self.branch.spec.decode
-        if merge is None or name == EVERY or decode.tombstone or Reason.TOMBSTONE not in found.rejects.reason:
+        if merge is None or merge.history or name == EVERY or decode.tombstone:
+            return found
+        if Reason.TOMBSTONE not in found.rejects.reason:
             return found
         nulls = [at for at, reason, _ in found.rejects if reason is Reason.TOMBSTONE]
         theirs = envelopes.take(nulls)

@@ -13,7 +13,8 @@ from headrace.spec.branching import check_apart, check_explode
 from headrace.spec.columns import check_columns, check_names, columns_of, names_after
 from headrace.spec.decode import Msgpack, Protobuf
 from headrace.spec.findings import Complaint, closest
-from headrace.spec.model import SECRETS, Jmespath, MaskBy, Spec, Step
+from headrace.spec.model import SECRETS, Branch, Jmespath, MaskBy, Spec, Step
+from headrace.spec.modes import check_mode
 from headrace.spec.places import holds, may_meet
 from headrace.spec.registry import RegistrySpec
 from headrace.spec.secrets import BadReference, Secret
@@ -197,7 +198,7 @@ def _widening(spec: Spec) -> Iterator[Complaint]:
             yield Complaint((*here, "contract", "wrong_type"), "widen beside route.by.sql", "another way to route")
 
 
-def _written(spec: Spec) -> Iterator[tuple[Path, TableSpec | TableMatch]]:
+def _written(spec: Spec | Branch) -> Iterator[tuple[Path, TableSpec | TableMatch]]:
     """The table's options, and those of some routes, with where they stand."""
     yield ("table",), spec.table
     for index, item in enumerate(spec.tables):
@@ -313,6 +314,7 @@ def _tables(spec: Spec) -> Iterator[Complaint]:
     for here, own in _written(spec):
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
         yield from check_columns(table, own, here, spec.transform)
+        yield from check_mode(table, own, here, spec.transform)
         yield from _expectations(spec, table, own, here)
         yield from _predicates(spec, table, own, here)
 
@@ -391,6 +393,26 @@ def _predicates(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> 
     for key in ("delete_when", "truncate_when"):
         if text := getattr(own.merge, key):
             yield from _expression((*here, "merge", key), text, names)
+
+
+def _doubles(spec: Spec) -> Iterator[Complaint]:
+    """A record of which some rows are doubles and others are not would be neither stored nor filtered."""
+    if not (spec.also or spec.explode or spec.decode.options.many):
+        return
+    branches = [(("also", index, *here), own) for index, each in enumerate(spec.also) for here, own in _written(each)]
+    for here, own in (*_written(spec), *branches):
+        if own.deduplicate is not None:
+            seen = "records that may have several rows"
+            yield Complaint((*here, "deduplicate"), seen, "records of one row: no also, no explode, one value a record")
+
+
+def _generations(spec: Spec) -> Iterator[Complaint]:
+    """All tables of a pipeline are read anew together, or none is: it reads each record once for all of them."""
+    branches = [(("also", index, *here), own) for index, each in enumerate(spec.also) for here, own in _written(each)]
+    for here, own in (*_written(spec), *branches):
+        if own.overwrites != spec.table.overwrites and ("mode" in own.model_fields_set or isinstance(own, TableSpec)):
+            seen = f"{own.mode}, beside {spec.table.mode}"
+            yield Complaint((*here, "mode"), seen, "every table of the pipeline is overwritten, or none")
 
 
 def _keys(spec: Spec) -> Iterator[Complaint]:
@@ -487,4 +509,6 @@ BRANCH_RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _masks,
     _keys,
     check_upkeep,
+    _doubles,
+    _generations,
 )

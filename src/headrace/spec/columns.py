@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import UsageError
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.partition import PartitionBy, column_of
-from headrace.spec.table import Column, Merge, TableOptions, TableSpec
+from headrace.spec.table import Column, TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ def check_columns(table: TableSpec, own: TableOptions, here: Path, steps: Sequen
     yield from _partitions(table, here, steps)
     yield from _contract(table, own, here)
     yield from _features(table, own, here)
-    yield from _merge(table, own, here, steps)
     yield from _properties(own, here)
 
 
@@ -162,7 +161,7 @@ def _target_names(step: Step, here: Path) -> Iterator[Complaint]:
 
 def _partitions(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
     closed = table.declared and table.contract.new_field != "evolve"
-    names = names_after(steps, [column.name for column in table.columns])
+    names = [*names_after(steps, [column.name for column in table.columns]), *table.history]
     nested = {column.name for column in table.columns if _is_nested(column.type)}
     for index, by in enumerate(table.partition_by):
         path, name = (*here, "partition_by", index), column_of(by)
@@ -194,43 +193,6 @@ def _made_partition(
         yield Complaint((*path, by.kind), f"no column '{by.origin}'", ", ".join(names), closest(by.origin, names))
     elif by.origin == RECORD_TIME and by.kind == "hash":
         yield Complaint((*path, "hash"), "a time", "a column of texts or whole numbers")
-
-
-def _merge(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
-    """Whether rows can be told apart and changes ordered, as far as the spec alone can tell."""
-    if own is not table and not {"mode", "merge", "source", "columns"} & own.model_fields_set:
-        return
-    merge, path = table.merge, (*here, "merge")
-    if (table.mode == "upsert") != (merge is not None):
-        seen = "mode: upsert without keys" if merge is None else "keys, but mode: append"
-        yield Complaint((*here, "mode") if merge is None else path, seen, "merge: {keys: […]} with mode: upsert")
-    if merge is None or table.mode != "upsert":
-        return
-    if len({key.lower() for key in merge.keys}) < len(merge.keys):
-        yield Complaint((*path, "keys"), "a column a second time", "each once")
-    if merge.sequence_by is not None and merge.update is not None:
-        yield Complaint((*path, "update"), "beside sequence_by", "one of them: changes of a part are ordered by offset")
-    if merge.sequence_by in merge.keys:
-        yield Complaint((*path, "sequence_by"), "a key", "a column that grows with each change of a key")
-    if not table.source and (merge.sequence_by is None or merge.update is not None):
-        yield Complaint(
-            (*here, "source"), "false, but the order of changes is in _source", "true, or merge.sequence_by"
-        )
-    if table.declared and table.contract.new_field != "evolve":
-        yield from _merge_names(merge, path, names_after(steps, columns_of(table)))
-
-
-def _merge_names(merge: Merge, path: Path, names: Sequence[str]) -> Iterator[Complaint]:
-    update = merge.update.columns if merge.update else ()
-    said = [((*path, "keys", index), name) for index, name in enumerate(merge.keys)]
-    said += [((*path, "sequence_by"), merge.sequence_by)] if merge.sequence_by else []
-    said += [((*path, "update", "columns", index), name) for index, name in enumerate(update)]
-    for place, name in said:
-        if name not in names:
-            yield Complaint(place, f"no column '{name}'", ", ".join(names), closest(name, names))
-    for index, name in enumerate(update):
-        if name in merge.keys:
-            yield Complaint((*path, "update", "columns", index), "a key", "columns that are no keys")
 
 
 def _is_nested(text: str) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from headrace.spec.merge import Deduplicate, Merge
 from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
 from headrace.spec.partition import PartitionBy, Partitioning, column_of
 from headrace.spec.places import Place, server
@@ -92,6 +93,7 @@ class Column(Part):
     )
 
 
+Mode = Literal["append", "upsert", "scd2", "overwrite", "overwrite_partitions"]
 NewField = Literal["evolve", "ignore", "rescue", "reject", "stop"]
 WrongType = Literal["reject", "widen", "rescue", "stop"]
 Missing = Literal["reject", "default", "stop"]
@@ -164,76 +166,6 @@ class Infer(Part):
     )
 
 
-class Update(Part):
-    """What a change leaves of the row that is there; without it, a change replaces the whole row."""
-
-    columns: tuple[str, ...] = Field(
-        default=(), description="The columns that a change brings to a row that is there; all without it."
-    )
-    ignore_nulls: Flag = Field(
-        default=False, description="Whether a NULL says nothing: the row keeps the value that it has."
-    )
-
-    @model_validator(mode="after")
-    def _some(self) -> Update:
-        if not self.columns and not self.ignore_nulls:
-            raise Wrong("columns, ignore_nulls: true, or both", seen="neither")
-        return self
-
-
-class Merge(Part):
-    """How records change the rows of a table that has one row for each key."""
-
-    keys: tuple[str, ...] = Field(min_length=1, description="The columns that tell rows apart. NULL is no key.")
-    sequence_by: str | None = Field(
-        default=None,
-        min_length=1,
-        description="The column that orders the changes of a key: the highest wins, whenever it comes. Without it, and "
-        "among equals, the higher partition and offset.",
-    )
-    delete_when: str | None = Field(
-        default=None, min_length=1, description="An SQL predicate over the transformed row: such a row is deleted."
-    )
-    truncate_when: str | None = Field(
-        default=None,
-        min_length=1,
-        description="An SQL predicate over the transformed row: all rows that came before such a record are deleted.",
-    )
-    update: Update | None = Field(
-        default=None, description="Changes that bring only some columns; they are ordered by partition and offset."
-    )
-    remember: Duration = Field(
-        default=timedelta(days=7),
-        ge=timedelta(seconds=1),
-        description="How long a delete keeps older changes of its key away that come late.",
-    )
-
-    _events: bool = PrivateAttr(False)  # whether records are change events, whose `_op` says what to do
-
-    def told_by_events(self) -> None:
-        """Let the envelope's word count beside the predicates."""
-        self._events = True
-
-    @property
-    def aside(self) -> tuple[str, ...]:
-        """Columns of the envelope that say what to do, and are no columns of the table."""
-        return ("_op", "_before") if self._events else ()
-
-    @property
-    def deletes(self) -> str | None:
-        """When a record deletes its row."""
-        return _either(self.delete_when, "_op = 'delete'" if self._events else None)
-
-    @property
-    def truncates(self) -> str | None:
-        """When a record empties the table."""
-        return _either(self.truncate_when, "_op = 'truncate'" if self._events else None)
-
-
-def _either(one: str | None, two: str | None) -> str | None:
-    return f"({one}) OR ({two})" if one and two else one or two
-
-
 class TableOptions(Part):
     """All that can be said of a table but its path."""
 
@@ -249,11 +181,18 @@ class TableOptions(Part):
         default=ContractKeys(), alias="contract", description="What happens to a record that does not fit."
     )
     strict: Flag = Field(default=False, description="`reject` for every key of the contract.")
-    mode: Literal["append", "upsert"] = Field(
+    mode: Mode = Field(
         default="append",
-        description="How rows are written: each record adds one, or changes the one of its key (`upsert`, by Spark).",
+        description="How rows are written: each record adds one; changes the one of its key (`upsert`, by Spark); or "
+        "ends it and begins the next (`scd2`, by Spark). Or every run reads all records anew, and what they make is "
+        "in the place of the table (`overwrite`), or of the partitions that they are of (`overwrite_partitions`).",
     )
-    merge: Merge | None = Field(default=None, description="For `mode: upsert`: keys, order, and what deletes.")
+    merge: Merge | None = Field(
+        default=None, description="For `mode: upsert` and `scd2`: keys, order, and what deletes."
+    )
+    deduplicate: Deduplicate | None = Field(
+        default=None, description="For `mode: append`: doubles of records that are left out, and counted as filtered."
+    )
     create: Literal["auto", "never"] = Field(
         default="auto", description="Whether the table, and declared columns it lacks, are made when absent."
     )
@@ -311,8 +250,20 @@ class TableOptions(Part):
 
     @property
     def merges(self) -> Merge | None:
-        """How records change rows; None where they only add some."""
-        return self.merge if self.mode == "upsert" else None
+        """How records change rows; None where they only add some. It has a history where the table keeps one."""
+        if self.merge is None or self.mode not in ("upsert", "scd2"):
+            return None
+        return self.merge.with_history() if self.mode == "scd2" else self.merge
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether a run begins anew what the table holds."""
+        return self.mode in ("overwrite", "overwrite_partitions")
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The columns that say when a row was so, where the table keeps what was."""
+        return self.merges.history.columns if self.merges and self.merges.history else ()
 
     @property
     def by_spark(self) -> bool:

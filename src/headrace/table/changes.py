@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
-from headrace.errors import ChangesUnknown, TableDamaged, VersionNotFound
-from headrace.storage import NotThere, Store
+from headrace.errors import ChangesUnknown, VersionNotFound
+from headrace.storage import Store
 from headrace.table.query import Rows
-from headrace.table.scan import Relation, value_of
+from headrace.table.scan import Relation
 from headrace.table.versions import Moment, as_moment, opened, resolve
 from headrace.tables import files
-from headrace.tables.files import File, Logged
+from headrace.tables.files import Logged
+from headrace.tables.rows import rows_of
 from headrace.tables.schema import TIMESTAMP, from_delta
 
 CHANGE = pa.schema(
@@ -110,22 +110,3 @@ def _inserted(
             said = (pa.scalar("insert"), pa.scalar(commit.version), pa.scalar(at, TIMESTAMP))
             columns = [*rows.columns, *(pa.repeat(value, len(rows)) for value in said)]
             yield from pa.table(columns, schema=whole).to_batches()
-
-
-def rows_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
-    """The rows of one file in the columns of its table; a column that it was written without is NULL."""
-    try:
-        held = pq.ParquetFile(pa.BufferReader(store.get(file.path))).read()
-    except NotThere:
-        raise TableDamaged(
-            f"{store.uri}: the file {file.path} is gone: vacuumed, or deleted by something else.",
-            next="`headrace table repair PATH --dry-run` tells what is missing.",
-        ) from None
-    by = set(partition_by)
-    columns = [
-        pa.repeat(value_of(file.partition.get(item.name), item.type), len(held))
-        if item.name in by
-        else (held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type))
-        for item in schema
-    ]
-    return pa.table(columns, schema=schema)

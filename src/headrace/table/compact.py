@@ -30,7 +30,6 @@ from headrace.errors import (
 )
 from headrace.stage import MIB, Layout, Stager
 from headrace.storage import Store
-from headrace.table.changes import rows_of
 from headrace.table.insert import layout_of
 from headrace.table.query import Given
 from headrace.table.scan import Relation
@@ -38,6 +37,7 @@ from headrace.table.writers import Writers, amid_others, found
 from headrace.tables import files
 from headrace.tables.files import File
 from headrace.tables.log import TableState
+from headrace.tables.rows import rows_of
 
 _TOGETHER = 512 * MIB  # of encoded files that are ordered together: they are in memory
 _COMMIT = 1024 * MIB  # of files that one commit rewrites, about

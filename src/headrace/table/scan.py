@@ -24,6 +24,7 @@ from headrace.storage import Store
 from headrace.table.versions import opened
 from headrace.tables import files
 from headrace.tables.files import File
+from headrace.tables.rows import value_of
 from headrace.tables.schema import from_delta
 
 _SCANNED = frozenset({"columnMapping", "deletionVectors"})  # what a dataset cannot read, and delta-rs's own scan can
@@ -72,11 +73,6 @@ def _told(file: File, schema: pa.Schema, by: tuple[str, ...], wanted: list[pa.Fi
 def _is(item: pa.Field, text: str | None) -> pc.Expression:
     field = pc.field(item.name)
     return field.is_null() if text is None else field == value_of(text, item.type)
-
-
-def value_of(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """A partition value out of its text."""
-    return pa.scalar(text, pa.string()).cast(kind)
 
 
 def _bounds(item: pa.Field, stats: Mapping[str, Any]) -> Iterator[pc.Expression]:

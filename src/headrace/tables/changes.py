@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.errors import UsageError
-from headrace.tables.schema import SOURCE
+from headrace.tables.schema import KEPT, SOURCE, type_name
+
+if TYPE_CHECKING:
+    from headrace.spec.merge import Merge
 
 PUT, DELETE, TRUNCATE = "put", "delete", "truncate"  # in this order a file's statistics tell which it holds
 
@@ -24,7 +28,28 @@ def staged(schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
     return pa.schema([CHANGE, *(item.with_nullable(True) for item in (*first, *rest))])
 
 
-def check_merging(schema: pa.Schema, keys: Sequence[str], sequence: str | None, columns: Sequence[str]) -> None:
+def with_history(schema: pa.Schema, brought: pa.Schema, merge: Merge | None) -> pa.Schema:
+    """The table's columns with those that say when a row was so, which no record may bring."""
+    if merge is None or merge.history is None or merge.sequence_by not in schema.names:
+        return schema
+    kind = schema.field(merge.sequence_by).type
+    named = {item.name.lower(): item.name for item in brought}
+    if clash := [name for name in merge.history.columns if name.lower() in named]:
+        raise UsageError(
+            f"records bring '{named[clash[0].lower()]}', which is a column of the table's history.",
+            next="Name the history's column otherwise (merge.history), or rename the records' field in a transform.",
+        )
+    kinds = zip(merge.history.columns, (kind, kind, pa.bool_()), strict=True)
+    made = {name: pa.field(name, each) for name, each in kinds}
+    kept = [made.get(item.name, item) for item in schema]
+    new = [item for name, item in made.items() if name not in schema.names]
+    at = next((index for index, item in enumerate(kept) if item.name in KEPT), len(kept))
+    return pa.schema([*kept[:at], *new, *kept[at:]])
+
+
+def check_merging(
+    schema: pa.Schema, keys: Sequence[str], sequence: str | None, columns: Sequence[str], track: Sequence[str] = ()
+) -> None:
     """UsageError unless rows of this schema can be told apart and ordered by these columns."""
     for name, what in (
         *((key, "merge.keys") for key in keys),
@@ -38,8 +63,11 @@ def check_merging(schema: pa.Schema, keys: Sequence[str], sequence: str | None, 
                 f"{what} names '{name}', which is {kind}: such values are not equal or ordered for every reader.",
                 next="Use text, whole numbers, decimals, dates or timestamps.",
             )
-    if absent := [name for name in columns if name not in schema.names]:
-        raise UsageError(f"merge.update.columns names '{absent[0]}', which is not a column.")
+    for what, named in (("merge.update.columns", columns), ("merge.history.track", track)):
+        if absent := [name for name in named if name not in schema.names]:
+            raise UsageError(f"{what} names '{absent[0]}', which is not a column.")
+    if maps := [name for name in track if "map<" in type_name(schema.field(name).type)]:
+        raise UsageError(f"merge.history.track names '{maps[0]}', which has a map: Spark does not compare those.")
     if SOURCE.name not in schema.names and (sequence is None or columns):
         raise UsageError(
             f"the table has no column {SOURCE.name}, which tells the older of two changes.",

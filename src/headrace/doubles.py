@@ -1,0 +1,215 @@
+"""Records that come twice: rows whose keys the table has from a short while ago are left out before a batch is decided.
+
+The table itself is what is remembered: its rows of the last while, by the times of their records, are read once and
+then kept along. So nothing can be lost beside it, and a table that was restored or mended is asked as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.batch import Counts, StagedFile
+from headrace.catalog import Catalog, Entry
+from headrace.commit.marks import batch_mark
+from headrace.spec.merge import Deduplicate
+from headrace.stage import Layout, Stager
+from headrace.storage import Store
+from headrace.tables import files as logged
+from headrace.tables.files import File
+from headrace.tables.rows import rows_of
+from headrace.tables.schema import RESCUED, SOURCE
+
+TIME = "_headrace_time"  # of the record, in microseconds
+_MICRO = timedelta(microseconds=1)
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+@dataclass
+class _Seen:
+    """The keys of a table's rows since a moment, as of a version."""
+
+    version: int
+    since: int
+    parts: list[pa.Table] = field(default_factory=list)
+
+
+class Doubles:
+    """What the tables of a pipeline have already, as far as they are not to have it twice."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._seen: dict[str, _Seen] = {}
+
+    def leave_out(
+        self, staged: Sequence[StagedFile], counts: Counts, batch: int, started: datetime
+    ) -> tuple[tuple[StagedFile, ...], Counts, list[StagedFile]]:
+        """The files without doubles, what the account says then, and the files that are none of it any more."""
+        files, old = list(staged), list[StagedFile]()
+        for entry, layout in self._catalog.once(batch):
+            mine = [each for each in files if each.table == layout.path]
+            if not mine or _has(entry, self._catalog.writer, batch):
+                continue
+            gone, new, counts = self._of_table(entry, layout, mine, counts, batch, started)
+            files = [each for each in files if each not in gone] + new
+            old += gone
+        return tuple(files), counts, old
+
+    def _of_table(
+        self, entry: Entry, layout: Layout, mine: list[StagedFile], counts: Counts, batch: int, started: datetime
+    ) -> tuple[list[StagedFile], list[StagedFile], Counts]:
+        rules = entry.rules.deduplicate
+        assert rules is not None  # noqa: S101
+        parts = [
+            _keys(Store(each.table, entry.store.profile), _as_file(each), rules.keys, layout.schema) for each in mine
+        ]
+        rows, within = pa.concat_tables(parts), rules.within // _MICRO
+        newest = min(_newest(rows), (started - _EPOCH) // _MICRO)
+        seen = self._known(entry, rules, layout.schema, newest - 2 * within)
+        doubled = doubles(rows, seen.parts, rules.keys, within)
+        self._keep_along(seen, rows.filter(pa.array(~doubled)), newest - 2 * within)
+        ends = np.cumsum([0, *(len(part) for part in parts)])
+        masks = [doubled[low:high] for low, high in pairwise(ends)]
+        touched = [(each, mask) for each, mask in zip(mine, masks, strict=True) if mask.any()]
+        new, rescued = _without(entry.store, layout, touched, batch)
+        count = int(doubled.sum())
+        told = {**counts.doubled, entry.store.uri: count} if count else counts.doubled
+        counts = replace(
+            counts,
+            routed=counts.routed - count,
+            filtered=counts.filtered + count,
+            rescued=counts.rescued - rescued,
+            doubled=told,
+        )
+        return [each for each, _ in touched], new, counts
+
+    def _known(self, entry: Entry, rules: Deduplicate, schema: pa.Schema, since: int) -> _Seen:
+        """What is kept of the table, or what it tells now: others may have changed it."""
+        state, seen = entry.committer.state, self._seen.get(entry.store.uri)
+        version = -1 if state is None else state.version
+        if seen is None or seen.version != version or seen.since > since:
+            parts = [] if state is None else list(_told(entry.store, version, rules.keys, schema, since))
+            seen = self._seen[entry.store.uri] = _Seen(version, since, parts)
+        return seen
+
+    def _keep_along(self, seen: _Seen, kept: pa.Table, since: int) -> None:
+        """The batch's own rows are the table's in its next version; what is too old to matter is forgotten."""
+        if len(kept):
+            seen.parts.append(kept)
+            seen.version += 1
+        seen.since = max(seen.since, since)
+        seen.parts = [part for part in seen.parts if _newest(part) >= seen.since]
+
+
+def doubles(rows: pa.Table, seen: Iterable[pa.Table], keys: Sequence[str], within: int) -> np.ndarray:
+    """Which rows have keys that another has that came before them, and not longer away in time; NULL is no key."""
+    doubled = np.zeros(len(rows), bool)
+    whole = np.logical_and.reduce([pc.is_valid(rows[key]).to_numpy() for key in keys])
+    mine = rows.filter(pa.array(whole))
+    before = [_among(part, mine, keys) for part in seen]
+    together = pa.concat_tables([*(part.select([*keys, TIME]) for part in before), mine.select([*keys, TIME])])
+    numbers, times = _numbers(together, keys), together[TIME].to_numpy()
+    known, many = len(together) - len(mine), np.bincount(numbers, minlength=1) > 1
+    kept: dict[int, list[int]] = {}
+    for number, time in zip(numbers[:known].tolist(), times[:known].tolist(), strict=True):
+        kept.setdefault(number, []).append(time)
+    found = np.zeros(len(mine), bool)
+    by_place = [(name, "ascending") for name in ("topic", "partition", "offset")]
+    places = pc.sort_indices(mine, sort_keys=by_place).to_numpy()
+    for at in places[many[numbers[known:]][places]].tolist():
+        stand, time = kept.setdefault(int(numbers[known + at]), []), int(times[known + at])
+        if any(abs(time - other) <= within for other in stand):
+            found[at] = True
+        else:
+            stand.append(time)
+    doubled[np.flatnonzero(whole)[found]] = True
+    return doubled
+
+
+def _among(part: pa.Table, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """What may have the keys of these rows."""
+    for key in keys:
+        part = part.filter(pc.is_in(part[key], value_set=rows[key].combine_chunks()))
+    return part
+
+
+def _numbers(rows: pa.Table, keys: Sequence[str]) -> np.ndarray:
+    """A number for each different key."""
+    numbers = np.zeros(len(rows), np.int64)
+    for key in keys:
+        codes = rows[key].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+        _, numbers = np.unique(numbers * (len(rows) + 1) + codes, return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _newest(rows: pa.Table) -> int:
+    return int(pc.max(rows[TIME]).as_py() or 0)
+
+
+def _has(entry: Entry, writer: str, batch: int) -> bool:
+    """Whether the table has the batch already: then all of it would be doubles."""
+    state = entry.committer.state
+    return state is not None and state.marks.get(batch_mark(writer), 0) >= batch
+
+
+# ---- rows of files ----
+
+
+def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
+    for file in logged.active(store, version).values():
+        if not file.elsewhere and _may_hold(file, since):
+            rows = _keys(store, file, keys, schema)
+            yield rows.filter(pc.greater_equal(rows[TIME], since))
+
+
+def _may_hold(file: File, since: int) -> bool:
+    """Whether a file may have rows since a moment; statistics may be cut to milliseconds."""
+    text = json.loads(file.stats or "{}").get("maxValues", {}).get(SOURCE.name, {}).get("timestamp")
+    return text is None or (datetime.fromisoformat(text) - _EPOCH) // _MICRO + 1000 >= since
+
+
+def _keys(store: Store, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """Keys, time and place of a file's rows."""
+    content = pq.ParquetFile(pa.BufferReader(store.get(file.path)))
+    held = content.read([name for name in (*keys, SOURCE.name) if name in content.schema_arrow.names])
+    made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
+    source = held[SOURCE.name]
+    parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in ("topic", "partition", "offset")}
+    time = pc.struct_field(source, "timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return pa.table({**made, TIME: pc.fill_null(time, 0), **parts})
+
+
+def _column(held: pa.Table, partition: Mapping[str, str | None], item: pa.Field) -> pa.Array:
+    if item.name in partition:
+        return pa.repeat(pa.scalar(partition[item.name], pa.string()), len(held))
+    return held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type)
+
+
+def _as_file(staged: StagedFile) -> File:
+    return File(staged.path, staged.path, dict(staged.partition), staged.size, staged.rows, stats=staged.stats)
+
+
+def _without(
+    store: Store, layout: Layout, touched: Sequence[tuple[StagedFile, np.ndarray]], batch: int
+) -> tuple[list[StagedFile], int]:
+    """Files with the rows that are no doubles, and how many of the others had something rescued."""
+    stager, rescued = Stager(lambda uri: Store(uri, store.profile), f"{batch:08d}-once"), 0
+    try:
+        for each, doubled in touched:
+            rows = rows_of(Store(each.table, store.profile), _as_file(each), layout.schema, layout.partition_by)
+            gone = rows.filter(pa.array(doubled))
+            if RESCUED.name in rows.column_names:
+                rescued += len(gone) - gone[RESCUED.name].null_count
+            stager.add(layout, rows.filter(pa.array(~doubled)))
+        return list(stager.finish()), rescued
+    except BaseException:
+        stager.abandon()
+        raise

@@ -1,0 +1,62 @@
+"""Pipelines that overwrite: each run reads the source from its start, and what it makes takes the place of what was.
+
+One such reading is a generation. It begins with a decision in the ledger that sets every partition back to its start,
+and ends when its drain does; a run that finds one open goes on with it. Batches are numbered on and on, so that marks
+tell those of one generation from those of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from headrace.batch import ALL, Intent, StagedFile
+from headrace.errors import UsageError
+from headrace.ledger import Generation, KnownTable, Ledger
+from headrace.read import Source
+from headrace.spec import Spec, TableSpec
+from headrace.tables.partitions import folder
+
+
+def check_bounded(spec: Spec, until: str | None) -> None:
+    """UsageError where a pipeline that overwrites would never be done."""
+    if spec.table.overwrites and until is None:
+        raise UsageError(
+            f"{spec.pipeline} overwrites its tables: it reads all records anew, up to an end.",
+            next="Run it with --until latest; or use another table.mode to run for ever.",
+        )
+
+
+def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
+    """Set the source back to its start, unless a generation is open."""
+    if not spec.table.overwrites or ledger.known.generation.open:
+        return
+    number = ledger.known.generation.number + 1
+    ledger.decide(f"generation {number}", source.start())
+    ledger.known.remember_generation(Generation(number, open=True))
+
+
+def end(spec: Spec, ledger: Ledger) -> None:
+    """The drain is done: the next run begins anew."""
+    generation = ledger.known.generation
+    if spec.table.overwrites and generation.open:
+        ledger.known.remember_generation(replace(generation, open=False))
+
+
+def replaced(rules: TableSpec, known: KnownTable | None, number: int, files: Iterable[StagedFile]) -> tuple[str, ...]:
+    """What the files take the place of: what this generation has not overwritten yet."""
+    if not rules.overwrites:
+        return ()
+    done = known.renewed if known is not None and known.generation == number else ()
+    wanted = {ALL} if rules.mode == "overwrite" else {folder(file.partition) for file in files}
+    return tuple(sorted(wanted - set(done)))
+
+
+def renewed(tables: Mapping[str, KnownTable], number: int, intent: Intent) -> dict[str, KnownTable]:
+    """The tables of a batch that is committed, with what it has overwritten."""
+    found = {}
+    for table in (each for each in intent.tables if each.instead):
+        known = tables[table.path]
+        before = known.renewed if known.generation == number else ()
+        found[table.path] = replace(known, generation=number, renewed=tuple(sorted({*before, *table.instead})))
+    return found

@@ -1,0 +1,69 @@
+"""Histories by Spark: the model's rows, once for each batch, and no more of them written than change."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.batch import Historic, Merging
+from headrace.errors import Fenced
+from headrace.tables.schema import SOURCE
+from model.merging import Change
+from model.states import Row, history, whole
+from services.changes import Merged, cut, log
+from services.staging import intent, opened, rows
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("id", "seq", "a", "b", "valid_from", "valid_to")),
+        ("current", pa.bool_()),
+        SOURCE,
+    ]
+)
+EVERY = Merging(("id",), sequence="seq", remember=3600, history=Historic("valid_from", "valid_to", "current"))
+TRACKED = Merging(("id",), sequence="seq", remember=3600, history=Historic("valid_from", "valid_to", "current", ("b",)))
+
+
+def found(made: Merged) -> list[Row]:
+    """The rows as the model tells them."""
+    read = rows(made.table)
+    assert all(row["current"] == (row["valid_to"] is None) for row in read)
+    told = [(row["id"], row["valid_from"], row["valid_to"], row["seq"], (row["a"], row["b"])) for row in read]
+    assert whole(sorted(told))
+    return sorted(told)
+
+
+@pytest.mark.parametrize(("merging", "track"), [(EVERY, ()), (TRACKED, (1,))], ids=["every change", "tracked"])
+def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(
+    spark: Any, tmp_path: Path, merging: Merging, track: tuple[int, ...]
+) -> None:
+    made, changes = Merged(spark, tmp_path, merging, schema=SCHEMA), log(1500, 100, seed=1)
+    mixed = [*changes, *changes[::5]]
+    random.Random(2).shuffle(mixed)
+    for number, batch in enumerate(cut(mixed, 3), 1):
+        made.batch(batch, number)
+    assert found(made) == history(changes, track)
+
+
+def test_a_batch_goes_in_once_and_writes_only_what_changes(spark: Any, tmp_path: Path) -> None:
+    made = Merged(spark, tmp_path, EVERY, partition_by=("current",), schema=SCHEMA)
+    zombie = made.open()
+    part = made.part([Change("put", key, seq, (seq, 0), offset=seq) for key in (1, 2) for seq in (1, 5)], 1)
+    first = zombie.commit(part, intent(1))
+    assert (first.inserted, first.updated, first.deleted) == (4, 0, 0)
+    for driver in (zombie, made.open()):
+        assert driver.commit(part, intent(1)).skipped
+    late = made.batch([Change("put", 1, 3, (3, 0), offset=9), Change("put", 1, 1, (1, 0), offset=1)], 2)
+    assert (late.inserted, late.updated, late.deleted) == (1, 1, 0)
+    ended = made.batch([Change("delete", 2, 7, offset=10)], 3)
+    assert (ended.inserted, ended.updated, ended.deleted) == (0, 1, 0)
+    again = made.batch([Change("delete", 2, 7, offset=10), Change("put", 1, 3, (3, 0), offset=9)], 4)
+    assert (again.inserted, again.updated, again.deleted) == (0, 0, 0)
+    assert opened(made.table).transaction_version("headrace:shop") == 4
+    with pytest.raises(Fenced):
+        zombie.commit(part, intent(1))
+    assert [row[:3] for row in found(made)] == [(1, 1, 3), (1, 3, 5), (1, 5, None), (2, 1, 5), (2, 5, 7)]

@@ -1,0 +1,102 @@
+"""Doubles: the first of rows with the same keys within a while is kept, however the rows are cut into batches."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.doubles import TIME, doubles
+from headrace.errors import ColumnsDisagree
+from headrace.spec import examine_text
+from services.plans import LAKE, envelopes, plan_of
+
+WITHIN = 10
+
+
+def rows(said: list[tuple[int | None, str | None, int]], start: int = 0) -> pa.Table:
+    """Two keys and a time each; the offset is where they stand."""
+    ids, names, times = zip(*said, strict=True) if said else ((), (), ())
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "name": pa.array(names, pa.string()),
+            TIME: pa.array(times, pa.int64()),
+            "topic": pa.array(["t"] * len(said), pa.string()),
+            "partition": pa.array([0] * len(said), pa.int32()),
+            "offset": pa.array(range(start, start + len(said)), pa.int64()),
+        }
+    )
+
+
+def model(said: list[tuple[int | None, str | None, int]]) -> list[bool]:
+    """One after the other."""
+    kept: list[tuple[Any, ...]] = []
+    found = []
+    for key, name, time in said:
+        double = any((key, name) == other[:2] and abs(time - other[2]) <= WITHIN for other in kept)
+        found.append(double and key is not None and name is not None)
+        if not found[-1]:
+            kept.append((key, name, time))
+    return found
+
+
+ROWS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from("ab"), st.integers(0, 40)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(ROWS, st.sets(st.integers(0, 20)))
+def test_batches_make_no_difference(said: Any, edges: set[int]) -> None:
+    bounds = sorted({0, len(said), *(edge for edge in edges if edge < len(said))})
+    seen: list[pa.Table] = []
+    found: list[bool] = []
+    for low, high in pairwise(bounds):
+        batch = rows(said[low:high], low)
+        doubled = doubles(batch, seen, ["id", "name"], WITHIN)
+        seen.append(batch.filter(pa.array(~doubled)))
+        found += doubled.tolist()
+    assert found == model(said)
+
+
+def test_the_first_by_its_place_is_kept():
+    batch = rows([(1, "a", 5), (1, "a", 3), (1, "a", 20)])
+    backwards = batch.take(pa.array([2, 1, 0]))
+    assert doubles(batch, [], ["id"], WITHIN).tolist() == [False, True, False]
+    assert np.array_equal(doubles(backwards, [], ["id"], WITHIN), [False, True, False])
+
+
+def test_a_table_without_the_keys_or_with_parts_in_them_stops_the_pipeline():
+    for keys, said in ((["nr"], "'nr'"), (["at"], "has parts")):
+        plan = plan_of(table={"deduplicate": {"keys": keys, "within": "1h"}})
+        with pytest.raises(ColumnsDisagree, match=said):
+            plan.apply(envelopes([{"id": 1, "at": {"x": 1}}]))
+
+
+ONCE = {"deduplicate": {"keys": ["id"], "within": "1h"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "table", "path"),
+    [
+        ({}, ONCE, None),
+        ({}, {"deduplicate": {"keys": ["id"], "within": "0s"}}, "table.deduplicate.within"),
+        ({}, {"deduplicate": {"keys": ["id", "id"], "within": "1h"}}, "table.deduplicate.keys"),
+        ({}, {"deduplicate": {"keys": ["nr"], "within": "1h"}}, "table.deduplicate.keys[0]"),
+        ({}, {**ONCE, "source": False}, "table.source"),
+        ({}, {**ONCE, "mode": "upsert", "merge": {"keys": ["id"]}}, "table.deduplicate"),
+        ({"decode": {"json": {"rows": "array"}}}, ONCE, "table.deduplicate"),
+        ({"also": [{"name": "b", "table": {"path": "/lake/b"}}]}, ONCE, "table.deduplicate"),
+    ],
+)
+def test_a_spec_that_cannot_be_is_refused(more: dict[str, Any], table: dict[str, Any], path: str | None) -> None:
+    columns = [{"name": "id", "type": "bigint"}]
+    whole = {"pipeline": "web", "source": {"generate": {}}, **more}
+    text = json.dumps({**whole, "table": {"path": "/lake/web", "columns": columns, **table}})
+    _, findings = examine_text(text, LAKE, "web.yaml")
+    assert [each.key for each in findings if each.severity == "error"] == ([path] if path else [])
