@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +15,10 @@ from headrace.commit import Tail
 from headrace.commit.marks import batch_mark
 from headrace.errors import LeaseHeld, TableDamaged
 from headrace.lease import Lease
+from headrace.maintain import Maintainer
 from headrace.storage import Profile, Store
 from headrace.tables.schema import to_delta
+from services.desk import Desk, InProcess, no_spark
 from services.rivals import append_many, compact_many, rivals
 from services.s3 import S3
 from services.staging import SCHEMA, ids, marks, staged
@@ -107,3 +110,36 @@ def test_compaction_beside_appends_of_another_process(
 
 def _either(what: object, store: Store, z_order: tuple[str, ...]) -> int:
     return what(store, z_order)  # type: ignore[operator,no-any-return]
+
+
+def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path) -> None:
+    """Compaction, vacuum and the notes of both, by the verbs that a bucket has."""
+    kept = {"delta.deletedFileRetentionDuration": "interval 1 minute", "delta.checkpointInterval": "2"}
+    desk = Desk(
+        tmp_path,
+        {
+            "route": {"by": "fixed"},
+            "table": {"path": f"s3://{bucket}/lake/web", "properties": kept, "source": False},
+            "maintain": {"small_files": 4, "retain": "1m", "vacuum": "1m"},
+        },
+        s3=s3,
+        bucket=bucket,
+    )
+    for number in range(8):
+        desk.feed([{"id": number}])
+    pipeline, ahead = InProcess(desk.spec, no_spark, report=desk.events.append), [0.0]
+    assert desk.spec.maintain is not None
+    upkeep = Maintainer(pipeline, desk.spec.maintain, lambda: time.time() + ahead[0])
+    with pipeline.take_lease():
+        pipeline.open_ledger()
+        pipeline.catalog.open()
+        for _ in range(4):
+            upkeep(at_end=True)
+            ahead[0] += 120
+    done = {each["what"] for each in desk.events if each["event"] == "maintain" and each["state"] == "done"}
+    assert done >= {"compact", "vacuum"}
+    assert not [each for each in desk.events if each.get("state") == "failed"]
+    desk.feed([{"id": 8}])
+    table = Table(f"s3://{bucket}/lake/web", Profile(**desk.spec.storage_profile()))
+    assert sorted(row["id"] for row in table.query().records()) == list(range(9))
+    assert table.statistics().files == 2

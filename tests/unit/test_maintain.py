@@ -12,6 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Table
+from headrace.cli.show import sentence
+from headrace.cli.status import _upkeep
 from headrace.commit.tail import Tail
 from headrace.faults import Abandoned
 from headrace.maintain.logs import last_checkpoint
@@ -218,6 +220,17 @@ def test_runs_of_a_batch_each_get_a_log_checkpoint_in_the_end(tmp_path: Path):
             run.batch()
             run.upkeep(at_end=True)
     assert last_checkpoint(Store(str(run.place))) >= 9
+
+
+def test_upkeep_in_words():
+    action = {"what": "compact", "table": "t", "why": "cold", "files": 1200, "bytes": 34_000, "at": "12:00"}
+    event = {"event": "maintain", "pipeline": "shop", **action}
+    assert sentence({**event, "state": "done"}) == "shop: done: compact t: cold (1,200 files, 34,000 bytes)"
+    assert sentence({**event, "state": "failed", "seen": "Conflict: x"}).endswith("; Conflict: x")
+    assert list(_upkeep({"done": [action], "under_way": action})) == [
+        "12:00 compact t: cold (1,200 files, 34,000 bytes)",
+        "12:00 begun: compact t: cold (1,200 files, 34,000 bytes)",
+    ]
 
 
 # ---- deaths and others ----

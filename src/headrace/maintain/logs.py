@@ -26,12 +26,12 @@ def last_checkpoint(store: Store) -> int:
         return -1
 
 
-def checkpoint_due(store: Store, state: TableState, last: int) -> Iterator[Action]:
+def checkpoint_due(store: Store, state: TableState) -> Iterator[Action]:
     """A checkpoint, once twice as many commits lie behind the last one as an interval has.
 
     A pipeline that commits all the time writes its own; one that runs now and then for a batch would never.
     """
-    behind = state.version - last
+    behind = state.version - last_checkpoint(store)
     if behind >= 2 * interval(state):
         yield Action("checkpoint", store.uri, f"{behind:,} commits since the last one", 0, 0)
 

@@ -46,7 +46,6 @@ class Kept:
     wishes: Wishes
     picture: Picture
     seen: int = -1  # the version of the last look
-    cleaned: int = -1  # the log checkpoint before which the log was last looked through
 
 
 def maintained(pipeline: Pipeline) -> Pipeline:
@@ -120,12 +119,9 @@ class Maintainer:
         if state.version != kept.seen:
             kept.picture.follow(state.version)
             kept.seen = state.version
-            last = logs.last_checkpoint(store)
-            yield from logs.checkpoint_due(store, state, last)
-            if last != kept.cleaned:
-                retain = max(self._rules.retain, interval(state, logs.RETENTION) or self._rules.retain)
-                yield from logs.cleaning_due(store, retain, now)
-                kept.cleaned = last
+            retain = max(self._rules.retain, interval(state, logs.RETENTION) or self._rules.retain)
+            yield from logs.checkpoint_due(store, state)
+            yield from logs.cleaning_due(store, retain, now)
         yield from rewrites(store.uri, kept.picture.files, kept.wishes, self._rules, now)
 
     def _vacuum_due(self, now: float) -> Iterator[Action]:
