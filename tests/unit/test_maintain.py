@@ -289,6 +289,19 @@ def test_a_batch_that_died_is_finished_after_a_compaction_by_hand(tmp_path: Path
     assert run.ids() == list(range(5))
 
 
+def test_doubles_are_known_after_a_compaction(tmp_path: Path):
+    """What a table remembers of its keys is its rows, wherever they are now."""
+    once = {"deduplicate": {"keys": ["id"], "within": "1d"}}
+    with Keeping(tmp_path, table=once, **maintain()).open() as run:
+        for _ in range(2):
+            run.sent = 0
+            for _ in range(5):
+                run.batch()
+            run.upkeep(at_end=True)
+        assert run.ids() == list(range(5))
+        assert run.files() == 1
+
+
 def test_files_that_others_took_away_are_planned_anew(tmp_path: Path):
     with Keeping(tmp_path, **maintain()).open() as run:
         for _ in range(5):
