@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import headrace
@@ -146,6 +148,38 @@ def test_create_and_alter(cli: Run) -> None:
     assert "id long NOT NULL: the order" in cli("info", "lake/new")[1]
 
 
+def test_rows_are_changed(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        cli("create", "lake/new", "--column", "id bigint", "--column", "x double", "--column", "n decimal(9,1)")[0] == 0
+    )
+    (desk.folder / "new.jsonl").write_text('{"id": 1, "x": 0.1, "n": 0.1}\n\n{"id": 2, "x": 2}\n')
+    (said,) = lines(cli("insert", "lake/new", "new.jsonl", "--json")[1])
+    assert (said["operation"], said["rows"], said["version"]) == ("insert", 2, 1)
+    (desk.folder / "more.jsonl").write_text('{"id": 2, "x": 5}\n{"id": 3, "x": 7}\n')
+    code, out, _ = cli("upsert", "lake/new", "more.jsonl", "--key", "id", "--yes")
+    assert code == 0
+    assert "2 records by id, at version 1" in out
+    assert "inserted 1, updated 1" in out
+    (said,) = lines(cli("update", "lake/new", "--where", "id = 3", "--set", "x=x + 1", "--yes", "--json")[1])
+    assert (said["operation"], said["rows"]) == ("update", 1)
+    code, out, _ = cli("delete", "lake/new", "--where", "id = 1", "--soft", "--yes")
+    assert (code, "1 rows to hide" in out) == (0, True)
+    assert cli("delete", "lake/new", "--where", "id = 2", "--json")[0] == 2, "nobody can be asked"
+    monkeypatch.setattr("typer.confirm", lambda _: False)
+    code, out, _ = cli("delete", "lake/new", "--where", "id = 2")
+    assert (code, "1 rows to delete" in out) == (0, True)
+    assert Table("lake/new").query().select("id", "x").order_by("id").records() == [
+        {"id": 2, "x": 5.0},
+        {"id": 3, "x": 8.0},
+    ]
+    pq.write_table(pa.table({"id": [3]}), desk.folder / "one.parquet")
+    assert cli("upsert", "lake/new", "one.parquet", "--key", "id", "--yes")[0] == 0
+    for text in ("5", "{", '{"id": "x"}', '{"other": 1}'):
+        (desk.folder / "bad.jsonl").write_text(text)
+        assert cli("upsert", "lake/new", "bad.jsonl", "--key", "id", "--yes")[0] in (1, 2)
+    assert cli("insert", "lake/new", "nothing.jsonl")[0] == 2
+
+
 def test_upkeep(cli: Run, desk: Desk) -> None:
     (said,) = lines(cli("optimize", "lake/alpha", "--target-size", "64MB", "--json")[1])
     assert (said["files_removed"], said["files_added"]) == (2, 1)
@@ -201,7 +235,12 @@ def test_repair_restore_and_drop(cli: Run, desk: Desk) -> None:
 
 def test_a_running_pipeline_is_exit_3(cli: Run, desk: Desk) -> None:
     with Lease.take(Store(desk.spec.state_uri)):
-        for command in (("drop",), ("restore", "--version", "0"), ("vacuum", "--retain", "0s", "--force")):
+        alone = (
+            ("restore", "--version", "0"),
+            ("vacuum", "--retain", "0s", "--force"),
+            ("delete", "--where", "id = 1"),
+        )
+        for command in (("drop",), *alone):
             Table(desk.folder / "lake" / "alpha").optimize()
             code, _, err = cli(command[0], "lake/alpha", *command[1:], "--yes")
             assert (code, "LeaseHeld" in err, "'shop'" in err) == (3, True, True)
@@ -228,6 +267,8 @@ READING = [
     ["optimize", "lake/alpha"],
     ["repair", "lake/alpha", "--yes"],
     ["restore", "lake/alpha", "--version", "0", "--yes"],
+    ["delete", "lake/alpha", "--where", "id = 0", "--yes"],
+    ["update", "lake/alpha", "--where", "id = 10", "--set", "id=11", "--yes"],
     ["list", "lake"],
 ]
 

@@ -178,7 +178,7 @@ def test_a_partition_is_given_or_checked(tmp_path: Path) -> None:
     assert table.query().where("day = date '2026-01-01' and n = 5").count() == 2
     with pytest.raises(SchemaMismatch, match="Not all records have n"):
         table.bulk_insert([{"id": 3, "n": 6}], partition="day=2026-01-01/n=5")
-    for wrong in ("day=2026-01-01", "n=5/day=2026-01-01", "day=today/n=5", "x", "day=2026-01-01/n=", ""):
+    for wrong in ("n=5", "n=5/day=2026-01-01", "day=today/n=5", "x", "day=2026-01-01/n=", ""):
         with pytest.raises(PartitionNotFound) as refused:
             table.bulk_insert([{"id": 3}], partition=wrong)
         assert refused.value.partition == wrong

@@ -38,6 +38,13 @@ ALONE: dict[str, Operation] = {  # need the table to themselves
     "drop": lambda table: table.drop(),
 }
 
+BY_SPARK = {"set_properties", "update_schema"}  # where Spark writes the table, Spark does them
+CHANGING: dict[str, Operation] = {  # as well; where Spark writes the table, Spark does them
+    "upsert": lambda table: table.upsert([{"id": 0}], "id"),
+    "delete": lambda table: table.delete("id = 0"),
+    "update": lambda table: table.update("id = 1", {"id": "7"}),
+}
+
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
@@ -67,15 +74,15 @@ def test_what_goes_along_with_appends_is_done_while_the_pipeline_runs(
     assert table.query().where("_source.offset = 2").count() == 1
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", [*ALONE, *CHANGING])
 def test_what_needs_the_table_to_itself_names_the_holder(name: str, table: Table, state: Store) -> None:
     before = table.resolve()
     with Lease.take(state), pytest.raises(LeaseHeld, match=r"'shop', which runs on .* as pid") as held:
-        ALONE[name](table)
+        (ALONE | CHANGING)[name](table)
     assert held.value.exit_code == 3
     assert held.value.facts["pipeline"] == "shop"
     assert table.resolve() == before
-    ALONE[name](table)
+    (ALONE | CHANGING)[name](table)
     assert holder(state) is None  # given back
 
 
@@ -99,7 +106,7 @@ def test_a_state_that_is_elsewhere_must_be_named(table: Table, state: Store, tmp
     named.restore(version=0)
 
 
-@pytest.mark.parametrize("name", [*BESIDE, *ALONE])
+@pytest.mark.parametrize("name", sorted((BESIDE | ALONE).keys() - BY_SPARK))
 def test_a_table_that_a_pipeline_appends_to_by_spark_is_left_to_spark(name: str, table: Table, state: Store) -> None:
     known = Known.load(state)
     known.remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
@@ -114,6 +121,21 @@ def test_a_table_that_a_pipeline_appends_to_by_spark_is_left_to_spark(name: str,
     assert table.repair(dry_run=True).whole
 
 
+@pytest.mark.parametrize("name", [*sorted(BY_SPARK), *CHANGING])
+def test_what_spark_does_waits_for_the_pipeline(name: str, table: Table, state: Store) -> None:
+    Known.load(state).remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
+    with Lease.take(state), pytest.raises(LeaseHeld):
+        (BESIDE | CHANGING)[name](table)
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_pipeline_goes_on_after_its_rows_were_changed(name: str, desk: Desk, table: Table) -> None:
+    CHANGING[name](table)
+    desk.feed([{"id": 3, "kind": "alpha"}])
+    assert table.query().where("_source.offset = 2").count() == 1
+    assert table.metadata().committer == "adopt"
+
+
 @pytest.fixture
 def plain(tmp_path: Path) -> Table:
     """A table that is no pipeline's."""
@@ -123,9 +145,10 @@ def plain(tmp_path: Path) -> Table:
 def test_a_table_whose_newest_commit_is_by_spark_is_left_to_spark(plain: Table) -> None:
     info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
     (Path(plain.path) / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
-    for do in (*BESIDE.values(), *ALONE.values()):
-        with pytest.raises(WrittenBySpark, match=r"Apache-Spark/4\.2\.0"):
-            do(plain)
+    for name, do in (BESIDE | ALONE).items():
+        if name not in BY_SPARK:
+            with pytest.raises(WrittenBySpark, match=r"Apache-Spark/4\.2\.0"):
+                do(plain)
     adopted = Table(plain.path, adopt=True)
     assert adopted.metadata().committer == "adopt"
     assert adopted.bulk_insert([{"id": 1}]).version == 2

@@ -1,4 +1,4 @@
-"""`headrace table`: look into a Delta table, keep it in order, mend it; none of it starts Spark."""
+"""`headrace table`: look into a Delta table, keep it in order, mend it; none of what is here starts Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="table",
-    help="Look into a Delta table, keep it in order, mend it; without Spark.",
+    help="Look into a Delta table, change its rows, keep it in order, mend it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -58,7 +58,7 @@ def info(path: Place, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJs
     from headrace.cli.show import emit
     from headrace.cli.table_show import described, pairs
 
-    said = described(_opened(path, spec, adopt).metadata())
+    said = described(opened(path, spec, adopt).metadata())
     emit({"event": "table", **said}) if as_json else pairs(said)
 
 
@@ -68,7 +68,7 @@ def stats(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None:
     from headrace.cli.show import emit
     from headrace.cli.table_show import counted, pairs
 
-    said = counted(_opened(path, spec).statistics())
+    said = counted(opened(path, spec).statistics())
     emit({"event": "statistics", **said}) if as_json else pairs(said)
 
 
@@ -85,7 +85,7 @@ def history(
     from headrace.cli.show import emit
     from headrace.cli.table_show import versions
 
-    entries = _opened(path, spec).history(limit or None)
+    entries = opened(path, spec).history(limit or None)
     if not as_json:
         versions(entries)
     for entry in entries if as_json else ():
@@ -106,7 +106,7 @@ def query(
     as_json: AsJson = False,
 ) -> None:
     """Show rows of a table, now or as they were."""
-    asked = _opened(path, spec).query().at(version, timestamp)
+    asked = opened(path, spec).query().at(version, timestamp)
     _show_rows(_narrowed(asked.with_deleted() if deleted else asked, where, select, order_by, limit), as_json)
 
 
@@ -126,7 +126,7 @@ def changes(
 ) -> None:
     """Show rows that came and went between versions."""
     last = None if until is None else _version_or_time(until)
-    asked = _opened(path, spec).changes(_version_or_time(start), last)
+    asked = opened(path, spec).changes(_version_or_time(start), last)
     _show_rows(_narrowed(asked, where, select, order_by, limit), as_json)
 
 
@@ -143,8 +143,8 @@ def create(
     from headrace.table import Table
 
     columns = dict(_column(text) for text in column)
-    made = Table.get_or_create(path, columns, partition_by or (), _pairs(properties), _storage(spec))
-    _done("create", made.path, {"version": made.resolve(), "columns": len(columns)}, as_json)
+    made = Table.get_or_create(path, columns, partition_by or (), pairs_of(properties), _storage(spec))
+    concluded("create", made.path, {"version": made.resolve(), "columns": len(columns)}, as_json)
 
 
 @app.command("set-properties")
@@ -159,11 +159,11 @@ def set_properties(
     """Set table properties, or take them away."""
     from headrace.errors import UsageError
 
-    wanted = {**_pairs(given), **dict.fromkeys(unset or ())}
+    wanted = {**pairs_of(given), **dict.fromkeys(unset or ())}
     if not wanted:
         raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
-    after = _opened(path, spec, adopt).set_properties(wanted)
-    _done("set-properties", after.path, {"version": after.version, "properties": dict(after.properties)}, as_json)
+    after = opened(path, spec, adopt).set_properties(wanted)
+    concluded("set-properties", after.path, {"version": after.version, "properties": dict(after.properties)}, as_json)
 
 
 @app.command("update-schema")
@@ -179,14 +179,14 @@ def update_schema(
     as_json: AsJson = False,
 ) -> None:
     """Add columns and comments; what needs a table feature is refused, and which one is said."""
-    after = _opened(path, spec, adopt).update_schema(
+    after = opened(path, spec, adopt).update_schema(
         add=dict(_column(text) for text in add) if add else None,
-        comment=_pairs(comment) or None,
+        comment=pairs_of(comment) or None,
         widen=dict(_column(text) for text in widen) if widen else None,
-        rename=_pairs(rename) or None,
+        rename=pairs_of(rename) or None,
         drop=drop or (),
     )
-    _done("update-schema", after.path, {"version": after.version, "columns": len(after.schema)}, as_json)
+    concluded("update-schema", after.path, {"version": after.version, "columns": len(after.schema)}, as_json)
 
 
 @app.command()
@@ -202,8 +202,8 @@ def optimize(
     """Make fewer, larger files of many small ones; appends may go on meanwhile."""
     from dataclasses import asdict
 
-    done = _opened(path, spec, adopt).optimize(where, _size(target_size), z_order or ())
-    _done("optimize", path, asdict(done), as_json)
+    done = opened(path, spec, adopt).optimize(where, _size(target_size), z_order or ())
+    concluded("optimize", path, asdict(done), as_json)
 
 
 @app.command()
@@ -221,21 +221,21 @@ def vacuum(
     from headrace.cli.ask import agreed
     from headrace.cli.table_show import listed
 
-    table = _opened(path, spec, adopt)
+    table = opened(path, spec, adopt)
     plan = table.vacuum(retain, dry_run=True, force=force)
     if not as_json:
         listed(f"{table.path}: {len(plan.files):,} files ({plan.bytes:,} bytes) to delete", plan.files)
     going = bool(plan.files) and not dry_run and agreed("Delete them for good?", yes, as_json)
     gone = table.vacuum(retain, force=force) if going else plan
     said = {"deleted": going, "files": len(gone.files), "bytes": gone.bytes, "paths": list(gone.files)}
-    _done("vacuum", table.path, said if as_json else {"deleted": going, "files": len(gone.files)}, as_json)
+    concluded("vacuum", table.path, said if as_json else {"deleted": going, "files": len(gone.files)}, as_json)
 
 
 @app.command()
 def checkpoint(path: Place, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJson = False) -> None:
     """Write a log checkpoint, so that readers open few files of the log."""
-    table = _opened(path, spec, adopt)
-    _done("checkpoint", table.path, {"version": table.checkpoint()}, as_json)
+    table = opened(path, spec, adopt)
+    concluded("checkpoint", table.path, {"version": table.checkpoint()}, as_json)
 
 
 @app.command()
@@ -252,14 +252,14 @@ def repair(
     from headrace.cli.ask import agreed
     from headrace.cli.table_show import damage, damage_event
 
-    table = _opened(path, spec, adopt)
+    table = opened(path, spec, adopt)
     found = table.repair(dry_run=True, deep=deep)
     if not as_json:
         damage(table.path, found)
     going = bool(found.missing) and not dry_run and agreed("Take the missing files out of the log?", yes, as_json)
     done = table.repair() if going else found
     if as_json or going:
-        _done("repair", table.path, damage_event(done) if as_json else {"version": done.version}, as_json)
+        concluded("repair", table.path, damage_event(done) if as_json else {"version": done.version}, as_json)
     if found.unreadable or found.vectors:
         raise typer.Exit(1)
 
@@ -282,13 +282,13 @@ def restore(
 
     if version is None and timestamp is None:
         raise UsageError("Restored to what?", next="Give --version or --timestamp.")
-    table = _opened(path, spec, adopt)
+    table = opened(path, spec, adopt)
     to, now = table.resolve(version, timestamp), table.resolve()
     if not as_json:
         typer.echo(f"{table.path}: version {to} again, in place of version {now}")
     if agreed("Restore it?", yes, as_json):
         done = asdict(table.restore(to))
-        _done("restore", table.path, done if as_json else {key: done[key] for key in ("version", "to")}, as_json)
+        concluded("restore", table.path, done if as_json else {key: done[key] for key in ("version", "to")}, as_json)
         if not as_json and done["next"]:
             typer.echo(done["next"])
 
@@ -298,19 +298,19 @@ def drop(path: Place, yes: Yes = False, spec: SpecFile = None, adopt: Adopt = Fa
     """Delete a table with all its files and its history; says how much that is, then asks."""
     from headrace.cli.ask import agreed
 
-    table = _opened(path, spec, adopt)
+    table = opened(path, spec, adopt)
     size = table.statistics()
     if not as_json:
         rows = "an unknown number of rows" if size.rows is None else f"{size.rows:,} rows"
         typer.echo(f"{table.path}: {rows} in {size.files:,} files ({size.bytes:,} bytes), and its history")
     if agreed("Delete all of it for good?", yes, as_json):
-        _done("drop", table.path, {"files": table.drop()}, as_json)
+        concluded("drop", table.path, {"files": table.drop()}, as_json)
 
 
 # ---- what was asked ----
 
 
-def _opened(path: str, spec: Path | None, adopt: bool = False) -> Table:
+def opened(path: str, spec: Path | None, adopt: bool = False) -> Table:
     from headrace.table import Table
 
     return Table(path, _storage(spec), states=_states(spec), adopt=adopt)
@@ -341,7 +341,7 @@ def _version_or_time(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _pairs(texts: list[str] | None) -> dict[str, str]:
+def pairs_of(texts: list[str] | None) -> dict[str, str]:
     from headrace.errors import UsageError
 
     pairs = [text.partition("=") for text in texts or ()]
@@ -388,7 +388,7 @@ def _show_rows(asked: Rows, as_json: bool) -> None:
     emit({"event": "summary", "rows": shown})
 
 
-def _done(operation: str, path: str, said: dict[str, Any], as_json: bool) -> None:
+def concluded(operation: str, path: str, said: dict[str, Any], as_json: bool) -> None:
     from headrace.cli.show import emit
     from headrace.cli.table_show import figures
 

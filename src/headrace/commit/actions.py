@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from headrace.version import VERSION
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 ENGINE = f"headrace/{VERSION}"
+CHANGE_DATA = "_change_data"  # the folder of a table for files of changed rows
 
 
 def now() -> int:
@@ -114,21 +116,41 @@ def forgotten(files: Sequence[File], commit_id: str, account: Mapping[str, Any])
     return _info("FSCK", {}, commit_id, account, blind=False, metrics={"numRemovedFiles": str(len(files))})
 
 
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """What becomes of rows when new files take the place of old ones, where they do not just move."""
+
+    operation: str  # in Spark's words: MERGE, UPDATE, DELETE
+    counts: Mapping[str, int]  # by the names of Spark's metrics
+    feed: Sequence[StagedFile] = ()  # the changed rows, for a table that keeps change data
+
+
 def rewritten(
     old: Sequence[File],
     new: Sequence[StagedFile],
     parameters: Mapping[str, str],
     commit_id: str,
     account: Mapping[str, Any],
+    change: RowChange | None = None,
 ) -> dict[str, Any]:
-    """What a compaction says of itself."""
+    """What a compaction, or a change of rows, says of itself."""
     metrics = {
         "numRemovedFiles": str(len(old)),
         "numRemovedBytes": str(sum(file.size for file in old)),
         "numAddedFiles": str(len(new)),
         "numAddedBytes": str(sum(file.size for file in new)),
+        **({name: str(count) for name, count in change.counts.items()} if change else {}),
     }
-    return _info("OPTIMIZE", parameters, commit_id, account, blind=False, metrics=metrics)
+    return _info(
+        change.operation if change else "OPTIMIZE", parameters, commit_id, account, blind=False, metrics=metrics
+    )
+
+
+def fed(change: RowChange | None) -> Iterator[dict[str, Any]]:
+    """The files of changed rows; readers of the change data take these, and nothing else of the commit."""
+    for file in change.feed if change else ():
+        path = quote(f"{CHANGE_DATA}/{file.path}", safe="/=-_.~")
+        yield {"cdc": {"path": path, "partitionValues": dict(file.partition), "size": file.size, "dataChange": False}}
 
 
 def noted(operation: str, metrics: Mapping[str, str], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:

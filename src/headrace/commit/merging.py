@@ -67,6 +67,12 @@ class MergeSql:
         live = self._live(changes, tombstones, now, bounds)
         return self._folded(live) if self.merging.partial else self._newest(live)
 
+    def met(self, rows: str, winners: str) -> str:
+        """Which rows have the key of which winner, by their numbers, and whether it comes after them."""
+        numbers = ", ".join(f"{self._name(row, NTH)} AS {row}" for row in "ts")
+        same = self._and(self._same("t", "s"))
+        return f"SELECT {numbers}, {self._beats()} AS beaten FROM {rows} AS t JOIN {winners} AS s ON {same}"
+
     # ---- which changes count ----
 
     def _live(self, changes: str, tombstones: str | None, now: datetime, bounds: Bounds) -> str:

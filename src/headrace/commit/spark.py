@@ -216,7 +216,7 @@ def quoted(name: str) -> str:
 
 def _named(error: Exception, uri: str) -> Stop:
     """A constraint that rows break is the table's word against the spec's: somebody must decide."""
-    text, said = str(error), _gist(str(error))
+    text, said = str(error), gist(str(error))
     condition: Any = getattr(error, "getCondition", lambda: None)()
     if any(word in text for word in _REFUSALS):
         return TableChanged(
@@ -232,7 +232,7 @@ def _named(error: Exception, uri: str) -> Stop:
     return Stop(f"{uri}: Spark could not write: {said}", next="Run again; nothing half-done is visible.")
 
 
-def _gist(text: str) -> str:
+def gist(text: str) -> str:
     """The line that names the cause; what fails in a task begins with where it was called from."""
     lines = [line.strip().removeprefix("Caused by: ") for line in text.splitlines() if line.strip()] or [""]
     telling = (line for line in lines if any(word in line for word in (*_REFUSALS, *_MISREAD)))

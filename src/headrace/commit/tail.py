@@ -229,15 +229,18 @@ class Tail:
         since: int,
         said: Mapping[str, str],
         info: Mapping[str, Any],
+        change: actions.RowChange | None = None,
     ) -> int:
         """Let new files hold the rows of old ones, which were there in the version `since`; the version that does.
 
-        Appends of others do not matter. Conflict where others have taken one of the old files away meanwhile.
+        Appends of others do not matter. Conflict where others have taken one of the old files away meanwhile; and,
+        where rows change, if others have changed any.
         """
         state = self.known()
         wish = replace(self._wish({}, state.schema_json, new, state), number=None)
-        told = actions.rewritten(old, new, said, wish.commit_id, info)
-        text = actions.commit([told, *actions.removes(old, lost=False), *actions.adds(new, new=False)])
+        told, changes = actions.rewritten(old, new, said, wish.commit_id, info, change), change is not None
+        moved = (*actions.removes(old, lost=changes), *actions.adds(new, new=changes), *actions.fed(change))
+        text = actions.commit([told, *moved])
         mine, looked = {file.key for file in old}, since
 
         def step(state: TableState) -> _Step:
@@ -247,6 +250,8 @@ class Tail:
                 commit = read(self.store, looked)
                 if commit is None or any(file.key in mine for file in commit.removed):
                     raise Conflict(f"Version {looked} of {self.store.uri} took away files that were to be rewritten.")
+                if changes and commit.changes:
+                    raise Conflict(f"Version {looked} of {self.store.uri} changed rows or columns meanwhile.")
             self._check(state, wish)
             return _Step(text, replace(state, version=state.version + 1))
 

@@ -148,16 +148,7 @@ def _comment(item: pa.Field) -> str | None:
 def update_schema(store: Store, state: TableState, change: SchemaChange) -> TableState:
     """Add columns and comments in one commit; what needs a table feature is refused with its name and its price."""
     _refuse_features(store, state, change)
-    added = schema_of(change.add) if change.add is not None else pa.schema([])
-    comments = dict(change.comment or {})
-    if strange := [name for name in comments if name not in (*state.schema.names, *added.names)]:
-        raise UsageError(f"There is no column '{strange[0]}' to comment on.")
-    if twice := [name for name in added.names if name.lower() in map(str.lower, state.schema.names)]:
-        raise SchemaMismatch(
-            f"{store.uri} has a column '{twice[0]}' already.",
-            expected=type_name(added.field(twice[0]).type),
-            actual=", ".join(state.schema.names),
-        )
+    added, comments = added_by(store, state, change), dict(change.comment or {})
 
     def changed(metadata: Metadata) -> Metadata:
         wanted = change.whole or pa.schema([*from_delta(metadata.schema_json), *added])
@@ -167,6 +158,20 @@ def update_schema(store: Store, state: TableState, change: SchemaChange) -> Tabl
     operation = "CHANGE COLUMN" if comments and not len(added) else "ADD COLUMNS"
     told = {"columns": json.dumps([f"{item.name} {type_name(item.type)}" for item in added] or sorted(comments))}
     return Tail.open(store).alter(changed, lambda _: (operation, told), {}, schema=state.schema_json)
+
+
+def added_by(store: Store, state: TableState, change: SchemaChange) -> pa.Schema:
+    """The new columns; refused where one is there already, or a comment is about none."""
+    added = schema_of(change.add) if change.add is not None else pa.schema([])
+    if strange := [name for name in change.comment or () if name not in (*state.schema.names, *added.names)]:
+        raise UsageError(f"There is no column '{strange[0]}' to comment on.")
+    if twice := [name for name in added.names if name.lower() in map(str.lower, state.schema.names)]:
+        raise SchemaMismatch(
+            f"{store.uri} has a column '{twice[0]}' already.",
+            expected=type_name(added.field(twice[0]).type),
+            actual=", ".join(state.schema.names),
+        )
+    return added
 
 
 def _commented(schema_json: str, comments: Mapping[str, str]) -> str:
@@ -181,17 +186,18 @@ def _commented(schema_json: str, comments: Mapping[str, str]) -> str:
 
 def _refuse_features(store: Store, state: TableState, change: SchemaChange) -> None:
     for name, wanted in (change.widen or {}).items():
-        _refuse_retype(store, state, name, wanted)
+        raise needs(store, "widen", widening(store, state, name, wanted))
     for verb, names in (("rename", list(change.rename or ())), ("drop", list(change.drop))):
         if names:
-            raise _needs(store, verb, f"column {names[0]}")
+            raise needs(store, verb, f"column {names[0]}")
 
 
-def _refuse_retype(store: Store, state: TableState, name: str, wanted: str) -> None:
+def widening(store: Store, state: TableState, name: str, wanted: str) -> str:
+    """A wider type in words; SchemaMismatch for one that does not hold all that the column's own does."""
     old = type_name(state.schema.field(name).type) if name in state.schema.names else "no column"
     new = type_name(parse_type(wanted))
     if new in _WIDER.get(old, ()) or (old, new) == ("long", "decimal(20,0)") or _more_digits(old, new):
-        raise _needs(store, "widen", f"column {name} from {old} to {new}")
+        return f"column {name} from {old} to {new}"
     raise SchemaMismatch(
         f"{store.uri}: column {name} is {old} and cannot become {new}: its values would not all be the same.",
         expected=old,
@@ -206,7 +212,8 @@ def _more_digits(old: str, new: str) -> bool:
     return bool(two.scale >= one.scale and two.precision - two.scale >= one.precision - one.scale)
 
 
-def _needs(store: Store, verb: str, what: str) -> FeatureRequired:
+def needs(store: Store, verb: str, what: str) -> FeatureRequired:
+    """The refusal of what a table lacks the feature for."""
     feature, price = _FEATURES[verb]
     return FeatureRequired(
         f"{store.uri}: to {verb} {what} needs the table feature {feature}: {price}. The table does not have it, and "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -15,18 +15,25 @@ from headrace.storage import Profile, Store
 from headrace.table import alter, changes, compact, facts, history, insert, repair, upkeep, vacuum
 from headrace.table.alter import Columns, SchemaChange
 from headrace.table.changes import Changes
+from headrace.table.columns import ColumnOperations
 from headrace.table.compact import Optimized
+from headrace.table.conditions import Condition, Deleted, Updated, Values
 from headrace.table.facts import Metadata, Statistics
 from headrace.table.history import Entry, OperationMetrics, Watch
 from headrace.table.insert import Inserted
 from headrace.table.query import Query
 from headrace.table.records import Records
 from headrace.table.repair import Repaired
+from headrace.table.rows import RowOperations
 from headrace.table.upkeep import Restored
+from headrace.table.upsert import Upserted, Wanted
 from headrace.table.vacuum import RETAIN, Vacuumed
 from headrace.table.versions import Moment, resolve
 from headrace.table.writers import Writers, found
 from headrace.tables.log import newest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Storage = Profile | Mapping[str, Any] | None
 
@@ -41,14 +48,16 @@ class Table:
         *,
         states: Mapping[str, str] | None = None,
         adopt: bool = False,
+        spark: SparkSession | None = None,
     ) -> None:
         """`storage` says how to reach an object store, as `storage.s3` of a spec does; without it the environment.
 
         `states` are the state folders of pipelines that write the table, where they are not beside it. `adopt` says
-        that Spark will never write to the table again, although it did last.
+        that Spark will never write to the table again, although it did last. `spark` is a session with Delta to use for
+        what only Spark may change; without it one is started where it is needed, and ended.
         """
         self._store = Store(os.fspath(path), profile(storage))
-        self._states, self._adopt = dict(states or {}), adopt
+        self._states, self._adopt, self._spark = dict(states or {}), adopt, spark
         self._watch = Watch()
 
     @classmethod
@@ -115,9 +124,36 @@ class Table:
         return changes.changes(self._store, start, until, watch=self._watch)
 
     def bulk_insert(self, records: Records, partition: str | None = None) -> Inserted:
-        """Add records in one commit: dictionaries, Arrow, pandas or polars; `partition="a=x/b=y"` places them all."""
+        """Add records in one commit: dictionaries, Arrow, any data frame; `partition="a=x/b=y"` places them all."""
         with self._watch("bulk_insert"):
             return insert.bulk_insert(self._store, self._writers().beside_appends("bulk_insert"), records, partition)
+
+    def upsert(
+        self,
+        records: Records,
+        key: str | Iterable[str],
+        sequence_by: str | None = None,
+        partition: str | None = None,
+        deduplicate: bool = True,
+    ) -> Upserted:
+        """Put records in place of the rows with their key, and add those whose key no row has, in one commit.
+
+        Of several records with one key the last counts: by `sequence_by` where it is given, which an older record than
+        the row loses by, too. `partition="a=x/b=y"` says that all of them, and their rows, are in there.
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        with self._watch("upsert"):
+            return self._rows().upsert(Wanted(records, keys, sequence_by, partition, deduplicate))
+
+    def delete(self, where: str, partition: str | None = None, hard: bool = True) -> Deleted:
+        """Delete the rows for which an SQL expression is true; not `hard`: hide them from queries."""
+        with self._watch("delete"):
+            return self._rows().delete(Condition(where, partition), hard)
+
+    def update(self, where: str, set: Values, partition: str | None = None) -> Updated:
+        """Set columns of the rows for which an SQL expression is true; a text is an expression, too."""
+        with self._watch("update"):
+            return self._rows().update(Condition(where, partition, dict(set)))
 
     # ---- its upkeep ----
 
@@ -153,7 +189,7 @@ class Table:
     def set_properties(self, properties: Mapping[str, str | None]) -> Metadata:
         """Set table properties; None takes one away."""
         with self._watch("set_properties"):
-            alter.set_properties(self._store, self._writers().beside_appends("set_properties"), properties)
+            self._columns().set_properties(properties)
         return self.metadata()
 
     def update_schema(
@@ -167,14 +203,11 @@ class Table:
         drop: Iterable[str] = (),
     ) -> Metadata:
         """Make its columns these; or add columns and comments. To widen, rename or drop needs a table feature."""
+        change = SchemaChange(add, comment, widen, rename, tuple(drop))
+        if schema is not None and change != SchemaChange():
+            raise UsageError("A whole schema and single changes are both given.", next="Give one of them.")
         with self._watch("update_schema"):
-            state = self._writers().beside_appends("update_schema")
-            change = SchemaChange(add, comment, widen, rename, tuple(drop))
-            if schema is not None:
-                if change != SchemaChange():
-                    raise UsageError("A whole schema and single changes are both given.", next="Give one of them.")
-                change = alter.towards(state, alter.schema_of(schema))
-            alter.update_schema(self._store, state, change)
+            self._columns().update(change if schema is None else alter.schema_of(schema))
         return self.metadata()
 
     def drop(self) -> int:
@@ -189,6 +222,12 @@ class Table:
     def schema(self) -> pa.Schema:
         """Its columns now."""
         return found(self._store).schema
+
+    def _columns(self) -> ColumnOperations:
+        return ColumnOperations(self._store, self._writers(), self._spark)
+
+    def _rows(self) -> RowOperations:
+        return RowOperations(self._store, self._writers(), self._spark)
 
     def _writers(self) -> Writers:
         return Writers(self._store, self._states, self._adopt)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
 import pyarrow as pa
@@ -24,6 +24,9 @@ from headrace.table.scan import Relation, rows_at
 from headrace.table.versions import Moment, resolve
 from headrace.transform.expressions import ROW, bound, check, columns_of
 from headrace.transform.tree import Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 DELETED = "_deleted"
 _ROWS, _NOW = "_rows_", "_now_"
@@ -89,6 +92,10 @@ class Rows(ABC):
         except ModuleNotFoundError:
             raise SetupError("pandas is not installed.", next="Install it, or take the rows as Arrow.") from None
 
+    def spark(self, session: SparkSession) -> DataFrame:
+        """All rows as a DataFrame of a Spark session; they are read here and handed to it."""
+        return session.createDataFrame(self.arrow())
+
     def count(self) -> int:
         """How many rows there are."""
         with self.watch("query"), _named(self.store):
@@ -118,6 +125,12 @@ class Query(Rows):
         if version is not None and timestamp is not None:
             raise UsageError("A version and a timestamp are both given.", next="Give one of them.")
         return replace(self, version=version, timestamp=timestamp)
+
+    def within(self, partition: str | None) -> Self:
+        """Only rows of a partition, written as `a=x/b=y`; of all without one."""
+        pairs = [each.partition("=") for each in partition.strip("/").split("/")] if partition else []
+        inside = tuple(f"{duck.quote(name)} = {duck.literal(value)}" for name, _, value in pairs)
+        return replace(self, predicates=(*self.predicates, *inside))
 
     def with_deleted(self) -> Self:
         """Also rows that were softly deleted: their column `_deleted` is true."""

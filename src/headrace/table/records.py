@@ -1,10 +1,11 @@
-"""Records as people have them (dictionaries, Arrow, pandas, polars) in exactly the columns of a table, or a refusal.
+"""Records as people have them (dictionaries, Arrow, data frames) in exactly the columns of a table, or a refusal.
 
 Nothing is guessed: a text is no number, a number no text, and what would lose a digit is refused.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -13,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
 from headrace.fit import fit
@@ -21,7 +23,7 @@ from headrace.spec.units import moment
 from headrace.tables.partitions import Partition
 from headrace.tables.schema import ENVELOPE, KEPT, type_name
 
-Records = Any  # dictionaries, an Arrow table, batch or reader, a pandas or a polars DataFrame
+Records = Any  # dictionaries, an Arrow table, batch or reader, a pandas, polars or Spark DataFrame
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
 _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (  # within one, a cast changes no value or fails
@@ -57,16 +59,22 @@ def fitted(records: Records, schema: pa.Schema, partition_by: tuple[str, ...], p
     return made
 
 
+def scalars(values: Mapping[str, Any], schema: pa.Schema) -> dict[str, pa.Scalar]:
+    """Single values in the types of their columns."""
+    row = _from_dictionaries([values], schema) if values else {}
+    return {name: row[name][0] for name in values}
+
+
 def partition_of(text: str | None, schema: pa.Schema, partition_by: tuple[str, ...]) -> Partition:
-    """`a=x/b=y` as a partition of the table; PartitionNotFound where it names other columns, or not all."""
+    """`a=x/b=y` as a partition of the table, or the first of its columns; PartitionNotFound where it names others."""
     if text is None:
         return ()
     pairs = [each.partition("=") for each in text.strip("/").split("/")]
     named = {name: value for name, _, value in pairs}
-    if tuple(named) != partition_by or not all(sign for _, sign, _ in pairs):
-        wanted = "/".join(f"{name}=…" for name in partition_by) or "no partition: the table has none"
+    if tuple(named) != partition_by[: len(pairs)] or not all(sign for _, sign, _ in pairs):
+        written = "/".join(f"{name}=…" for name in partition_by) or "no partition: the table has none"
         raise PartitionNotFound(
-            f"'{text}' names no partition of the table.", partition=text, next=f"It is written as {wanted}."
+            f"'{text}' names no partition of the table.", partition=text, next=f"It is written as {written}."
         )
     for name, value in named.items():
         _cast(value, schema.field(name), text)
@@ -103,12 +111,43 @@ def _table(records: Records, schema: pa.Schema) -> pa.Table:
         return pa.Table.from_pandas(records, preserve_index=False)
     if hasattr(records, "__arrow_c_stream__"):  # polars, DuckDB, readers
         return pa.table(records)
+    if hasattr(records, "toArrow"):  # Spark
+        return records.toArrow()
     if isinstance(records, Mapping) or not isinstance(records, Iterable):
         raise UsageError(
             f"Records cannot be a {type(records).__name__}.",
-            next="Give a list of dictionaries, Arrow, pandas or polars.",
+            next="Give a list of dictionaries, Arrow, pandas, polars or Spark.",
         )
     return _from_dictionaries(list(records), schema)
+
+
+def from_json(data: bytes, schema: pa.Schema, name: str) -> list[dict[str, Any]]:
+    """Records out of JSON lines; numbers keep their digits where the column does."""
+    fractions = {item.name for item in schema if pa.types.is_floating(item.type)}
+    records = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line, parse_float=Decimal)
+        except ValueError as error:
+            raise UsageError(f"{name}, line {number}, is no JSON: {error}.") from None
+        if not isinstance(record, dict):
+            raise UsageError(f"{name}, line {number}, is no record.", next="Give one JSON object a line, or Parquet.")
+        records.append({key: _fraction(value) if key in fractions else value for key, value in record.items()})
+    return records
+
+
+def _fraction(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def from_parquet(data: bytes, name: str) -> pa.Table:
+    """Records out of a Parquet file."""
+    try:
+        return pq.read_table(pa.BufferReader(data))
+    except pa.ArrowException as error:
+        raise UsageError(f"{name} is no whole Parquet file: {str(error).splitlines()[0]}") from None
 
 
 def _from_dictionaries(records: list[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

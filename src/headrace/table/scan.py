@@ -8,7 +8,7 @@ that hold whoever wrote them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import reduce
@@ -18,8 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
+from headrace.errors import TableFeature
 from headrace.storage import Store
 from headrace.table.versions import opened
 from headrace.tables import files
@@ -44,13 +46,28 @@ def rows_at(store: Store, version: int, asked: Collection[str] = ()) -> Relation
     table = opened(store, version)
     schema, protocol = from_delta(table.schema().to_json()), table.protocol()
     if protocol.min_reader_version == 2 or _SCANNED & set(protocol.reader_features or ()):
-        return Relation(schema, pa.RecordBatchReader.from_stream(table.scan()))
-    parquet, system = ds.ParquetFileFormat(), filesystem(store)
+        return Relation(schema, pa.RecordBatchReader.from_stream(_scanned(store, table)))
     by = tuple(table.metadata().partition_columns)
+    return rows_in(store, files.active(store, version).values(), schema, by, asked)
+
+
+def _scanned(store: Store, table: Any) -> Any:
+    try:
+        return table.scan()
+    except DeltaError as error:
+        said = str(error).splitlines()[0].rpartition("failed: ")[2]
+        raise TableFeature(f"{store.uri} cannot be read without Spark: {said}.", next="Read it with Spark.") from error
+
+
+def rows_in(
+    store: Store, stands: Iterable[File], schema: pa.Schema, by: tuple[str, ...], asked: Collection[str] = ()
+) -> Relation:
+    """The rows of some files, each described by its partition and its bounds in the columns `asked` about."""
+    parquet, system = ds.ParquetFileFormat(), filesystem(store)
     wanted = [schema.field(name) for name in schema.names if name.lower() in {each.lower() for each in asked}]
     fragments = [
         parquet.make_fragment(file.path, system, partition_expression=_told(file, schema, by, wanted))
-        for file in files.active(store, version).values()
+        for file in stands
     ]
     return Relation(schema, ds.FileSystemDataset(fragments, schema, parquet, system))
 

@@ -103,6 +103,12 @@ class Writers:
     def alone(self, operation: str) -> Iterator[TableState]:
         """Hold the lease of every pipeline that writes the table, for what no append may come between."""
         state = self.beside_appends(operation)
+        with self.resting(operation):
+            yield state
+
+    @contextmanager
+    def resting(self, operation: str) -> Iterator[None]:
+        """Hold the lease of every pipeline that writes the table, whatever kind of committer it is written by."""
         with ExitStack() as held:
             for each in self.pipelines:
                 if each.state is None:
@@ -112,7 +118,7 @@ class Writers:
                         next="Give its spec (`--spec`), or `states` in Python.",
                     )
                 held.enter_context(_leased(each.state, each.name, self._store.uri, operation))
-            yield state
+            yield
 
     def _refuse_running(self, operation: str) -> None:
         for each in self.pipelines:

@@ -47,22 +47,24 @@ def with_history(schema: pa.Schema, brought: pa.Schema, merge: Merge | None) -> 
     return pa.schema([*kept[:at], *new, *kept[at:]])
 
 
-def check_merging(
-    schema: pa.Schema, keys: Sequence[str], sequence: str | None, columns: Sequence[str], track: Sequence[str] = ()
-) -> None:
-    """UsageError unless rows of this schema can be told apart and ordered by these columns."""
-    for name, what in (
-        *((key, "merge.keys") for key in keys),
-        *([(sequence, "merge.sequence_by")] if sequence else ()),
-    ):
+def check_keys(schema: pa.Schema, keyed: str, keys: Sequence[str], ordered: str, sequence: str | None) -> None:
+    """UsageError unless these are columns whose values can be told apart and ordered; `keyed`, `ordered` name them."""
+    for name, what in (*((key, keyed) for key in keys), *([(sequence, ordered)] if sequence else ())):
         if name not in schema.names:
             raise UsageError(f"{what} names '{name}', which is not a column: there are {', '.join(schema.names)}.")
         kind = schema.field(name).type
-        if pa.types.is_nested(kind) or (pa.types.is_floating(kind) and what == "merge.keys"):
+        if pa.types.is_nested(kind) or (pa.types.is_floating(kind) and what == keyed):
             raise UsageError(
                 f"{what} names '{name}', which is {kind}: such values are not equal or ordered for every reader.",
                 next="Use text, whole numbers, decimals, dates or timestamps.",
             )
+
+
+def check_merging(
+    schema: pa.Schema, keys: Sequence[str], sequence: str | None, columns: Sequence[str], track: Sequence[str] = ()
+) -> None:
+    """UsageError unless rows of this schema can be told apart and ordered by these columns."""
+    check_keys(schema, "merge.keys", keys, "merge.sequence_by", sequence)
     for what, named in (("merge.update.columns", columns), ("merge.history.track", track)):
         if absent := [name for name in named if name not in schema.names]:
             raise UsageError(f"{what} names '{absent[0]}', which is not a column.")

@@ -124,6 +124,11 @@ class Logged:
     metadata: Mapping[str, Any] | None
 
     @property
+    def changes(self) -> bool:
+        """Whether rows or columns are others than before."""
+        return self.metadata is not None or any(file.changes_data for file in (*self.added, *self.removed))
+
+    @property
     def operation(self) -> str:
         """What the writer says it did."""
         return str(self.info.get("operation", ""))

@@ -1,0 +1,121 @@
+"""`headrace table insert`, `upsert`, `delete`, `update`: rows of a table are added and changed."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, opened, pairs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.table import Table
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="The records: JSON lines or Parquet; - for standard input.")]
+Partition = Annotated[str | None, typer.Option(help="Only in this partition: a=x/b=y.")]
+Condition = Annotated[str, typer.Option(help="The rows for which this SQL expression is true.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Let the group have these commands."""
+    for each in (insert, upsert, delete, update):
+        app.command()(each)
+
+
+def insert(
+    path: Place,
+    file: File,
+    partition: Annotated[str | None, typer.Option(help="The partition of them all: a=x/b=y.")] = None,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add records to a table, all of them in one commit."""
+    table = opened(path, spec, adopt)
+    concluded("insert", table.path, asdict(table.bulk_insert(_records(file, table), partition)), as_json)
+
+
+def upsert(
+    path: Place,
+    file: File,
+    key: Annotated[list[str], typer.Option(help="A column that tells rows apart; may be repeated.")],
+    sequence_by: Annotated[str | None, typer.Option(help="The column by which the last one counts.")] = None,
+    partition: Partition = None,
+    deduplicate: Annotated[
+        bool, typer.Option("--deduplicate/--no-deduplicate", help="Whether a key may be there twice.")
+    ] = True,
+    yes: Yes = False,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put records in place of the rows with their key, and add the others; says how many there are, then asks."""
+    table = opened(path, spec, adopt)
+    records = _records(file, table)
+    plan = f"{len(records):,} records by {', '.join(key)}"
+    _changed(
+        "upsert", table, plan, lambda: table.upsert(records, key, sequence_by, partition, deduplicate), yes, as_json
+    )
+
+
+def delete(
+    path: Place,
+    where: Condition,
+    partition: Partition = None,
+    soft: Annotated[bool, typer.Option("--soft", help="Only hide the rows: _deleted is true.")] = False,
+    yes: Yes = False,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete rows, or hide them; says how many there are, then asks."""
+    table = opened(path, spec, adopt)
+    what = f"{_met(table, where, partition)} rows to {'hide' if soft else 'delete'}"
+    _changed("delete", table, what, lambda: table.delete(where, partition, hard=not soft), yes, as_json)
+
+
+def update(
+    path: Place,
+    where: Condition,
+    values: Annotated[list[str], typer.Option("--set", help="column=SQL expression; may be repeated.")],
+    partition: Partition = None,
+    yes: Yes = False,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set columns of rows; says how many there are, then asks."""
+    table, wanted = opened(path, spec, adopt), pairs_of(values)
+    what = f"{_met(table, where, partition)} rows that get {', '.join(wanted)}"
+    _changed("update", table, what, lambda: table.update(where, wanted, partition), yes, as_json)
+
+
+def _changed(operation: str, table: Table, plan: str, change: Callable[[], Any], yes: bool, as_json: bool) -> None:
+    """Say what is planned, ask, do it, and say what was done."""
+    from headrace.cli.ask import agreed
+
+    if not as_json:
+        typer.echo(f"{table.path}: {plan}, at version {table.resolve()}")
+    if agreed("Do it?", yes, as_json):
+        concluded(operation, table.path, asdict(change()), as_json)
+
+
+def _met(table: Table, where: str, partition: str | None) -> str:
+    """How many rows are meant."""
+    return f"{table.query().where(where).within(partition).with_deleted().count():,}"
+
+
+def _records(file: str, table: Table) -> Any:
+    from headrace.errors import UsageError
+    from headrace.table.records import from_json, from_parquet
+
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    return from_parquet(data, file) if data[:4] == b"PAR1" else from_json(data, table.schema(), file)

@@ -1,0 +1,70 @@
+"""What becomes of the columns of a table that Spark writes: the same wishes as ALTER TABLE statements.
+
+What needs a table feature is done where the table has it, and refused with its name where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headrace.commit.spark import ddl, quoted
+from headrace.errors import UsageError
+from headrace.storage import Store
+from headrace.table.alter import SchemaChange, added_by, needs, widening
+from headrace.table.spark import spelled
+from headrace.tables.log import TableState
+from headrace.tables.schema import parse_type, type_name
+
+_WIDENING, _MAPPING = "delta.enableTypeWidening", "delta.columnMapping.mode"
+
+
+def statements(store: Store, state: TableState, change: SchemaChange) -> list[str]:
+    """One after the other, each a commit of its own; all of them are looked at before the first is done."""
+    return list(_statements(store, state, change))
+
+
+def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterator[str]:
+    added = added_by(store, state, change)
+    _refuse_nested(state, change)
+    yield from [f"ADD COLUMNS ({ddl(added)})"] if len(added) else []
+    for name, kind in (change.widen or {}).items():
+        wider = widening(store, state, name, kind)
+        if state.properties.get(_WIDENING, "").lower() != "true":
+            raise needs(store, "widen", wider)
+        yield f"ALTER COLUMN {quoted(name)} TYPE {type_name(parse_type(kind))}"
+    for name, text in (change.comment or {}).items():
+        yield f"ALTER COLUMN {quoted(name)} COMMENT {spelled(text)}"
+    for old, new in (change.rename or {}).items():
+        _check_moves(store, state, "rename", old)
+        yield f"RENAME COLUMN {quoted(old)} TO {quoted(new)}"
+    for name in change.drop:
+        _check_moves(store, state, "drop", name)
+        yield f"DROP COLUMN {quoted(name)}"
+
+
+def _refuse_nested(state: TableState, change: SchemaChange) -> None:
+    """Spark adds a field inside a struct by its path, which a whole schema does not tell."""
+    for item in change.whole or ():
+        known = item.name in state.schema.names and item.name not in (change.widen or {})
+        if known and item.type != state.schema.field(item.name).type:
+            raise UsageError(
+                f"Column {item.name} has fields that are to be added inside it.",
+                next=f"Let Spark add them: ALTER TABLE … ADD COLUMNS ({item.name}.field type).",
+            )
+
+
+def _check_moves(store: Store, state: TableState, verb: str, name: str) -> None:
+    if name not in state.schema.names:
+        raise UsageError(f"There is no column '{name}' to {verb}.", next=f"There are {', '.join(state.schema.names)}.")
+    if state.properties.get(_MAPPING, "none").lower() not in ("name", "id"):
+        raise needs(store, verb, f"column {name}")
+    if verb == "drop" and name in state.partition_by:
+        raise UsageError(f"The table is partitioned by '{name}', which cannot be dropped.")
+
+
+def properties(values: Mapping[str, str | None]) -> Iterator[str]:
+    """Properties that are set, and those that are taken away."""
+    given = [f"{spelled(name)} = {spelled(str(value))}" for name, value in values.items() if value is not None]
+    gone = [spelled(name) for name, value in values.items() if value is None]
+    yield from [f"SET TBLPROPERTIES ({', '.join(given)})"] if given else []
+    yield from [f"UNSET TBLPROPERTIES IF EXISTS ({', '.join(gone)})"] if gone else []

@@ -1,0 +1,51 @@
+"""The columns and properties of a table are changed: through its log, or by Spark where only Spark may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.storage import Store
+from headrace.table import alter, alter_spark
+from headrace.table.alter import SchemaChange
+from headrace.table.spark import SparkRows
+from headrace.table.writers import SPARK, Writers, found
+from headrace.tables.log import TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ColumnOperations:
+    """The columns of one table, to be changed."""
+
+    def __init__(self, store: Store, writers: Writers, spark: SparkSession | None) -> None:
+        self._store, self._writers, self._spark = store, writers, spark
+
+    def update(self, wanted: SchemaChange | pa.Schema) -> None:
+        """Single changes, or the whole as it shall be."""
+        if self._writers.committer != SPARK:
+            state = self._writers.state
+            alter.update_schema(self._store, state, _change(wanted, state))
+            return
+        with self._writers.resting("update_schema"):
+            state = found(self._store)
+            self._alter(alter_spark.statements(self._store, state, _change(wanted, state)))
+
+    def set_properties(self, properties: Mapping[str, str | None]) -> None:
+        """Set, or taken away where None."""
+        if self._writers.committer != SPARK:
+            alter.set_properties(self._store, self._writers.state, properties)
+            return
+        with self._writers.resting("set_properties"):
+            self._alter(list(alter_spark.properties(properties)))
+
+    def _alter(self, statements: list[str]) -> None:
+        if statements:
+            SparkRows(self._store, self._spark).alter(*statements)
+
+
+def _change(wanted: SchemaChange | pa.Schema, state: TableState) -> SchemaChange:
+    return wanted if isinstance(wanted, SchemaChange) else alter.towards(state, wanted)

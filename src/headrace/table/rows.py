@@ -1,0 +1,80 @@
+"""Rows are upserted, deleted and updated: by our own hands or by Spark, as the table's kind of committer asks for.
+
+Pipelines that write the table rest meanwhile: their leases are held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import OperationDisabled
+from headrace.storage import Store
+from headrace.table.alter import SchemaChange, update_schema
+from headrace.table.conditions import Change, Condition, Deleted, Updated, lacking
+from headrace.table.rewrite import Done, rewrite
+from headrace.table.spark import SparkRows
+from headrace.table.upsert import Upsert, Upserted, Wanted
+from headrace.table.writers import SPARK, Writers, found
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_APPEND_ONLY = "delta.appendOnly"
+
+
+class RowOperations:
+    """The rows of one table, to be changed."""
+
+    def __init__(self, store: Store, writers: Writers, spark: SparkSession | None) -> None:
+        self._store, self._writers, self._spark = store, writers, spark
+
+    def upsert(self, wanted: Wanted) -> Upserted:
+        """Records by their key."""
+        self._check("upsert")
+        with self._writers.resting("upsert"):
+            if self._writers.committer == SPARK:
+                done = SparkRows(self._store, self._spark).upsert(wanted)
+            else:
+                done = rewrite(self._store, lambda state: Upsert(self._store, wanted, state))
+        return Upserted(done.version, done.inserted, done.updated)
+
+    def delete(self, wanted: Condition, hard: bool) -> Deleted:
+        """Rows for good, or only from what queries see."""
+        self._check("delete")
+        with self._writers.resting("delete"):
+            if hard:
+                done = self._change(wanted)
+                return Deleted(done.version, done.deleted)
+            self._can_hide()
+            done = self._change(wanted.softly())
+        return Deleted(done.version, done.updated, hard=False)
+
+    def update(self, wanted: Condition) -> Updated:
+        """Other values for some rows."""
+        self._check("update")
+        with self._writers.resting("update"):
+            done = self._change(wanted)
+        return Updated(done.version, done.updated)
+
+    def _change(self, wanted: Condition) -> Done:
+        if self._writers.committer == SPARK:
+            return SparkRows(self._store, self._spark).change(wanted)
+        return rewrite(self._store, lambda state: Change(self._store, wanted, state))
+
+    def _can_hide(self) -> None:
+        """Give the table the columns that tell what is deleted."""
+        state = found(self._store)
+        missing = lacking(state)
+        if not len(missing):
+            return
+        if self._writers.committer == SPARK:
+            SparkRows(self._store, self._spark).add_columns(missing)
+        else:
+            update_schema(self._store, state, SchemaChange(missing))
+
+    def _check(self, operation: str) -> None:
+        if self._writers.state.properties.get(_APPEND_ONLY, "").lower() == "true":
+            raise OperationDisabled(
+                f"{self._store.uri} only takes rows ({_APPEND_ONLY} is true): {operation} would change some.",
+                next=f"Take the property away: `headrace table set-properties PATH --unset {_APPEND_ONLY}`.",
+            )

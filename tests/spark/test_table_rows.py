@@ -1,0 +1,158 @@
+"""Rows of tables that only Spark may write: the same calls, the same rows as by our own hands."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace import Table
+from headrace.errors import FeatureRequired, PartitionNotFound, SchemaMismatch, TableFeature, UsageError
+from headrace.table.spark import SparkRows
+
+COLUMNS = {"id": "bigint", "p": "string", "v": "bigint", "text": "string"}
+FEATURES = ("'delta.enableDeletionVectors' = 'true'", "'delta.enableRowTracking' = 'true'")
+
+
+@pytest.fixture
+def make(spark: Any, tmp_path: Path) -> Callable[..., Table]:
+    def made(name: str = "t", *properties: str) -> Table:
+        path = tmp_path / name
+        spark.sql(
+            f"CREATE TABLE delta.`{path}` (id BIGINT, p STRING, v BIGINT, text STRING) USING delta PARTITIONED BY (p) "
+            f"TBLPROPERTIES ({', '.join(properties or FEATURES)})"
+        )
+        return Table(path, spark=spark)
+
+    return made
+
+
+def rows(count: int, seed: int) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    return [
+        {
+            "id": chance.randrange(30),
+            "p": chance.choice("ab"),
+            "v": chance.randrange(9),
+            "text": chance.choice(["it's", 'a "b"', "c\\d", None]),
+        }
+        for _ in range(count)
+    ]
+
+
+LIFE: list[Callable[[Table], Any]] = [
+    lambda table: table.upsert(rows(20, 1), "id"),
+    lambda table: table.upsert([*rows(20, 2), {"id": 29, "p": "b", "text": "c\\d", "v": 1}], "id", sequence_by="v"),
+    lambda table: table.delete("v = 3 or text = 'it''s' or text = 'c\\d'"),
+    lambda table: table.upsert([{"id": each["id"], "v": 1} for each in rows(9, 3)], ["id", "p"], partition="p=a"),
+    lambda table: table.update('"v" < 4', {"v": "v + 10", "text": "upper(text) || '\\'", "id": 77}, partition="p=a"),
+    lambda table: table.delete("id between 0 and 15", hard=False),
+    lambda table: table.delete("id = 1000"),
+]
+
+
+@pytest.mark.parametrize("life", [LIFE[1:3], pytest.param(LIFE, marks=pytest.mark.slow)], ids=["short", "long"])
+def test_spark_and_our_own_hands_lead_to_the_same_rows(
+    make: Callable[..., Table], tmp_path: Path, life: list[Callable[[Table], Any]]
+) -> None:
+    by_spark, by_hand = make(), Table.get_or_create(tmp_path / "own", COLUMNS, ["p"])
+    assert (by_spark.metadata().committer, by_hand.metadata().committer) == ("spark", "adopt")
+    for number, change in enumerate(life):
+        one, two = change(by_spark), change(by_hand)
+        counts = [{name: getattr(each, name) for name in each.__slots__ if name != "version"} for each in (one, two)]
+        assert counts[0] == counts[1], number
+        found = [
+            sorted(
+                (
+                    {key: value for key, value in each.items() if key != "_deleted_at"}
+                    for each in table.query().with_deleted().records()
+                ),
+                key=str,
+            )
+            for table in (by_spark, by_hand)
+        ]
+        assert found[0] == found[1], number
+        assert one.version == by_spark.resolve()
+
+
+def test_what_does_not_fit_is_refused_by_name(make: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make("c", "'delta.constraints.small' = 'v < 100'")
+    table.upsert([{"id": 1, "p": "a", "v": 1}], "id")
+    with pytest.raises(SchemaMismatch, match="small"):
+        table.update("true", {"v": 200})
+    with pytest.raises(SchemaMismatch):
+        table.upsert([{"id": 2, "v": 200}], "id")
+    with pytest.raises(SchemaMismatch):
+        table.update("true", {"v": "text"})
+    with pytest.raises(UsageError, match="PARSE_SYNTAX_ERROR"):
+        table.delete("id // 2 = 0 and v = 1")
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkRows, "_meant", lambda *_: 5)
+        with pytest.raises(UsageError, match="does not mean the same"):
+            table.delete("true")
+    with pytest.raises(PartitionNotFound):
+        table.delete("true", partition="v=1")
+    table.update("true", {"v": 2})
+    assert table.query().select("v").records() == [{"v": 2}]
+
+
+@pytest.mark.slow
+def test_a_session_is_started_where_none_is_given(make: Callable[..., Table]) -> None:
+    table = make()
+    assert Table(table.path).upsert([{"id": 1, "p": "a"}], "id").inserted == 1
+
+
+@pytest.mark.slow
+def test_spark_that_comes_second_does_it_again(
+    make: Callable[..., Table], spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, meant, others = make(), SparkRows._meant, [lambda: None]
+    table.upsert([{"id": 1, "p": "a", "v": 1}], "id")
+
+    def late(self: SparkRows, wanted: Any) -> int:
+        found = meant(self, wanted)
+        if others:
+            others.pop()
+            raise _Concurrent("[DELTA_CONCURRENT_APPEND] files were added")
+        return found
+
+    monkeypatch.setattr(SparkRows, "_meant", late)
+    assert table.delete("id = 1").rows == 1
+    assert not others
+
+
+class _Concurrent(Exception):
+    def getCondition(self) -> str:
+        return "DELTA_CONCURRENT_APPEND"
+
+
+@pytest.mark.slow
+def test_columns_are_widened_renamed_commented_and_dropped(make: Callable[..., Table], spark: Any) -> None:
+    table = make()
+    table.upsert([{"id": 1, "p": "a", "v": 5, "text": "x"}], "id")
+    assert [row.asDict() for row in table.query().spark(spark).collect()] == [{"id": 1, "p": "a", "v": 5, "text": "x"}]
+    with pytest.raises(FeatureRequired, match="columnMapping"):
+        table.update_schema(rename={"text": "words"})
+    with pytest.raises(FeatureRequired, match="typeWidening"):
+        table.update_schema(widen={"v": "decimal(20,0)"})
+    table.set_properties({"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true", "team": "ann"})
+    about = table.update_schema(
+        add={"n": "int"}, widen={"v": "decimal(20,0)"}, rename={"text": "words"}, comment={"id": "it's the key"}
+    )
+    assert about.schema.names == ["id", "p", "v", "words", "n"]
+    assert about.schema.field("v").type == pa.decimal128(20, 0)
+    assert about.schema.field("id").metadata[b"comment"] == b"it's the key"
+    assert about.properties["team"] == "ann"
+    assert table.update_schema(drop=["n"], widen={}).schema.names == ["id", "p", "v", "words"]
+    with pytest.raises(UsageError, match="partitioned by 'p'"):
+        table.update_schema(drop=["p"])
+    with pytest.raises(SchemaMismatch, match="cannot become"):
+        table.update_schema(widen={"id": "int"})
+    assert "team" not in table.set_properties({"team": None}).properties
+    assert table.update("id = 1", {"v": 6}).rows == 1  # which nobody but Spark can read by now
+    with pytest.raises(TableFeature, match="without Spark"):
+        table.query().count()

@@ -1,0 +1,86 @@
+"""What Spark is told when columns of its tables change; nothing is told before all of it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import FeatureRequired, SchemaMismatch, UsageError
+from headrace.storage import Store
+from headrace.table.alter import SchemaChange, schema_of, towards
+from headrace.table.alter_spark import properties, statements
+from headrace.tables.log import Metadata, Protocol, TableState
+from headrace.tables.schema import to_delta
+
+STORE = Store("/lake/t")
+COLUMNS = {"id": "int", "p": "string", "s": "struct<a: int>", "x`y": "float"}
+
+
+def state(**said: str) -> TableState:
+    named = {"widening": "delta.enableTypeWidening", "mapping": "delta.columnMapping.mode"}
+    metadata = Metadata("t", to_delta(schema_of(COLUMNS)), ("p",), {named[name]: value for name, value in said.items()})
+    return TableState(0, metadata, Protocol())
+
+
+ABLE = state(widening="true", mapping="name")
+
+
+def test_every_change_is_a_statement() -> None:
+    change = SchemaChange({"n": "bigint"}, {"id": "it's"}, {"id": "bigint", "x`y": "double"}, {"x`y": "z"}, ("s",))
+    assert statements(STORE, ABLE, change) == [
+        "ADD COLUMNS (`n` long)",
+        "ALTER COLUMN `id` TYPE long",
+        "ALTER COLUMN `x``y` TYPE double",
+        "ALTER COLUMN `id` COMMENT 'it''s'",
+        "RENAME COLUMN `x``y` TO `z`",
+        "DROP COLUMN `s`",
+    ]
+    assert statements(STORE, ABLE, SchemaChange()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "on", "error"),
+    [
+        (SchemaChange(widen={"id": "bigint"}), state(mapping="name"), FeatureRequired),
+        (SchemaChange(widen={"id": "smallint"}), ABLE, SchemaMismatch),
+        (SchemaChange(widen={"nobody": "bigint"}), ABLE, SchemaMismatch),
+        (SchemaChange(rename={"id": "key"}), state(widening="true"), FeatureRequired),
+        (SchemaChange(rename={"nobody": "key"}), ABLE, UsageError),
+        (SchemaChange(drop=("id",)), state(mapping="none"), FeatureRequired),
+        (SchemaChange(drop=("p",)), ABLE, UsageError),
+        (SchemaChange(add={"ID": "int"}), ABLE, SchemaMismatch),
+        (SchemaChange(comment={"nobody": "x"}), ABLE, UsageError),
+    ],
+)
+def test_what_the_table_cannot_is_refused(change: SchemaChange, on: TableState, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        statements(STORE, on, change)
+
+
+def whole(change: Callable[[pa.Schema], pa.Schema]) -> list[str]:
+    return statements(STORE, ABLE, towards(ABLE, change(ABLE.schema)))
+
+
+def test_a_whole_schema_is_the_way_to_it() -> None:
+    assert whole(lambda there: there) == []
+    assert whole(lambda there: there.append(pa.field("n", pa.int64()))) == ["ADD COLUMNS (`n` long)"]
+    assert whole(lambda there: there.remove(0)) == ["DROP COLUMN `id`"]
+    assert whole(lambda there: there.set(0, pa.field("id", pa.int64()))) == ["ALTER COLUMN `id` TYPE long"]
+    inner = pa.field("s", pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.int32())]))
+    with pytest.raises(UsageError, match="inside it"):
+        whole(lambda there: there.set(2, inner))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"a": "1"}, ["SET TBLPROPERTIES ('a' = '1')"]),
+        ({"a": None, "b": "x'y"}, ["SET TBLPROPERTIES ('b' = 'x''y')", "UNSET TBLPROPERTIES IF EXISTS ('a')"]),
+        ({}, []),
+    ],
+)
+def test_properties(given: dict[str, Any], told: list[str]) -> None:
+    assert list(properties(given)) == told

@@ -1,0 +1,342 @@
+"""The builder API: programs written in its style run line by line, in synchronous Python."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.connector import (
+    BulkInsertOperation,
+    ConcurrentModification,
+    DeleteOperation,
+    DeltaConfig,
+    DeltaFieldType,
+    DeltaLakeConnector,
+    DeltaLakeError,
+    DeltaSchema,
+    DeltaTable,
+    OperationDisabled,
+    PartitionNotFound,
+    SchemaMismatch,
+    TableNotFound,
+    TimeTravelQueryOperation,
+    UpsertOperation,
+)
+from headrace.errors import UsageError
+
+TOML = """\
+[deltalake]
+table_path = "{path}"
+table_name = "telemetry_data"
+partition_by = ["service_name", "date", "hour"]
+
+[deltalake.table]
+optimize_enabled = true
+vacuum_enabled = true
+retention_hours = 168  # 7 days
+compression = "SNAPPY"
+parallelism = 4
+batch_size = 10000
+
+[deltalake.operations]
+upsert_enabled = true
+delete_enabled = true
+bulk_insert_enabled = true
+streaming_enabled = true
+
+[deltalake.schema]
+auto_evolution = true
+strict_mode = false
+allow_nullable = true
+merge_schema = true
+
+[deltalake.storage]
+file_size_target = 134217728  # 128MB
+file_size_max = 268435456     # 256MB
+min_file_size = 67108864      # 64MB
+"""
+
+
+def generate_telemetry_data() -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"span_{i}",
+            "timestamp": "2024-01-01T00:00:00Z",
+            "service_name": "web-service",
+            "duration_ms": 100 + (i % 200),
+            "status_code": 500 if i % 10 == 0 else 200,
+        }
+        for i in range(1000)
+    ]
+
+
+def config(tmp_path: Path, *by: str) -> DeltaConfig:
+    return DeltaConfig().with_table_path(tmp_path / "telemetry").with_partition_by(by or ["service_name", "date"])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    """A thousand spans."""
+    made = DeltaLakeConnector(config(tmp_path)).get_or_create_table()
+    made.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()))
+    return made
+
+
+def test_basic_usage(tmp_path: Path) -> None:
+    config = (
+        DeltaConfig()
+        .with_table_path(tmp_path / "delta" / "table")
+        .with_table_name("telemetry_data")
+        .with_partition_by(["service_name", "date"])
+        .with_optimize_enabled(True)
+        .with_vacuum_enabled(True)
+    )
+    connector = DeltaLakeConnector(config)
+    table = connector.get_or_create_table()
+    schema = (
+        DeltaSchema()
+        .with_field("id", "string", True)
+        .with_field("timestamp", "timestamp", False)
+        .with_field("service_name", "string", False)
+        .with_field("duration_ms", "long", False)
+        .with_field("status_code", "int", False)
+    )
+    assert schema.columns()["id"] == "string!"
+    upsert_op = (
+        UpsertOperation()
+        .with_records(
+            [
+                {
+                    "id": "span_123",
+                    "timestamp": "2024-01-01T00:00:00Z",
+                    "service_name": "web-service",
+                    "duration_ms": 150,
+                    "status_code": 200,
+                }
+            ]
+        )
+        .with_merge_key("id")
+    )
+    result = table.upsert(upsert_op)
+    assert f"Upserted {result.upserted_count} records" == "Upserted 1 records"
+    query_result = (
+        table.query().filter("service_name = 'web-service'").select(["id", "timestamp", "duration_ms"]).execute()
+    )
+    assert [list(record) for record in query_result.records] == [["id", "timestamp", "duration_ms"]]
+    assert table.name == "telemetry_data"
+    assert table.get_metadata().partition_columns == ("service_name", "date")
+    assert table.query().select(["date"]).execute().records == [{"date": date(2024, 1, 1)}]
+
+
+def test_advanced_configuration(tmp_path: Path) -> None:
+    config = (
+        DeltaConfig()
+        .with_table_path(tmp_path / "table")
+        .with_table_name("telemetry_data")
+        .with_partition_by(["service_name", "date", "hour"])
+        .with_optimize_enabled(True)
+        .with_vacuum_enabled(True)
+        .with_retention_hours(168)
+        .with_compression("SNAPPY")
+        .with_parallelism(4)
+        .with_batch_size(10000)
+    )
+    connector = DeltaLakeConnector(config)
+    table = connector.get_or_create_table()
+    bulk_op = (
+        BulkInsertOperation()
+        .with_records(generate_telemetry_data())
+        .with_partition_path("service_name=web-service/date=2024-01-01")
+    )
+    result = table.bulk_insert(bulk_op)
+    assert f"Bulk inserted {result.inserted_count} records" == "Bulk inserted 1000 records"
+    for _ in range(5):
+        table.upsert(UpsertOperation().with_records(generate_telemetry_data()[:1]).with_merge_key("id"))
+    time_travel_query = TimeTravelQueryOperation().with_version(5).with_filter("service_name = 'web-service'")
+    query_result = table.time_travel_query(time_travel_query)
+    assert f"Time travel query returned {len(query_result.records)} records" == (
+        "Time travel query returned 1000 records"
+    )
+    history = table.get_history()
+    assert [(each.version, each.num_records) for each in history.versions][-2:] == [(1, 1000), (0, 0)]
+    assert all(each.timestamp and each.operation and each.user for each in history.versions)
+    assert table.query().select(["hour"]).limit(1).execute().records == [{"hour": 0}]
+
+
+def test_a_configuration_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "deltalake.toml").write_text(TOML.format(path=tmp_path / "telemetry"))
+    loaded = DeltaConfig.from_toml(tmp_path / "deltalake.toml")
+    assert loaded.partition_by == ("service_name", "date", "hour")
+    assert (loaded.retention_hours, loaded.batch_size, loaded.file_size_max) == (168, 10000, 268435456)
+    table = DeltaLakeConnector(loaded).get_or_create_table()
+    table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()))
+    properties = table.get_metadata().properties
+    assert properties["delta.targetFileSize"] == "134217728"
+    assert properties["delta.parquet.compression.codec"] == "snappy"
+
+
+@pytest.mark.parametrize("bad", ["[deltalake]\nfoo = 1", "[deltalake.table]\ntable_path = 'x'", "[", None])
+def test_a_configuration_that_says_something_else_is_refused(tmp_path: Path, bad: str | None) -> None:
+    if bad is not None:
+        (tmp_path / "x.toml").write_text(bad)
+    with pytest.raises(UsageError, match=r"x\.toml"):
+        DeltaConfig.from_toml(tmp_path / "x.toml")
+
+
+def test_what_is_switched_off_is_refused(tmp_path: Path, table: DeltaTable) -> None:
+    (tmp_path / "off.toml").write_text(
+        TOML.format(path=tmp_path / "telemetry").replace("_enabled = true", "_enabled = false")
+    )
+    off = DeltaLakeConnector(DeltaConfig.from_toml(tmp_path / "off.toml")).get_table()
+    before = table.get_metadata().version
+    for do in (
+        lambda: off.upsert(UpsertOperation().with_records([{"id": "x"}]).with_merge_key("id")),
+        lambda: off.delete(DeleteOperation().with_condition("true")),
+        lambda: off.bulk_insert(BulkInsertOperation().with_records([{"id": "x"}])),
+        lambda: off.optimize(),
+        lambda: off.vacuum(),
+    ):
+        with pytest.raises(OperationDisabled, match="switched off"):
+            do()
+    assert off.get_metadata().version == before
+
+
+def test_connector(tmp_path: Path, table: DeltaTable) -> None:
+    connector = DeltaLakeConnector(config(tmp_path))
+    assert connector.get_table().get_metadata().version == 1
+    assert connector.list_tables() == [str(tmp_path / "telemetry")]
+    connector.delete_table()
+    assert connector.list_tables() == []
+    with pytest.raises(TableNotFound):
+        connector.get_table()
+
+
+def test_schema_definition_and_evolution(tmp_path: Path) -> None:
+    schema = (
+        DeltaSchema()
+        .with_field("id", DeltaFieldType.String, True)
+        .with_field("timestamp", DeltaFieldType.Timestamp, False)
+        .with_field("service_name", DeltaFieldType.String, False)
+        .with_field("duration_ms", DeltaFieldType.Long, False)
+        .with_field("status_code", DeltaFieldType.Int, False)
+        .with_field("attributes", DeltaFieldType.Map, False)
+    )
+    table = DeltaLakeConnector(config(tmp_path, "service_name")).get_or_create_table(schema)
+    evolved_schema = schema.with_field("user_id", DeltaFieldType.String, False).with_field(
+        "session_id", DeltaFieldType.String, False
+    )
+    table.update_schema(evolved_schema)
+    assert table.get_metadata().schema.names == [each.name for each in evolved_schema.fields]
+    span = {"id": "a", "service_name": "x", "status_code": 200, "attributes": {"k": "v"}, "user_id": "ann"}
+    table.upsert(UpsertOperation().with_records([span]).with_merge_key("id"))
+    assert table.query().execute().records[0]["attributes"] == {"k": "v"}
+    with pytest.raises(SchemaMismatch):
+        table.upsert(UpsertOperation().with_records([{"service_name": "x"}]).with_merge_key("user_id"))
+
+
+def test_time_travel(table: DeltaTable) -> None:
+    table.delete(DeleteOperation().with_condition("status_code = 500"))
+    by_version = TimeTravelQueryOperation().with_version(1).with_filter("service_name = 'web-service'")
+    assert len(table.time_travel_query(by_version).records) == 1000
+    then = table.get_history().versions[0].timestamp
+    assert then is not None
+    by_timestamp = TimeTravelQueryOperation().with_timestamp(then.isoformat()).with_select_fields(["id"])
+    assert len(table.time_travel_query(by_timestamp).records) == 900
+    with pytest.raises(DeltaLakeError, match="both"):
+        table.time_travel_query(by_timestamp.with_version(1))
+
+
+def test_optimization_and_maintenance(table: DeltaTable) -> None:
+    table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()[:5]))
+    optimize_result = table.optimize()
+    assert (optimize_result.files_optimized, optimize_result.z_order_columns) == (2, ())
+    assert table.optimize(["id"]).z_order_columns == ("id",)
+    assert table.vacuum(168).files_deleted == 0
+    stats = table.get_statistics()
+    assert stats.total_size > 0
+    assert (stats.file_count, stats.partition_count, stats.record_count) == (1, 1, 1005)
+    metadata = table.get_metadata()
+    assert (metadata.version, metadata.partition_columns) == (4, ("service_name", "date"))
+    table.upsert(UpsertOperation().with_records(generate_telemetry_data()[:1]).with_merge_key(["id"]))
+    table.query().limit(1).execute()
+    metrics = table.get_operation_metrics()
+    assert all(each and each > 0 for each in (metrics.upsert_latency, metrics.query_latency, metrics.optimize_latency))
+
+
+def test_partitioning_strategies(tmp_path: Path) -> None:
+    timed = DeltaLakeConnector(config(tmp_path / "a", "date", "hour", "service_name")).get_or_create_table()
+    timed.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()))
+    assert timed.get_statistics().partition_count == 1
+    hashed = DeltaConfig().with_table_path(tmp_path / "b").with_partition_by(["id"]).with_partition_strategy("hash")
+    table = DeltaLakeConnector(hashed).get_or_create_table()
+    table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()))
+    assert table.get_metadata().partition_columns == ("id_bucket",)
+    assert table.get_statistics().partition_count == hashed.partition_buckets
+    done = table.upsert(UpsertOperation().with_records(generate_telemetry_data()).with_merge_key("id"))
+    assert (done.inserted_count, done.updated_count) == (0, 1000), "a key is always in the same bucket"
+    with pytest.raises(UsageError, match="no partition strategy"):
+        hashed.with_partition_strategy("range")
+
+
+@pytest.mark.parametrize(("codec", "size"), [("SNAPPY", 134217728), ("GZIP", 67108864)])
+def test_compression_and_storage(tmp_path: Path, codec: str, size: int) -> None:
+    chosen = config(tmp_path).with_compression(codec).with_file_size_target(size).with_parallelism(8)
+    table = DeltaLakeConnector(chosen).get_or_create_table()
+    table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()))
+    (file,) = (tmp_path / "telemetry").rglob("*.parquet")
+    assert file.name.endswith({"SNAPPY": ".snappy.parquet", "GZIP": ".gz.parquet"}[codec])
+    assert len(table.query().execute().records) == 1000
+
+
+def said(table: DeltaTable, operation: UpsertOperation) -> str:
+    try:
+        result = table.upsert(operation)
+        return f"Upsert successful: {result.upserted_count} records"
+    except SchemaMismatch as error:
+        return f"Schema mismatch: expected {error.expected}, got {error.actual}"
+    except ConcurrentModification as error:
+        return f"Concurrent modification detected at version {error.version}"
+    except PartitionNotFound as error:
+        return f"Partition not found: {error.partition}"
+    except DeltaLakeError as error:
+        return f"Unexpected error: {error}"
+
+
+def test_error_handling(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    span = generate_telemetry_data()[0]
+    operation = UpsertOperation().with_records([span]).with_merge_key("id")
+    assert said(table, operation) == "Upsert successful: 1 records"
+    wrong = operation.with_records([{**span, "duration_ms": "long"}])
+    assert said(table, wrong) == "Schema mismatch: expected long, got str"
+    assert said(table, operation.with_partition_path("shop=x")) == "Partition not found: shop=x"
+    twice = operation.with_records([span, span]).with_deduplication(False)
+    assert said(table, twice).startswith("Unexpected error: 2 records have the key id = span_0.")
+    monkeypatch.setattr("headrace.table.writers._TRIES", 0)
+    assert said(table, operation) == "Concurrent modification detected at version 2"
+
+
+def test_new_fields_are_added_unless_it_is_strict(tmp_path: Path, table: DeltaTable) -> None:
+    more = [{**generate_telemetry_data()[0], "user": "ann"}, {**generate_telemetry_data()[1], "size": 1.5}]
+    strict = DeltaLakeConnector(config(tmp_path).having(strict_mode=True)).get_table()
+    with pytest.raises(SchemaMismatch, match="no column 'user'"):
+        strict.upsert(UpsertOperation().with_records(more).with_merge_key("id"))
+    assert table.upsert(UpsertOperation().with_records(more).with_merge_key("id")).updated_count == 2
+    assert table.query().filter("user = 'ann' or size > 1").order_by("id").execute().records[1]["size"] == 1.5
+
+
+def test_soft_deletes(table: DeltaTable) -> None:
+    gone = DeleteOperation().with_condition("id = 'span_0'").with_hard_delete(False)
+    done = table.delete(gone.with_partition_path("service_name=web-service"))
+    assert done.deleted_count == 1
+    assert table.query().filter("id = 'span_0'").execute().records == []
+
+
+@pytest.mark.parametrize("records", [[{"timestamp": "today"}], [{"a": 1}, {"a": "x"}]])
+def test_records_that_make_no_table_are_refused(tmp_path: Path, records: Any) -> None:
+    table = DeltaLakeConnector(config(tmp_path, "date")).get_or_create_table()
+    with pytest.raises(SchemaMismatch):
+        table.bulk_insert(BulkInsertOperation().with_records(records))
+    assert not (tmp_path / "telemetry").exists()
