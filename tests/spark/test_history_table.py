@@ -37,7 +37,10 @@ def found(made: Merged) -> list[Row]:
     return sorted(told)
 
 
-@pytest.mark.parametrize(("merging", "track"), [(EVERY, ()), (TRACKED, (1,))], ids=["every change", "tracked"])
+@pytest.mark.parametrize(
+    ("merging", "track"),
+    [pytest.param(EVERY, (), id="every change", marks=pytest.mark.slow), pytest.param(TRACKED, (1,), id="tracked")],
+)
 def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(
     spark: Any, tmp_path: Path, merging: Merging, track: tuple[int, ...]
 ) -> None:

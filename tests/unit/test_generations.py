@@ -1,0 +1,93 @@
+"""Generations: what a batch takes the place of, what it says of itself, and which specs can be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.batch import ALL, Intent
+from headrace.commit.adopt import LogTable
+from headrace.errors import UsageError
+from headrace.generations import check_bounded, renewed, replaced
+from headrace.ledger import KnownTable
+from headrace.ledger.known import Generation, Known
+from headrace.spec import examine_text
+from headrace.storage import Store
+from services.plans import LAKE, spec_of
+from services.staging import ids, intent, opened, staged, table_intent
+
+WHOLE = spec_of(table={"mode": "overwrite"}).table
+PARTS = spec_of(table={"mode": "overwrite_partitions", "partition_by": ["day"]}).table
+
+
+def test_what_a_generation_has_overwritten_it_adds_to(tmp_path: Path) -> None:
+    files = [staged(Store(str(tmp_path)), [1], "2026-01-01"), staged(Store(str(tmp_path)), [2], "2026-01-02")]
+    done = KnownTable("x", "adopt", generation=2, renewed=("day=2026-01-01",))
+    assert replaced(WHOLE, None, 1, files) == (ALL,)
+    assert replaced(WHOLE, replace(done, renewed=(ALL,)), 2, files) == ()
+    assert replaced(WHOLE, replace(done, renewed=(ALL,)), 3, files) == (ALL,)
+    assert replaced(PARTS, done, 2, files) == ("day=2026-01-02",)
+    assert replaced(PARTS, done, 3, files) == ("day=2026-01-01", "day=2026-01-02")
+    assert replaced(spec_of().table, done, 3, files) == ()
+
+
+def test_a_batch_replaces_once_whoever_comes_again(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "t"))
+    made = LogTable.open(store, "shop")
+    made.commit(table_intent(store, [staged(store, [1, 2])], "x", create=True), intent(1))
+    part = replace(table_intent(store, [staged(store, [3])], "x"), instead=(ALL,))
+    assert Intent.from_json(replace(intent(2), tables=(part,)).to_json()).tables == (part,)
+    LogTable.open(store, "shop").commit(part, intent(2))
+    assert LogTable.open(store, "shop").commit(part, intent(2)).skipped
+    assert ids(store) == [3]
+    said = opened(store).history(1)[0]
+    assert (said["operationParameters"]["outputMode"], said["isBlindAppend"]) == ("Overwrite", False)
+    LogTable.open(store, "shop").commit(replace(part, files=()), intent(3))
+    assert ids(store) == []
+
+
+def test_what_is_known_of_a_generation_outlives_its_driver(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    known = Known.load(store)
+    part = replace(table_intent(store, [], "x"), path="lake/a", instead=("day=1",))
+    tables = renewed({"lake/a": KnownTable("x", "adopt")}, 4, replace(intent(1), tables=(part,)))
+    known.remember(tables=tables)
+    known.remember_generation(Generation(4, open=True))
+    again = Known.load(store)
+    assert again.generation == Generation(4, open=True)
+    assert again.tables == {"lake/a": KnownTable("x", "adopt", generation=4, renewed=("day=1",))}
+    assert renewed(again.tables, 5, replace(intent(1), tables=(part,)))["lake/a"].generation == 5
+
+
+def test_what_would_never_be_done_is_refused():
+    check_bounded(spec_of(table={"mode": "overwrite"}), "latest")
+    check_bounded(spec_of(), None)
+    with pytest.raises(UsageError, match="up to an end"):
+        check_bounded(spec_of(table={"mode": "overwrite"}), None)
+
+
+@pytest.mark.parametrize(
+    ("more", "table", "path"),
+    [
+        ({}, {"mode": "overwrite_partitions", "partition_by": ["id"]}, None),
+        ({}, {"mode": "overwrite_partitions"}, "table.mode"),
+        ({}, {"mode": "overwrite", "merge": {"keys": ["id"]}}, "table.merge"),
+        ({}, {"mode": "overwrite", "features": ["typeWidening"]}, "table.features"),
+        ({"also": [{"name": "b", "table": {"path": "/lake/b"}}]}, {"mode": "overwrite"}, "also[0].table.mode"),
+        (
+            {"route": {"by": "topic"}, "tables": [{"match": "x", "mode": "append"}]},
+            {"mode": "overwrite", "path": "/lake/{topic}"},
+            "tables[0].mode",
+        ),
+    ],
+)
+def test_a_spec_that_cannot_be_is_refused(more: dict[str, Any], table: dict[str, Any], path: str | None) -> None:
+    columns = [{"name": name, "type": "bigint"} for name in ("id", "n")]
+    whole = {"pipeline": "web", "source": {"generate": {}}, **more}
+    text = json.dumps({**whole, "table": {"path": "/lake/web", "columns": columns, **table}})
+    _, findings = examine_text(text, LAKE, "web.yaml")
+    assert [each.key for each in findings if each.severity == "error"] == ([path] if path else [])
