@@ -3,8 +3,8 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
-# Two at a time, a file never in two: half of a test's time it waits for a server. Each has its own Spark and broker.
-SIDE_BY_SIDE := -n 2 --dist loadfile
+# Three at a time, a file never in two: a third of a test's time it waits for a server. Each has its own Spark and broker.
+SIDE_BY_SIDE := -n 3 --dist loadfile
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

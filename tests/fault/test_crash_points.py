@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headrace import faults
+from headrace import faults, task
 from headrace.errors import SparkDied
 from headrace.faults import Point
 from headrace.runtime import session
@@ -78,6 +78,7 @@ def dies_twice(shop: Shop, point: Point) -> None:
 
 def test_a_task_that_is_killed_leaves_only_orphans(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill -9 of the Python worker of one task, when another task's files are already in the tables' storage."""
+    monkeypatch.setattr(task, "TASK_RECORDS", 1)  # so that each partition has one
     _kill_second_task_of(2, shop.place, monkeypatch)
     with pytest.raises(SparkDied, match="worker"):
         shop.run()

@@ -112,6 +112,7 @@ def test_sigterm_in_the_middle_of_a_batch_loses_no_tail(shop: Shop) -> None:
     finish(shop)
 
 
+@pytest.mark.slow
 def test_kill_while_a_table_is_made_and_while_its_types_widen(shop: Shop, spark: Any) -> None:
     """Spark makes such a table, widens it and appends, each a commit of its own: a death between any two is mended."""
     wide = {"features": ["typeWidening"], "contract": {"wrong_type": "widen"}}

@@ -174,7 +174,7 @@ def learned(values: list[Any], **content: Any) -> Any:
 
 
 @given(st.lists(st.one_of(order, order, poison, st.just({"id": 1, "new": 1})), max_size=10))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_nobody_can_tell_that_a_decode_was_shared(values: list[Any]):
     for content in ({}, {"table": {"contract": {"new_field": "ignore"}}}, {"decode": {"json": {"tombstone": "row"}}}):
         shared = learned(values, **content)
