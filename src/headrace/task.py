@@ -86,8 +86,10 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
 
 def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
     counts, discovered, assumed = Counts(), dict[str, Structure](), set[str]()
+    layouts = dict(order.layouts)
     for each in gathered(batches, len(order.shapes)):
         applied = plan.apply(each)
+        layouts |= {name: _layout(plan, name) for name in applied.assumed - assumed}
         assumed |= applied.assumed
         for name, structure in applied.discovered.items():
             known = discovered.get(name)
@@ -96,7 +98,7 @@ def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.Re
         if discovered:
             continue  # the driver will answer and run the batch again: from here on only look
         for name, rows in applied.tables.items():
-            stager.add(order.layouts.get(name) or _layout(plan, name), rows)
+            stager.add(layouts[name], rows)
         if len(applied.letters):
             stager.add(order.letters, applied.letters)
         faults.reach(faults.Point.SOME_STAGED)
