@@ -104,9 +104,8 @@ def _replaced_topics(spec: Spec, source: Source, ledger: Ledger) -> list[str]:
 
 def check_order(spec: Spec, replaced: Collection[str]) -> None:
     """SourceReplaced where offsets that begin anew would be older than all that a table has: its changes were lost."""
-    branches = spec.branches().values()
-    merges = [table.merges for each in branches for table in (each.table, *each.tables) if table.merges]
-    if any(merge.sequence_by is None for merge in merges):
+    merges = [rules.merges for each in spec.branches().values() for rules in each.all_rules()]
+    if any(merge is not None and merge.sequence_by is None for merge in merges):
         raise SourceReplaced(
             f"Changes are ordered by offset, and {', '.join(sorted(replaced))} begins anew: none of its changes would "
             "be newer than what the table has.",

@@ -146,8 +146,7 @@ class SharedSession:
 def spark_touches_s3(spec: Spec) -> bool:
     """Whether Spark itself must write a table on S3: one that the spec leaves to it, or that may not be adopted."""
     branches = [each for each in spec.branches().values() if each.table.path.startswith("s3://")]
-    ruled = [(each.table, *(item.over(each.table) for item in each.tables)) for each in branches]
-    if any(table.by_spark for tables in ruled for table in tables):
+    if any(rules.by_spark for each in branches for rules in each.all_rules()):
         return True
     profile = Profile(**spec.storage_profile())
     states = [load_table(Store(each.table.path, profile)) for each in branches if each.route.kind == "fixed"]

@@ -425,6 +425,10 @@ class Spec(Part):
         branch, slash, route = name.rpartition("/")
         return (self.branches()[f"{branch}/"] if slash else self), route
 
+    def all_rules(self) -> tuple[TableSpec, ...]:
+        """The table options that hold for some route of the branch."""
+        return (self.table, *(item.over(self.table) for item in self.tables))
+
     def table_for(self, name: str) -> TableSpec:
         """The table options that hold for a route: the first match's keys over the table's own."""
         branch, route = self.branch_of(name)
