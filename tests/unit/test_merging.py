@@ -48,7 +48,8 @@ class World(DuckWorld):
     def batch(self, changes: Sequence[Change]) -> None:
         """One batch: tombstones first, then the merge."""
         self.bring(changes, "_headrace.op = 'delete'")
-        sql = MergeSql(self.merging, SCHEMA.names, DUCKDB, _truncates(changes))
+        deletes = any(each.op == "delete" for each in changes)
+        sql = MergeSql(self.merging, SCHEMA.names, DUCKDB, _truncates(changes), deletes)
         self.duck.execute(sql.statement("t", "changes", "tombstones", NOW))
 
     def table(self) -> dict[int, tuple[int | None, ...]]:

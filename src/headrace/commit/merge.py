@@ -19,7 +19,7 @@ from headrace.commit.spark import SparkTable, account_text, quoted
 from headrace.commit.tombstones import Tombstones, holds
 from headrace.storage import Store
 from headrace.tables.adopt import COMMITTER
-from headrace.tables.changes import CHANGE, TRUNCATE, staged
+from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
 from headrace.tables.log import read_commit
 from headrace.tables.schema import from_delta
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _COUNTS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _ACCOUNT = "spark.databricks.delta.commitInfo.userMetadata"
+
+# A batch is small beside its table: hash it, rather than sort the table by its keys.
+_JOIN = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": "32m"}
 
 
 class MergeTable(SparkTable):
@@ -79,12 +82,15 @@ class MergeTable(SparkTable):
     def _sql(self, table: TableIntent, merging: Merging, columns: Sequence[str]) -> MergeSql:
         if merging.history is not None:
             return HistorySql(merging, columns)
-        return MergeSql(merging, columns, truncates=self._truncates(table.files))
+        deletes = any(holds(item, DELETE) for item in table.files)
+        return MergeSql(merging, columns, truncates=self._truncates(table.files), deletes=deletes)
 
     def _session(self) -> SparkSession:
         """A session of the table's own: what makes a MERGE count once is a setting of the whole session."""
         if self._own is None:
             self._own = self._spark.newSession()
+            for name, value in _JOIN.items():
+                self._own.conf.set(name, value)
         return self._own
 
     def _truncates(self, files: Sequence[StagedFile]) -> Truncates:

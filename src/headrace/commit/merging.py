@@ -38,26 +38,31 @@ SPARK = Dialect()
 
 @dataclass(frozen=True, slots=True)
 class MergeSql:
-    """The statement for one table; `columns` are those that rows fill."""
+    """The statement for one table; `columns` are those that rows fill.
+
+    A batch without `deletes` gets a statement without them: to order and to write its rows takes less time.
+    """
 
     merging: Merging
     columns: Sequence[str]
     dialect: Dialect = SPARK
     truncates: Truncates | None = None
+    deletes: bool = True
 
     # ---- the whole ----
 
     def statement(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
         """Merge the changes of one batch, of which no key may be left with two."""
+        put = f" AND {self._op('s')} <> '{DELETE}'" if self.deletes else ""
         lines = [
             f"MERGE INTO {target} AS t",
             f"USING ({self.winners(changes, tombstones, now, bounds)}) AS s",
             f"ON {self._and((*self._same('t', 's'), *self._within('t', bounds)))}",
-            f"WHEN MATCHED AND {self._op('s')} = '{DELETE}' AND ({self._beats()}) THEN DELETE",
             *self._updates(),
-            f"WHEN NOT MATCHED AND {self._op('s')} <> '{DELETE}' "
-            f"THEN INSERT ({self._list()}) VALUES ({self._list('s')})",
+            f"WHEN NOT MATCHED{put} THEN INSERT ({self._list()}) VALUES ({self._list('s')})",
         ]
+        if self.deletes:
+            lines.insert(3, f"WHEN MATCHED AND {self._op('s')} = '{DELETE}' AND ({self._beats()}) THEN DELETE")
         if self.truncates:
             lines.append(f"WHEN NOT MATCHED BY SOURCE AND ({self._truncated_row()}) THEN DELETE")
         return "\n".join(lines)
@@ -98,10 +103,11 @@ class MergeSql:
         """The last change of each key."""
         order = [f"{part} DESC" for part in (*self._place("c"), *self._rank("c"))]
         if self.merging.sequence is not None:
+            order.insert(0, f"{self._name('c', self.merging.sequence)} DESC NULLS LAST")
+        if self._silences:
             live = self._silenced(live)
             silent = self._before(self._place("c"), self._gone("c"))
-            sequence = f"{self._name('c', self.merging.sequence)} DESC NULLS LAST"
-            order = [f"CASE WHEN {silent} THEN 1 ELSE 0 END", sequence, *order]
+            order.insert(0, f"CASE WHEN {silent} THEN 1 ELSE 0 END")
         nth = f"row_number() OVER ({self._by_key('c')} ORDER BY {', '.join(order)})"
         return f"SELECT n.* FROM ({self._beside(live, {NTH: nth})}) AS n WHERE {self._name('n', NTH)} = 1"
 
@@ -166,9 +172,10 @@ class MergeSql:
         ways = [later]
         if sequence is not None:
             s, t = self._name("s", sequence), self._name("t", sequence)
+            ways = [f"{t} IS NULL", f"{s} > {t}", f"({s} = {t} AND ({later}))", f"({s} IS NULL AND ({later}))"]
+        if self._silences:
             gone = self._before(self._place("t"), self._gone("s")) if placed else f"{self._gone('s')[0]} IS NOT NULL"
-            silent = f"({s} IS NULL AND ({later}))"
-            ways = [f"{t} IS NULL", f"{s} > {t}", f"({s} = {t} AND ({later}))", silent, f"({gone})"]
+            ways.append(f"({gone})")
         return self._or([*ways, f"({self._truncated_row()})"] if self.truncates else ways)
 
     def _truncated_row(self) -> str:
@@ -187,6 +194,11 @@ class MergeSql:
         )
 
     # ---- words ----
+
+    @property
+    def _silences(self) -> bool:
+        """Whether a delete without a sequence may be among the changes."""
+        return self.deletes and self.merging.sequence is not None
 
     def _unkeyed(self) -> list[str]:
         return [name for name in self.columns if name not in self.merging.keys]

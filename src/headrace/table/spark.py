@@ -60,7 +60,7 @@ class SparkRows:
             if not len(changes.rows):
                 return Done(state.version)
             spark.createDataFrame(changes.of_columns(state.schema.names)).createOrReplaceTempView("changes")
-            sql = MergeSql(wanted.merging, state.schema.names)
+            sql = MergeSql(wanted.merging, state.schema.names, deletes=False)
             bounds = [*_bounds(changes.rows, wanted.key), *self._within(changes.partition, state)]
             row = spark.sql(sql.statement(self._target, "changes", None, datetime.now(UTC), bounds)).collect()[0]
             return Done(newest(self._store) or 0, row["num_inserted_rows"], row["num_updated_rows"])

@@ -131,7 +131,7 @@ class Upsert(Edit):
         self.said = parameters(matched="update", notMatched="insert", key=list(wanted.key), sequence=wanted.sequence_by)
         changes = Changes.of(wanted, state)
         self._partition = changes.partition
-        self._sql = MergeSql(wanted.merging, state.schema.names, _DUCKDB)
+        self._sql = MergeSql(wanted.merging, state.schema.names, _DUCKDB, deletes=False)
         self._ordered = [*wanted.key, *filter(None, [wanted.sequence_by])]
         winners = duck.query(
             self._sql.winners("changes", None, datetime.now(UTC)), changes=changes.of_columns(self._ordered)
