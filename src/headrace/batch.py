@@ -183,6 +183,8 @@ class Intent:
     runs: int = 1  # 2 when the batch discovered something
     rests: tuple[Range, ...] = ()  # empty ranges where the partitions stand that the batch does not read
     taken: Taken | None = None  # where the batch is a replay plan
+    reread: tuple[Range, ...] = ()  # where it gives one table back what it had lost: what is read again for it
+    mends: tuple[str, ...] = ()  # and the files of that table whose rows these are, as they were first committed
 
     def marks(self) -> dict[str, int]:
         """App transactions every commit of the batch carries: its number, and where every partition stands after it."""
@@ -199,8 +201,9 @@ class Intent:
     def from_json(cls, text: str) -> Intent:
         """Read `begun/n` back."""
         raw = json.loads(text)
-        for name in ("ranges", "rests"):
+        for name in ("ranges", "rests", "reread"):
             raw[name] = tuple(Range(**item) for item in raw.get(name, ()))
+        raw["mends"] = tuple(raw.get("mends", ()))
         raw["tables"] = tuple(
             TableIntent(
                 **{

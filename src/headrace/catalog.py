@@ -19,7 +19,7 @@ from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import ColumnsDisagree, Stop, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.explode import without_conflict
-from headrace.generations import replaced
+from headrace.generations import replaced, stale_letters
 from headrace.ledger import KnownTable, Ledger
 from headrace.plan import EVERY, Branch, Plan
 from headrace.shape import Offsets, Shape, columns_of, payload_of, shape_of
@@ -347,15 +347,19 @@ class Catalog:
 
     def _left_over(self) -> list[Entry]:
         """Tables of which everything is from a generation before: they are emptied where no record is theirs now."""
-        there = [entry for name, entry in self._entries.items() if name in self.shapes and entry.existing is not None]
+        known = {*self.shapes, LETTERS}
+        there = [entry for name, entry in self._entries.items() if name in known and entry.existing is not None]
         return [entry for entry in there if ALL in self._instead(entry, ())]
 
     def _instead(self, entry: Entry, files: Iterable[StagedFile]) -> tuple[str, ...]:
         """What the files take the place of; those of a replay are added to what is there."""
-        if entry.name == LETTERS or self.writer != self.spec.pipeline:
+        if self.writer != self.spec.pipeline:
             return ()
         known = self.ledger.known
-        return replaced(entry.rules, known.tables.get(entry.store.uri), known.generation.number, files)
+        before, number = known.tables.get(entry.store.uri), known.generation.number
+        if entry.name == LETTERS:
+            return stale_letters(self.spec, before, number, entry.store)
+        return replaced(entry.rules, before, number, files)
 
     def _intent(self, name: str, layout: Layout, files: list[StagedFile]) -> TableIntent:
         entry = self._entries[name]

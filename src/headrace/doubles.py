@@ -7,6 +7,8 @@ then kept along. So nothing can be lost beside it, and a table that was restored
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,7 +17,6 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.batch import Counts, StagedFile
 from headrace.catalog import Catalog, Entry
@@ -25,12 +26,16 @@ from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables import files as logged
 from headrace.tables.files import File
-from headrace.tables.rows import rows_of
+from headrace.tables.rows import Columns, rows_of
 from headrace.tables.schema import RESCUED, SOURCE
 
 TIME = "_headrace_time"  # of the record, in microseconds
 _MICRO = timedelta(microseconds=1)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_ROUNDS = 8
+_PLACE = ("topic", "partition", "offset")
+
+Place = tuple[str, int, int]
 
 
 @dataclass
@@ -48,12 +53,14 @@ class Doubles:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._seen: dict[str, _Seen] = {}
+        self.places: dict[str, Counter[Place]] = {}  # by table, the records of the rows that were left out last
 
     def leave_out(
         self, staged: Sequence[StagedFile], counts: Counts, batch: int, started: datetime
     ) -> tuple[tuple[StagedFile, ...], Counts, list[StagedFile]]:
         """The files without doubles, what the account says then, and the files that are none of it any more."""
         files, old = list(staged), list[StagedFile]()
+        self.places = {}
         for entry, layout in self._catalog.once(batch):
             mine = [each for each in files if each.table == layout.path]
             if not mine or _has(entry, self._catalog.writer, batch):
@@ -68,18 +75,18 @@ class Doubles:
     ) -> tuple[list[StagedFile], list[StagedFile], Counts]:
         rules = entry.rules.deduplicate
         assert rules is not None  # noqa: S101
-        parts = [
-            _keys(Store(each.table, entry.store.profile), _as_file(each), rules.keys, layout.schema) for each in mine
-        ]
+        staged = Columns(Store(layout.path, entry.store.profile), [*rules.keys, SOURCE.name])
+        parts = [_keys(staged, as_file(each), rules.keys, layout.schema) for each in mine]
         rows, within = pa.concat_tables(parts), rules.within // _MICRO
         newest = min(_newest(rows), (started - _EPOCH) // _MICRO)
         seen = self._known(entry, rules, layout.schema, newest - 2 * within)
         doubled = doubles(rows, seen.parts, rules.keys, within)
-        self._keep_along(seen, rows.filter(pa.array(~doubled)), newest - 2 * within)
+        self._keep_along(seen, rows.filter(pa.array(~doubled)).select([*rules.keys, TIME]), newest - 2 * within)
+        self.places[entry.store.uri] = _records(rows.filter(pa.array(doubled)))
         ends = np.cumsum([0, *(len(part) for part in parts)])
         masks = [doubled[low:high] for low, high in pairwise(ends)]
         touched = [(each, mask) for each, mask in zip(mine, masks, strict=True) if mask.any()]
-        new, rescued = _without(entry.store, layout, touched, batch)
+        new, rescued = without(entry.store, layout, touched, f"{batch:08d}-once")
         count = int(doubled.sum())
         told = {**counts.doubled, entry.store.uri: count} if count else counts.doubled
         counts = replace(
@@ -112,26 +119,64 @@ class Doubles:
 def doubles(rows: pa.Table, seen: Iterable[pa.Table], keys: Sequence[str], within: int) -> np.ndarray:
     """Which rows have keys that another has that came before them, and not longer away in time; NULL is no key."""
     doubled = np.zeros(len(rows), bool)
-    whole = np.logical_and.reduce([pc.is_valid(rows[key]).to_numpy() for key in keys])
-    mine = rows.filter(pa.array(whole))
+    whole = np.flatnonzero(np.logical_and.reduce([pc.is_valid(rows[key]).to_numpy() for key in keys]))
+    mine = rows.take(pa.array(whole))
     before = [_among(part, mine, keys) for part in seen]
     together = pa.concat_tables([*(part.select([*keys, TIME]) for part in before), mine.select([*keys, TIME])])
-    numbers, times = _numbers(together, keys), together[TIME].to_numpy()
-    known, many = len(together) - len(mine), np.bincount(numbers, minlength=1) > 1
-    kept: dict[int, list[int]] = {}
-    for number, time in zip(numbers[:known].tolist(), times[:known].tolist(), strict=True):
-        kept.setdefault(number, []).append(time)
-    found = np.zeros(len(mine), bool)
-    by_place = [(name, "ascending") for name in ("topic", "partition", "offset")]
-    places = pc.sort_indices(mine, sort_keys=by_place).to_numpy()
-    for at in places[many[numbers[known:]][places]].tolist():
-        stand, time = kept.setdefault(int(numbers[known + at]), []), int(times[known + at])
-        if any(abs(time - other) <= within for other in stand):
-            found[at] = True
-        else:
-            stand.append(time)
-    doubled[np.flatnonzero(whole)[found]] = True
+    numbers = _numbers(together, keys)
+    many = np.flatnonzero((np.bincount(numbers, minlength=1) > 1)[numbers])
+    known = len(together) - len(mine)
+    by_place = [(name, "ascending") for name in _PLACE]
+    place = np.empty(len(together), np.int64)
+    place[:known] = -1
+    place[known + pc.sort_indices(mine, sort_keys=by_place).to_numpy()] = np.arange(len(mine))
+    found = many[_later_ones(numbers[many], together[TIME].to_numpy()[many], place[many], within)]
+    doubled[whole[found - known]] = True
     return doubled
+
+
+def _later_ones(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, within: int) -> np.ndarray:
+    """Where rows are of which one with their number is kept already; those without a place are kept from the start.
+
+    Round by round, the first row of each number that is not settled is kept, and settles those near it. Producers that
+    try again need one or two rounds; what needs more goes one by one.
+    """
+    order = np.lexsort((times, numbers))
+    kept, doubled = place < 0, np.zeros(len(numbers), bool)
+    for _ in range(_ROUNDS):
+        doubled |= ~kept & _near(numbers, times, order, kept, within)
+        left = np.flatnonzero(~kept & ~doubled)
+        if not len(left):
+            return np.flatnonzero(doubled)
+        left = left[np.argsort(place[left])]
+        kept[left[np.unique(numbers[left], return_index=True)[1]]] = True
+    return _one_by_one(numbers, times, place, within)
+
+
+def _near(numbers: np.ndarray, times: np.ndarray, order: np.ndarray, kept: np.ndarray, within: int) -> np.ndarray:
+    """Which rows have a kept one of their number close by, before or after them in time."""
+    at = np.arange(len(order))
+    before = np.maximum.accumulate(np.where(kept[order], at, -1))
+    after = np.minimum.accumulate(np.where(kept[order], at, len(order))[::-1])[::-1]
+    near = np.zeros(len(order), bool)
+    for nearest in (before, after):
+        there = (nearest >= 0) & (nearest < len(order))
+        other = order[np.where(there, nearest, 0)]
+        near[order] |= there & (numbers[other] == numbers[order]) & (np.abs(times[other] - times[order]) <= within)
+    return near
+
+
+def _one_by_one(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, within: int) -> np.ndarray:
+    stand: dict[int, list[int]] = {}
+    doubled: list[int] = []
+    for at in np.argsort(place, kind="stable").tolist():
+        kept, time = stand.setdefault(int(numbers[at]), []), int(times[at])
+        near = bisect_left(kept, time - within)
+        if place[at] >= 0 and near < len(kept) and kept[near] <= time + within:
+            doubled.append(at)
+        else:
+            insort(kept, time)
+    return np.array(sorted(doubled), np.int64)
 
 
 def _among(part: pa.Table, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -150,6 +195,10 @@ def _numbers(rows: pa.Table, keys: Sequence[str]) -> np.ndarray:
     return numbers.astype(np.int64)
 
 
+def _records(rows: pa.Table) -> Counter[Place]:
+    return Counter(zip(*(rows[name].to_pylist() for name in _PLACE), strict=True))
+
+
 def _newest(rows: pa.Table) -> int:
     return int(pc.max(rows[TIME]).as_py() or 0)
 
@@ -164,10 +213,11 @@ def _has(entry: Entry, writer: str, batch: int) -> bool:
 
 
 def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
+    columns = Columns(store, [*keys, SOURCE.name])
     for file in logged.active(store, version).values():
         if not file.elsewhere and _may_hold(file, since):
-            rows = _keys(store, file, keys, schema)
-            yield rows.filter(pc.greater_equal(rows[TIME], since))
+            rows = _keys(columns, file, keys, schema)
+            yield rows.filter(pc.greater_equal(rows[TIME], since)).select([*keys, TIME])
 
 
 def _may_hold(file: File, since: int) -> bool:
@@ -176,13 +226,12 @@ def _may_hold(file: File, since: int) -> bool:
     return text is None or (datetime.fromisoformat(text) - _EPOCH) // _MICRO + 1000 >= since
 
 
-def _keys(store: Store, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
+def _keys(columns: Columns, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
     """Keys, time and place of a file's rows."""
-    content = pq.ParquetFile(pa.BufferReader(store.get(file.path)))
-    held = content.read([name for name in (*keys, SOURCE.name) if name in content.schema_arrow.names])
+    held, _ = columns.of(file)
     made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
     source = held[SOURCE.name]
-    parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in ("topic", "partition", "offset")}
+    parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in _PLACE}
     time = pc.struct_field(source, "timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     return pa.table({**made, TIME: pc.fill_null(time, 0), **parts})
 
@@ -193,22 +242,23 @@ def _column(held: pa.Table, partition: Mapping[str, str | None], item: pa.Field)
     return held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type)
 
 
-def _as_file(staged: StagedFile) -> File:
+def as_file(staged: StagedFile) -> File:
+    """A staged file as it will be once its table has it."""
     return File(staged.path, staged.path, dict(staged.partition), staged.size, staged.rows, stats=staged.stats)
 
 
-def _without(
-    store: Store, layout: Layout, touched: Sequence[tuple[StagedFile, np.ndarray]], batch: int
+def without(
+    store: Store, layout: Layout, touched: Sequence[tuple[StagedFile, np.ndarray]], name: str
 ) -> tuple[list[StagedFile], int]:
-    """Files with the rows that are no doubles, and how many of the others had something rescued."""
-    stager, rescued = Stager(lambda uri: Store(uri, store.profile), f"{batch:08d}-once"), 0
+    """Files without the rows that are marked, and how many of those had something rescued."""
+    stager, rescued = Stager(lambda uri: Store(uri, store.profile), name), 0
     try:
-        for each, doubled in touched:
-            rows = rows_of(Store(each.table, store.profile), _as_file(each), layout.schema, layout.partition_by)
-            gone = rows.filter(pa.array(doubled))
+        for each, marked in touched:
+            rows = rows_of(Store(each.table, store.profile), as_file(each), layout.schema, layout.partition_by)
+            gone = rows.filter(pa.array(marked))
             if RESCUED.name in rows.column_names:
                 rescued += len(gone) - gone[RESCUED.name].null_count
-            stager.add(layout, rows.filter(pa.array(~doubled)))
+            stager.add(layout, rows.filter(pa.array(~marked)))
         return list(stager.finish()), rescued
     except BaseException:
         stager.abandon()

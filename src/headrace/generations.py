@@ -11,10 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from headrace.batch import ALL, Intent, StagedFile
+from headrace.commit.marks import numbered, pipeline_of
 from headrace.errors import UsageError
 from headrace.ledger import Generation, KnownTable, Ledger
+from headrace.ledger.replays import Replays, writer
 from headrace.read import Source
 from headrace.spec import Spec, TableSpec
+from headrace.storage import Profile, Store
+from headrace.tables.files import all_marks
+from headrace.tables.log import newest
 from headrace.tables.partitions import folder
 
 
@@ -31,6 +36,12 @@ def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
     """Set the source back to its start, unless a generation is open."""
     if not spec.table.overwrites or ledger.known.generation.open:
         return
+    if Replays.open(Store(spec.state_uri, Profile(**spec.storage_profile())), writer(spec.pipeline)).open_batch():
+        raise UsageError(
+            f"{spec.pipeline}: a replay of dead letters was begun and is not done; its rows would come after those of "
+            "a new generation, which reads their records again.",
+            next="Run `headrace dead-letters replay SPEC` first.",
+        )
     number = ledger.known.generation.number + 1
     ledger.decide(f"generation {number}", source.start())
     ledger.known.remember_generation(Generation(number, open=True))
@@ -50,6 +61,17 @@ def replaced(rules: TableSpec, known: KnownTable | None, number: int, files: Ite
     done = known.renewed if known is not None and known.generation == number else ()
     wanted = {ALL} if rules.mode == "overwrite" else {folder(file.partition) for file in files}
     return tuple(sorted(wanted - set(done)))
+
+
+def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Store) -> tuple[str, ...]:
+    """The letters of generations before, whose records are read again; all of them, or none where others have some."""
+    done = known.renewed if known is not None and known.generation == number else ()
+    if not spec.table.overwrites or ALL in done:
+        return ()
+    version = newest(store)
+    marks = all_marks(store, version) if version is not None else {}
+    others = {pipeline_of(name) for name in marks if numbered({name: 0})} - {spec.pipeline}
+    return () if others else (ALL,)
 
 
 def renewed(tables: Mapping[str, KnownTable], number: int, intent: Intent) -> dict[str, KnownTable]:

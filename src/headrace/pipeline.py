@@ -21,7 +21,7 @@ from headrace.commit.tombstones import DAY, TOMBSTONES
 from headrace.doubles import Doubles
 from headrace.errors import HeadraceError, StopAsked, Transient
 from headrace.lease import Lease
-from headrace.ledger import Ledger, is_decision, is_refill
+from headrace.ledger import Ledger, is_decision, is_mend, is_refill
 from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
 from headrace.read import Offsets, Source, open_source
@@ -368,6 +368,8 @@ class Pipeline:
 
     def again(self, begun: Intent) -> Intent:
         """Read exactly the batch's ranges once more, with the spec that began it."""
+        if is_mend(begun):
+            return replace(begun, tables=(), counts=Counts())  # the table's log tells what is lost still: ask again
         self._same_topics(begun.ranges)
         still_there(self.source, begun.ranges)
         old = Pipeline(loads(begun.spec, self.spec.base)[0], lambda: self.spark, report=self.report, stop=self.stop)

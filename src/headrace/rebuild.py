@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from headrace.batch import Intent
 from headrace.commit.parts import Part
+from headrace.commit.tombstones import TOMBSTONES
 from headrace.errors import HeadraceError, MarksDisagree, SourceGap, Transient
 from headrace.ledger import KnownTable, Position, is_refill, lost
 from headrace.route import NAME
 from headrace.spec import Spec
 from headrace.storage import Store
 from headrace.tables.adopt import may_adopt
-from headrace.tables.log import TableState
+from headrace.tables.log import TableState, newest
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
     else:
         assert found is not None  # noqa: S101
         said = _from_tables(pipeline, found, accepted)
+    said += _without_deletes(pipeline, found)
     if found is not None:
         made = {
             uri: KnownTable(state.table_id, _kind(pipeline.spec, uri, state)) for uri, state in found.tables.items()
@@ -66,7 +68,8 @@ def _from_tables(pipeline: Pipeline, found: lost.Traces, accepted: bool) -> str:
     if unknown and not accepted:
         raise MarksDisagree(
             f"The state of '{pipeline.spec.pipeline}' is lost; {len(found.tables)} tables have its marks, up to batch "
-            f"{found.batch}. Marks do not tell whether {', '.join(sorted(unknown))} was deleted and made again since.",
+            f"{found.batch}. Marks do not tell whether {', '.join(sorted(unknown))} was deleted and made again since"
+            f"{_without_deletes(pipeline, found)}.",
             next=f"{lost.ACCEPT} if the topics are still the ones that were read.",
         )
     if unknown:
@@ -85,6 +88,20 @@ def _from_tables(pipeline: Pipeline, found: lost.Traces, accepted: bool) -> str:
             f"the ledger was lost; rebuilt from the tables' marks; goes on after batch {where.batch}, and what of it "
             f"some table lacks is given up: {stop.seen}"
         )
+
+
+def _without_deletes(pipeline: Pipeline, found: lost.Traces | None) -> str:
+    """Which tables have no deletes remembered any more; they may never have had any, so that nobody can tell."""
+    bare = [
+        uri
+        for uri, state in (found.tables if found else {}).items()
+        if _merges(pipeline.spec, uri) and newest(pipeline.state.child(f"{TOMBSTONES}/{state.table_id}")) is None
+    ]
+    if not bare:
+        return ""
+    return (
+        f"; no deletes are remembered of {', '.join(sorted(bare))}: an older change that comes late brings a row back"
+    )
 
 
 def _told(pipeline: Pipeline, found: lost.Traces) -> str:
@@ -147,9 +164,12 @@ def _met_anew(pipeline: Pipeline, where: lost.Standing) -> Position:
 
 
 def _kind(spec: Spec, uri: str, state: TableState) -> str:
+    return "spark" if _merges(spec, uri) or may_adopt(state) else "adopt"
+
+
+def _merges(spec: Spec, uri: str) -> bool:
     name = spec.name_of(uri)
-    merges = name is not None and spec.table_for(name).merges is not None
-    return "spark" if merges or may_adopt(state) else "adopt"
+    return name is not None and spec.table_for(name).merges is not None
 
 
 def _stores(pipeline: Pipeline) -> list[Store]:

@@ -55,7 +55,8 @@ def refilled(pipeline: Pipeline, uri: str, batch: int, started: datetime) -> Int
             f"{uri}: its undone records, read again, make {_rows(mine)} rows; {found.rows} were undone.",
             next=f"Was the topic compacted, or the table changed? {KEEP}.",
         )
-    return replace(intent, tables=mine, counts=_counts(intent.counts, mine))
+    reread = tuple(each for piece in found.pieces for each in piece)
+    return replace(intent, tables=mine, counts=_counts(intent.counts, mine), reread=reread)
 
 
 def _counts(counts: Counts, mine: tuple[TableIntent, ...]) -> Counts:

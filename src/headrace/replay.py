@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -13,8 +14,9 @@ from headrace import faults
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, Taken
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
+from headrace.doubles import as_file
 from headrace.judge import Judged, judge
-from headrace.ledger.replays import OUTCOMES, Replays, writer
+from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
 from headrace.letters import Letters, Selection
 from headrace.pipeline import Pipeline, Report, Summary
 from headrace.plan import Plan
@@ -25,6 +27,7 @@ from headrace.spec import Spec
 from headrace.spec.load import loads
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
+from headrace.tables.rows import rows_of
 
 
 def replay(
@@ -136,7 +139,7 @@ class Replaying(Pipeline):
     def _staged(self, stager: Stager, batch: int, now: datetime) -> Manifest:
         plan = Plan(self.spec, self.catalog.shapes, now=lambda: now)
         layouts, letters = self.catalog.layouts(batch), self.catalog.letters()
-        booked = Layout(self.state.child(Replays.folder).uri, OUTCOMES)
+        booked = self._booked()
         counts, discovered = Counts(), dict[str, Structure]()
         for page in self.letters.pages(self.selection, self._version):
             judged = judge(plan, page, batch, now)
@@ -162,8 +165,29 @@ class Replaying(Pipeline):
         """The whole plan: what every table gets, and the outcome of every letter."""
         assert self._version is not None  # noqa: S101
         chosen, since = self.selection, self.selection.since
+        intent = super().intend(batch, ranges, manifests, started, runs)
+        if any(self._doubles.places.values()):
+            self._outcomes = self._without_doubles(batch)
         taken = Taken(self._version, chosen.reasons, chosen.tables, since.isoformat() if since else "", self._outcomes)
-        return replace(super().intend(batch, ranges, manifests, started, runs), taken=taken)
+        return replace(intent, taken=taken)
+
+    def _without_doubles(self, batch: int) -> tuple[StagedFile, ...]:
+        """The outcomes staged anew: a letter whose row its table has already is none that was replayed."""
+        store, layout = self.state.child(Replays.folder), self._booked()
+        stager = Stager(lambda uri: Store(uri, self.profile), f"replay-{batch:08d}-once")
+        left_out = {uri: Counter(places) for uri, places in self._doubles.places.items()}
+        try:
+            for item in self._outcomes:
+                stager.add(layout, without_doubles(rows_of(store, as_file(item), OUTCOMES, ()), left_out))
+            staged = stager.finish()
+        except BaseException:
+            stager.abandon()
+            raise
+        self.discard(self._outcomes)
+        return staged
+
+    def _booked(self) -> Layout:
+        return Layout(self.state.child(Replays.folder).uri, OUTCOMES)
 
     def missing(self, begun: Intent) -> list[str]:
         """Staged files that somebody deleted before they were committed, outcomes among them."""

@@ -164,3 +164,57 @@ def test_kill_while_a_table_is_merged(shop: Shop) -> None:
 def test_kill_while_a_table_is_merged_on_s3(spark: Any, kafka: Broker, topic: str, tmp_path: Path, s3: S3) -> None:
     shop = Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3)
     merged(merges(shop), Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT)
+
+
+# ---- the other modes on S3 ----
+
+
+@pytest.fixture
+def far(spark: Any, kafka: Broker, new_topic: Any, tmp_path: Path, s3: S3) -> Shop:
+    """A topic of one partition, and a lake on S3; twelve records a batch."""
+    shop = Shop(kafka.bootstrap, new_topic(), f"s3://{s3.bucket()}/lake", tmp_path, s3)
+    limits = {"limits": {"batch_rows": 12}, "flush": {"rows": 12, "every": "200ms"}}
+    shop.options |= {"route": {"by": "fixed"}, "transform": [], **limits}
+    return shop
+
+
+def rows_after_a_kill(shop: Shop, batch: int, **table: Any) -> list[dict[str, Any]]:
+    """Killed right after a commit of that batch, and finished by another: what a reader of the disk finds."""
+    shop.options["table"] = {"path": f"{shop.lake}/orders", "infer": {"records": 1}, **table}
+    with drain(shop, f"{Point.COMMIT_LANDED}:batch={batch}=kill") as running:
+        assert running.wait() == -signal.SIGKILL, running.said()
+    with drain(shop) as running:
+        assert running.wait() == 0, running.said()
+    found: list[dict[str, Any]] = DeltaTable(str(shop.place / "orders")).to_pyarrow_table().to_pylist()
+    return found
+
+
+def said(*numbers: int) -> list[bytes]:
+    return [json.dumps({"id": at % 4, "at": at}).encode() for at in numbers]
+
+
+@pytest.mark.slow
+def test_kill_while_a_history_is_written_on_s3(far: Shop) -> None:
+    far.send_values(said(*range(0, 24, 2)))
+    far.send_values(said(*range(23, 0, -2)))
+    found = rows_after_a_kill(far, 2, mode="scd2", merge={"keys": ["id"], "sequence_by": "at"})
+    told = sorted((row["id"], row["valid_from"], row["valid_to"]) for row in found)
+    assert told == sorted((at % 4, at, at + 4 if at < 20 else None) for at in range(24))
+
+
+@pytest.mark.slow
+def test_kill_while_doubles_are_left_out_on_s3(far: Shop) -> None:
+    far.send_values(said(*range(12)))
+    far.send_values(said(*range(6, 18)))
+    found = rows_after_a_kill(far, 2, deduplicate={"keys": ["at"], "within": "1d"})
+    assert sorted(row["at"] for row in found) == list(range(18))
+
+
+@pytest.mark.slow
+def test_kill_while_a_generation_replaces_another_on_s3(far: Shop) -> None:
+    far.send_values(said(*range(12)))
+    assert len(rows_after_a_kill(far, 2, mode="overwrite")) == 12
+    far.send_values([*said(*range(12, 20)), b"{"])
+    assert sorted(row["at"] for row in rows_after_a_kill(far, 4, mode="overwrite")) == list(range(20))
+    letters = DeltaTable(str(far.place / "_headrace/shop/dead_letters")).to_pyarrow_table()
+    assert letters["offset"].to_pylist() == [20]

@@ -39,6 +39,10 @@ def ids(shop: Shop, kinds: str = "ab") -> list[int]:
     return sorted(each for ids in found for each in ids)
 
 
+def dead(shop: Shop) -> list[int]:
+    return sorted(DeltaTable(f"{shop.lake}/_headrace/shop/dead_letters").to_pyarrow_table()["offset"].to_pylist())
+
+
 def test_every_run_reads_anew_and_one_that_dies_is_gone_on_with(shop: Shop) -> None:
     send(shop, range(8))
     shop.run()
@@ -58,7 +62,10 @@ def test_every_run_reads_anew_and_one_that_dies_is_gone_on_with(shop: Shop) -> N
 
 def test_a_table_without_records_is_emptied_and_other_partitions_stay(shop: Shop) -> None:
     send(shop, range(4))
+    shop.send_values([b"{", b"}"])
     shop.run()
+    shop.run()
+    assert dead(shop) == [4, 5], "the letters of a generation take the place of those before it"
     shop.options["transform"] = [{"where": "kind = 'a'"}]
     shop.run()
     assert (ids(shop, "a"), ids(shop, "b")) == ([0, 2], [])

@@ -78,7 +78,7 @@ class Model:
             del self.rows[change.key or 0]
 
     def _truncate(self, change: Change) -> None:
-        gone = [key for key, row in self.rows.items() if _truncated(row, change)]
+        gone = [key for key, row in self.rows.items() if ended(row, change)]
         for key in gone:
             del self.rows[key]
 
@@ -115,7 +115,8 @@ def _row(change: Change) -> Row:
     return Row(change.sequence, list(change.values), change.partition, change.offset, change.at)
 
 
-def _truncated(row: Row, change: Change) -> bool:
+def ended(row: Row | Change, change: Change) -> bool:
+    """Whether a truncate ends what lies before it."""
     return row.offset < change.offset if row.partition == change.partition else row.at <= change.at
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from headrace.batch import Historic, Merging
-from headrace.errors import Fenced
+from headrace.commit.merge import MergeTable
+from headrace.errors import Conflict, Fenced
 from headrace.tables.schema import SOURCE
 from model.merging import Change
 from model.states import Row, history, whole
@@ -70,3 +73,34 @@ def test_a_batch_goes_in_once_and_writes_only_what_changes(spark: Any, tmp_path:
     with pytest.raises(Fenced):
         zombie.commit(part, intent(1))
     assert [row[:3] for row in found(made)] == [(1, 1, 3), (1, 3, 5), (1, 5, None), (2, 1, 5), (2, 5, 7)]
+
+
+def test_a_row_that_another_writes_meanwhile_is_not_missed(spark: Any, tmp_path: Path) -> None:
+    """What the history was told from must still be so when the states are written: else Delta finds the conflict."""
+    made = Merged(spark, tmp_path, EVERY, schema=SCHEMA)
+    made.batch([Change("put", 1, 1, (1, 0))], 1)
+    theirs = {"id": 1, "seq": 3, "a": 3, "b": 0, "valid_from": 3, "valid_to": None, "current": True, "_source": None}
+    part, driver = made.part([Change("put", 1, 5, (5, 0), offset=1)], 2), made.open()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MergeTable, "_staged", _meanwhile(MergeTable._staged, made.table.uri, theirs, tmp_path / "once"))
+        with pytest.raises(Conflict):
+            driver.commit(part, intent(2))
+    driver.commit(part, intent(2))
+    assert [row[:3] for row in found(made)] == [(1, 1, 3), (1, 3, 5), (1, 5, None)]
+
+
+def _meanwhile(staged: Any, uri: str, row: dict[str, Any], flag: Path) -> Any:
+    """The staged rows, which are read in the midst of the merge; whoever does so first finds another at work."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if not flag.exists():
+            flag.touch()
+            schema = pa.schema(DeltaTable(uri).schema().to_arrow())
+            write_deltalake(uri, pa.Table.from_pylist([row], schema), mode="append")
+        yield from batches
+
+    def frame(self: Any, *given: Any) -> Any:
+        read = staged(self, *given)
+        return read.mapInArrow(write, read.schema)
+
+    return frame

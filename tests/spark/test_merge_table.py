@@ -46,6 +46,7 @@ def test_partial_changes_and_a_truncate(spark: Any, tmp_path: Path) -> None:
     changes[450:450] = [Change("truncate", partition=0, offset=450, at=449)]
     for number, batch in enumerate(cut(changes, 3), 1):
         made.batch(batch, number)
+    made.batch([Change("put", 999, values=(1, 1), partition=1, offset=999, at=100)], 4)  # a partition that was behind
     assert made.rows() == Model(PARTIAL).take(changes).table()
 
 

@@ -17,8 +17,8 @@ ROOT = Path(headrace.__file__).parent
 FLOORS = [
     {"cli", "connector"},
     {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout", "table", "maintain"},
-    {"pipeline", "stream", "floor", "breaker", "rebuild", "refill"},
-    {"doubles"},
+    {"pipeline", "stream", "floor", "breaker", "rebuild", "refill", "reingest", "mend"},
+    {"doubles", "absent"},
     {"catalog", "task", "judge", "generations"},
     {"plan", "fit", "shape", "explode", "fates", "letters", "retention", "expectations", "metadata", "changes", "keys"},
     {"ledger", "lease", "commit", "retry"},

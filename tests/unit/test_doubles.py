@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.doubles import TIME, doubles
+from headrace.doubles import TIME, _later_ones, _one_by_one, doubles
 from headrace.errors import ColumnsDisagree
 from headrace.spec import examine_text
 from services.plans import LAKE, envelopes, plan_of
@@ -62,6 +62,19 @@ def test_batches_make_no_difference(said: Any, edges: set[int]) -> None:
         seen.append(batch.filter(pa.array(~doubled)))
         found += doubled.tolist()
     assert found == model(said)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 400)), max_size=40))
+def test_many_rounds_are_as_one_by_one(said: list[tuple[int, int]]) -> None:
+    """A key that is kept again and again leaves the rounds behind."""
+    numbers, times = (np.array(each, np.int64) for each in (zip(*said, strict=True) if said else ((), ())))
+    place = np.arange(len(said)) - 3
+    found = _later_ones(numbers, times, place, WITHIN)
+    assert found.tolist() == _one_by_one(numbers, times, place, WITHIN).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headrace.doubles._ROUNDS", 50)
+        assert _later_ones(numbers, times, place, WITHIN).tolist() == found.tolist()
 
 
 def test_the_first_by_its_place_is_kept():

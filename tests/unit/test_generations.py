@@ -12,7 +12,7 @@ import pytest
 from headrace.batch import ALL, Intent
 from headrace.commit.adopt import LogTable
 from headrace.errors import UsageError
-from headrace.generations import check_bounded, renewed, replaced
+from headrace.generations import check_bounded, renewed, replaced, stale_letters
 from headrace.ledger import KnownTable
 from headrace.ledger.known import Generation, Known
 from headrace.spec import examine_text
@@ -48,6 +48,19 @@ def test_a_batch_replaces_once_whoever_comes_again(tmp_path: Path) -> None:
     assert (said["operationParameters"]["outputMode"], said["isBlindAppend"]) == ("Overwrite", False)
     LogTable.open(store, "shop").commit(replace(part, files=()), intent(3))
     assert ids(store) == []
+
+
+def test_letters_of_generations_before_are_stale_unless_others_have_some(tmp_path: Path) -> None:
+    spec = spec_of(pipeline="shop", table={"mode": "overwrite_partitions", "partition_by": ["day"]})
+    store = Store(str(tmp_path / "letters"))
+    assert stale_letters(spec, None, 1, store) == (ALL,)
+    LogTable.open(store, "shop").commit(table_intent(store, [staged(store, [1])], "x", create=True), intent(1))
+    assert stale_letters(spec, None, 1, store) == (ALL,)
+    assert stale_letters(spec, KnownTable("x", "adopt", generation=2, renewed=(ALL,)), 2, store) == ()
+    assert stale_letters(spec, KnownTable("x", "adopt", generation=2, renewed=(ALL,)), 3, store) == (ALL,)
+    assert stale_letters(spec_of(), None, 1, store) == ()
+    LogTable.open(store, "other").commit(table_intent(store, [staged(store, [2])], "x"), intent(1, "other"))
+    assert stale_letters(spec, None, 1, store) == ()
 
 
 def test_what_is_known_of_a_generation_outlives_its_driver(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.batch import Merging
-from headrace.commit.merging import MergeSql, Truncates
+from headrace.commit.merging import MergeSql, Truncates, later
 from headrace.tables.schema import SOURCE
 from model.logs import cut, logs, shuffled
 from model.merged import DUCKDB, NOW, DuckWorld
-from model.merging import Change, Model
+from model.merging import Change, Model, ended
 
 SCHEMA = pa.schema(
     [
@@ -44,13 +44,15 @@ class World(DuckWorld):
 
     def __init__(self, merging: Merging) -> None:
         super().__init__(merging, SCHEMA, SCHEMA)
+        self.past: Truncates = {}
 
     def batch(self, changes: Sequence[Change]) -> None:
         """One batch: tombstones first, then the merge."""
         self.bring(changes, "_headrace.op = 'delete'")
         deletes = any(each.op == "delete" for each in changes)
-        sql = MergeSql(self.merging, SCHEMA.names, DUCKDB, _truncates(changes), deletes)
+        sql = MergeSql(self.merging, SCHEMA.names, DUCKDB, _truncates(changes), deletes, self.past)
         self.duck.execute(sql.statement("t", "changes", "tombstones", NOW))
+        self.past = later(self.past, _truncates(changes))
 
     def table(self) -> dict[int, tuple[int | None, ...]]:
         """Key to sequence and values; no key may be there twice."""
@@ -97,6 +99,17 @@ def test_null_values_and_truncates_end_what_lies_before_them(merging: Merging, d
     ops = ("put", "put", "put", "delete", "truncate")
     log = data.draw(logs(ops, merging.sequence is not None, silent=True))
     assert merged(merging, data.draw(cut(log))) == Model(merging).take(log).table()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_what_a_truncate_has_ended_does_not_come_back_however_far_a_partition_is_behind(data: st.DataObject) -> None:
+    log = _one_place_for_each_key(data.draw(logs(("put", "put", "delete", "truncate"), False)))
+    behind = data.draw(st.integers(0, 1))
+    late = sorted(log, key=lambda each: (each.partition == behind, each.offset))
+    ends = [each for each in log if each.op == "truncate"]
+    stay = [each for each in log if each.op != "truncate" and not any(ended(each, end) for end in ends)]
+    assert merged(KEYED, data.draw(cut(late))) == Model(KEYED).take(stay).table()
 
 
 @pytest.mark.parametrize("merging", PARTIAL, ids=["ignore nulls", "columns", "both"])

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from headrace.errors import LeaseHeld
 from headrace.faults import Abandoned, armed
@@ -85,6 +86,32 @@ def test_a_letter_that_the_spec_now_leaves_out_is_settled(desk: Desk):
     assert desk.offsets("alpha") == {2: 1}
     del desk.options["transform"]
     assert desk.replay(Selection(reasons=("type",))).counts.read == 0
+
+
+def test_a_letter_whose_row_the_table_has_already_is_told_as_such(tmp_path: Path):
+    """A producer sent a record that was rejected, and then once more, mended."""
+    once = {"match": "^alpha$", "deduplicate": {"keys": ["id"], "within": "1h"}}
+    small = {"name": "small", "expect": "n < 10", "otherwise": "reject"}
+    desk = Desk(tmp_path, {"tables": [{**once, "expectations": [small]}]})
+    desk.feed([{"id": id_, "n": n, "kind": "alpha"} for id_, n in ((1, 50), (1, 5), (2, 50))])
+    desk.feed([{"id": 2, "n": 60, "kind": "alpha"}])
+    desk.options["tables"] = [once]
+    summary = desk.replay()
+    told = {row["offset"]: (row["outcome"], row["into"], row["detail"]) for row in desk.outcomes()}
+    alpha = f"{desk.folder}/lake/alpha"
+    filtered = ("filtered", None, f"{alpha} has a row with its keys already")
+    assert told == {0: filtered, 2: ("replayed", [alpha], None), 3: filtered}
+    assert desk.offsets("alpha") == {1: 1, 2: 1}
+    assert (summary.counts.routed, summary.counts.filtered) == (1, 2)
+    assert desk.replay().counts.read == 0
+    assert not [
+        path for path in (tmp_path / "lake/_headrace/shop/replays").glob("*.parquet") if path.name not in named(desk)
+    ]
+
+
+def named(desk: Desk) -> set[str]:
+    """The files that the table of outcomes stands on."""
+    return {Path(uri).name for uri in DeltaTable(str(desk.place / "lake/_headrace/shop/replays")).file_uris()}
 
 
 def test_new_fields_met_in_a_replay_become_columns(desk: Desk):

@@ -284,8 +284,8 @@ def _print_letter(letter: dict[str, Any], most: int) -> None:
 def _became(outcome: dict[str, Any]) -> str:
     if outcome["into"]:
         return f"{outcome['outcome']} into {', '.join(outcome['into'])}"
-    why = f": {outcome['reason']}: {outcome['detail']}" if outcome["reason"] else ""
-    return f"{outcome['outcome']}".replace("_", " ") + why
+    why = ": ".join(filter(None, (outcome["reason"], outcome["detail"])))
+    return f"{outcome['outcome']}".replace("_", " ") + (f": {why}" if why else "")
 
 
 def _print_bytes(name: str, data: bytes | None, most: int) -> None:

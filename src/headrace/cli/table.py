@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from headrace.table import Table
+    from headrace.table import Repaired, Table
     from headrace.table.query import Rows
 
 app = typer.Typer(
@@ -242,6 +242,9 @@ def checkpoint(path: Place, spec: SpecFile = None, adopt: Adopt = False, as_json
 def repair(
     path: Place,
     deep: Annotated[bool, typer.Option("--deep", help="Read every file to its end, not only its footer.")] = False,
+    reingest: Annotated[
+        bool, typer.Option("--reingest", help="Read lost rows again, by --spec, as far as the source holds them.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     spec: SpecFile = None,
@@ -250,18 +253,31 @@ def repair(
 ) -> None:
     """Take files that are gone out of the log; name those that are unreadable, and the records that are lost."""
     from headrace.cli.ask import agreed
-    from headrace.cli.table_show import damage, damage_event
+    from headrace.cli.table_show import damage, damage_event, mended
+    from headrace.errors import UsageError
 
+    if reingest and spec is None:
+        raise UsageError("--reingest needs the spec that wrote the rows.", next="Give --spec SPEC.")
+    again = spec if reingest else None
     table = opened(path, spec, adopt)
-    found = table.repair(dry_run=True, deep=deep)
+    found = table.repair(dry_run=True, deep=deep, reingest=again)
     if not as_json:
         damage(table.path, found)
-    going = bool(found.missing) and not dry_run and agreed("Take the missing files out of the log?", yes, as_json)
-    done = table.repair() if going else found
+    readable = found.reingest is not None and bool(found.reingest.ranges)
+    going = (bool(found.missing) or readable) and not dry_run and agreed(_question(found), yes, as_json)
+    done = table.repair(deep=deep, reingest=again) if going else found
     if as_json or going:
-        concluded("repair", table.path, damage_event(done) if as_json else {"version": done.version}, as_json)
+        concluded("repair", table.path, damage_event(done) if as_json else mended(done), as_json)
     if found.unreadable or found.vectors:
         raise typer.Exit(1)
+
+
+def _question(found: Repaired) -> str:
+    """What is about to be done."""
+    takes = "Take the missing files out of the log" if found.missing else ""
+    reads = "read the lost rows again" if found.reingest and found.reingest.ranges else ""
+    both = f"{takes}, and {reads}?" if takes and reads else f"{takes or reads}?"
+    return both[0].upper() + both[1:]
 
 
 @app.command()

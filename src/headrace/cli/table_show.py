@@ -16,7 +16,8 @@ from headrace.tables.schema import type_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.table import Damage, Entry, Metadata, Repaired, Statistics
+    from headrace.batch import Range
+    from headrace.table import Damage, Entry, Metadata, Reingest, Repaired, Statistics
 
 _MOST = 20  # paths that a person is shown
 
@@ -112,10 +113,35 @@ def damage(path: str, found: Repaired) -> None:
     _spoiled("files lack their deletion vector", found.vectors)
     for each in found.lost:
         whose = "no pipeline's" if each.pipeline is None else f"of '{each.pipeline}', batch {each.batch}"
-        ranges = [f"{item.topic}/{item.partition} from {item.start} to {item.until - 1}" for item in each.ranges]
-        listed(f"lost rows of version {each.version}, {whose}", ranges)
+        listed(f"lost rows of version {each.version}, {whose}", [_offsets(item) for item in each.ranges])
     if found.untold:
         listed("where these came from is no longer told by the log:", found.untold)
+    if found.reingest is not None:
+        _readable(found.reingest)
+
+
+def _readable(plan: Reingest) -> None:
+    """What can be read again, and what stays lost."""
+    lost = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
+    if not (plan.ranges or plan.unread or plan.untold):
+        listed("no rows are lost that could be read again", ())
+    if plan.ranges:
+        listed(f"{lost} rows are lost; to be read again:", [_offsets(each) for each in plan.ranges])
+    for each in plan.unread:
+        whose = "" if each.pipeline is None else f" of '{each.pipeline}', batch {each.batch},"
+        listed(f"rows of version {each.version}{whose} stay lost: {each.why}", [_offsets(item) for item in each.ranges])
+
+
+def _offsets(each: Range) -> str:
+    return f"{each.topic}/{each.partition} from {each.start} to {each.until - 1}"
+
+
+def mended(done: Repaired) -> dict[str, Any]:
+    """What a repair has done, in short."""
+    said: dict[str, Any] = {} if done.version is None else {"version": done.version}
+    if done.reingest is None:
+        return said
+    return {**said, "rows put back": done.reingest.put_back, "by version": done.reingest.version}
 
 
 def _spoiled(what: str, found: Sequence[Damage]) -> None:

@@ -88,4 +88,14 @@ def account(intent: Intent) -> dict[str, Any]:
         "dead": counts.dead,
         "filtered": counts.filtered,
         "held": counts.held,
+        **_given_back(intent),
     }
+
+
+def _given_back(intent: Intent) -> dict[str, Any]:
+    """What a commit puts back that the table had lost: told there, so that nobody puts it back a second time."""
+    told = {
+        "reread": [[item.topic, item.partition, item.start, item.until] for item in intent.reread],
+        "mended": list(intent.mends),
+    }
+    return {name: value for name, value in told.items() if value}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
@@ -16,7 +14,7 @@ from headrace.commit.bounds import key_bounds
 from headrace.commit.history import HistorySql
 from headrace.commit.merging import MergeSql, Truncates
 from headrace.commit.spark import SparkTable, account_text, quoted
-from headrace.commit.tombstones import Tombstones, holds
+from headrace.commit.tombstones import Tombstones, holds, last_truncates
 from headrace.storage import Store
 from headrace.tables.adopt import COMMITTER
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
@@ -67,7 +65,8 @@ class MergeTable(SparkTable):
         remembered = tombstones.commit(table, merging, intent, schema)
         session = self._session()
         self._staged(session, table, staged(schema, merging.keys)).createOrReplaceTempView("changes")
-        text = self._sql(table, merging, schema.names).statement(
+        past = tombstones.truncates(intent.started) if remembered and merging.history is None else {}
+        text = self._sql(table, merging, schema.names, past).statement(
             f"delta.{quoted(self._store.spark_uri)}",
             "changes",
             f"delta.{quoted(tombstones.store.spark_uri)}" if remembered else None,
@@ -79,11 +78,11 @@ class MergeTable(SparkTable):
         with self._named():
             session.sql(text)
 
-    def _sql(self, table: TableIntent, merging: Merging, columns: Sequence[str]) -> MergeSql:
+    def _sql(self, table: TableIntent, merging: Merging, columns: Sequence[str], past: Truncates) -> MergeSql:
         if merging.history is not None:
             return HistorySql(merging, columns)
         deletes = any(holds(item, DELETE) for item in table.files)
-        return MergeSql(merging, columns, truncates=self._truncates(table.files), deletes=deletes)
+        return MergeSql(merging, columns, truncates=self._truncates(table.files), deletes=deletes, past=past)
 
     def _session(self) -> SparkSession:
         """A session of the table's own: what makes a MERGE count once is a setting of the whole session."""
@@ -95,14 +94,9 @@ class MergeTable(SparkTable):
 
     def _truncates(self, files: Sequence[StagedFile]) -> Truncates:
         """Where each partition was last truncated in these files."""
-        last: dict[int, tuple[int, datetime]] = {}
-        for item in (each for each in files if holds(each, TRUNCATE)):
-            data = Store(item.table, self._store.profile).get(item.path)
-            changes = pq.read_table(pa.BufferReader(data), columns=[CHANGE.name])[CHANGE.name]
-            for each in changes.filter(pc.equal(pc.struct_field(changes, "op"), TRUNCATE)).to_pylist():
-                offset, at = last.get(each["partition"], (-1, each["timestamp"]))
-                last[each["partition"]] = max(offset, each["offset"]), max(at, each["timestamp"])
-        return last
+        stores = ((Store(item.table, self._store.profile), item) for item in files if holds(item, TRUNCATE))
+        data = (pa.BufferReader(store.get(item.path)) for store, item in stores)
+        return last_truncates(pq.read_table(each, columns=[CHANGE.name])[CHANGE.name] for each in data)
 
     def _counts(self, intent: Intent) -> list[int | None]:
         """Rows inserted, updated and deleted, where the commit's metrics tell."""

@@ -19,6 +19,15 @@ from headrace.tables.schema import SOURCE
 Truncates = Mapping[int, tuple[int, datetime]]  # by partition: the offset and the time of its last truncate
 
 
+def later(*said: Truncates) -> Truncates:
+    """The last truncate of each partition in any of these."""
+    last: dict[int, tuple[int, datetime]] = {}
+    for partition, (offset, at) in (each for truncates in said for each in truncates.items()):
+        known = last.get(partition, (offset, at))
+        last[partition] = max(known[0], offset), max(known[1], at)
+    return last
+
+
 def _backticked(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
@@ -46,8 +55,9 @@ class MergeSql:
     merging: Merging
     columns: Sequence[str]
     dialect: Dialect = SPARK
-    truncates: Truncates | None = None
+    truncates: Truncates | None = None  # of the batch
     deletes: bool = True
+    past: Truncates | None = None  # of batches before it: rows they ended are gone, but older changes may come late
 
     # ---- the whole ----
 
@@ -83,11 +93,12 @@ class MergeSql:
     def _live(self, changes: str, tombstones: str | None, now: datetime, bounds: Bounds) -> str:
         """Without what a delete or a truncate, of this batch or of one before it, has ended already."""
         wanted = [f"{self._op('c')} <> '{TRUNCATE}'"]
-        if self.truncates:
-            wanted.append(f"NOT ({self._truncated(self._place('c'), self._at('c', CHANGE.name, 'timestamp'))})")
+        if last := later(self.truncates or {}, self.past or {}):
+            wanted.append(f"NOT ({self._truncated(last, self._place('c'), self._at('c', CHANGE.name, 'timestamp'))})")
         if tombstones is not None:
             until = f"{self._name('d', UNTIL)} > {self._instant(now)}"
-            ended = self._and((*self._same("d", "c"), *self._within("d", bounds), until, f"({self._ends()})"))
+            deletes = f"{self._op('d')} = '{DELETE}'"  # truncates are beside them
+            ended = self._and((*self._same("d", "c"), *self._within("d", bounds), until, deletes, f"({self._ends()})"))
             wanted.append(f"NOT EXISTS (SELECT 1 FROM {tombstones} AS d WHERE {ended})")
         return f"SELECT c.* FROM {changes} AS c WHERE {self._and(wanted)}"
 
@@ -183,14 +194,14 @@ class MergeSql:
         if SOURCE.name not in self.columns:
             return "true"
         at = self._at("t", SOURCE.name, "timestamp")
-        return f"coalesce({self._truncated(self._place('t'), at)}, true)"
+        return f"coalesce({self._truncated(self.truncates or {}, self._place('t'), at)}, true)"
 
-    def _truncated(self, place: tuple[str, str], at: str) -> str:
+    def _truncated(self, truncates: Truncates, place: tuple[str, str], at: str) -> str:
         """Before a truncate: by the offset in its own partition, by the record's time in the others."""
         partition, offset = place
         return self._or(
             f"({partition} = {own} AND {offset} < {last}) OR ({partition} <> {own} AND {at} <= {self._instant(time)})"
-            for own, (last, time) in sorted((self.truncates or {}).items())
+            for own, (last, time) in sorted(truncates.items())
         )
 
     # ---- words ----

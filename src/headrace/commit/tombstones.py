@@ -2,6 +2,7 @@
 
 A Delta table of its own for each table that merges, in the pipeline's state, appended to by its log. It is committed
 before the merge: a tombstone too many ends only what its delete ends anyway, one too few would bring a row back.
+Truncates are remembered beside the deletes: they have no key.
 
 A history that tracks some columns remembers every change: those that make no row of their own can still divide one.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -20,18 +21,22 @@ import pyarrow.parquet as pq
 from headrace.batch import Intent, Merging, StagedFile, TableIntent
 from headrace.commit.adopt import LogTable
 from headrace.commit.marks import batch_mark
-from headrace.commit.merging import UNTIL
+from headrace.commit.merging import UNTIL, Truncates, later
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
-from headrace.tables.changes import CHANGE, DELETE
+from headrace.tables.changes import CHANGE, DELETE, TRUNCATE
+from headrace.tables.files import File, active
+from headrace.tables.log import newest
+from headrace.tables.rows import Columns
 from headrace.tables.schema import TIMESTAMP, to_delta
 
 TOMBSTONES = "tombstones"  # the folder of the state that holds them, by table id
 DAY = "_headrace_day"  # the partition column: what has expired leaves as whole files
+_ENDING = (DELETE, TRUNCATE)
 
 
 class Tombstones:
-    """The deletes of one table that are still remembered, or all of its changes."""
+    """The deletes and truncates of one table that are still remembered, or all of its changes."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self.store = store
@@ -40,7 +45,7 @@ class Tombstones:
     def commit(self, table: TableIntent, merging: Merging, intent: Intent, schema: pa.Schema) -> bool:
         """Add the deletes of a batch, once; whether there are tombstones now, of this batch or of one before."""
         committer = LogTable.open(self.store, self._pipeline)
-        holding = [item for item in table.files if _keeps_all(merging) or holds(item, DELETE)]
+        holding = [item for item in table.files if _keeps_all(merging) or any(holds(item, op) for op in _ENDING)]
         if not holding or self._has(committer, intent):
             return committer.state is not None
         columns = _columns(schema, merging)
@@ -53,6 +58,16 @@ class Tombstones:
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         committer.commit(TableIntent(self.store.uri, table_id, made, to_delta(columns), (DAY,), {}, files), intent)
         return True
+
+    def truncates(self, now: datetime) -> Truncates:
+        """The last truncate of each partition that is still remembered, whichever batch it was of."""
+        version = newest(self.store)
+        if version is None:
+            return {}
+        columns = Columns(self.store, [CHANGE.name, UNTIL])
+        held = [columns.of(file)[0] for file in active(self.store, version).values() if holds(file, TRUNCATE)]
+        counts = [rows.filter(pc.greater(rows[UNTIL], pa.scalar(now, TIMESTAMP))) for rows in held]
+        return last_truncates(rows[CHANGE.name] for rows in counts)
 
     def _has(self, committer: LogTable, intent: Intent) -> bool:
         return committer.state is not None and committer.state.marks.get(batch_mark(self._pipeline)) == intent.batch
@@ -72,9 +87,15 @@ class Tombstones:
             raise
 
 
-def holds(file: StagedFile, op: str) -> bool:
-    """Whether a staged file may hold a change of this kind, by its statistics."""
-    stats = json.loads(file.stats)
+def last_truncates(changes: Iterable[pa.ChunkedArray]) -> Truncates:
+    """Where each partition was last truncated by these changes."""
+    said = (each.filter(pc.equal(pc.struct_field(each, "op"), TRUNCATE)).to_pylist() for each in changes)
+    return later(*({row["partition"]: (row["offset"], row["timestamp"])} for rows in said for row in rows))
+
+
+def holds(file: StagedFile | File, op: str) -> bool:
+    """Whether a file may hold a change of this kind, by its statistics."""
+    stats = json.loads(file.stats or "{}")
     low, high = (stats.get(side, {}).get(CHANGE.name, {}).get("op") for side in ("minValues", "maxValues"))
     return low is None or high is None or low <= op <= high
 
@@ -97,7 +118,8 @@ def _changes(store: Store, item: StagedFile, columns: Sequence[str], every: bool
     wanted = [name for name in file.schema_arrow.names if name in columns]
     for group in range(file.num_row_groups):
         rows = file.read_row_group(group, wanted)
-        yield rows if every else rows.filter(pc.equal(pc.struct_field(rows[CHANGE.name], "op"), DELETE))
+        op = pc.struct_field(rows[CHANGE.name], "op")
+        yield rows if every else rows.filter(pc.is_in(op, value_set=pa.array(_ENDING)))
 
 
 def _as_tombstones(rows: pa.Table, columns: pa.Schema, until: datetime) -> pa.Table:

@@ -27,7 +27,7 @@ from headrace.ledger.known import FORMAT, Generation, Known, KnownTable, check_f
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables.log import LOG, TableState, read_commit
 
-__all__ = ["Generation", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_refill"]
+__all__ = ["Generation", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_mend", "is_refill"]
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32
@@ -42,7 +42,12 @@ def is_decision(intent: Intent) -> bool:
 
 def is_refill(intent: Intent) -> bool:
     """Whether a batch gives a restored table what was undone: it moves no partition, so it has no ranges."""
-    return bool(intent.digest) and not intent.ranges and intent.taken is None
+    return bool(intent.digest) and not intent.ranges and intent.taken is None and not intent.mends
+
+
+def is_mend(intent: Intent) -> bool:
+    """Whether a batch gives a repaired table the rows of files that were lost; it has no ranges either."""
+    return bool(intent.mends)
 
 
 class Ledger:
@@ -259,6 +264,10 @@ class Ledger:
 
 
 def _note(intent: Intent) -> str:
+    if is_mend(intent):
+        return (
+            f"reingest of {intent.tables[0].path}" if intent.tables else "a reingest was given up: its files were gone"
+        )
     if is_refill(intent):
         return f"refill of {', '.join(table.path for table in intent.tables) or 'a table that is no more'}"
     return intent.spec if is_decision(intent) else ""

@@ -50,11 +50,12 @@ def _undone(
 ) -> tuple[dict[int, int], dict[int, Row]]:
     """The table's rows by undone batch, and the ledger's rows from the first of them on.
 
-    A refill among them repeats earlier batches: it is not counted, but what it had brought back is owed again.
+    A refill among them repeats earlier batches: it is not counted, but what it had brought back is owed again. What a
+    reingest had put back is lost again, with the files that had held it first, and can be asked for again.
     """
     refills: set[int] = set()
     while True:
-        parts = undone(store, newest, oldest, mark, refills)
+        parts = [part for part in undone(store, newest, oldest, mark, refills) if not part.account.get("mended")]
         first = min((part.batch for part in parts), default=0)
         booked = {row["batch"]: row for row in rows_from(first)} if parts else {}
         known = {part.batch for part in parts if part.batch in booked and _is_refill(booked[part.batch])}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 
@@ -40,6 +41,20 @@ OUTCOMES = pa.schema(
         pa.field("at", TIMESTAMP),
     ]
 )
+
+
+def without_doubles(outcomes: pa.Table, left_out: Mapping[str, Counter[tuple[str, int, int]]]) -> pa.Table:
+    """The outcomes as they are once tables have left out, of these records, rows that they have already."""
+    said = outcomes.to_pylist()
+    for row in said:
+        at = (row["topic"], row["partition"], row["offset"])
+        doubled = [uri for uri in row["into"] or () if uri in left_out and left_out[uri][at] > 0]
+        for uri in doubled:
+            left_out[uri][at] -= 1
+            row["into"] = [each for each in row["into"] if each != uri] or None
+        if doubled and row["into"] is None:
+            row |= {"outcome": Outcome.FILTERED.value, "detail": f"{doubled[0]} has a row with its keys already"}
+    return pa.Table.from_pylist(said, OUTCOMES)
 
 
 def writer(pipeline: str) -> str:

@@ -1,5 +1,6 @@
 """The whole life of a Delta table: made, read, written, kept in order, mended, restored, dropped."""
 
+from headrace.reingest import Reingest, Unread
 from headrace.table.api import Table
 from headrace.table.changes import Changes
 from headrace.table.compact import Optimized
@@ -25,10 +26,12 @@ __all__ = [
     "OperationMetrics",
     "Optimized",
     "Query",
+    "Reingest",
     "Repaired",
     "Restored",
     "Statistics",
     "Table",
+    "Unread",
     "Updated",
     "Upserted",
     "Vacuumed",

@@ -35,6 +35,8 @@ from headrace.tables.log import newest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.spec import Spec
+
 Storage = Profile | Mapping[str, Any] | None
 
 
@@ -174,10 +176,20 @@ class Table:
         with self._watch("checkpoint"):
             return upkeep.checkpoint(self._store, self._writers())
 
-    def repair(self, *, dry_run: bool = False, deep: bool = False) -> Repaired:
-        """Take files that are gone out of the log, name the unreadable ones, and tell which records that costs."""
+    def repair(
+        self, *, dry_run: bool = False, deep: bool = False, reingest: Spec | str | os.PathLike[str] | None = None
+    ) -> Repaired:
+        """Take files that are gone out of the log, name the unreadable ones, and tell which records that costs.
+
+        `reingest`: the spec that wrote them. What the table has lost, now or by an earlier repair, is read again
+        through it, as far as the source still holds it, and put back.
+        """
         with self._watch("repair"):
-            return repair.repair(self._store, self._writers(), dry_run=dry_run, deep=deep)
+            if reingest is None:
+                return repair.repair(self._store, self._writers(), dry_run=dry_run, deep=deep)
+            from headrace.table.reingest import reingested
+
+            return reingested(self._store, self._writers, reingest, dry_run=dry_run, deep=deep, spark=self._spark)
 
     def restore(self, version: int | None = None, timestamp: Moment | None = None) -> Restored:
         """Hold the rows of an older version again, as a new version; says what pipelines will ask then."""

@@ -12,14 +12,15 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from headrace.batch import Range
-from headrace.commit.marks import batch_mark, numbered, pipeline_of
 from headrace.commit.tail import Tail
+from headrace.commit.traces import Brought, trace
 from headrace.ledger import Known, Ledger
+from headrace.reingest import Reingest
 from headrace.storage import Store
-from headrace.table.scan import filesystem
 from headrace.table.writers import Pipeline, Writers
 from headrace.tables import files
-from headrace.tables.files import File, Logged
+from headrace.tables.files import File
+from headrace.tables.rows import filesystem
 
 _AT_ONCE = 8  # files looked into at the same time
 
@@ -54,6 +55,7 @@ class Repaired:
     lost: tuple[Lost, ...]  # where the missing rows came from
     untold: tuple[str, ...]  # missing files that no commit of the log tells any more
     version: int | None = None
+    reingest: Reingest | None = None  # what is read again of all that is lost, where that was asked for
 
     @property
     def rows(self) -> int | None:
@@ -77,18 +79,18 @@ def repair(store: Store, writers: Writers, *, dry_run: bool = False, deep: bool 
     stands = [file for file in files.active(store, state.version).values() if not file.elsewhere]
     there = {item.path: item.size for item in store.list()}
     missing = [file for file in stands if file.path not in there]
-    lost, untold = _traced(store, state.version, missing, writers.pipelines)
-    found = Repaired(
+    known, found = {each.name: each for each in writers.pipelines}, trace(store, state.version, missing)
+    told = Repaired(
         tuple(Damage(file.path, "gone from the store", file.rows) for file in missing),
         tuple(_unreadable(store, [file for file in stands if file.path in there], there, deep)),
         tuple(_without_vector(stands, there)),
-        tuple(lost),
-        tuple(untold),
+        tuple(_lost(each, known) for each in found.brought),
+        found.untold,
     )
     if dry_run or not missing:
-        return found
+        return told
     version = Tail.open(store).forget(missing, {"operation": "repair", "files": len(missing)})
-    return replace(found, version=version)
+    return replace(told, version=version)
 
 
 def _unreadable(store: Store, there: list[File], sizes: Mapping[str, int], deep: bool) -> Iterator[Damage]:
@@ -118,46 +120,22 @@ def _without_vector(stands: Iterable[File], there: Mapping[str, int]) -> Iterato
             yield Damage(file.path, f"its deletion vector {file.vector.path} is gone", file.rows)
 
 
-def _traced(
-    store: Store, version: int, missing: Iterable[File], pipelines: Iterable[Pipeline]
-) -> tuple[list[Lost], list[str]]:
-    """The commits that brought what is missing, back through compactions; and what no commit tells any more."""
-    wanted = {file.path for file in missing}
-    known = {each.name: each for each in pipelines}
-    lost: list[Lost] = []
-    for commit in files.back(store, version) if wanted else ():
-        brought = [file for file in commit.added if file.path in wanted]
-        if not brought:
-            continue
-        wanted -= {file.path for file in brought}
-        anew = [file.partition for file in brought if not file.changes_data]
-        wanted |= {file.path for file in commit.removed if file.partition in anew}
-        if len(anew) < len(brought):
-            lost.append(_lost(commit, [file.path for file in brought if file.changes_data], known))
-        if not wanted:
-            break
-    return lost, sorted(wanted)
+def _lost(each: Brought, known: Mapping[str, Pipeline]) -> Lost:
+    pipeline = known.get(each.pipeline or "")
+    paths = tuple(file.path for file in each.files)
+    return Lost(each.version, each.pipeline, each.batch, tuple(_ranges(each, pipeline)), paths)
 
 
-def _lost(commit: Logged, paths: list[str], known: Mapping[str, Pipeline]) -> Lost:
-    mark = numbered(commit.marks)
-    if mark is None:
-        return Lost(commit.version, None, None, (), tuple(paths))
-    name, batch = pipeline_of(mark[0]), mark[1]
-    return Lost(commit.version, name, batch, tuple(_ranges(commit, batch, known.get(name))), tuple(paths))
-
-
-def _ranges(commit: Logged, batch: int, pipeline: Pipeline | None) -> Iterator[Range]:
+def _ranges(each: Brought, pipeline: Pipeline | None) -> Iterator[Range]:
     """The ranges of a batch: as its commit tells them, else as the ledger does."""
     state = pipeline.state if pipeline else None
     ids = Known.load(state).topics if state else {}
-    told = commit.account.get("ranges")
-    if told is not None:
-        yield from (Range(topic, part, start, until, ids.get(topic, "")) for topic, part, start, until in told)
-    elif state is not None and pipeline is not None and batch_mark(pipeline.name) in commit.marks:
-        for row in Ledger.open(state, pipeline.name).rows_from(batch):
-            if row["batch"] == batch:
-                yield from (_booked(each) for each in row["ranges"])
+    if each.ranges is not None:
+        yield from (replace(item, topic_id=ids.get(item.topic, "")) for item in each.ranges)
+    elif state is not None and pipeline is not None and not each.replayed:
+        for row in Ledger.open(state, pipeline.name).rows_from(each.batch or 0):
+            if row["batch"] == each.batch:
+                yield from (_booked(item) for item in row["ranges"])
 
 
 def _booked(raw: Mapping[str, Any]) -> Range:

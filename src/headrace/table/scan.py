@@ -19,14 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
-from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 from headrace.errors import TableFeature
 from headrace.storage import Store
 from headrace.table.versions import opened
 from headrace.tables import files
 from headrace.tables.files import File
-from headrace.tables.rows import value_of
+from headrace.tables.rows import filesystem, value_of
 from headrace.tables.schema import from_delta
 
 _SCANNED = frozenset({"columnMapping", "deletionVectors"})  # what a dataset cannot read, and delta-rs's own scan can
@@ -70,13 +69,6 @@ def rows_in(
         for file in stands
     ]
     return Relation(schema, ds.FileSystemDataset(fragments, schema, parquet, system))
-
-
-def filesystem(store: Store) -> FileSystem:
-    """A table's folder as Arrow opens files in it. Its own: one that is written in Python waits for DuckDB for ever."""
-    if store.local:
-        return SubTreeFileSystem(store.root, LocalFileSystem())
-    return SubTreeFileSystem(f"{store.bucket}/{store.root}", S3FileSystem(**store.profile.arrow_options()))
 
 
 def _told(file: File, schema: pa.Schema, by: tuple[str, ...], wanted: list[pa.Field]) -> pc.Expression:

@@ -123,7 +123,7 @@ class Writers:
     def _refuse_running(self, operation: str) -> None:
         for each in self.pipelines:
             if holder := each.holder():
-                raise _held(self._store.uri, each.name, operation, str(holder["host"]), str(holder["pid"]))
+                raise held_by(self._store.uri, each.name, operation, holder)
 
     def begun(self) -> dict[str, str]:
         """Files that a batch or a replay plan has staged for the table and not committed: path → pipeline."""
@@ -183,12 +183,14 @@ def _leased(state: Store, pipeline: str, uri: str, operation: str) -> Iterator[N
     try:
         taken = Lease.take(state)
     except LeaseHeld as held:
-        raise _held(uri, pipeline, operation, str(held.facts.get("host")), str(held.facts.get("pid"))) from None
+        raise held_by(uri, pipeline, operation, held.facts) from None
     with taken:
         yield
 
 
-def _held(uri: str, pipeline: str, operation: str, host: str, pid: str) -> LeaseHeld:
+def held_by(uri: str, pipeline: str, operation: str, holder: Mapping[str, object]) -> LeaseHeld:
+    """Somebody runs a pipeline that must rest while a table is worked on."""
+    host, pid = str(holder.get("host")), str(holder.get("pid"))
     return LeaseHeld(
         f"{uri} is written by the pipeline '{pipeline}', which runs on {host} as pid {pid}; "
         f"{operation} needs the table to itself.",

@@ -1,13 +1,14 @@
-"""The rows of one data file, in the columns of its table."""
+"""The rows of one data file: all of them in the columns of its table, or some columns as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
-from headrace.errors import TableDamaged
+from headrace.errors import StorageUnreachable, TableDamaged
 from headrace.storage import NotThere, Store
 from headrace.tables.files import File
 
@@ -22,10 +23,7 @@ def rows_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[
     try:
         held = pq.ParquetFile(pa.BufferReader(store.get(file.path))).read()
     except NotThere:
-        raise TableDamaged(
-            f"{store.uri}: the file {file.path} is gone: vacuumed, or deleted by something else.",
-            next="`headrace table repair PATH --dry-run` tells what is missing.",
-        ) from None
+        raise _gone(store, file) from None
     by = set(partition_by)
     columns = [
         pa.repeat(value_of(file.partition.get(item.name), item.type), len(held))
@@ -34,3 +32,39 @@ def rows_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[
         for item in schema
     ]
     return pa.table(columns, schema=schema)
+
+
+def filesystem(store: Store) -> FileSystem:
+    """A table's folder as Arrow opens files in it. Its own: one that is written in Python waits for DuckDB for ever."""
+    if store.local:
+        return SubTreeFileSystem(store.root, LocalFileSystem())
+    return SubTreeFileSystem(f"{store.bucket}/{store.root}", S3FileSystem(**store.profile.arrow_options()))
+
+
+class Columns:
+    """Some columns of a table's files; only their bytes are fetched."""
+
+    def __init__(self, store: Store, names: Sequence[str]) -> None:
+        self._store, self._names, self._system = store, list(names), filesystem(store)
+
+    def of(self, file: File) -> tuple[pa.Table, int]:
+        """Those of the columns that a file was written with, and how many rows it has."""
+        try:
+            content = pq.ParquetFile(file.path, filesystem=self._system, pre_buffer=True)
+            return content.read(self._names), content.metadata.num_rows
+        except FileNotFoundError:
+            raise _gone(self._store, file) from None
+        except pa.ArrowInvalid as error:
+            raise TableDamaged(
+                f"{self._store.uri}: the file {file.path} is no whole Parquet file: {str(error).splitlines()[0][:200]}",
+                next="Delete it, and `headrace table repair PATH` takes it out of the log.",
+            ) from error
+        except OSError as error:
+            raise StorageUnreachable(f"{self._store.uri}: {file.path}: {str(error).splitlines()[0][:300]}") from error
+
+
+def _gone(store: Store, file: File) -> TableDamaged:
+    return TableDamaged(
+        f"{store.uri}: the file {file.path} is gone: vacuumed, or deleted by something else.",
+        next="`headrace table repair PATH --dry-run` tells what is missing.",
+    )

@@ -1,0 +1,139 @@
+"""Repair with the rows put back: under the lease of the pipeline that had written them, as a batch of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace import faults
+from headrace.batch import Intent, Receipt
+from headrace.commit.traces import trace
+from headrace.errors import LeaseHeld, UsageError
+from headrace.lease import Lease
+from headrace.ledger import is_mend
+from headrace.mend import facts_of, mended
+from headrace.pipeline import Pipeline, Report
+from headrace.rebuild import rebuild
+from headrace.reingest import Reingest, check_kind, plan
+from headrace.runner import SharedSession
+from headrace.spec import Spec
+from headrace.spec.load import load
+from headrace.storage import Store
+from headrace.table.repair import Repaired, repair
+from headrace.table.writers import Writers, found, held_by
+from headrace.tables.files import File, active
+from headrace.tables.log import newest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WHAT = "repair with reingest"
+
+
+def reingested(
+    store: Store,
+    writers: Callable[[], Writers],
+    given: Spec | str | os.PathLike[str],
+    *,
+    dry_run: bool = False,
+    deep: bool = False,
+    spark: SparkSession | None = None,
+    report: Report = lambda event: None,
+) -> Repaired:
+    """Repair the table, then read again what it has lost, now or by earlier repairs, and put it back."""
+    writers().beside_appends(WHAT)
+    spec = _spec(given, store)
+    check_kind(spec, store.uri, found(store).schema.names)
+    shared = SharedSession([spec])
+    work = Reingesting(spec, (lambda: spark) if spark else shared.get, store, report=report)
+    try:
+        if dry_run:
+            return work.planned(repair(store, writers(), dry_run=True, deep=deep))
+        with _leased(work):
+            work.damage = lambda: repair(store, writers(), deep=deep)
+            work.run()
+            return work.done
+    finally:
+        work.source.close()
+        shared.close()
+
+
+def _spec(given: Spec | str | os.PathLike[str], store: Store) -> Spec:
+    """The one spec of a file that has this table."""
+    if isinstance(given, Spec):
+        return given
+    specs = [each for each in load(Path(given)) if each.name_of(store.uri) is not None]
+    if len(specs) != 1:
+        raise UsageError(
+            f"{given}: {len(specs) or 'none'} of its pipelines write{'' if specs else 's'} {store.uri}.",
+            next="Give the spec of the pipeline that wrote the lost rows.",
+        )
+    return specs[0]
+
+
+def _leased(work: Reingesting) -> Lease:
+    try:
+        return work.take_lease()
+    except LeaseHeld as held:
+        raise held_by(work.store.uri, work.spec.pipeline, WHAT, held.facts) from None
+
+
+class Reingesting(Pipeline):
+    """A pipeline that reads nothing new: only what one of its tables has lost."""
+
+    damage: Callable[[], Repaired]
+
+    def __init__(self, spec: Spec, spark: Callable[[], Any], store: Store, *, report: Report) -> None:
+        super().__init__(spec, spark, report=report)
+        self.store = store
+        self._repaired: Repaired | None = None
+        self._put_back = 0
+        self._version: int | None = None
+        self.done = Repaired((), (), (), (), ())
+
+    def planned(self, damage: Repaired) -> Repaired:
+        """What could be read again, if the missing files were out of the log."""
+        self.open_ledger()
+        gone = {each.path for each in damage.missing}
+        at = newest(self.store) or 0
+        missing = [file for file in active(self.store, at).values() if file.path in gone]
+        return replace(damage, reingest=self._plan(missing))
+
+    def _plan(self, missing: list[File]) -> Reingest:
+        self._trace = trace(self.store, newest(self.store) or 0, missing, forgotten=True)
+        return plan(self.spec, self._trace, facts_of(self))
+
+    def _attempt(self) -> None:
+        """Finish what was begun, be it another reingest; take missing files out of the log; put back what is lost."""
+        self.open_ledger()
+        rebuild(self)
+        self.finish_open_batch()
+        self._repaired = self._repaired or self.damage()
+        wanted = self._plan([])
+        if wanted.ranges:
+            self._put(wanted)
+        said = replace(wanted, put_back=self._put_back, version=self._version)
+        self.done = replace(self._repaired, reingest=said)
+
+    def _put(self, wanted: Reingest) -> None:
+        batch, started = self.ledger.batch + 1, datetime.now(UTC)
+        faults.reach(faults.Point.PLANNED, batch=batch)
+        intent = mended(self, self.store.uri, wanted, self._trace, batch, started)
+        if not intent.tables:
+            return
+        faults.reach(faults.Point.ALL_STAGED, batch=batch)
+        self._same_topics(wanted.ranges)
+        self.lease.check()
+        self.ledger.begin(intent)
+        self.settle(intent)
+
+    def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
+        """What was put back, also by one that died before it could say so."""
+        super()._tell(intent, receipts)
+        for each in receipts if is_mend(intent) else ():
+            if each.path == self.store.uri:
+                self._put_back, self._version = self._put_back + each.rows, each.version

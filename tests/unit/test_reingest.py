@@ -1,0 +1,471 @@
+"""Rows that were lost with their files come back once, whatever else is in the table and whoever dies on the way."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace import Table, task
+from headrace.absent import absent
+from headrace.batch import Intent, Range, StagedFile
+from headrace.commit.traces import Box, Brought, Trace, box_of, joined, narrowed, trace
+from headrace.doubles import as_file
+from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, UsageError
+from headrace.faults import Abandoned, Point, armed
+from headrace.lease import Lease
+from headrace.mend import pieces
+from headrace.read import Bounds
+from headrace.reingest import Facts, Reingest, plan
+from headrace.spec import Spec
+from headrace.stage import Layout, Stager
+from headrace.storage import Store
+from headrace.table.reingest import Reingesting
+from headrace.tables import files
+from headrace.tables.files import File
+from headrace.tables.schema import SOURCE
+from services.desk import Desk
+from services.plans import spec_of
+
+
+@dataclass
+class Frame:
+    """What a source has read."""
+
+    batches: list[pa.RecordBatch]
+
+    def union(self, other: Frame) -> Frame:
+        return Frame(self.batches + other.batches)
+
+
+@dataclass
+class Topic:
+    """The desk's topic as a source."""
+
+    desk: Desk
+    earliest: int = 0
+    topic_id: str = "id"
+    asked: list[Range] = field(default_factory=list)
+
+    def topics(self) -> dict[str, str]:
+        return {self.desk.topic: self.topic_id}
+
+    def bounds(self) -> dict[tuple[str, int], Bounds]:
+        return {(self.desk.topic, 0): Bounds(self.earliest, len(self.desk.sent))}
+
+    def read(self, spark: Any, ranges: Iterable[Range]) -> Frame:
+        self.asked += ranges
+        whole = self.desk.envelopes()
+        parts = [whole.slice(each.start, each.until - each.start) for each in ranges]
+        return Frame([batch for part in parts for batch in part.combine_chunks().to_batches()])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass
+class Broken:
+    """A desk whose tables lose files."""
+
+    desk: Desk
+    topic: Topic
+
+    def table(self, name: str = "alpha") -> Table:
+        return Table(self.desk.folder / "lake" / name)
+
+    def lose(self, *nth: int, name: str = "alpha") -> None:
+        """Delete files that the table stands on, in the order in which they came."""
+        table = self.table(name)
+        there = sorted(files.active(Store(table.path), table.resolve()).values(), key=lambda file: file.modified)
+        for number in nth:
+            (Path(table.path) / there[number % len(there)].path).unlink(missing_ok=True)
+
+    def mend(self, name: str = "alpha", **more: Any) -> Reingest:
+        found = self.table(name).repair(reingest=self.desk.spec, **more).reingest
+        assert found is not None
+        return found
+
+    def offsets(self, *names: str) -> Counter[int]:
+        return self.desk.offsets(*(names or ("alpha", "beta")))
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broken:
+    return _broken(tmp_path, monkeypatch)
+
+
+def _broken(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Broken:
+    desk = Desk(folder, options)
+    topic = Topic(desk)
+    monkeypatch.setattr("headrace.pipeline.open_source", lambda spec: topic)
+    monkeypatch.setattr("headrace.runner.SharedSession.get", lambda self: None)
+    monkeypatch.setattr(Reingesting, "stage", _stage)
+    return Broken(desk, topic)
+
+
+def _stage(self: Reingesting, frame: Any, batch: int, now: Any) -> Any:
+    """The tasks run right here."""
+    catalog = self.catalog
+    order = task.Order(self.spec, catalog.shapes, catalog.layouts(batch), catalog.letters(), self.profile).to_bytes()
+    manifest = task._manifest(order, batch, now, frame.batches)
+    task.raise_if_stopped([manifest])
+    return [manifest]
+
+
+def some(start: int, count: int, **more: Any) -> list[Any]:
+    """Records of two kinds, every fifth of which is no JSON."""
+    return [
+        b"{" if number % 5 == 4 else {"id": number, "kind": ("alpha", "beta")[number % 2], **more}
+        for number in range(start, start + count)
+    ]
+
+
+GOOD = [number for number in range(30) if number % 5 != 4]
+
+
+def test_exactly_the_lost_rows_come_back(broken: Broken) -> None:
+    for start in (0, 10, 20):
+        broken.desk.feed(some(start, 10))
+    broken.table().optimize()
+    broken.desk.feed(some(30, 10))
+    broken.lose(0)
+    dead = len(broken.desk.dead())
+    planned = broken.mend(dry_run=True)
+    assert (planned.rows, planned.put_back, planned.ranges) == (12, 0, (Range("orders", 0, 0, 29, "id"),))
+    assert broken.table().resolve() == 4
+    done = broken.mend()
+    assert (done.put_back, done.unread, done.untold, done.version) == (12, (), (), broken.table().resolve())
+    assert broken.offsets() == Counter(number for number in range(40) if number % 5 != 4)
+    assert len(broken.desk.dead()) == dead
+    assert broken.mend() == Reingest(0, (), (), (), ())
+    broken.desk.feed(some(40, 5))
+    assert max(broken.offsets().values()) == 1
+    row = broken.desk.rows("lake/_headrace/shop/ledger")
+    booked = next(each for each in row if each["note"].startswith("reingest of"))
+    assert (booked["routed"], booked["dead"], booked["ranges"], booked["written"]) == (12, 0, [], 12)
+    assert booked["read"] == booked["routed"] + booked["dead"] + booked["filtered"] + booked["held"]
+
+
+def test_what_was_put_back_and_is_lost_again_comes_back_again(broken: Broken) -> None:
+    for start in (0, 10):
+        broken.desk.feed(some(start, 10))
+    broken.lose(1)
+    broken.table().repair()
+    assert broken.mend().put_back == 4, "an earlier repair's"
+    broken.lose(1)
+    assert broken.mend().put_back == 4
+    broken.lose(0, 1)
+    assert broken.mend().put_back == 8
+    assert broken.offsets() == Counter(number for number in range(20) if number % 5 != 4)
+
+
+def test_rows_that_a_person_deleted_stay_deleted(broken: Broken) -> None:
+    for start in (0, 10):
+        broken.desk.feed(some(start, 10))
+    broken.table().delete("id = 2")
+    broken.lose(0)
+    assert broken.mend().put_back == 4
+    assert broken.offsets("alpha")[2] == 0
+    broken.table().delete("id = 12")
+    done = broken.mend()
+    assert (done.put_back, done.ranges) == (0, ())
+
+
+def test_rows_of_a_person_and_of_replays_are_named(broken: Broken) -> None:
+    broken.desk.feed(some(0, 5))
+    broken.table().bulk_insert([{"id": 99, "kind": "alpha"}])
+    broken.lose(0, 1)
+    done = broken.mend()
+    assert done.put_back == 2
+    assert [each.why for each in done.unread] == ["no pipeline brought these rows"]
+    assert broken.mend(dry_run=True).unread == done.unread
+
+
+def test_another_spec_is_asked_for(broken: Broken) -> None:
+    broken.desk.feed(some(0, 5))
+    before = dict(broken.desk.options)
+    broken.desk.options["transform"] = [{"set": {"more": "id + 1"}}]
+    broken.desk.feed(some(5, 5))
+    broken.lose(0, 1)
+    (first,) = broken.mend().unread
+    assert first.batch == 1
+    assert "another spec" in first.why
+    assert broken.offsets("alpha") == Counter([6, 8])
+    broken.desk.options = before
+    assert broken.mend().put_back == 2
+    assert broken.offsets("alpha") == Counter([0, 2, 6, 8])
+
+
+def test_what_the_broker_no_longer_holds_is_named_and_the_rest_comes_back(broken: Broken) -> None:
+    for start in (0, 10):
+        broken.desk.feed(some(start, 10))
+    broken.lose(0, 1)
+    broken.topic.earliest = 6
+    done = broken.mend()
+    assert [(each.batch, each.ranges[0].start, each.ranges[0].until) for each in done.unread] == [(1, 0, 6)]
+    assert "holds 6 to 19" in done.unread[0].why
+    assert broken.offsets("alpha") == Counter([6, 8, 10, 12, 16, 18])
+
+
+def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(broken: Broken) -> None:
+    broken.desk.feed(some(0, 5))
+    broken.lose(0)
+    broken.topic.topic_id = "other"
+    done = broken.mend()
+    assert (done.put_back, done.ranges) == (0, ())
+    assert "another one" in done.unread[0].why
+
+
+@pytest.mark.parametrize(
+    "point", [Point.PLANNED, Point.SOME_STAGED, Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT]
+)
+@pytest.mark.parametrize("next_is", ["repair", "batch"])
+def test_who_dies_on_the_way_loses_and_doubles_nothing(broken: Broken, point: Point, next_is: str) -> None:
+    for start in (0, 10):
+        broken.desk.feed(some(start, 10))
+    broken.lose(0)
+    with armed(point, "abandon"), pytest.raises(Abandoned):
+        broken.mend()
+    if next_is == "batch":
+        broken.desk.feed(some(20, 10))
+    else:
+        assert broken.mend(dry_run=True).rows is not None
+    broken.mend()
+    expected = range(30) if next_is == "batch" else range(20)
+    assert broken.offsets() == Counter(number for number in expected if number % 5 != 4)
+    assert sorted(row["offset"] for row in broken.desk.dead()) == [n for n in expected if n % 5 == 4]
+
+
+def test_a_reingest_whose_staged_files_are_gone_is_given_up_and_asked_again(broken: Broken) -> None:
+    for start in (0, 10):
+        broken.desk.feed(some(start, 10))
+    broken.lose(0)
+    state = broken.desk.folder / "lake/_headrace/shop/begun"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reingesting, "settle", _give_up)
+        with pytest.raises(Abandoned):
+            broken.mend()
+    begun = Intent.from_json(max(state.iterdir()).read_text())
+    assert begun.mends
+    assert Intent.from_json(begun.to_json()) == begun
+    Store(broken.table().path).delete([item.path for table in begun.tables for item in table.files])
+    broken.desk.feed(some(20, 10))
+    broken.mend()
+    assert broken.offsets() == Counter(GOOD)
+
+
+def _give_up(self: Reingesting, intent: Intent) -> None:
+    raise Abandoned
+
+
+def test_a_running_pipeline_keeps_it_away(broken: Broken) -> None:
+    broken.desk.feed(some(0, 5))
+    broken.lose(0)
+    with Lease.take(Store(broken.desk.spec.state_uri)), pytest.raises(LeaseHeld, match="'shop'"):
+        broken.mend()
+    assert broken.table().resolve() == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"mode": "upsert", "merge": {"keys": ["id"]}}, "another `pipeline` name"),
+        ({"mode": "overwrite"}, "fills it anew"),
+        ({"source": False}, "no column _source"),
+    ],
+)
+def test_tables_whose_lost_rows_cannot_be_told_are_refused(broken: Broken, table: dict[str, Any], said: str) -> None:
+    path = broken.desk.spec.table.path
+    if "source" in table:
+        broken.desk.options["table"] = {"path": path, **table}
+    broken.desk.feed(some(0, 5))
+    broken.desk.options["table"] = {"path": path, **table}
+    with pytest.raises(OperationDisabled, match=said):
+        broken.mend()
+    with pytest.raises(OperationDisabled, match="the dead letters"):
+        Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.spec)
+    with pytest.raises(UsageError, match="none of its pipelines"):
+        Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.write_spec())
+
+
+def test_more_rows_than_were_lost_are_not_put_back(broken: Broken) -> None:
+    """A file without statistics of places, and a row of the same batch that a person deleted."""
+    broken.desk.feed(some(0, 10))
+    broken.desk.feed(some(10, 10))
+    table = broken.table()
+    table.delete("id = 2")
+    log = Path(table.path) / "_delta_log"
+    found = files.read(Store(table.path), 1)
+    assert found is not None
+    (Path(table.path) / found.added[0].path).unlink()
+    text = (log / f"{1:020}.json").read_text()
+    (log / f"{1:020}.json").write_text(text.replace('\\"numRecords\\":4', '\\"numRecords\\":2'))
+    with pytest.raises(TableDamaged, match="held 2 rows, and 4 rows"):
+        broken.mend()
+    assert broken.offsets("alpha") == Counter([0, 6, 8])
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["feed", "feed", "optimize", "lose", "repair", "mend", "die"]), max_size=12), st.data())
+def test_whatever_happens_in_between(tmp_path_factory: pytest.TempPathFactory, steps: list[str], data: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        broken = _broken(tmp_path_factory.mktemp("lake"), patch)
+        broken.desk.feed(some(0, 6))
+        for step in steps:
+            start = len(broken.desk.sent)
+            if step == "feed":
+                broken.desk.feed(some(start, data.draw(st.integers(1, 8))))
+            elif step == "optimize" and broken.table().repair(dry_run=True).whole:
+                broken.table().optimize()
+            elif step == "lose":
+                broken.lose(data.draw(st.integers(0, 5)))
+            elif step == "repair":
+                broken.table().repair()
+            elif step == "mend":
+                broken.mend()
+            elif step == "die":
+                point = data.draw(st.sampled_from([Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT]))
+                with armed(point, "abandon"):
+                    _survive(broken)
+        broken.mend()
+        assert broken.offsets() == Counter(n for n in range(len(broken.desk.sent)) if n % 5 != 4)
+
+
+def _survive(broken: Broken) -> None:
+    try:
+        broken.mend()
+    except Abandoned:
+        return
+
+
+# ---- what can be read again ----
+
+
+def brought(batch: int, spec: Spec, *ranges: Range, **more: Any) -> Brought:
+    told = [[each.topic, each.partition, each.start, each.until] for each in ranges]
+    account = {"spec": spec.digest, "ranges": told}
+    return Brought(batch, {f"headrace:{spec.pipeline}": batch}, account | more, (file("f"),))
+
+
+def file(path: str, rows: int | None = 3, **source: tuple[Any, Any]) -> File:
+    sides = {side: {"_source": {name: at[nth] for name, at in source.items()}} for nth, side in enumerate(SIDES)}
+    return File(path, path, {}, 1, rows, stats=json.dumps(sides))
+
+
+SIDES = ("minValues", "maxValues")
+FACTS = Facts({"t": "a"}, {"t": "a"}, {"t": 1}, {("t", 0): Bounds(5, 100), ("t", 1): Bounds(0, 40)})
+
+
+def test_only_what_a_lost_file_can_have_held_is_read() -> None:
+    spec = spec_of()
+    held = file("m", 7, topic=("t", "t"), partition=(0, 0), offset=(12, 19))
+    each = brought(3, spec, Range("t", 0, 10, 30), Range("t", 1, 10, 30))
+    found = plan(spec, Trace((held,), (each,)), FACTS)
+    assert found.ranges == (Range("t", 0, 12, 20, "a"),)
+    assert (found.rows, found.unread) == (7, ())
+
+
+@pytest.mark.parametrize(
+    ("change", "facts", "why"),
+    [
+        ({"marks": {}}, {}, "no pipeline"),
+        ({"marks": {"headrace:other": 3}}, {}, "'other' brought them"),
+        ({"marks": {"headrace:web:replay": 3}}, {}, "plan 3 replayed"),
+        ({"account": {}}, {}, "another spec"),
+        ({}, {"known": {"t": "b"}}, "another one now"),
+        ({}, {"since": {"t": 4}}, "another one now"),
+        ({}, {"bounds": {}}, "no such partition"),
+        ({}, {"bounds": {("t", 0): Bounds(60, 100)}}, "holds 60 to 99"),
+        ({}, {"bounds": {("t", 0): Bounds(60, 60)}}, "holds nothing"),
+    ],
+)
+def test_what_cannot_be_read_again_says_why(change: dict[str, Any], facts: dict[str, Any], why: str) -> None:
+    spec = spec_of()
+    each = replace(brought(3, spec, Range("t", 0, 10, 30)), **change)
+    found = plan(spec, Trace((file("m"),), (each,)), replace(FACTS, **facts))
+    assert (found.ranges, found.files) == ((), ())
+    assert why in found.unread[0].why
+
+
+def test_ranges_are_read_once_each_and_no_two_of_a_partition_at_a_time() -> None:
+    ranges = (
+        Range("t", 0, 5, 10),
+        Range("t", 0, 0, 5),
+        Range("t", 1, 0, 5),
+        Range("t", 0, 20, 30),
+        Range("t", 0, 22, 25),
+    )
+    once = joined(ranges)
+    assert once == (Range("t", 0, 0, 10), Range("t", 0, 20, 30), Range("t", 1, 0, 5))
+    assert list(pieces(once)) == [(once[0], once[2]), (once[1],)]
+    assert narrowed(once, [Box(("s", "u"), (0, 0), (8, 21))]) == (Range("t", 0, 8, 10), Range("t", 0, 20, 22))
+    assert narrowed(once, [Box(), Box(("x", "x"))]) == once
+
+
+def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
+    for start in (0, 10):
+        broken.desk.feed(some(start, 10))
+    broken.lose(1)
+    broken.mend()
+    table = broken.table()
+    assert [each.operation for each in table.history(3)] == ["STREAMING UPDATE", "FSCK", "STREAMING UPDATE"]
+    table.restore(version=2)
+    found = trace(Store(table.path), table.resolve(), (), forgotten=True)
+    assert [each.batch for each in found.brought] == [2]
+
+
+# ---- which rows are there ----
+
+COLUMNS = pa.schema([pa.field("n", pa.int64()), SOURCE])
+
+
+def staged(store: Store, rows: list[tuple[int, int]]) -> StagedFile:
+    """Rows with a value, of a record each."""
+    stager = Stager(lambda uri: Store(uri), "x")
+    made = [{"n": n, "_source": {"topic": "t", "partition": 0, "offset": at}} for n, at in rows]
+    stager.add(Layout(store.uri, COLUMNS), pa.Table.from_pylist(made, COLUMNS))
+    return stager.finish()[0]
+
+
+RECORDS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(RECORDS, st.data())
+def test_records_of_many_rows_that_lie_in_several_files(tmp_path: Path, records: list[list[int]], data: Any) -> None:
+    """However rows were cut into files, what is left and what comes back together are all rows, once each."""
+    store, layout = Store(str(tmp_path / "t")), Layout(str(tmp_path / "t"), COLUMNS)
+    rows = [(n, at) for at, values in enumerate(records) for n in values]
+    cut, end = sorted((data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, len(rows)))))
+    parts = [part for part in (rows[:cut], rows[cut:end], rows[end:]) if part]
+    there = [as_file(staged(store, part)) for part in parts]
+    lost = there.pop(data.draw(st.integers(0, len(there) - 1)))
+    left = [row for each in there for row in values(store, each)]
+    middle = data.draw(st.integers(0, len(rows)))
+    made = [staged(store, part) for part in (rows[:middle], rows[middle:]) if part]
+    kept, old, count = absent(store, layout, made, [lost], there, 1)
+    back = [row for each in kept for row in values(store, as_file(each))]
+    assert Counter(left) + Counter(back) == Counter(rows)
+    assert count == len({at for _, at in back})
+    assert {*made} == {*old, *(each for each in kept if each in made)}
+    assert box_of(lost).offsets == (min(at for _, at in values(store, lost)), max(at for _, at in values(store, lost)))
+
+
+def values(store: Store, each: File) -> list[tuple[int, int]]:
+    import pyarrow.parquet as pq
+
+    found = pq.read_table(f"{store.uri}/{each.path}").to_pylist()
+    return [(row["n"], row["_source"]["offset"]) for row in found]
+
+
+def test_nothing_made_is_nothing_lost(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "t"))
+    assert absent(store, Layout(store.uri, COLUMNS), [], [file("m")], [], 1) == ([], [], 0)
