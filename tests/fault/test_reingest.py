@@ -58,7 +58,9 @@ def test_lost_rows_come_back_once_as_far_as_the_broker_has_them_whoever_dies(sho
     drop_records(shop, first)
     named = Table(path).repair(reingest=shop.spec).reingest
     assert named is not None
-    assert {(each.ranges[0].partition, each.ranges[0].until) for each in named.unread} == {(0, 40)}, "partition 1 has none of its records"
+    assert {(each.ranges[0].partition, each.ranges[0].until) for each in named.unread} == {(0, 40)}, (
+        "partition 1 has none of its records"
+    )
     rows = DeltaTable(path).to_pyarrow_table().to_pylist()
     places = [(row["_source"]["partition"], row["_source"]["offset"]) for row in rows]
     assert len(places) == len(set(places))
