@@ -236,6 +236,8 @@ PEERS: dict[str, Callable[[Mapping[str, Any]], Work]] = {
     "merge headrace": merge_headrace,
     "merge spark": merge_spark,
     "merge delta-rs": merge_delta_rs,
+    "merge headrace-vectors": merge_headrace,
+    "merge spark-vectors": merge_spark,
     "compact headrace": compact_headrace,
     "compact spark": compact_spark,
     "compact delta-rs": compact_delta_rs,
@@ -266,9 +268,19 @@ def main(order: dict[str, Any]) -> None:
 def _prepared(peer: str, folder: Path, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     if asked.get("copy"):
         shutil.copytree(asked["table"], folder / "table")
-    if peer == "merge headrace":
+    if peer.endswith("-vectors"):
+        _with_vectors(folder / "table")
+    if peer.startswith("merge headrace"):
         return {**asked, "staged": staged_changes(folder, Path(asked["source"]))}
     return asked
+
+
+def _with_vectors(table: Path) -> None:
+    """Turn deletion vectors on, in the session that is about to merge."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
 
 
 if __name__ == "__main__":

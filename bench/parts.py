@@ -256,7 +256,10 @@ def _alone(bench: Bench, figures: Callable[[int], dict[str, float]]) -> list[Fig
 
 
 def upsert(bench: Bench) -> list[Figures]:
-    """A batch of changed keys into fifty times as many rows: the pipeline's merge, by hand, and by delta-rs."""
+    """A batch of changed keys into fifty times as many rows: the pipeline's merge, by hand, and by delta-rs.
+
+    The first two also with deletion vectors, where delta-rs refuses the table.
+    """
     from bench import lakes
 
     place, changes = bench.folder / "merged", bench.scale.records // 10
@@ -271,7 +274,8 @@ def upsert(bench: Bench) -> list[Figures]:
         }
         for label in ("everywhere", "at the end")
     ]
-    return _on_tables(bench, [f"merge {peer}" for peer in ("headrace", "spark", "delta-rs")], drains, changes)
+    peers = ("headrace", "spark", "delta-rs", "headrace-vectors", "spark-vectors")
+    return _on_tables(bench, [f"merge {peer}" for peer in peers], drains, changes)
 
 
 def compact(bench: Bench) -> list[Figures]:

@@ -22,6 +22,8 @@ LAKES = {
     "headrace": "Headrace",
     "spark": "by hand on Spark",
     "delta-rs": "delta-rs",
+    "headrace-vectors": "Headrace with deletion vectors",
+    "spark-vectors": "by hand on Spark with deletion vectors",
 }
 AGED = 10_000  # commits
 Results = dict[str, dict[str, Any]]

@@ -153,6 +153,7 @@ class TableIntent:
     letters: bool = False  # the dead-letter table
     merging: Merging | None = None  # where the files are changes; without it they are rows to append
     instead: tuple[str, ...] = ()  # the folders of partitions that the files replace; ALL of them: the whole table
+    cluster_by: tuple[str, ...] = ()  # what Spark makes the table with
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ class Intent:
                     **item,
                     "partition_by": tuple(item["partition_by"]),
                     "instead": tuple(item.get("instead", ())),
+                    "cluster_by": tuple(item.get("cluster_by", ())),
                     "files": tuple(staged_file(each) for each in item["files"]),
                     "merging": Merging.of(item["merging"]) if item.get("merging") else None,
                 }

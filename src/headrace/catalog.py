@@ -377,6 +377,7 @@ class Catalog:
             name == LETTERS,
             _merging(entry.rules) if name != LETTERS else None,
             self._instead(entry, files),
+            _clusters(entry, shape) if name != LETTERS else (),
         )
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -412,11 +413,11 @@ class Catalog:
         self._entries[name] = self._open(name, table.path, apart)
         return self._entries[name]
 
-    def adopted(self) -> Iterator[tuple[LogTable, TableSpec | None]]:
-        """The tables that are appended to by their logs, and what the spec says of each; nothing of the letters."""
+    def written(self) -> Iterator[tuple[Store, Committer, TableSpec | None]]:
+        """The tables that there are, who writes them, and what the spec says of each; nothing of the letters."""
         for name, entry in self._entries.items():
-            if isinstance(entry.committer, LogTable) and entry.committer.state is not None:
-                yield entry.committer, None if name == LETTERS else entry.rules
+            if entry.committer.state is not None:
+                yield entry.store, entry.committer, None if name == LETTERS else entry.rules
 
     def tables(self) -> dict[str, KnownTable]:
         """What the ledger should remember of the tables that exist."""
@@ -442,6 +443,18 @@ def _merging(rules: TableSpec) -> Merging | None:
     history = Historic(*kept.columns, kept.track) if kept else None
     keys, sequence = rules.merges.keys, rules.merges.sequence_by
     return Merging(keys, sequence, update is not None, columns, ignore_nulls, remember, history)
+
+
+def _clusters(entry: Entry, shape: Shape | None) -> tuple[str, ...]:
+    """The columns that a table is made to be clustered by; once it is there, it says so itself."""
+    if entry.committer.state is not None or shape is None:
+        return ()
+    if absent := [name for name in entry.rules.cluster_by if name not in shape.table.names]:
+        raise ColumnsDisagree(
+            f"{entry.store.uri} is to be clustered by '{absent[0]}', which no record has brought.",
+            next="Declare the column, or cluster by another one; then run again.",
+        )
+    return entry.rules.cluster_by
 
 
 def _merged(known: Structure | None, seen: Structure) -> Structure:

@@ -228,7 +228,7 @@ def _may_hold(file: File, since: int) -> bool:
 
 def _keys(columns: Columns, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
     """Keys, time and place of a file's rows."""
-    held, _ = columns.of(file)
+    held = columns.living(file)
     made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
     source = held[SOURCE.name]
     parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in _PLACE}

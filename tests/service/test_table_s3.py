@@ -55,6 +55,12 @@ def test_the_life_of_a_table(base: str, profile: Profile) -> None:
     assert [entry.rows_after for entry in table.history()][-4:] == [21, 14, 7, 0]
     assert table.query().at(version=4).count() == 21
     assert table.repair(deep=True).whole
+    done = table.upsert([{"id": 1, "day": "ü", "note": "new"}, {"id": 9, "day": "x=y"}], ["id", "day"])
+    assert (done.inserted, done.updated) == (1, 1)
+    assert table.update("day = 'ü'", {"id": "id + 10"}).rows == 3
+    assert table.delete("id = 9 or note is not null").rows == 2
+    assert table.delete("id = 0", hard=False).rows == 6
+    assert (table.query().count(), table.query().with_deleted().count()) == (14, 20)
     table.restore(version=4)
     assert table.query().count() == 21
     table.drop()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from headrace import Table
 from headrace.batch import Merging, StagedFile, TableIntent
 from headrace.commit.merge import MergeTable
 from headrace.stage import Layout, Stager
@@ -16,7 +17,7 @@ from headrace.storage import Store
 from headrace.tables.changes import staged
 from headrace.tables.schema import SOURCE, to_delta
 from model.merging import Change, columns_of
-from services.staging import intent
+from services.staging import intent, rows
 
 SCHEMA = pa.schema(
     [
@@ -33,9 +34,16 @@ class Merged:
     """One table, the folder of its state, and drivers that merge into it."""
 
     def __init__(
-        self, spark: Any, folder: Any, merging: Merging, partition_by: tuple[str, ...] = (), schema: pa.Schema = SCHEMA
+        self,
+        spark: Any,
+        folder: Any,
+        merging: Merging,
+        partition_by: tuple[str, ...] = (),
+        schema: pa.Schema = SCHEMA,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.spark, self.merging, self.partition_by, self.schema = spark, merging, partition_by, schema
+        self.properties = dict(properties or {})
         self.table, self.state = Store(f"{folder}/t"), Store(f"{folder}/state")
         self.table_id = str(uuid.uuid4())
 
@@ -61,7 +69,7 @@ class Merged:
             state is None,
             to_delta(self.schema),
             self.partition_by,
-            {},
+            self.properties,
             self.stage(changes, batch),
             merging=self.merging,
         )
@@ -70,11 +78,15 @@ class Merged:
         """Merge them as one batch: its receipt."""
         return self.open().commit(self.part(changes, number), intent(number))
 
-    def rows(self) -> dict[int, tuple[int | None, ...]]:
-        """Key to sequence and values, as a reader that is not Spark finds them; no key twice."""
-        from services.staging import rows
+    def read(self) -> list[dict[str, Any]]:
+        """Every row, as a reader that is not Spark finds them; delta-rs's own datasets refuse deletion vectors."""
+        if "delta.enableDeletionVectors" in self.properties:
+            return Table(self.table.uri).query().order_by("id").records()
+        return rows(self.table)
 
-        found = rows(self.table)
+    def rows(self) -> dict[int, tuple[int | None, ...]]:
+        """Key to sequence and values; no key twice."""
+        found = self.read()
         assert len({row["id"] for row in found}) == len(found)
         return {row["id"]: (row["seq"], row["a"], row["b"]) for row in found}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.batch import StagedFile, TableIntent
-from headrace.commit import actions, adopt
+from headrace.commit import LogTable, actions, adopt
 from headrace.maintain import Maintainer
 from headrace.storage import local
 from services.desk import Desk, InProcess, _ranges, no_spark
@@ -64,6 +64,7 @@ class Keeping:
         table = {"path": f"{folder}/lake/web", "columns": columns, **options.pop("table", {})}
         self.desk = Desk(folder, {"route": {"by": "fixed"}, "table": table, "maintain": {}, **options})
         self.clock = clock or Clock()
+        self.spark: Callable[[], Any] = no_spark
         self.place = Path(table["path"])
         self.events: list[dict[str, Any]] = []
         self.sent = 0
@@ -73,7 +74,7 @@ class Keeping:
         """Start the pipeline, as after a death: nothing is left of the last one but what is in the lake."""
         spec = self.desk.spec
         assert spec.maintain is not None
-        self.pipeline = InProcess(spec, no_spark, report=self.events.append)
+        self.pipeline = InProcess(spec, self.spark, report=self.events.append)
         self.pipeline.behind = 0.0
         self.upkeep = Maintainer(self.pipeline, spec.maintain, self.clock)
         with self.clock.worn(), self.pipeline.take_lease():
@@ -93,7 +94,8 @@ class Keeping:
 
     def commit(self, number: int) -> None:
         """A batch's commit to the table alone, of one row: it takes a few milliseconds, without decode and ledger."""
-        table, _ = next(each for each in self.pipeline.catalog.adopted() if each[1] is not None)
+        table = next(each for _, each, rules in self.pipeline.catalog.written() if rules is not None)
+        assert isinstance(table, LogTable)
         assert table.state is not None
         sink = pa.BufferOutputStream()
         columns = [pa.array([self.sent]), *(pa.nulls(1, item.type) for item in list(table.state.schema)[1:])]

@@ -18,7 +18,7 @@ from headrace.tables.schema import SOURCE
 from model.merging import Change
 from model.states import Row, history, whole
 from services.changes import Merged, cut, log
-from services.staging import intent, opened, rows
+from services.staging import intent, opened
 
 SCHEMA = pa.schema(
     [
@@ -29,11 +29,12 @@ SCHEMA = pa.schema(
 )
 EVERY = Merging(("id",), sequence="seq", remember=3600, history=Historic("valid_from", "valid_to", "current"))
 TRACKED = Merging(("id",), sequence="seq", remember=3600, history=Historic("valid_from", "valid_to", "current", ("b",)))
+VECTORS = {"delta.enableDeletionVectors": "true"}
 
 
 def found(made: Merged) -> list[Row]:
     """The rows as the model tells them."""
-    read = rows(made.table)
+    read = made.read()
     assert all(row["current"] == (row["valid_to"] is None) for row in read)
     told = [(row["id"], row["valid_from"], row["valid_to"], row["seq"], (row["a"], row["b"])) for row in read]
     assert whole(sorted(told))
@@ -41,13 +42,18 @@ def found(made: Merged) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    ("merging", "track"),
-    [pytest.param(EVERY, (), id="every change", marks=pytest.mark.slow), pytest.param(TRACKED, (1,), id="tracked")],
+    ("merging", "track", "properties"),
+    [
+        pytest.param(EVERY, (), {}, id="every change", marks=pytest.mark.slow),
+        pytest.param(EVERY, (), VECTORS, id="every change, with vectors", marks=pytest.mark.slow),
+        pytest.param(TRACKED, (1,), {}, id="tracked"),
+    ],
 )
 def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(
-    spark: Any, tmp_path: Path, merging: Merging, track: tuple[int, ...]
+    spark: Any, tmp_path: Path, merging: Merging, track: tuple[int, ...], properties: dict[str, str]
 ) -> None:
-    made, changes = Merged(spark, tmp_path, merging, schema=SCHEMA), log(1500, 100, seed=1)
+    made = Merged(spark, tmp_path, merging, schema=SCHEMA, properties=properties)
+    changes = log(1500, 100, seed=1)
     mixed = [*changes, *changes[::5]]
     random.Random(2).shuffle(mixed)
     for number, batch in enumerate(cut(mixed, 3), 1):

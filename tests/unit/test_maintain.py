@@ -25,7 +25,7 @@ from headrace.spec.maintain import Maintain
 from headrace.storage import Store
 from headrace.table.compact import ordered_name
 from headrace.tables import files
-from headrace.tables.files import File
+from headrace.tables.files import File, Vector
 from services.keeping import LOG, Keeping
 
 MB = 1_000_000
@@ -38,7 +38,8 @@ def file(name: str, size: int, day: str = "a", at: float = 0.0) -> File:
 
 
 def planned(stands: list[File], now: float = 0.0, wishes: Wishes = PLAIN, rules: Maintain = RULES) -> list[Any]:
-    return rewrites("t", stands, wishes, rules, now)
+    mark = f"part-{ordered_name(wishes.z_order)}-"
+    return rewrites("t", stands, wishes, rules, now, lambda each: each.path.startswith(mark))
 
 
 # ---- the plan ----
@@ -101,6 +102,30 @@ def test_order_is_made_once_a_partition_is_cold_and_again_when_a_third_of_it_is_
     assert planned([*ordered, file("part-2", 130 * MB)], wishes=wishes) == []
     assert planned([*ordered, file("part-2", 190 * MB)], wishes=wishes)[0].why.startswith("a third")
     assert planned([file(f"part-{ordered_name(['day'])}-1", 130 * MB)], wishes=wishes)[0].what == "z_order"
+
+
+def test_files_that_vectors_have_emptied_are_rewritten_where_spark_can(tmp_path: Path):
+    def emptied(name: str, rows: int) -> File:
+        return File(name, name, {}, 200 * MB, 100, Vector("u", name, 1, rows))
+
+    stands = [emptied("a", 19), emptied("b", 20), emptied("c", 90), file("d", 10_000)]
+    assert not any(map(PLAIN.matters, stands[:3]))
+    wishes = replace(PLAIN, spent=0.2)
+    assert [wishes.matters(each) for each in stands] == [False, True, True, True]
+    (action,) = planned([each for each in stands if wishes.matters(each)][:2], wishes=wishes)
+    assert (action.what, action.why) == ("compact", "deleted rows: 2 files in 1 partition")
+
+
+def test_what_only_whole_partitions_can_be_put_in_order_is_planned_so():
+    wishes = replace(PLAIN, whole=True, clusters=True)
+    stands = [file(f"{n}", 200 * MB) for n in range(4)]
+    (action,) = rewrites("t", stands, wishes, RULES, 3600, _clustered)
+    assert (action.what, len(action.bins)) == ("cluster", 1)
+    assert rewrites("t", [replace(each, clustered=True) for each in stands], wishes, RULES, 3600, _clustered) == []
+
+
+def _clustered(each: File) -> bool:
+    return each.clustered
 
 
 # ---- a running pipeline ----
@@ -393,10 +418,40 @@ def test_a_day_of_one_second_commits_keeps_files_and_log_few(tmp_path: Path):
         ("table: {path: t, z_order: [id]}", "table.z_order", "error"),
         ("maintain: {}\ntable: {path: t, z_order: [id, id]}", "table.z_order[1]", "error"),
         ("maintain: {}\ntable: {path: t, partition_by: [id], z_order: [id]}", "table.z_order[0]", "error"),
-        ("maintain: {}\ntable: {path: t, mode: upsert, merge: {keys: [id]}}", "table.mode", "warning"),
         ("maintain: {every: 0s}\ntable: {path: t}", "maintain.every", "error"),
     ],
 )
 def test_upkeep_that_cannot_be(tmp_path: Path, more: str, key: str, severity: str):
     _, found = examine_text(f"pipeline: web\nsource: {{generate: {{}}}}\n{more}\n", tmp_path, "web.yaml")
     assert [(each.key, each.severity) for each in found] == [(key, severity)]
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ("cluster_by: [id]", [("table.cluster_by", "warning")]),
+        ("cluster_by: [id], mode: upsert, merge: {keys: [id]}", []),
+        ("cluster_by: [id, id], mode: upsert, merge: {keys: [id]}", [("table.cluster_by[1]", "error")]),
+        ("cluster_by: [a, b, c, d, e]", [("table.cluster_by", "error")]),
+        ("cluster_by: [id], partition_by: [day]", [("table.cluster_by", "error"), ("table.cluster_by", "warning")]),
+        ("cluster_by: [id], z_order: [day]", [("table.cluster_by", "error"), ("table.cluster_by", "warning")]),
+        ("max_file_size: 255MB", [("table.max_file_size", "error")]),
+        ("max_file_size: 256MB", []),
+        ("max_file_size: 1GB, mode: upsert, merge: {keys: [id]}", [("table.max_file_size", "error")]),
+        ("min_file_size: 129MB", [("table.min_file_size", "error")]),
+    ],
+)
+def test_layouts_that_cannot_be(tmp_path: Path, table: str, found: list[tuple[str, str]]):
+    text = f"pipeline: web\nsource: {{generate: {{}}}}\nmaintain: {{}}\ntable: {{path: t, {table}}}\n"
+    _, told = examine_text(text, tmp_path, "web.yaml")
+    assert sorted((each.key, each.severity) for each in told) == found
+
+
+def test_a_file_that_is_too_large_is_divided():
+    wishes = replace(PLAIN, most=300 * MB)
+    stands = [file("a", 299 * MB), file("b", 301 * MB), file("c", 900 * MB)]
+    assert [wishes.matters(each) for each in stands] == [False, True, True]
+    actions = planned(stands[1:], wishes=wishes)
+    assert [(each.what, each.why, each.files) for each in actions] == [
+        ("compact", "large files: 1 files in 1 partition", 1)
+    ] * 2

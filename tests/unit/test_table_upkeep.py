@@ -175,6 +175,24 @@ def _dated(table: Table, version: int, days: float) -> None:
     path.write_text(re.sub(r'"(timestamp|deletionTimestamp)":\d+', rf'"\1":{then}', path.read_text()))
 
 
+def test_change_data_stays_as_long_as_the_versions_that_tell_it(tmp_path: Path) -> None:
+    feed = {"delta.enableChangeDataFeed": "true"}
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint", "_day": "string"}, ["_day"], feed)
+    table.bulk_insert([{"id": each, "_day": "x"} for each in range(3)])
+    table.delete("id = 1")
+    changed = [row["id"] for row in table.changes(2).records()]
+    assert changed == [1]
+    fed = [str(path.relative_to(table.path)) for path in Path(table.path).glob("_change_data/**/*.parquet")]
+    for path in fed:
+        os.utime(Path(table.path) / path, (1, 1))  # staged long before it was committed
+    assert len(fed) == 1
+    assert table.vacuum(dry_run=True).files == ()
+    gone = table.vacuum("0s", force=True)
+    assert set(fed) < set(gone.files)
+    assert len(gone.files) == 2, "and the file that the rows were in"
+    assert [row["id"] for row in table.query().order_by("id").records()] == [0, 2]
+
+
 def test_a_vacuum_takes_odd_names_and_leaves_other_tables_and_hidden_files(tmp_path: Path) -> None:
     table = Table.get_or_create(tmp_path / "p", {"id": "bigint", "_day": "string"}, ["_day"])
     for number in range(2):

@@ -38,7 +38,10 @@ ALONE: dict[str, Operation] = {  # need the table to themselves
     "drop": lambda table: table.drop(),
 }
 
-BY_SPARK = {"set_properties", "update_schema"}  # where Spark writes the table, Spark does them
+# Where Spark writes the table, Spark does them; or they commit nothing, and are done as ever; or nobody does them.
+BY_SPARK = {"bulk_insert", "optimize", "restore", "set_properties", "update_schema"}
+WITHOUT_COMMIT = {"vacuum", "vacuum below the retention", "drop"}
+REFUSED = {"repair", "checkpoint"}
 CHANGING: dict[str, Operation] = {  # as well; where Spark writes the table, Spark does them
     "upsert": lambda table: table.upsert([{"id": 0}], "id"),
     "delete": lambda table: table.delete("id = 0"),
@@ -106,15 +109,24 @@ def test_a_state_that_is_elsewhere_must_be_named(table: Table, state: Store, tmp
     named.restore(version=0)
 
 
-@pytest.mark.parametrize("name", sorted((BESIDE | ALONE).keys() - BY_SPARK))
-def test_a_table_that_a_pipeline_appends_to_by_spark_is_left_to_spark(name: str, table: Table, state: Store) -> None:
-    known = Known.load(state)
-    known.remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
+def test_every_operation_is_of_one_kind() -> None:
+    assert (BESIDE | ALONE).keys() == BY_SPARK | WITHOUT_COMMIT | REFUSED
+
+
+@pytest.fixture
+def by_spark(table: Table, state: Store) -> Table:
+    Known.load(state).remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
+    return table
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_table_that_a_pipeline_appends_to_by_spark_is_left_to_spark(name: str, by_spark: Table, state: Store) -> None:
+    table = by_spark
     before = table.resolve()
     with pytest.raises(WrittenBySpark, match="by Spark"):
-        (BESIDE | ALONE)[name](table)
+        BESIDE[name](table)
     with Lease.take(state), pytest.raises(LeaseHeld):
-        (BESIDE | ALONE)[name](table)
+        BESIDE[name](table)
     assert table.resolve() == before
     assert table.metadata().committer == "spark"
     assert table.query().count() == 2
@@ -122,10 +134,25 @@ def test_a_table_that_a_pipeline_appends_to_by_spark_is_left_to_spark(name: str,
 
 
 @pytest.mark.parametrize("name", [*sorted(BY_SPARK), *CHANGING])
-def test_what_spark_does_waits_for_the_pipeline(name: str, table: Table, state: Store) -> None:
-    Known.load(state).remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
+def test_what_spark_does_waits_for_the_pipeline(name: str, by_spark: Table, state: Store) -> None:
+    before = by_spark.resolve()
     with Lease.take(state), pytest.raises(LeaseHeld):
-        (BESIDE | CHANGING)[name](table)
+        (BESIDE | ALONE | CHANGING)[name](by_spark)
+    assert by_spark.resolve() == before
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_COMMIT))
+def test_what_commits_nothing_is_the_same_whoever_writes(name: str, by_spark: Table, state: Store) -> None:
+    before = by_spark.resolve()
+    with Lease.take(state):
+        if name in ALONE:
+            with pytest.raises(LeaseHeld):
+                ALONE[name](by_spark)
+        else:
+            BESIDE[name](by_spark)
+        assert by_spark.resolve() == before
+    (BESIDE | ALONE)[name](by_spark)
+    assert by_spark.exists() == (name != "drop")
 
 
 @pytest.mark.parametrize("name", CHANGING)
@@ -145,10 +172,9 @@ def plain(tmp_path: Path) -> Table:
 def test_a_table_whose_newest_commit_is_by_spark_is_left_to_spark(plain: Table) -> None:
     info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
     (Path(plain.path) / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
-    for name, do in (BESIDE | ALONE).items():
-        if name not in BY_SPARK:
-            with pytest.raises(WrittenBySpark, match=r"Apache-Spark/4\.2\.0"):
-                do(plain)
+    for name in REFUSED:
+        with pytest.raises(WrittenBySpark, match=r"Apache-Spark/4\.2\.0"):
+            BESIDE[name](plain)
     adopted = Table(plain.path, adopt=True)
     assert adopted.metadata().committer == "adopt"
     assert adopted.bulk_insert([{"id": 1}]).version == 2
@@ -162,7 +188,7 @@ def test_a_feature_that_only_spark_may_write_cannot_be_adopted(tmp_path: Path) -
     log.write_text(log.read_text().replace('"delta.checkpointInterval":"100"', '"delta.enableRowTracking":"true"'))
     for table in (Table(store.uri), Table(store.uri, adopt=True)):
         with pytest.raises(WrittenBySpark, match="enableRowTracking"):
-            table.bulk_insert([{"id": 1, "day": "x"}])
+            table.repair()
 
 
 def test_several_pipelines_must_all_rest(tmp_path: Path) -> None:

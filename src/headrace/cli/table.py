@@ -1,4 +1,4 @@
-"""`headrace table`: look into a Delta table, keep it in order, mend it; none of what is here starts Spark."""
+"""`headrace table`: look into a Delta table, keep it in order, mend it; Spark is started only for tables it writes."""
 
 from __future__ import annotations
 

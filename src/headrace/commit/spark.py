@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -44,20 +44,19 @@ class SparkTable:
 
     def writable(self) -> pa.Schema:
         """The columns rows may fill; what Spark computes itself is left to it."""
-        columns = self._known().schema
-        return pa.schema([item for item in columns if not _FILLED_BY_SPARK & (item.metadata or {}).keys()])
+        return fillable(self.known().schema)
 
     def evolve(self, schema: pa.Schema) -> None:
         """Widen types and add columns, at any depth, until the table can hold rows of this schema.
 
         Each change is a commit of its own: after a crash between two of them, the rest is what is found to be lacking.
         """
-        self._follow()
-        wider = list(_wider(pa.struct(list(self._known().schema)), pa.struct(list(schema)), ""))
+        self.follow()
+        wider = list(_wider(pa.struct(list(self.known().schema)), pa.struct(list(schema)), ""))
         self._allow(schema, bool(wider))
         for path, kind in wider:
             self._alter(f"ALTER COLUMN {path} TYPE {type_name(kind)}")
-        if merge(self._known().schema_json, to_delta(schema)) != self._known().schema_json:
+        if merge(self.known().schema_json, to_delta(schema)) != self.known().schema_json:
             self._add(schema)
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -68,11 +67,11 @@ class SparkTable:
             faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
         self._check(table, intent)
         rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)
-        if self._known().marks.get(self._mark) == intent.batch:
-            return Receipt(table.path, self._known().version, rows, len(table.files), size, skipped=True)
+        if self.known().marks.get(self._mark) == intent.batch:
+            return Receipt(table.path, self.known().version, rows, len(table.files), size, skipped=True)
         self._write(table, intent)
         self._reload()
-        return Receipt(table.path, self._known().version, rows, len(table.files), size)
+        return Receipt(table.path, self.known().version, rows, len(table.files), size)
 
     def _write(self, table: TableIntent, intent: Intent) -> None:
         """Append the staged files."""
@@ -89,24 +88,30 @@ class SparkTable:
 
     def _create(self, table: TableIntent) -> None:
         """The table without rows; made twice, it is made once."""
-        jvm, gateway = self._spark._jvm, self._spark.sparkContext._gateway
+        jvm = self._spark._jvm
         builder = jvm.io.delta.tables.DeltaTable.createIfNotExists(self._spark._jsparkSession)
         builder = builder.location(self._store.spark_uri)
         builder = builder.addColumns(jvm.org.apache.spark.sql.types.DataType.fromJson(table.schema))
         if table.partition_by:
-            names = gateway.new_array(jvm.java.lang.String, len(table.partition_by))
-            for at, name in enumerate(table.partition_by):
-                names[at] = name
-            builder = builder.partitionedBy(names)
+            builder = builder.partitionedBy(self._texts(table.partition_by))
+        if table.cluster_by:
+            builder = builder.clusterBy(self._texts(table.cluster_by))
         for name, value in table.properties.items():
             builder = builder.property(name, value)
         with self._named():
             builder.execute()
         self._reload()
 
+    def _texts(self, values: Sequence[str]) -> Any:
+        """Texts as an array of the JVM."""
+        made = self._spark.sparkContext._gateway.new_array(self._spark._jvm.java.lang.String, len(values))
+        for at, value in enumerate(values):
+            made[at] = value
+        return made
+
     def _allow(self, schema: pa.Schema, widens: bool) -> None:
         """The features that such a change needs, where the table lacks them."""
-        known, widening = self._known(), FEATURES["typeWidening"]
+        known, widening = self.known(), FEATURES["typeWidening"]
         asked = []
         if widens and known.properties.get(widening, "").lower() != "true":
             asked.append(f"'{widening}' = 'true'")
@@ -137,12 +142,13 @@ class SparkTable:
         except Exception as error:
             raise _named(error, self._store.uri) from None
 
-    def _known(self) -> TableState:
+    def known(self) -> TableState:
+        """The table as last seen; TableGone where there is none."""
         if self.state is None:
             raise stop(TableGone, f"The table {self._store.uri} is gone.")
         return self.state
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Go along with what others did, as long as what we knew of the table still holds."""
         found = load(self._store, [self._mark])
         if self.state is not None and found is not None:
@@ -159,7 +165,7 @@ class SparkTable:
         self.state = load(self._store, [self._mark])
 
     def _check(self, table: TableIntent, intent: Intent) -> None:
-        known = self._known()
+        known = self.known()
         if table.create and known.marks.get(self._mark, 0) < intent.batch:
             self._fits(table.schema, known)  # it may be somebody else's, who was first
         elif not table.create and known.table_id != table.table_id:
@@ -196,6 +202,11 @@ def _without_notes(kind: Any) -> Any:
     if not isinstance(kind, dict):
         return kind
     return {key: _without_notes(each) for key, each in kind.items() if not key.startswith("delta.")}
+
+
+def fillable(columns: pa.Schema) -> pa.Schema:
+    """The columns that rows may fill; what Spark computes itself is left to it."""
+    return pa.schema([item for item in columns if not _FILLED_BY_SPARK & (item.metadata or {}).keys()])
 
 
 def account_text(intent: Intent, table: TableIntent) -> str:

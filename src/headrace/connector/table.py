@@ -31,7 +31,8 @@ from headrace.errors import OperationDisabled, SchemaMismatch
 from headrace.spec.partition import PartitionBy
 from headrace.spec.units import moment
 from headrace.table import Table
-from headrace.table.alter import Columns, schema_of
+from headrace.table.alter import Columns
+from headrace.table.first import shown
 from headrace.table.query import Query
 from headrace.tables.derive import derive
 
@@ -211,23 +212,7 @@ def _moment(value: str | datetime) -> datetime:
 
 def _columns(records: list[dict[str, Any]], nullable: bool) -> pa.Schema:
     """The columns that records show; texts in `timestamp` are times."""
-    timed = [_timed(record) for record in records]
-    try:
-        seen = pa.Table.from_pylist(timed, _names(timed)).schema if timed else pa.schema([])
-    except pa.ArrowException as error:
-        raise SchemaMismatch(
-            f"The records do not agree on a type: {str(error).splitlines()[0]}",
-            expected="one type a field",
-            actual="two",
-        ) from None
-    known = [item for item in seen if not pa.types.is_null(item.type)]
-    return schema_of(pa.schema([item.with_nullable(nullable) for item in known]))
-
-
-def _names(records: list[dict[str, Any]]) -> pa.Schema | None:
-    """Arrow looks at the first record only: fields of the others are looked at one by one."""
-    names = dict.fromkeys(name for record in records for name in record)
-    return pa.schema([pa.field(name, pa.array([record.get(name) for record in records]).type) for name in names])
+    return shown([_timed(record) for record in records], nullable)
 
 
 def _timed(record: dict[str, Any]) -> dict[str, Any]:

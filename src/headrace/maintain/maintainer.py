@@ -1,8 +1,8 @@
 """Upkeep at work: looks at the tables now and then, plans, and does one thing between two batches.
 
-It commits by the pipeline's own log tails, without marks: what dies in the middle leaves files that no commit names, or
-a compaction that is there; a batch never knows the difference. Nothing here stops a pipeline but what would stop its
-next batch as well.
+It commits by the pipeline's own log tails, or by its own Spark, without marks: what dies in the middle leaves files
+that no commit names, or a compaction that is there; a batch never knows the difference. Nothing here stops a pipeline
+but what would stop its next batch as well.
 """
 
 from __future__ import annotations
@@ -11,41 +11,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
-
+from headrace.commit import LogTable
+from headrace.commit.spark import SparkTable
 from headrace.commit.tail import Tail
 from headrace.commit.tombstones import TOMBSTONES
 from headrace.errors import Conflict, HeadraceError, PermissionRefused, TableError, Transient
 from headrace.maintain import logs
-from headrace.maintain.picture import Picture
-from headrace.maintain.plan import Action, Wishes, rewrites
+from headrace.maintain.kept import Kept, LogKept, SparkKept
+from headrace.maintain.plan import Action, partition_key, rewrites
 from headrace.maintain.record import Record
 from headrace.pipeline import Pipeline
 from headrace.rebuild import folders
 from headrace.spec.maintain import Maintain
-from headrace.spec.table import TableSpec
-from headrace.stage import Layout
-from headrace.table.compact import ENOUGH, Rewriter
-from headrace.table.insert import layout_of
 from headrace.table.vacuum import interval, retention, unneeded
 from headrace.table.writers import Writers
-from headrace.tables.log import TableState
 
 _PASSES = (Conflict, Transient, TableError, PermissionRefused)  # told, and tried again at a later look
-
-
-@dataclass
-class Kept:
-    """One table in the pipeline's care."""
-
-    tail: Tail
-    layout: Layout
-    wishes: Wishes
-    picture: Picture
-    seen: int = -1  # the version of the last look
 
 
 def maintained(pipeline: Pipeline) -> Pipeline:
@@ -88,41 +71,41 @@ class Maintainer:
         found: list[Action] = []
         with self._told():
             for kept in self._kept():
-                with self._told(kept.tail.store.uri):
+                with self._told(kept.store.uri):
                     found += self._due(kept, now)
             found += self._vacuum_due(now)
         self._plan = deque(sorted(found, key=lambda action: not action.cold))
 
     def _kept(self) -> list[Kept]:
-        """The tables that are appended to by their logs: the pipeline's, its letters, its ledger, its tombstones."""
+        """The pipeline's tables, its letters, its ledger, its tombstones; with what was seen of them before."""
+        there = {each.store.uri: each.after(self._tables.get(each.store.uri)) for each in self._there()}
+        self._tables = there
+        return list(there.values())
+
+    def _there(self) -> Iterator[Kept]:
         pipeline = self._pipeline
-        there = [(committer.tail, rules) for committer, rules in pipeline.catalog.adopted()]
-        there += [(tail, None) for tail in (pipeline.ledger.tail, *self._tombstones()) if tail.state is not None]
-        self._tables = {tail.store.uri: self._taken(tail, rules) for tail, rules in there}
-        return list(self._tables.values())
+        for store, committer, rules in pipeline.catalog.written():
+            if isinstance(committer, LogTable):
+                yield LogKept(committer.tail, rules)
+            elif isinstance(committer, SparkTable):
+                yield SparkKept(committer, store, rules, pipeline.spark, self._notes().ordered_until)
+        for tail in (pipeline.ledger.tail, *self._tombstones()):
+            if tail.state is not None:
+                yield LogKept(tail, None)
 
     def _tombstones(self) -> Iterator[Tail]:
         for folder in folders(self._pipeline.state.child(TOMBSTONES)):
             yield Tail.open(self._pipeline.state.child(f"{TOMBSTONES}/{folder}"))
 
-    def _taken(self, tail: Tail, rules: TableSpec | None) -> Kept:
-        layout = _layout(tail, rules)
-        enough = (rules.min_file_size if rules else None) or int(ENOUGH * layout.target_file_bytes)
-        wishes = Wishes(layout.target_file_bytes, enough, _order(tail.known(), rules))
-        known = self._tables.get(tail.store.uri)
-        if known is None or known.wishes != wishes:
-            return Kept(tail, layout, wishes, Picture(tail.store, wishes.matters))
-        return replace(known, tail=tail, layout=layout)
-
     def _due(self, kept: Kept, now: float) -> Iterator[Action]:
-        store, state = kept.tail.store, kept.tail.known()
+        store, state = kept.store, kept.state
         if state.version != kept.seen:
             kept.picture.follow(state.version)
             kept.seen = state.version
             retain = max(self._rules.retain, interval(state, logs.RETENTION) or self._rules.retain)
-            yield from logs.checkpoint_due(store, state)
+            yield from kept.checkpoints_due()
             yield from logs.cleaning_due(store, retain, now)
-        yield from rewrites(store.uri, kept.picture.files, kept.wishes, self._rules, now)
+        yield from rewrites(store.uri, kept.picture.files, kept.wishes, self._rules, now, kept.in_order)
 
     def _vacuum_due(self, now: float) -> Iterator[Action]:
         """Of one table at a look: all of its files are listed for it."""
@@ -130,9 +113,9 @@ class Maintainer:
         for uri, kept in self._tables.items():
             if now - record.vacuumed.get(uri, 0.0) < self._rules.vacuum.total_seconds():
                 continue
-            writers = Writers(kept.tail.store, {self._pipeline.spec.pipeline: self._pipeline.state.uri})
-            retain = max(self._rules.retain, retention(kept.tail.known()))
-            found = unneeded(kept.tail.store, writers, retain, now)
+            writers = Writers(kept.store, {self._pipeline.spec.pipeline: self._pipeline.state.uri})
+            retain = max(self._rules.retain, retention(kept.state))
+            found = unneeded(kept.store, writers, retain, now)
             record.looked(uri, now)
             if found.files:
                 why = "no version that is retained needs them"
@@ -156,24 +139,29 @@ class Maintainer:
         if action.bins:
             return self._rewritten(kept, action)
         if action.what == "checkpoint":
-            logs.checkpoint(kept.tail.store, kept.tail.known())
-            return {"version": kept.tail.known().version}
-        kept.tail.store.delete(action.paths)
+            logs.checkpoint(kept.store, kept.state)
+            return {"version": kept.state.version}
+        kept.store.delete(action.paths)
         if action.what == "vacuum":
             metrics = {"numDeletedFiles": str(action.files), "sizeOfDataDeleted": str(action.bytes)}
-            return {"version": kept.tail.note("VACUUM END", metrics, self._said(action))}
+            return kept.note(metrics, self._said(action))
         return {}
 
     def _rewritten(self, kept: Kept, action: Action) -> Mapping[str, Any]:
-        rewriter = Rewriter(kept.tail, kept.layout, kept.wishes.z_order if action.what == "z_order" else ())
-        try:
-            for files in action.bins:
-                rewriter.add(files)
-            done = rewriter.commit(kept.picture.version, {"targetSize": str(kept.wishes.target)}, self._said(action))
-        except (Conflict, TableError):  # certainly not committed
-            rewriter.abandon()
-            raise
+        done = kept.rewrite(action, self._said(action))
+        if action.what == "z_order" and isinstance(kept, SparkKept):
+            self._note_order(kept, action)
         return {"version": done.version, "files_added": done.files_added, "bytes_added": done.bytes_added}
+
+    def _note_order(self, kept: Kept, action: Action) -> None:
+        """Spark names its files itself, so it is noted until when those of a partition are in order."""
+        kept.picture.follow(kept.state.version)
+        kept.seen = kept.state.version
+        until: dict[str, int] = {partition_key(files[0]): 0 for files in action.bins}
+        for file in kept.picture.files:
+            if (key := partition_key(file)) in until:
+                until[key] = max(until[key], file.modified)
+        self._notes().order(kept.store.uri, until)
 
     def _said(self, action: Action) -> dict[str, str]:
         operation = "vacuum" if action.what == "vacuum" else "optimize"
@@ -204,23 +192,3 @@ class Maintainer:
 
 def _seen(error: HeadraceError) -> str:
     return f"{error.name}: {error.seen}"
-
-
-def _layout(tail: Tail, rules: TableSpec | None) -> Layout:
-    """How the files of the table are: as the spec wants them, else as its properties do."""
-    layout = layout_of(tail.known(), tail.store.uri)
-    if rules is None:
-        return layout
-    return replace(layout, target_file_bytes=rules.target_file_size, compression=rules.compression)
-
-
-def _order(state: TableState, rules: TableSpec | None) -> tuple[str, ...]:
-    """The columns to order by, once the table has all of them."""
-    columns = rules.z_order if rules is not None else ()
-    fit = [
-        name in state.schema.names
-        and name not in state.partition_by
-        and not pa.types.is_nested(state.schema.field(name).type)
-        for name in columns
-    ]
-    return columns if all(fit) else ()

@@ -6,16 +6,17 @@ in size, not each time its partition grows.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.spec.maintain import Maintain
-from headrace.table.compact import filled, ordered_name
+from headrace.table.compact import filled
 from headrace.tables.files import File
 
-What = Literal["look", "compact", "z_order", "vacuum", "checkpoint", "clean_log"]
+What = Literal["look", "compact", "z_order", "cluster", "vacuum", "checkpoint", "clean_log"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,31 @@ class Wishes:
     target: int
     enough: int  # bytes; a file of that size is left as it is
     z_order: tuple[str, ...] = ()
+    clusters: bool = False  # whether the table itself says by which columns
+    most: int | None = None  # bytes; a larger file is divided
+    whole: bool = False  # whether a partition can only be put in order as a whole
+    spent: float | None = None  # the share of rows deleted by vectors from which a file is; None: vectors are let be
 
     def matters(self, file: File) -> bool:
         """Whether a file may ever be rewritten."""
-        return not file.elsewhere and file.vector is None and (bool(self.z_order) or file.size < self.enough)
+        if file.elsewhere or (file.vector is not None and self.spent is None):
+            return False
+        return self.ordered or file.size < self.enough or self.is_spent(file) or self.is_large(file)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows are to be in an order."""
+        return self.clusters or bool(self.z_order)
+
+    def is_large(self, file: File) -> bool:
+        """Whether a file is to be divided."""
+        return self.most is not None and file.size > self.most
+
+    def is_spent(self, file: File) -> bool:
+        """Whether so many of a file's rows are deleted that it is worth a rewrite."""
+        if file.vector is None or self.spent is None or not file.held:
+            return False
+        return file.vector.rows / file.held >= self.spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +77,46 @@ class _Bin:
     why: str
     newest: int  # when its partition last got a file; milliseconds
     cold: bool
-    z_order: bool = False
+    what: What = "compact"
 
     @property
     def bytes(self) -> int:
         return sum(file.size for file in self.files)
 
 
-def rewrites(table: str, stands: Iterable[File], wishes: Wishes, rules: Maintain, now: float) -> list[Action]:
+def partition_key(file: File) -> str:
+    """The partition of a file as one text."""
+    return json.dumps(sorted(file.partition.items()))
+
+
+def rewrites(
+    table: str, stands: Iterable[File], wishes: Wishes, rules: Maintain, now: float, in_order: Callable[[File], bool]
+) -> list[Action]:
     """The rewrites that a table is worth: cold partitions first, each action within its bytes."""
-    parts: dict[tuple[tuple[str, str | None], ...], list[File]] = {}
+    parts: dict[str, list[File]] = {}
     for file in stands:
-        parts.setdefault(tuple(file.partition.items()), []).append(file)
-    bins = [each for part in parts.values() for each in _of_partition(part, wishes, rules, now)]
+        parts.setdefault(partition_key(file), []).append(file)
+    bins = [each for part in parts.values() for each in _of_partition(part, wishes, rules, now, in_order)]
     bins.sort(key=lambda each: (not each.cold, each.newest))
     return [_action(table, group) for group in _grouped(bins, rules.at_once)]
 
 
-def _of_partition(part: Sequence[File], wishes: Wishes, rules: Maintain, now: float) -> Iterator[_Bin]:
+def _of_partition(
+    part: Sequence[File], wishes: Wishes, rules: Maintain, now: float, in_order: Callable[[File], bool]
+) -> Iterator[_Bin]:
     newest = max(file.modified for file in part)
     cold = now - newest / 1000 >= rules.cold.total_seconds()
-    if why := _disorder(part, wishes, cold):
-        for held in filled(part, rules.at_once):
-            yield _Bin(tuple(held), why, newest, cold, z_order=True)
+    if why := _disorder(part, wishes, cold, in_order):
+        for held in [part] if wishes.whole else filled(part, rules.at_once):
+            yield _Bin(tuple(held), why, newest, cold, "cluster" if wishes.clusters else "z_order")
         return
-    if cold and wishes.z_order:  # all of it is in order; to join what is left would end that
+    if spent := [file for file in part if wishes.is_spent(file)]:
+        yield _Bin(tuple(spent), "deleted rows", newest, cold)
+        return
+    for file in part:
+        if wishes.is_large(file) and not wishes.ordered:
+            yield _Bin((file,), "large files", newest, cold)
+    if cold and wishes.ordered:  # all of it is in order; to join what is left would end that
         return
     small = sorted((file for file in part if file.size < wishes.enough), key=lambda file: file.size)
     chosen, why = (small, "cold") if cold else (_indebted(small, rules.small_files), "small files")
@@ -88,12 +125,11 @@ def _of_partition(part: Sequence[File], wishes: Wishes, rules: Maintain, now: fl
             yield _Bin(tuple(held), why, newest, cold)
 
 
-def _disorder(part: Sequence[File], wishes: Wishes, cold: bool) -> str:
+def _disorder(part: Sequence[File], wishes: Wishes, cold: bool, in_order: Callable[[File], bool]) -> str:
     """Why a partition is to be ordered; empty when it is not."""
-    if not wishes.z_order:
+    if not wishes.ordered:
         return ""
-    mark = f"part-{ordered_name(wishes.z_order)}-"
-    without = sum(file.size for file in part if not file.path.rpartition("/")[2].startswith(mark))
+    without = sum(file.size for file in part if not in_order(file))
     within = sum(file.size for file in part) - without
     if without and cold:
         return "cold and not in order"
@@ -119,7 +155,7 @@ def _grouped(bins: Iterable[_Bin], most: int) -> Iterator[list[_Bin]]:
     """Bins that go into one commit."""
     held: list[_Bin] = []
     for each in bins:
-        if held and (held[0].z_order != each.z_order or sum(one.bytes for one in held) + each.bytes > most):
+        if held and (held[0].what != each.what or sum(one.bytes for one in held) + each.bytes > most):
             yield held
             held = []
         held.append(each)
@@ -128,13 +164,12 @@ def _grouped(bins: Iterable[_Bin], most: int) -> Iterator[list[_Bin]]:
 
 
 def _action(table: str, bins: Sequence[_Bin]) -> Action:
-    partitions = len({tuple(each.files[0].partition.items()) for each in bins})
+    partitions = len({partition_key(each.files[0]) for each in bins})
     causes = ", ".join(dict.fromkeys(each.why for each in bins))
     count = sum(len(each.files) for each in bins)
     why = f"{causes}: {count:,} files in {partitions:,} partition{'s' if partitions > 1 else ''}"
-    what: What = "z_order" if bins[0].z_order else "compact"
     return Action(
-        what,
+        bins[0].what,
         table,
         why,
         count,

@@ -14,6 +14,7 @@ from headrace.storage.chain import Chain
 
 FOLDER = "upkeep"
 _KEPT = 50  # actions
+_ORDERED = 1_000  # partitions of a table whose order is noted; one that is forgotten is put in order once more
 
 
 class Record:
@@ -26,6 +27,7 @@ class Record:
         self.done: list[dict[str, Any]] = list(raw.get("done", []))
         self.vacuumed: dict[str, float] = dict(raw.get("vacuumed", {}))  # by table, when; seconds
         self.under_way: dict[str, Any] | None = raw.get("under_way")
+        self._ordered: dict[str, dict[str, int]] = dict(raw.get("ordered", {}))  # by table and partition; milliseconds
 
     def begin(self, action: Action, now: float) -> None:
         """Note what is about to be done."""
@@ -44,8 +46,20 @@ class Record:
         self.vacuumed[table] = now
         self._write()
 
+    def order(self, table: str, until: Mapping[str, int]) -> None:
+        """Note until when the files of some partitions are in order."""
+        known = {**self._ordered.get(table, {}), **until}
+        newest = sorted(known.items(), key=lambda item: item[1])[-_ORDERED:]
+        self._ordered[table] = dict(newest)
+        self._write()
+
+    def ordered_until(self, table: str, partition: str) -> int:
+        """Until when the files of a partition are in order; -1 where nothing is noted."""
+        return self._ordered.get(table, {}).get(partition, -1)
+
     def _write(self) -> None:
-        text = json.dumps({"done": self.done, "vacuumed": self.vacuumed, "under_way": self.under_way})
+        said = {"done": self.done, "vacuumed": self.vacuumed, "under_way": self.under_way, "ordered": self._ordered}
+        text = json.dumps(said)
         with suppress(AlreadyThere):  # by one that lost the lease: what it did is told by the tables' own histories
             self._chain.add(self._number + 1, text.encode())
         self._number += 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import UsageError
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.partition import PartitionBy, column_of
-from headrace.spec.table import Column, TableOptions, TableSpec
+from headrace.spec.table import Column, Feature, TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 if TYPE_CHECKING:
@@ -212,14 +212,31 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Compl
             yield Complaint((*here, "contract", "missing"), seen, "a default on every column with nullable: false")
 
 
+_PRICES: Mapping[Feature, tuple[str, str]] = {
+    "typeWidening": (
+        "a table with type widening: readers based on delta-rs refuse it, and every append goes through Spark",
+        "that price, from the table's first version on",
+    ),
+    "deletionVectors": (
+        "a table with deletion vectors: Spark and `headrace table` read it; pandas, Polars and DuckDB on datasets of "
+        "delta-rs refuse it",
+        "that price, from the first merge on",
+    ),
+}
+
+
 def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
     """What a feature asks for, and its price, said once."""
-    if own.model_fields_set & {"contract_keys", "features"} and table.contract.widens and not table.features:
+    widens = table.contract.widens and "typeWidening" not in table.features
+    if own.model_fields_set & {"contract_keys", "features"} and widens:
         seen = "widen without the feature that lets a column's type change"
         yield Complaint((*here, "contract", "wrong_type"), seen, "features: [typeWidening] beside it")
-    if own.features:
-        seen = "a table with type widening: readers based on delta-rs refuse it, and every append goes through Spark"
-        yield Complaint((*here, "features"), seen, "that price, from the table's first version on", severity="warning")
+    for index, feature in enumerate(own.features):
+        if feature == "deletionVectors" and not table.merges:
+            seen = "deletion vectors where rows are only added"
+            yield Complaint((*here, "features", index), seen, "mode: upsert or scd2 beside it")
+        else:
+            yield Complaint((*here, "features"), *_PRICES[feature], severity="warning")
 
 
 def _properties(table: TableOptions, here: Path) -> Iterator[Complaint]:

@@ -14,7 +14,7 @@ from headrace.spec.tree import Path
 if TYPE_CHECKING:
     from headrace.spec.model import Step
 
-_SAID = {"mode", "merge", "deduplicate", "source", "columns", "features"}
+_SAID = {"mode", "merge", "deduplicate", "source", "columns", "features", "cluster_by"}
 
 
 def check_mode(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
@@ -69,7 +69,7 @@ def _history(table: TableSpec, merge: Merge, path: Path) -> Iterator[Complaint]:
         yield Complaint((*path, "update"), "beside mode: scd2", "history.track, or mode: upsert")
     history = merge.history or History()
     yield from _own_names(table, merge, history, (*path, "history"))
-    if history.track and table.features:
+    if history.track and "typeWidening" in table.features:
         yield Complaint(
             (*path, "history", "track"),
             "beside features: [typeWidening]",
@@ -128,8 +128,9 @@ def _once(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Compl
 
 def _overwrite(table: TableSpec, here: Path) -> Iterator[Complaint]:
     """Tables that Spark writes are not overwritten; and only partitions can be partitions that are."""
-    if table.features:
-        yield Complaint((*here, "features"), f"beside mode: {table.mode}", "none: Spark would write the table")
+    for key in ("features", "cluster_by"):
+        if getattr(table, key):
+            yield Complaint((*here, key), f"beside mode: {table.mode}", "none: Spark would write the table")
     if table.mode == "overwrite_partitions" and not table.partition_by:
         yield Complaint(
             (*here, "mode"), "overwrite_partitions without partition_by", "partition_by, or mode: overwrite"

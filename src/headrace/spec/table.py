@@ -97,9 +97,12 @@ Mode = Literal["append", "upsert", "scd2", "overwrite", "overwrite_partitions"]
 NewField = Literal["evolve", "ignore", "rescue", "reject", "stop"]
 WrongType = Literal["reject", "widen", "rescue", "stop"]
 Missing = Literal["reject", "default", "stop"]
-Feature = Literal["typeWidening"]
+Feature = Literal["typeWidening", "deletionVectors"]
 
-FEATURES: Mapping[Feature, str] = {"typeWidening": "delta.enableTypeWidening"}  # the property that turns each on
+FEATURES: Mapping[Feature, str] = {  # the property that turns each on
+    "typeWidening": "delta.enableTypeWidening",
+    "deletionVectors": "delta.enableDeletionVectors",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +223,20 @@ class TableOptions(Part):
         description="Files of this size or more are left as they are by `maintain`; without it, of three quarters of "
         "`target_file_size`.",
     )
+    max_file_size: Size | None = Field(
+        default=None,
+        ge=1,
+        description="Larger files are divided by `maintain`; without it none is. At least twice `target_file_size`.",
+    )
     z_order: tuple[str, ...] = Field(
         default=(),
         description="Columns by which `maintain` orders rows: near in them, near in the files. Cold partitions first.",
+    )
+    cluster_by: tuple[str, ...] = Field(
+        default=(),
+        max_length=4,
+        description="Columns by which tables made here are clustered (Delta's liquid clustering): the table itself "
+        "says so, `maintain` and every OPTIMIZE heed it. Spark writes such tables, for good.",
     )
     properties: Mapping[str, PlainText] = Field(
         default_factory=dict, description="Delta table properties for tables made here."
@@ -230,7 +244,8 @@ class TableOptions(Part):
     features: tuple[Feature, ...] = Field(
         default=(),
         description="Delta features that have a price: readers without them refuse the table, and Spark writes it, "
-        "from its first version on and for good. `typeWidening` is for `wrong_type: widen`.",
+        "from its first version on and for good. `typeWidening` is for `wrong_type: widen`. `deletionVectors` is for "
+        "`mode: upsert` and `scd2`: a merge notes which rows of a file are no more, and writes only the new ones.",
     )
 
     @property
@@ -268,7 +283,7 @@ class TableOptions(Part):
     @property
     def by_spark(self) -> bool:
         """Whether Spark alone may write the table, because it merges rows or by the features it shall have."""
-        return self.merges is not None or bool(self.features)
+        return self.merges is not None or bool(self.features) or bool(self.cluster_by)
 
     @property
     def declared(self) -> bool:

@@ -12,7 +12,7 @@ from headrace.spec.tree import Path
 
 
 def check_upkeep(spec: Spec) -> Iterator[Complaint]:
-    """Order that nobody would make, columns that have none, and tables that are left out."""
+    """Order that nobody would make, columns that have none, and sizes that cannot be."""
     written: list[tuple[Path, TableOptions]] = [(("table",), spec.table)]
     written += [(("tables", index), each) for index, each in enumerate(spec.tables)]
     for here, own in written:
@@ -20,10 +20,33 @@ def check_upkeep(spec: Spec) -> Iterator[Complaint]:
         if own.z_order and spec.maintain is None:
             yield Complaint((*here, "z_order"), "an order, but no upkeep that makes it", "maintain: {} beside it")
         yield from _columns(table, own.z_order, (*here, "z_order"), spec)
-        if own.min_file_size is not None and own.min_file_size > table.target_file_size:
-            yield Complaint((*here, "min_file_size"), "more than target_file_size", "at most target_file_size")
-        if spec.maintain is not None:
-            yield from _left_out(own, here)
+        yield from _columns(table, own.cluster_by, (*here, "cluster_by"), spec)
+        yield from _clustered(table, own, here)
+        yield from _sizes(table, own, here)
+
+
+def _clustered(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+    """Delta takes one of partitions, z-order and clusters; and only Spark writes the last."""
+    if not own.cluster_by:
+        return
+    for key in ("partition_by", "z_order"):
+        if getattr(table, key):
+            yield Complaint((*here, "cluster_by"), f"beside {key}", "one of them")
+    if not table.merges:
+        seen = "a clustered table: every reader reads it, and every append goes through Spark"
+        yield Complaint((*here, "cluster_by"), seen, "that price; z_order has none", severity="warning")
+
+
+def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+    if own.min_file_size is not None and own.min_file_size > table.target_file_size:
+        yield Complaint((*here, "min_file_size"), "more than target_file_size", "at most target_file_size")
+    if own.max_file_size is None:
+        return
+    if own.max_file_size < 2 * table.target_file_size:
+        yield Complaint((*here, "max_file_size"), "less than twice target_file_size", "twice target_file_size or more")
+    if table.by_spark:
+        seen = "a table that Spark writes, which joins files and divides none"
+        yield Complaint((*here, "max_file_size"), seen, "no such size here")
 
 
 def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -> Iterator[Complaint]:
@@ -36,12 +59,3 @@ def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -
             yield Complaint((*here, index), f"'{name}', by which the table is partitioned", "columns of the files")
         elif closed and name not in names:
             yield Complaint((*here, index), f"no column '{name}'", ", ".join(names), closest(name, names))
-
-
-def _left_out(own: TableOptions, here: Path) -> Iterator[Complaint]:
-    """Spark's tables are Spark's; to compact them it must be asked."""
-    key = "mode" if own.merges else "features" if own.features else None
-    if key is not None:
-        seen = "a table that Spark writes: maintain leaves it out"
-        allowed = "OPTIMIZE and VACUUM by Spark, while the pipeline is stopped"
-        yield Complaint((*here, key), seen, allowed, severity="warning")

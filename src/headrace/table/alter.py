@@ -224,8 +224,8 @@ def needs(store: Store, verb: str, what: str) -> FeatureRequired:
 
 
 def drop(store: Store, writers: Writers) -> int:
-    """Delete the table, all its files and its log, the log last; how many files that were."""
-    with writers.alone("drop"):
+    """Delete the table, whoever writes it, all its files and its log, the log last; how many files that were."""
+    with writers.resting("drop"):
         paths = [item.path for item in store.list()]
         others = {path.partition(f"/{LOG}/")[0] for path in paths if f"/{LOG}/" in path}
         states = {path for path in paths if path.startswith("_headrace/")}

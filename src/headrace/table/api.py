@@ -12,15 +12,17 @@ import pyarrow as pa
 from headrace.errors import UsageError
 from headrace.spec.units import duration
 from headrace.storage import Profile, Store
-from headrace.table import alter, changes, compact, facts, history, insert, repair, upkeep, vacuum
+from headrace.table import alter, changes, facts, history, repair, upkeep, vacuum
 from headrace.table.alter import Columns, SchemaChange
 from headrace.table.changes import Changes
 from headrace.table.columns import ColumnOperations
 from headrace.table.compact import Optimized
 from headrace.table.conditions import Condition, Deleted, Updated, Values
 from headrace.table.facts import Metadata, Statistics
+from headrace.table.first import Undescribed
 from headrace.table.history import Entry, OperationMetrics, Watch
 from headrace.table.insert import Inserted
+from headrace.table.keep import FileOperations
 from headrace.table.query import Query
 from headrace.table.records import Records
 from headrace.table.repair import Repaired
@@ -60,19 +62,26 @@ class Table:
         """
         self._store = Store(os.fspath(path), profile(storage))
         self._states, self._adopt, self._spark = dict(states or {}), adopt, spark
+        self._undescribed: Undescribed | None = None
         self._watch = Watch()
 
     @classmethod
     def get_or_create(
         cls,
         path: str | os.PathLike[str],
-        schema: Columns,
+        schema: Columns | None = None,
         partition_by: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         storage: Storage = None,
     ) -> Table:
-        """The table there, which must have these columns; made, with one commit and no rows, where there is none."""
+        """The table there, which must have these columns; made, with one commit and no rows, where there is none.
+
+        Without a schema it is made by the first records that are inserted or upserted, with the columns they show.
+        """
         table = cls(path, storage)
+        if schema is None:
+            table._undescribed = Undescribed(tuple(partition_by), dict(properties or {}))
+            return table
         with table._watch("create"):
             alter.create(table._store, schema, partition_by, properties or {})
         return table
@@ -104,12 +113,12 @@ class Table:
     def statistics(self) -> Statistics:
         """Bytes, files, partitions, rows, small files and deletion vectors, from the log alone."""
         with self._watch("statistics"):
-            return facts.statistics(self._store, found(self._store))
+            return facts.statistics(self._store, resolve(self._store))
 
     def history(self, limit: int | None = None) -> list[Entry]:
         """What was done to it, newest first, as far back as its log tells."""
         with self._watch("history"):
-            return history.history(self._store, found(self._store), limit)
+            return history.history(self._store, resolve(self._store), limit)
 
     def operation_metrics(self) -> OperationMetrics:
         """Latencies by operation: of this object since it was opened, and what commits tell of themselves."""
@@ -128,7 +137,7 @@ class Table:
     def bulk_insert(self, records: Records, partition: str | None = None) -> Inserted:
         """Add records in one commit: dictionaries, Arrow, any data frame; `partition="a=x/b=y"` places them all."""
         with self._watch("bulk_insert"):
-            return insert.bulk_insert(self._store, self._writers().beside_appends("bulk_insert"), records, partition)
+            return self._files().bulk_insert(self._first(records, partition), partition)
 
     def upsert(
         self,
@@ -145,7 +154,8 @@ class Table:
         """
         keys = (key,) if isinstance(key, str) else tuple(key)
         with self._watch("upsert"):
-            return self._rows().upsert(Wanted(records, keys, sequence_by, partition, deduplicate))
+            first = self._first(records, partition)
+            return self._rows().upsert(Wanted(first, keys, sequence_by, partition, deduplicate))
 
     def delete(self, where: str, partition: str | None = None, hard: bool = True) -> Deleted:
         """Delete the rows for which an SQL expression is true; not `hard`: hide them from queries."""
@@ -164,7 +174,7 @@ class Table:
     ) -> Optimized:
         """Fewer, larger files; with `z_order` rows that are near in these columns are near in the files, too."""
         with self._watch("optimize"):
-            return compact.optimize(self._store, self._writers(), where, target_size, z_order)
+            return self._files().optimize(where, target_size, z_order)
 
     def vacuum(self, retain: timedelta | str = RETAIN, *, dry_run: bool = False, force: bool = False) -> Vacuumed:
         """Delete files that no version of the last `retain` needs; shorter than the table's own needs `force`."""
@@ -194,7 +204,7 @@ class Table:
     def restore(self, version: int | None = None, timestamp: Moment | None = None) -> Restored:
         """Hold the rows of an older version again, as a new version; says what pipelines will ask then."""
         with self._watch("restore"):
-            return upkeep.restore(self._store, self._writers(), version, timestamp)
+            return self._files().restore(version, timestamp)
 
     # ---- what it looks like ----
 
@@ -235,8 +245,17 @@ class Table:
         """Its columns now."""
         return found(self._store).schema
 
+    def _first(self, records: Records, partition: str | None) -> Records:
+        """The records; those that come first make the table, where nobody has."""
+        if self._undescribed is None or self.exists():
+            return records
+        return self._undescribed.made(self._store, records, partition)
+
     def _columns(self) -> ColumnOperations:
         return ColumnOperations(self._store, self._writers(), self._spark)
+
+    def _files(self) -> FileOperations:
+        return FileOperations(self._store, self._writers(), self._spark)
 
     def _rows(self) -> RowOperations:
         return RowOperations(self._store, self._writers(), self._spark)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
@@ -16,9 +17,10 @@ from headrace.table.query import Rows
 from headrace.table.scan import Relation
 from headrace.table.versions import Moment, as_moment, opened, resolve
 from headrace.tables import files
-from headrace.tables.files import Logged
-from headrace.tables.rows import rows_of
+from headrace.tables.files import File, Logged
+from headrace.tables.rows import held_in, rows_of
 from headrace.tables.schema import TIMESTAMP, from_delta
+from headrace.tables.vectors import deleted
 
 CHANGE = pa.schema(
     [
@@ -46,12 +48,15 @@ class Changes(Rows):
         table = opened(self.store, last)
         schema = from_delta(table.schema().to_json())
         whole = pa.schema([*schema, *CHANGE])
-        if table.metadata().configuration.get(_FEED, "").lower() == "true" and _fed(self.store, first):
+        feeds = table.metadata().configuration.get(_FEED, "").lower() == "true" and _fed(self.store, first)
+        vectors = "deletionVectors" in (table.protocol().reader_features or ())
+        if feeds and not vectors:
             return Relation(whole, _feed(self.store, table, first, last, whole))
         commits = list(files.back(self.store, last, last - first + 1))[::-1]
-        _only_appends(self.store, commits)
-        by = tuple(table.metadata().partition_columns)
-        batches = (batch for commit in commits for batch in _inserted(self.store, commit, schema, by, whole))
+        if not feeds:
+            _only_appends(self.store, commits)
+        told = Told(self.store, schema, tuple(table.metadata().partition_columns))
+        batches = (batch for commit in commits for batch in _stamped(commit, told.of(commit), whole))
         return Relation(whole, pa.RecordBatchReader.from_batches(whole, batches))
 
 
@@ -99,14 +104,42 @@ def _only_appends(store: Store, commits: Iterable[Logged]) -> None:
             )
 
 
-def _inserted(
-    store: Store, commit: Logged, schema: pa.Schema, by: tuple[str, ...], whole: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """The rows of the files that one commit added; files that only hold rows anew are none of them."""
-    at = datetime.fromtimestamp(commit.timestamp / 1000, UTC)
-    for file in commit.added:
-        if file.changes_data:
-            rows = rows_of(store, file, schema, by)
-            said = (pa.scalar("insert"), pa.scalar(commit.version), pa.scalar(at, TIMESTAMP))
-            columns = [*rows.columns, *(pa.repeat(value, len(rows)) for value in said)]
-            yield from pa.table(columns, schema=whole).to_batches()
+def _stamped(commit: Logged, changed: Iterable[pa.Table], whole: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows with what became of them, and when that was."""
+    at = pa.scalar(datetime.fromtimestamp(commit.timestamp / 1000, UTC), TIMESTAMP)
+    for rows in changed:
+        when = (pa.repeat(value, len(rows)) for value in (pa.scalar(commit.version), at))
+        yield from pa.table([*rows.columns, *when], schema=whole).to_batches()
+
+
+class Told:
+    """What commits tell of rows: by their change data where they have some, else by the files that come and go.
+
+    A file that stays with another deletion vector tells of the rows in which the two differ.
+    """
+
+    def __init__(self, store: Store, schema: pa.Schema, by: tuple[str, ...]) -> None:
+        self._store, self._schema, self._by = store, schema, by
+
+    def of(self, commit: Logged) -> Iterator[pa.Table]:
+        """The changed rows of one commit, with the kind of their change as last column."""
+        if commit.fed:
+            whole = self._schema.append(CHANGE.field(0))
+            yield from (rows_of(self._store, file, whole, self._by) for file in commit.fed)
+            return
+        after = {file.path: file for file in commit.added if file.changes_data}
+        before = {file.path: file for file in commit.removed if file.changes_data}
+        for path, file in before.items():
+            yield self._rows("delete", file, after.get(path))
+        for path, file in after.items():
+            yield self._rows("insert", file, before.get(path))
+
+    def _rows(self, kind: str, file: File, other: File | None) -> pa.Table:
+        """The rows that one file holds, and the same file with another vector does not."""
+        held = held_in(self._store, file, self._schema, self._by)
+        there = np.ones(len(held), bool)
+        there[deleted(self._store, file.vector)] = False
+        if other is not None:
+            there &= np.isin(np.arange(len(held)), deleted(self._store, other.vector))
+        rows = held.filter(pa.array(there))
+        return rows.append_column(CHANGE.field(0), pa.repeat(pa.scalar(kind), len(rows)))

@@ -84,23 +84,29 @@ def optimize(
     """Rewrite what is worth it, in one commit or a few; what others come between is planned anew."""
     state = writers.beside_appends("optimize")
     wanted = _Wanted(where, target_size or layout_of(state).target_file_bytes, tuple(z_order))
-    _check_columns(state, wanted.z_order)
-    done = Optimized(state.version, 0, 0, 0, 0, 0, wanted.z_order)
+    check_columns(state, wanted.z_order)
+    done = nothing(state.version, wanted.z_order)
 
     def attempt() -> Optimized:
         nonlocal done
         work = _Work(store, found(store), wanted)
         try:
-            return _sum(done, work.carry_out())
+            return summed(done, work.carry_out())
         except (Conflict, TableChanged, TableReplaced, TableRestored) as between:
             work.rewriter.abandon()
-            done = _sum(done, work.done)
+            done = summed(done, work.done)
             raise Conflict(between.seen) from between
 
     return amid_others(store, attempt)
 
 
-def _sum(one: Optimized, two: Optimized) -> Optimized:
+def nothing(version: int, z_order: tuple[str, ...] = ()) -> Optimized:
+    """What a compaction did that found nothing to do."""
+    return Optimized(version, 0, 0, 0, 0, 0, z_order)
+
+
+def summed(one: Optimized, two: Optimized) -> Optimized:
+    """What two of them did together."""
     return Optimized(
         max(one.version, two.version),
         one.partitions + two.partitions,
@@ -112,12 +118,20 @@ def _sum(one: Optimized, two: Optimized) -> Optimized:
     )
 
 
-def _check_columns(state: TableState, columns: tuple[str, ...]) -> None:
+def check_columns(state: TableState, columns: tuple[str, ...]) -> None:
+    """Whether rows can be ordered by these columns; UsageError where not."""
     for name in columns:
+        if can_order(state, name):
+            continue
         if name not in state.schema.names or name in state.partition_by:
             raise UsageError(f"z-order by '{name}': it is no column of the files.", next="Name columns that are.")
-        if pa.types.is_nested(state.schema.field(name).type):
-            raise UsageError(f"z-order by '{name}': it is nested and has no order.", next="Name plain columns.")
+        raise UsageError(f"z-order by '{name}': it is nested and has no order.", next="Name plain columns.")
+
+
+def can_order(state: TableState, name: str) -> bool:
+    """Whether rows can be ordered by a column: one of the files, with plain values."""
+    inside = name in state.schema.names and name not in state.partition_by
+    return inside and not pa.types.is_nested(state.schema.field(name).type)
 
 
 class Rewriter:
@@ -156,7 +170,7 @@ class Rewriter:
         """Exchange what was added so far; the old files were there in the version `since`."""
         new = self._stager.finish()
         if not self._old:
-            return Optimized(since, 0, 0, 0, 0, 0, self._z_order)
+            return nothing(since, self._z_order)
         version = self._tail.rewrite(self._old, new, since, said, info)
         done = _account(version, self._old, new)
         self._begin()
@@ -179,7 +193,7 @@ class _Work:
     def carry_out(self) -> Optimized:
         """Rewrite bin after bin, and commit when there is enough."""
         stands = [each for each in files.active(self._store, self._state.version).values() if not each.elsewhere]
-        for each in _bins(_chosen(self._store, self._state, stands, self._wanted.where), self._wanted):
+        for each in _bins(chosen(self._store, self._state, stands, self._wanted.where), self._wanted):
             self.rewriter.add(each)
             if self.rewriter.bytes >= _COMMIT:
                 self._commit()
@@ -188,7 +202,7 @@ class _Work:
 
     def _commit(self) -> None:
         done = self.rewriter.commit(self._state.version, self._wanted.said(), {"operation": "optimize"})
-        self.done = _sum(self.done, done)
+        self.done = summed(self.done, done)
 
 
 def ordered_name(z_order: Iterable[str]) -> str:
@@ -228,7 +242,7 @@ def filled(part: Iterable[File], most: int) -> Iterator[Bin]:
         yield held
 
 
-def _chosen(store: Store, state: TableState, stands: list[File], where: str | None) -> list[File]:
+def chosen(store: Store, state: TableState, stands: list[File], where: str | None) -> list[File]:
     """The files of the partitions that fulfil a condition; PartitionNotFound when there are none."""
     if where is None:
         return stands

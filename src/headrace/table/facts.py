@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import UsageError
+from headrace.errors import TableFeature, UsageError
 from headrace.storage import Profile, Store
 from headrace.table.versions import opened
 from headrace.table.writers import Writers
 from headrace.tables import files
-from headrace.tables.log import LOG, TableState
+from headrace.tables.log import LOG
 
 SMALL = 32 * 1024 * 1024  # bytes; files below it are worth compacting
 _DEEPEST = 12
@@ -82,31 +82,44 @@ def metadata(store: Store, writers: Writers) -> Metadata:
     )
 
 
-def statistics(store: Store, state: TableState, small: int = SMALL) -> Statistics:
+def statistics(store: Store, version: int, small: int = SMALL) -> Statistics:
     """Sums over the files of a version; no data file is opened."""
-    found = pa.table(opened(store, state.version).get_add_actions(flatten=True))
+    try:
+        table = opened(store, version)
+    except TableFeature:  # the log tells its files all the same
+        return _summed(store, version, small)
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        return _summed(store, version, small)
+    found = pa.table(table.get_add_actions(flatten=True))
     sizes, rows = found["size_bytes"], found["num_records"]
-    by = [f"partition.{name}" for name in state.partition_by]
-    vectors = list(_vectors(store, state))
-    counted = None if rows.null_count else (pc.sum(rows).as_py() or 0) - sum(vectors)
+    by = [f"partition.{name}" for name in table.metadata().partition_columns]
     return Statistics(
-        state.version,
+        version,
         pc.sum(sizes).as_py() or 0,
         len(found),
         len(found.group_by(by).aggregate([])) if by else min(len(found), 1),
-        counted,
+        None if rows.null_count else pc.sum(rows).as_py() or 0,
         pc.sum(pc.less(sizes, small)).as_py() or 0,
-        len(vectors),
-        sum(vectors),
+        0,
+        0,
     )
 
 
-def _vectors(store: Store, state: TableState) -> Iterator[int]:
-    """How many rows each deletion vector deletes; only tables with the feature have any."""
-    if "deletionVectors" in state.protocol.reader_features:
-        for file in files.active(store, state.version).values():
-            if file.vector is not None:
-                yield file.vector.rows
+def _summed(store: Store, version: int, small: int) -> Statistics:
+    """The same by our own reading of the log, for tables that delta-rs reads in part or not at all."""
+    stands = files.active(store, version).values()
+    vectors = [file.vector.rows for file in stands if file.vector is not None]
+    rows = [file.rows for file in stands if file.rows is not None]
+    return Statistics(
+        version,
+        sum(file.size for file in stands),
+        len(stands),
+        len({tuple(sorted(file.partition.items())) for file in stands}),
+        sum(rows) if len(rows) == len(stands) else None,
+        sum(file.size < small for file in stands),
+        len(vectors),
+        sum(vectors),
+    )
 
 
 def list_tables(base: str, storage: Profile | None = None) -> list[str]:

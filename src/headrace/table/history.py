@@ -15,7 +15,6 @@ from headrace.storage import Store
 from headrace.table.facts import statistics as statistics_of
 from headrace.tables import files
 from headrace.tables.files import File, Logged
-from headrace.tables.log import TableState
 
 _NAMES = ("userName", "userId", "engineInfo", "clientVersion")  # who did it, the most telling first
 _WRITTEN = ("numOutputRows", "num_added_rows", "numTargetRowsInserted")
@@ -37,16 +36,16 @@ class Entry:
     account: Mapping[str, Any]  # Headrace's own: pipeline, batch, ranges, counts; empty for others' commits
 
 
-def history(store: Store, state: TableState, limit: int | None = None) -> list[Entry]:
+def history(store: Store, version: int, limit: int | None = None) -> list[Entry]:
     """The versions up to this one, newest first, as far back as the log tells."""
-    commits = list(files.back(store, state.version, limit))
-    after = _rows_after(commits, _rows_now(store, state))
+    commits = list(files.back(store, version, limit))
+    after = _rows_after(commits, _rows_now(store, version))
     return [_entry(commit, rows) for commit, rows in zip(commits, after, strict=True)]
 
 
-def _rows_now(store: Store, state: TableState) -> int | None:
+def _rows_now(store: Store, version: int) -> int | None:
     try:
-        return statistics_of(store, state).rows
+        return statistics_of(store, version).rows
     except HeadraceError:  # a table that only Spark reads still has a history
         return None
 

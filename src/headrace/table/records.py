@@ -40,7 +40,7 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (  # within o
 def fitted(records: Records, schema: pa.Schema, partition_by: tuple[str, ...], partition: Partition = ()) -> pa.Table:
     """The records as rows of the table; SchemaMismatch names the first column and value that does not fit."""
     given = dict(partition)
-    rows = _table(records, schema)
+    rows = as_table(records, schema)
     _refuse_strangers(rows.column_names, schema)
     columns = {name: _same(rows[name], schema.field(name)) for name in rows.column_names}
     for item in schema:
@@ -102,7 +102,8 @@ def _placed(column: Any, item: pa.Field, value: str | None, length: int) -> Any:
     return wanted
 
 
-def _table(records: Records, schema: pa.Schema) -> pa.Table:
+def as_table(records: Records, schema: pa.Schema) -> pa.Table:
+    """The records as Arrow; dictionaries in the types of the schema."""
     if isinstance(records, pa.Table):
         return records
     if isinstance(records, pa.RecordBatch):

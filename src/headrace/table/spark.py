@@ -125,7 +125,7 @@ class SparkRows:
 
     def _within(self, partition: Sequence[tuple[str, str | None]], state: TableState) -> Bounds:
         """A partition as bounds that are equal."""
-        spelled = [(name, _literal(value, state.schema.field(name))) for name, value in partition]
+        spelled = [(name, literal(value, state.schema.field(name))) for name, value in partition]
         return [(name, value, value) for name, value in spelled]
 
     def _assigned(self, values: Mapping[str, Any], state: TableState) -> Iterator[str]:
@@ -136,18 +136,23 @@ class SparkRows:
                     raise Refused(f"{value}: {problems[0]}")
                 yield f"{quoted(name)} = ({_escaped(value)})"
             else:
-                yield f"{quoted(name)} = {_literal(given[name].as_py(), state.schema.field(name))}"
+                yield f"{quoted(name)} = {literal(given[name].as_py(), state.schema.field(name))}"
 
     # ---- Spark ----
 
     def _do(self, work: Callable[[SparkSession], T]) -> T:
+        """Work in a session, done again each time that others came first."""
         with self._session() as spark:
+            return amid_others(self._store, lambda: self._attempt(work, spark))
 
-            def attempt() -> T:
-                with _errors(self._store):
-                    return work(spark)
+    def _once(self, work: Callable[[SparkSession], T]) -> T:
+        """Work in a session; Conflict where others came first."""
+        with self._session() as spark:
+            return self._attempt(work, spark)
 
-            return amid_others(self._store, attempt)
+    def _attempt(self, work: Callable[[SparkSession], T], spark: SparkSession) -> T:
+        with _errors(self._store):
+            return work(spark)
 
     @contextmanager
     def _session(self) -> Iterator[SparkSession]:
@@ -185,10 +190,10 @@ def _escaped(sql: str) -> str:
 def _bounds(rows: pa.Table, key: Sequence[str]) -> Bounds:
     """Between which keys the records are."""
     hulls = ((rows.schema.field(name), pc.min_max(rows[name]).as_py()) for name in key)
-    return [(item.name, _literal(hull["min"], item), _literal(hull["max"], item)) for item, hull in hulls]
+    return [(item.name, literal(hull["min"], item), literal(hull["max"], item)) for item, hull in hulls]
 
 
-def _literal(value: Any, item: pa.Field) -> str:
+def literal(value: Any, item: pa.Field) -> str:
     """A value as Spark's SQL."""
     if value is None:
         return "NULL"
@@ -208,7 +213,7 @@ def _errors(store: Store) -> Iterator[None]:
         yield
     except Exception as error:
         condition = getattr(error, "getCondition", lambda: None)()
-        if condition is None and not hasattr(error, "java_exception"):
+        if condition is None and not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
         raise _named_error(store, str(condition), str(error)) from error
 

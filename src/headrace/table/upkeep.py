@@ -1,9 +1,9 @@
-"""What delta-rs does to a table for us: log checkpoints, restore."""
+"""What delta-rs does to a table for us: log checkpoints, and restore where Spark need not."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,15 +83,21 @@ def checkpoint(store: Store, writers: Writers) -> int:
     return state.version
 
 
-def restore(store: Store, writers: Writers, version: int | None = None, timestamp: Moment | None = None) -> Restored:
+def restore(
+    store: Store,
+    writers: Writers,
+    version: int | None = None,
+    timestamp: Moment | None = None,
+    by_spark: Callable[[int], Mapping[str, Any]] | None = None,
+) -> Restored:
     """Hold the rows of an older version again, as a new version; no pipeline that writes the table may run."""
     if version is None and timestamp is None:
         raise UsageError("Restored to what?", next="Give a version or a timestamp.")
-    with writers.alone("restore"):
+    with writers.resting("restore"):
         to = resolve(store, version, timestamp)
         if to == newest(store):
             raise UsageError(f"{store.uri} is at version {to}: there is nothing to go back to.")
-        done = amid_others(store, lambda: _restored(store, to))
+        done = by_spark(to) if by_spark else amid_others(store, lambda: _restored(store, to))
         names = tuple(each.name for each in writers.pipelines)
         now = newest(store) or 0
     stopped = f"The pipeline {_listed(names)} stops with TableRestored at its next start. {advice(TableRestored)}"

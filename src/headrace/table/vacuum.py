@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from headrace.commit.actions import CHANGE_DATA
 from headrace.errors import UsageError
 from headrace.storage import Store
 from headrace.table.writers import Writers
@@ -35,7 +36,10 @@ class Vacuumed:
 def vacuum(
     store: Store, writers: Writers, retain: timedelta = RETAIN, *, dry_run: bool = False, force: bool = False
 ) -> Vacuumed:
-    """Delete what is not needed; below the table's own retention only with `force`, and while no pipeline runs."""
+    """Delete what is not needed; below the table's own retention only with `force`, and while no pipeline runs.
+
+    It commits nothing, so it is the same for tables that Spark writes.
+    """
     least = retention(writers.state)
     if retain < least and not force:
         raise UsageError(
@@ -46,9 +50,8 @@ def vacuum(
     if dry_run:
         return unneeded(store, writers, retain)
     if retain >= least:
-        writers.beside_appends("vacuum")
         return _deleted(store, writers, retain)
-    with writers.alone("a vacuum below the retention"):
+    with writers.resting("a vacuum below the retention"):
         return _deleted(store, writers, retain)
 
 
@@ -87,19 +90,19 @@ def unneeded(store: Store, writers: Writers, retain: timedelta, now: float | Non
 def _needed(store: Store, state: TableState, since: int) -> set[str]:
     """The files of the newest version, and of every one that was the newest since then (in milliseconds)."""
     stands = files.active(store, state.version).values()
-    vectors = {file.vector.path for file in stands if file.vector is not None and file.vector.path}
-    needed = {file.path for file in stands} | vectors | files.tombstones(store, state.version, since)
+    needed = {path for file in stands for path in file.paths} | files.tombstones(store, state.version, since)
     for commit in files.back(store, state.version):
         if commit.timestamp < since:
             break
-        needed |= {file.path for file in commit.removed}
+        needed |= {path for file in (*commit.removed, *commit.fed) for path in file.paths}
     return needed
 
 
 def _is_hidden(path: str, partition_by: tuple[str, ...]) -> bool:
-    """What is no data: the log, and all that begins with `_` or `.` and is no partition."""
+    """What is no data: the log, and all that begins with `_` or `.` and is neither a partition nor change data."""
     folders = tuple(f"{name}=" for name in partition_by)
-    return any(part.startswith(("_", ".")) and not part.startswith(folders) for part in path.split("/"))
+    parts = path.removeprefix(f"{CHANGE_DATA}/").split("/")
+    return any(part.startswith(("_", ".")) and not part.startswith(folders) for part in parts)
 
 
 def _is_in(path: str, folders: set[str]) -> bool:

@@ -20,7 +20,7 @@ def resolve(store: Store, version: int | None = None, timestamp: Moment | None =
         raise UsageError("A version and a timestamp are both given.", next="Give one of them.")
     last = newest(store)
     if last is None:
-        raise TableNotFound(f"There is no Delta table at {store.uri}.")
+        raise TableNotFound(f"There is no Delta table at {store.uri}.", next="`headrace table list FOLDER` names some.")
     if version is None and timestamp is None:
         return last
     first, last = files.reaches(store) or (last, last)

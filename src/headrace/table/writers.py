@@ -100,15 +100,8 @@ class Writers:
         return self.state
 
     @contextmanager
-    def alone(self, operation: str) -> Iterator[TableState]:
-        """Hold the lease of every pipeline that writes the table, for what no append may come between."""
-        state = self.beside_appends(operation)
-        with self.resting(operation):
-            yield state
-
-    @contextmanager
     def resting(self, operation: str) -> Iterator[None]:
-        """Hold the lease of every pipeline that writes the table, whatever kind of committer it is written by."""
+        """Hold the lease of every pipeline that writes the table, for what no commit of theirs may come between."""
         with ExitStack() as held:
             for each in self.pipelines:
                 if each.state is None:

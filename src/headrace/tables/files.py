@@ -45,6 +45,11 @@ class Vector:
         name = f"deletion_vector_{UUID(bytes=_decoded(coded))}.bin"
         return f"{prefix}/{name}" if prefix else name
 
+    @property
+    def inline(self) -> bytes:
+        """Its content, where that is in the log itself; what fills up its last word is at its end."""
+        return _decoded(self.where)
+
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Vector:
         """Out of a file's action."""
@@ -72,6 +77,7 @@ class File:
     stats: str = ""  # Delta's statistics as JSON, where the log has them so
     changes_data: bool = True  # false for files that only hold anew what others held
     modified: int = 0  # milliseconds; 0 where a log does not tell
+    clustered: bool = False  # whether its rows are where the table's own clustering wants them
 
     @property
     def key(self) -> tuple[str, str]:
@@ -88,6 +94,12 @@ class File:
         """Whether it is not below the table's root, as those of a shallow clone."""
         return "://" in self.path or self.path.startswith(("/", "file:"))
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All that the store holds of it: its own file, and that of its vector."""
+        vector = self.vector.path if self.vector else None
+        return (self.path, vector) if vector else (self.path,)
+
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> File:
         """Out of an `add` or `remove` action, of a commit or of a checkpoint."""
@@ -102,6 +114,7 @@ class File:
             raw.get("stats") or "",
             bool(raw.get("dataChange", True)),
             int(raw.get("modificationTime") or 0),
+            bool(raw.get("clusteringProvider")),
         )
 
 
@@ -122,6 +135,7 @@ class Logged:
     removed: tuple[File, ...]
     marks: Mapping[str, int]
     metadata: Mapping[str, Any] | None
+    fed: tuple[File, ...] = ()  # of change data
 
     @property
     def changes(self) -> bool:
@@ -154,23 +168,21 @@ class Logged:
 def parse(version: int, data: bytes) -> Logged:
     """Read one version's JSON; StorageUnreachable while it is not whole."""
     facts: dict[str, Any] = {}
-    added: list[File] = []
-    removed: list[File] = []
+    named: dict[str, list[File]] = {"add": [], "remove": [], "cdc": []}
     marks: dict[str, int] = {}
     try:
         for line in filter(None, map(bytes.strip, data.split(b"\n"))):
             for kind, content in json.loads(line).items():
-                if kind == "add":
-                    added.append(File.of(content))
-                elif kind == "remove":
-                    removed.append(File.of(content))
+                if kind in named:
+                    named[kind].append(File.of(content))
                 elif kind == "txn":
                     marks[content["appId"]] = content["version"]
                 else:
                     facts[kind] = content
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageUnreachable(f"Version {version} of a log is no whole commit: {error}.") from error
-    return Logged(version, facts.get("commitInfo") or {}, tuple(added), tuple(removed), marks, facts.get("metaData"))
+    added, removed, fed = map(tuple, named.values())
+    return Logged(version, facts.get("commitInfo") or {}, added, removed, marks, facts.get("metaData"), fed)
 
 
 def read(store: Store, version: int) -> Logged | None:
@@ -219,10 +231,11 @@ def active(store: Store, version: int) -> dict[tuple[str, str], File]:
 
 
 def tombstones(store: Store, version: int, since: int) -> set[str]:
-    """The files that the newest log checkpoint up to a version calls removed, since a moment in milliseconds."""
+    """What the newest log checkpoint up to a version calls removed, since a moment in milliseconds; vectors as well."""
     _, parts = _checkpoint(store, version)
     gone = (item for part in parts for item in _column(store, part, "remove"))
-    return {unquote(item["path"]) for item in gone if (item.get("deletionTimestamp") or 0) >= since}
+    late = (File.of(item) for item in gone if (item.get("deletionTimestamp") or 0) >= since)
+    return {path for file in late for path in file.paths}
 
 
 def all_marks(store: Store, version: int) -> dict[str, int]:

@@ -11,6 +11,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSys
 from headrace.errors import StorageUnreachable, TableDamaged
 from headrace.storage import NotThere, Store
 from headrace.tables.files import File
+from headrace.tables.vectors import living
 
 
 def value_of(text: str | None, kind: pa.DataType) -> pa.Scalar:
@@ -19,7 +20,12 @@ def value_of(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def rows_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
-    """The rows of one file in the columns of its table; a column that it was written without is NULL."""
+    """The rows of one file that are not deleted, in the columns of its table; one that it lacks is NULL."""
+    return living(store, file, held_in(store, file, schema, partition_by))
+
+
+def held_in(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
+    """All rows of one file, also those that its vector deletes."""
     try:
         held = pq.ParquetFile(pa.BufferReader(store.get(file.path))).read()
     except NotThere:
@@ -61,6 +67,11 @@ class Columns:
             ) from error
         except OSError as error:
             raise StorageUnreachable(f"{self._store.uri}: {file.path}: {str(error).splitlines()[0][:300]}") from error
+
+    def living(self, file: File) -> pa.Table:
+        """The same without rows that the file's vector deletes."""
+        held, _ = self.of(file)
+        return living(self._store, file, held)
 
 
 def _gone(store: Store, file: File) -> TableDamaged:

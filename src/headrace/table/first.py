@@ -1,0 +1,55 @@
+"""The first write of a table that nobody has described: its columns are those that the records show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import SchemaMismatch, UsageError
+from headrace.storage import Store
+from headrace.table.alter import create, schema_of
+from headrace.table.records import Records, as_table
+
+
+@dataclass(frozen=True, slots=True)
+class Undescribed:
+    """A table that is made when its first records come."""
+
+    partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def made(self, store: Store, records: Records, partition: str | None) -> Records:
+        """Make the table; the records, without what none of them has a value for."""
+        held: Any = records if hasattr(records, "__len__") or not isinstance(records, Iterable) else list(records)
+        listed = isinstance(held, list | tuple)
+        schema = shown(held) if listed else schema_of(_told(as_table(held, pa.schema([])).schema))
+        if not len(schema):
+            raise UsageError("No record shows which columns the table is to have.", next="Give a schema, or records.")
+        placed = [pair.partition("=")[0] for pair in partition.strip("/").split("/")] if partition else []
+        absent = [pa.field(name, pa.string()) for name in placed if name not in schema.names]
+        create(store, pa.schema([*schema, *absent]), self.partition_by, self.properties)
+        if not listed:
+            return as_table(held, schema).select(schema.names)
+        return [{name: value for name, value in record.items() if name in schema.names} for record in held]
+
+
+def shown(records: Iterable[Mapping[str, Any]], nullable: bool = True) -> pa.Schema:
+    """The columns that dictionaries show; one that is NULL in all of them is none."""
+    rows = list(records)
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:  # Arrow would look at the first record only
+        seen = pa.schema([pa.field(name, pa.array([row.get(name) for row in rows]).type) for name in names])
+    except pa.ArrowException as error:
+        raise SchemaMismatch(
+            f"The records do not agree on a type: {str(error).splitlines()[0]}",
+            expected="one type a field",
+            actual="two",
+        ) from None
+    return schema_of(pa.schema([item.with_nullable(nullable) for item in _told(seen)]))
+
+
+def _told(seen: pa.Schema) -> pa.Schema:
+    return pa.schema([item for item in seen if not pa.types.is_null(item.type)])

@@ -1,0 +1,71 @@
+"""Upkeep of tables that Spark writes, by the pipeline's own Spark, between its batches."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace import Table
+from headrace.storage import Store
+from headrace.tables.files import active
+from services.keeping import Clock, Keeping
+
+MERGED = {"mode": "upsert", "merge": {"keys": ["id"]}, "z_order": ["day"]}
+
+
+def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark: Any, tmp_path: Path) -> None:
+    kept = {"table": MERGED, "maintain": {"every": "1s", "small_files": 3, "vacuum": "1m"}}
+    run = Keeping(tmp_path, Clock(time.time()), **kept)
+    run.spark = lambda: spark
+    with run.open():
+        for day in "bac":
+            run.batch(day)
+            run.upkeep(at_end=True)
+        (compacted,) = _done(run)
+        assert (compacted["what"], compacted["why"]) == ("compact", "small files: 3 files in 1 partition")
+        newest = Table(run.place).history(1)[0]
+        assert (newest.operation, newest.account["by"], newest.version) == ("OPTIMIZE", "shop", compacted["version"])
+        assert newest.account["why"] == compacted["why"]
+        assert (run.files(), run.ids()) == (1, [0, 1, 2])
+
+        run.clock.now += 2 * 3600
+        run.upkeep(at_end=True)
+        ordered = _done(run)[-1]
+        assert (ordered["what"], ordered["why"]) == ("z_order", "cold and not in order: 1 files in 1 partition")
+        run.clock.now += 3600
+        run.upkeep(at_end=True)
+        assert len(_done(run)) == 2, "what is in order stays as it is"
+
+        run.clock.now += 8 * 86_400
+        run.upkeep(at_end=True)
+        assert _done(run)[-1]["what"] == "vacuum"
+        assert run.on_disk() == run.files() == 1
+    with run.open():
+        run.batch("c")
+        assert run.pipeline.ledger.batch == 4
+    assert run.ids() == [0, 1, 2, 3]
+    assert Table(run.place).metadata().pipelines == {"shop": 4}
+
+
+def _done(run: Keeping) -> list[dict[str, Any]]:
+    return [each for each in run.done() if each["table"] == str(run.place)]
+
+
+def test_a_clustered_table_is_made_appended_to_and_clustered_by_spark(spark: Any, tmp_path: Path) -> None:
+    columns = [{"name": "id", "type": "bigint"}, {"name": "day", "type": "string"}]
+    run = Keeping(tmp_path, Clock(time.time()), table={"cluster_by": ["id"], "columns": columns})
+    run.spark = lambda: spark
+    with run.open():
+        run.batch("b")
+        run.batch("c")
+        about = Table(run.place).metadata()
+        assert (about.committer, "clustering" in about.features) == ("spark", True)
+        run.clock.now += 2 * 3600
+        run.upkeep(at_end=True)
+        (clustered,) = _done(run)
+        assert (clustered["what"], clustered["why"]) == ("cluster", "cold and not in order: 2 files in 1 partition")
+        run.upkeep(at_end=True)
+        assert len(_done(run)) == 1, "what is clustered stays as it is"
+    assert (run.ids(), run.files()) == ([0, 1], 1)
+    assert all(file.clustered for file in active(Store(str(run.place)), Table(run.place).resolve()).values())

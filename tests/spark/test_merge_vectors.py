@@ -1,0 +1,68 @@
+"""Merges with deletion vectors: the same table as without, read, vacuumed and compacted by every command."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake.exceptions import DeltaError
+
+from headrace import Table
+from headrace.batch import Merging
+from headrace.tables.log import load
+from model.merging import Model
+from services.changes import Merged, cut, log
+from services.staging import opened
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+VECTORS = {"delta.enableDeletionVectors": "true"}
+BY_SEQUENCE = Merging(("id",), sequence="seq", remember=3600)
+
+
+def test_a_log_in_any_order_ends_as_without_vectors(spark: Any, tmp_path: Path) -> None:
+    """The table is made without them; the second batch turns them on."""
+    made, changes = Merged(spark, tmp_path, BY_SEQUENCE, properties=FEED), log(600, 120, seed=5)
+    mixed = [*changes, *changes[::5]]
+    random.Random(6).shuffle(mixed)
+    first, *others = cut(mixed, 3)
+    made.batch(first, 1)
+    assert opened(made.table).to_pyarrow_table().num_rows > 0
+    made.properties = VECTORS
+    for number, batch in enumerate(others, 2):
+        made.batch(batch, number)
+    state, table = load(made.table, ["headrace:shop"]), Table(made.table.uri, states={"shop": made.state.uri})
+    wanted = Model(BY_SEQUENCE).take(sorted(changes, key=lambda each: each.sequence or 0)).table()
+    assert state is not None
+    assert (state.marks, "deletionVectors" in state.protocol.reader_features) == ({"headrace:shop": 3}, True)
+    assert made.rows() == wanted
+    with pytest.raises(DeltaError, match="deletionVectors"):
+        opened(made.table).to_pyarrow_table()
+    size = table.statistics()
+    assert size.deletion_vectors > 0
+    assert size.rows == table.history()[0].rows_after == len(wanted)
+    assert _replayed(table) == wanted, "the change data tells the same rows"
+    assert table.repair(dry_run=True).whole
+    gone = table.vacuum("0s", force=True)
+    assert any(path.endswith(".bin") for path in gone.files)
+    assert any(path.startswith("_change_data/") for path in gone.files)
+    assert made.rows() == wanted
+    assert {tuple(row) for row in spark.sql(f"SELECT id, seq, a, b FROM delta.`{table.path}`").collect()} == {
+        (key, *values) for key, values in wanted.items()
+    }
+
+
+def _replayed(table: Table) -> dict[int, tuple[Any, ...]]:
+    """The rows that all changes lead to, from the first on."""
+    held: dict[int, tuple[Any, ...]] = {}
+    steps = {"delete": 0, "update_preimage": 0, "insert": 1, "update_postimage": 1}
+    changed = table.changes(0).records()
+    for row in sorted(changed, key=lambda each: (each["_commit_version"], steps[each["_change_type"]])):
+        values = (row["seq"], row["a"], row["b"])
+        if steps[row["_change_type"]]:
+            assert row["id"] not in held
+            held[row["id"]] = values
+        else:
+            assert held.pop(row["id"]) == values
+    return held

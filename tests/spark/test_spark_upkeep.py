@@ -1,0 +1,69 @@
+"""Upkeep of tables that only Spark may write: filled, compacted, vacuumed, restored and dropped by the same calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Table
+from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError, VersionNotFound
+
+FEATURES = "'delta.enableDeletionVectors' = 'true', 'delta.constraints.small' = 'v < 1000'"
+
+
+@pytest.fixture
+def table(spark: Any, tmp_path: Path) -> Table:
+    path = tmp_path / "my lake" / "t"
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, p DATE, v BIGINT, twice BIGINT GENERATED ALWAYS AS (v * 2)) "
+        f"USING delta PARTITIONED BY (p) TBLPROPERTIES ({FEATURES})"
+    )
+    return Table(path, spark=spark)
+
+
+def test_the_life_of_a_table_that_spark_writes(table: Table, spark: Any) -> None:
+    for number in range(3):
+        day = None if number == 1 else "2026-01-01"
+        records = [{"id": 10 * number + at, "p": each, "v": at} for at, each in enumerate([day, "2026-01-02"])]
+        done = table.bulk_insert(records)
+        assert (done.version, done.rows, done.files) == (number + 1, 2, 2)
+        assert done.bytes > 0
+    with pytest.raises(SchemaMismatch, match="small"):
+        table.bulk_insert([{"id": 1, "v": 1000}])
+    with pytest.raises(SchemaMismatch, match="twice"):
+        table.bulk_insert([{"id": 1, "v": 1, "twice": 3}])
+    assert table.bulk_insert([]).version == 3
+    rows = table.query().order_by("id").records()
+    assert [(row["id"], row["twice"]) for row in rows] == [(0, 0), (1, 2), (10, 0), (11, 2), (20, 0), (21, 2)]
+
+    packed = table.optimize("p = date '2026-01-01' or p is null")
+    assert (packed.partitions, packed.files_removed, packed.files_added) == (1, 2, 1)
+    assert (packed.version, packed.bytes_removed > packed.bytes_added > 0) == (4, True)
+    newest = table.history(1)[0]
+    assert (newest.operation, newest.account["operation"]) == ("OPTIMIZE", "optimize")
+    assert table.optimize("p = date '2026-01-01'").version == 4
+    with pytest.raises(PartitionNotFound):
+        table.optimize("p = date '2025-01-01'")
+    ordered = table.optimize(z_order=["v"])
+    assert (ordered.version, ordered.z_order, table.statistics().files) == (5, ("v",), 3)
+    with pytest.raises(UsageError, match="no column of the files"):
+        table.optimize(z_order=["p"])
+    assert table.query().order_by("id").records() == rows
+
+    table.delete("id = 21")
+    assert table.statistics().deletion_vectors == 1
+    back = table.restore(version=4)
+    assert (back.version, back.to, back.pipelines) == (7, 4, ())
+    assert back.files_restored > 0
+    assert table.query().order_by("id").records() == rows
+
+    gone = table.vacuum("0s", force=True)
+    assert any(path.endswith(".bin") for path in gone.files)
+    assert table.query().order_by("id").records() == rows
+    assert spark.sql(f"SELECT sum(id) FROM delta.`{table.path}`").collect()[0][0] == sum(row["id"] for row in rows)
+    with pytest.raises(VersionNotFound, match="vacuum"):
+        table.restore(version=5)
+    table.drop()
+    assert not table.exists()

@@ -1,0 +1,143 @@
+"""Rows that deletion vectors delete: in no query, no change, no double; their files stay while a version needs them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import Table
+from headrace.commit.tail import Tail
+from headrace.doubles import _told
+from headrace.errors import ChangesUnknown, TableDamaged, TableFeature, WrittenBySpark
+from headrace.storage import Store
+from headrace.table.vacuum import unneeded
+from headrace.table.writers import Writers
+from headrace.tables.files import Vector, active
+from headrace.tables.schema import SOURCE, to_delta
+from headrace.tables.vectors import bitmap, deleted
+from services.staging import SCHEMA, staged
+from services.vectors import encoded, vectored
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+# ---- bitmaps ----
+
+
+def test_a_vector_that_is_not_of_our_making():
+    """The one that Delta's kernel is tested with."""
+    told = Vector("i", "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", None, 6)
+    assert deleted(Store("/nowhere"), told).tolist() == [3, 4, 7, 11, 18, 29]
+
+
+spans = st.tuples(st.integers(0, 1 << 34), st.integers(1, 9000)).map(lambda span: set(range(span[0], sum(span))))
+rows = st.one_of(st.sets(st.integers(0, 1 << 34)), st.lists(spans, max_size=3).map(lambda all: set().union(*all)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows, st.sets(st.integers(0, 1 << 16)), st.booleans())
+def test_every_form_of_a_bitmap_is_read(wanted: set[int], runs: set[int], turned: bool):
+    assert bitmap(encoded(wanted, lambda key: (key in runs) != turned)).tolist() == sorted(wanted)
+
+
+@pytest.mark.parametrize("data", [b"", b"\1\2\3\4" * 9, encoded(range(9))[:-3]])
+def test_what_is_no_bitmap_is_damage(data: bytes, tmp_path: Path):
+    store = Store(str(tmp_path))
+    (tmp_path / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin").write_bytes(b"\1" + data)
+    with pytest.raises(TableDamaged, match=r"d2c639aa.*spoiled"):
+        deleted(store, Vector("u", "^-aqEH.-t@S}K{vb[*k^", 1, 9))
+    with pytest.raises(TableDamaged, match="is gone"):
+        deleted(store, Vector("u", "ab^-aqEH.-t@S}K{vb[*k^", 1, 9))
+    with pytest.raises(TableFeature, match="outside of the table"):
+        deleted(store, Vector("p", "s3://elsewhere/x.bin", 1, 9))
+
+
+# ---- tables ----
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(str(tmp_path / "t"))
+    Tail.open(made).create(to_delta(SCHEMA), (), FEED, str(uuid.uuid4()), [staged(made, list(range(10)))], {}, {})
+    return made
+
+
+def ids(found: list[dict[str, object]]) -> list[object]:
+    return sorted(str(each["id"]) for each in found)
+
+
+def test_deleted_rows_are_nowhere(store: Store):
+    vectored(store, [2, 5])
+    vectored(store, [2, 5, 7], inline=True)
+    vectored(store, None)
+    vectored(store, [2, 5, 8])
+    table = Table(store.uri)
+    assert ids(table.query().records()) == list("0134679")
+    assert ids(table.query().at(version=2).where("id > 2").records()) == list("34689")
+    size = table.statistics()
+    assert (size.rows, size.deletion_vectors, size.deleted_rows) == (7, 1, 3)
+    assert [each.rows_after for each in table.history()] == [7, 0, 7, 8, 10]
+    assert table.repair(dry_run=True).whole
+    told = [(row["_commit_version"], row["_change_type"], row["id"]) for row in table.changes(1).records()]
+    assert sorted(told) == [
+        (1, "delete", 2),
+        (1, "delete", 5),
+        (2, "delete", 7),
+        *((3, "delete", each) for each in (0, 1, 3, 4, 6, 8, 9)),
+        *((4, "insert", each) for each in (0, 1, 3, 4, 6, 7, 9)),
+    ]
+
+
+def test_without_change_data_rows_that_went_are_unknown(tmp_path: Path):
+    store = Store(str(tmp_path / "t"))
+    Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1, 2, 3])], {}, {})
+    vectored(store, [0])
+    vectored(store, None)
+    vectored(store, [1])
+    with pytest.raises(ChangesUnknown, match="version 1"):
+        Table(store.uri).changes(0).records()
+    assert ids(Table(store.uri).changes(3).records()) == ["1", "3"]
+
+
+def test_only_spark_changes_such_a_table_and_anybody_vacuums_it(store: Store):
+    vectored(store, [2])
+    vectored(store, [2, 5])
+    vectored(store, [2, 5, 6])
+    table = Table(store.uri)
+    for change in (lambda: table.repair(), lambda: table.checkpoint()):
+        with pytest.raises(WrittenBySpark):
+            change()
+    first, second, third = (_vector(store, at) for at in (1, 2, 3))
+    assert table.vacuum(dry_run=True, force=True).files == ()
+    aged = unneeded(store, Writers(store, {}), timedelta(hours=1), now=time.time() + 7200)
+    assert set(aged.files) == {first, second}
+    assert set(table.vacuum("0s", force=True).files) == {first, second}
+    assert ids(table.query().records()) == list("0134789")
+    Path(store.uri, third).unlink()
+    assert [each.why for each in table.repair(dry_run=True).vectors] == [f"its deletion vector {third} is gone"]
+
+
+def _vector(store: Store, version: int) -> str:
+    (file,) = active(store, version).values()
+    assert file.vector is not None
+    assert file.vector.path is not None
+    return file.vector.path
+
+
+def test_a_row_that_was_deleted_makes_no_double(tmp_path: Path):
+    import pyarrow as pa
+
+    schema = pa.schema([pa.field("id", pa.int64()), SOURCE])
+    table = Table.get_or_create(tmp_path / "t", schema)
+    said = {"topic": "t", "partition": 0, "offset": 0, "timestamp": "2026-01-01T00:00:00Z"}
+    table.bulk_insert([{"id": each, "_source": said} for each in range(4)])
+    store = Store(table.path)
+    vectored(store, [1, 3])
+    (known,) = _told(store, 2, ["id"], schema, 0)
+    assert known["id"].to_pylist() == [0, 2]
