@@ -15,7 +15,6 @@ from headrace.commit.history import HistorySql
 from headrace.commit.merging import MergeSql, Truncates
 from headrace.commit.spark import SparkTable, account_text, quoted
 from headrace.commit.tombstones import Tombstones, holds, last_truncates
-from headrace.spec.table import FEATURES
 from headrace.storage import Store
 from headrace.tables.adopt import COMMITTER
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
@@ -60,16 +59,9 @@ class MergeTable(SparkTable):
         """The table without rows, which says of itself that only Spark writes it; made twice, it is made once."""
         super()._create(replace(table, properties={**table.properties, COMMITTER: "spark"}))
 
-    def _vectors(self, table: TableIntent) -> None:
-        """Turn deletion vectors on where the spec asks for them and the table, made before, lacks them."""
-        name = FEATURES["deletionVectors"]
-        if table.properties.get(name) == "true" and self.known().properties.get(name, "").lower() != "true":
-            self._alter(f"SET TBLPROPERTIES ('{name}' = 'true')")
-
     def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
-        self._vectors(table)
         schema = from_delta(table.schema)
-        tombstones = Tombstones(self._tombstones.child(self.known().table_id), self._pipeline)
+        tombstones = Tombstones(self._tombstones.child(self._known().table_id), self._pipeline)
         remembered = tombstones.commit(table, merging, intent, schema)
         session = self._session()
         self._staged(session, table, staged(schema, merging.keys)).createOrReplaceTempView("changes")
@@ -108,7 +100,7 @@ class MergeTable(SparkTable):
 
     def _counts(self, intent: Intent) -> list[int | None]:
         """Rows inserted, updated and deleted, where the commit's metrics tell."""
-        commit = read_commit(self._store, self.known().version)
+        commit = read_commit(self._store, self._known().version)
         if commit.marks.get(self._mark) != intent.batch:
             return [None] * len(_COUNTS)  # somebody has committed since
         metrics = commit.info.get("operationMetrics") or {}

@@ -44,7 +44,7 @@ class SparkTable:
 
     def writable(self) -> pa.Schema:
         """The columns rows may fill; what Spark computes itself is left to it."""
-        return fillable(self.known().schema)
+        return fillable(self._known().schema)
 
     def evolve(self, schema: pa.Schema) -> None:
         """Widen types and add columns, at any depth, until the table can hold rows of this schema.
@@ -52,11 +52,11 @@ class SparkTable:
         Each change is a commit of its own: after a crash between two of them, the rest is what is found to be lacking.
         """
         self.follow()
-        wider = list(_wider(pa.struct(list(self.known().schema)), pa.struct(list(schema)), ""))
+        wider = list(_wider(pa.struct(list(self._known().schema)), pa.struct(list(schema)), ""))
         self._allow(schema, bool(wider))
         for path, kind in wider:
             self._alter(f"ALTER COLUMN {path} TYPE {type_name(kind)}")
-        if merge(self.known().schema_json, to_delta(schema)) != self.known().schema_json:
+        if merge(self._known().schema_json, to_delta(schema)) != self._known().schema_json:
             self._add(schema)
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -67,11 +67,18 @@ class SparkTable:
             faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
         self._check(table, intent)
         rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)
-        if self.known().marks.get(self._mark) == intent.batch:
-            return Receipt(table.path, self.known().version, rows, len(table.files), size, skipped=True)
+        if self._known().marks.get(self._mark) == intent.batch:
+            return Receipt(table.path, self._known().version, rows, len(table.files), size, skipped=True)
+        self._turn_on_vectors(table)
         self._write(table, intent)
         self._reload()
-        return Receipt(table.path, self.known().version, rows, len(table.files), size)
+        return Receipt(table.path, self._known().version, rows, len(table.files), size)
+
+    def _turn_on_vectors(self, table: TableIntent) -> None:
+        """Deletion vectors, where the spec asks for them and the table, made before, lacks them."""
+        name = FEATURES["deletionVectors"]
+        if table.properties.get(name) == "true" and self._known().properties.get(name, "").lower() != "true":
+            self._alter(f"SET TBLPROPERTIES ('{name}' = 'true')")
 
     def _write(self, table: TableIntent, intent: Intent) -> None:
         """Append the staged files."""
@@ -111,7 +118,7 @@ class SparkTable:
 
     def _allow(self, schema: pa.Schema, widens: bool) -> None:
         """The features that such a change needs, where the table lacks them."""
-        known, widening = self.known(), FEATURES["typeWidening"]
+        known, widening = self._known(), FEATURES["typeWidening"]
         asked = []
         if widens and known.properties.get(widening, "").lower() != "true":
             asked.append(f"'{widening}' = 'true'")
@@ -142,8 +149,7 @@ class SparkTable:
         except Exception as error:
             raise _named(error, self._store.uri) from None
 
-    def known(self) -> TableState:
-        """The table as last seen; TableGone where there is none."""
+    def _known(self) -> TableState:
         if self.state is None:
             raise stop(TableGone, f"The table {self._store.uri} is gone.")
         return self.state
@@ -165,7 +171,7 @@ class SparkTable:
         self.state = load(self._store, [self._mark])
 
     def _check(self, table: TableIntent, intent: Intent) -> None:
-        known = self.known()
+        known = self._known()
         if table.create and known.marks.get(self._mark, 0) < intent.batch:
             self._fits(table.schema, known)  # it may be somebody else's, who was first
         elif not table.create and known.table_id != table.table_id:

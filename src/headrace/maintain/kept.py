@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.commit.spark import SparkTable
+from headrace.commit.stops import stop
 from headrace.commit.tail import Tail
-from headrace.errors import Conflict, TableError
+from headrace.errors import Conflict, TableError, TableGone
 from headrace.maintain import logs
 from headrace.maintain.picture import Picture
 from headrace.maintain.plan import Action, Wishes, partition_key
@@ -132,7 +133,9 @@ class SparkKept(Kept):
     @property
     def state(self) -> TableState:
         """As of the last batch, or of what was done last."""
-        return self._table.known()
+        if self._table.state is None:
+            raise stop(TableGone, "A table is gone that was there a moment ago.")
+        return self._table.state
 
     def in_order(self, file: File) -> bool:
         """Spark says of a clustered file that it is; of one that was z-ordered, only its time tells."""
