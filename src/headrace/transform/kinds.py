@@ -9,7 +9,8 @@ import pyarrow as pa
 from headrace.decode.layout import MESSAGE, PATH, RESCUE
 from headrace.tables.schema import JSON_TEXT
 from headrace.transform.dialect import Node
-from headrace.transform.vectors import BOOLEAN, DOUBLE, LONG, NULL, TEXT, Compiler
+from headrace.transform.vector import BOOLEAN, DOUBLE, LONG, NULL, TEXT
+from headrace.transform.vectors import Compiler
 
 _CALLS = {
     **dict.fromkeys(("to_string", "join", "type", "substr"), TEXT),

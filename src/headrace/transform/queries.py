@@ -21,9 +21,10 @@ from headrace.decode.layout import DEFAULT, MESSAGE, PATH, RESCUE, UNIT, node_of
 from headrace.decode.leaves import Unfit
 from headrace.decode.scan import Mask, bools
 from headrace.tables.schema import JSON_TEXT
-from headrace.transform import dialect, vectors
+from headrace.transform import dialect
 from headrace.transform.kinds import kind_of
-from headrace.transform.vectors import LONG, TEXT, Column, Compiler, NotInSql, Vector
+from headrace.transform.vector import BOOLEAN, DOUBLE, EXACT, LONG, TEXT, Column, NotInSql, Vector
+from headrace.transform.vectors import Compiler
 
 Failures = dict[int, str]  # position -> why the expression has no value there
 
@@ -262,11 +263,11 @@ def _stored(vector: Vector, wanted: pa.DataType) -> Vector:
         return vector
     if pa.types.is_string(wanted):
         return _as_text(vector)
-    if pa.types.is_integer(wanted) and vector.kind == vectors.DOUBLE:
-        value, exact = vector.sql, vectors.EXACT
+    if pa.types.is_integer(wanted) and vector.kind == DOUBLE:
+        value, exact = vector.sql, EXACT
         good = f"coalesce(trunc({value}) = {value} AND abs({value}) <= {exact}, true)"
         return Vector(f"TRY_CAST({value} AS BIGINT)", LONG, (*vector.sure, good))
-    numbers = vector.kind in (LONG, vectors.DOUBLE) and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
+    numbers = vector.kind in (LONG, DOUBLE) and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
     times = pa.types.is_timestamp(wanted) and vector.kind in (LONG, TEXT)
     if numbers or times or (pa.types.is_date(wanted) and vector.kind == TEXT):
         return vector
@@ -276,7 +277,7 @@ def _stored(vector: Vector, wanted: pa.DataType) -> Vector:
 def _as_text(vector: Vector) -> Vector:
     if vector.kind == LONG:
         return Vector(f"CAST({vector.sql} AS VARCHAR)", TEXT, vector.sure)
-    if vector.kind == vectors.BOOLEAN:
+    if vector.kind == BOOLEAN:
         text = f"CASE WHEN {vector.sql} THEN 'true' WHEN NOT {vector.sql} THEN 'false' END"
         return Vector(text, TEXT, vector.sure)
     raise NotInSql("its text")

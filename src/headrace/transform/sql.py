@@ -17,10 +17,11 @@ from headrace.decode import Rejects
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.transform import dialect, expressions
+from headrace.transform.compiling import compiled, target_type
 from headrace.transform.dialect import always_null, never_null
 from headrace.transform.expressions import ENVELOPE
 from headrace.transform.mask import Form
-from headrace.transform.program import INPUT, Check, Program, Source, compiled, target_type
+from headrace.transform.program import INPUT, Check, Program, Source
 from headrace.transform.queries import needs_message
 
 EXPLAINED = 32  # letters of one pass that get the failure's own words; finding them costs a query each

@@ -12,49 +12,36 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.duck import literal, quote
+from headrace.duck import literal
 from headrace.transform.dialect import LONGEST_RESULT, Node
-
-BOOLEAN, LONG, DOUBLE, TEXT, NULL = pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.null()
-
-SURE_WHOLE = 1 << 51  # whole numbers up to here are the same as doubles, and no two of them nearly equal
-EXACT = 1 << 53  # whole numbers up to here are the same as doubles
-
-Step = str | int  # of a path: an object's key or an array's index
-
-
-class NotInSql(Exception):
-    """The expression is left to the interpreter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """SQL for an expression's value, its type, and what must be true for the value to be right."""
-
-    sql: str
-    kind: pa.DataType
-    sure: tuple[str, ...] = ()
-
-    def given(self, *tests: str) -> Vector:
-        """The same, sure of less."""
-        return replace(self, sure=(*self.sure, *tests))
-
-
-@dataclass(frozen=True, slots=True)
-class Loose:
-    """A place in the message whose type only the record tells: SQL for its JSON."""
-
-    sql: str
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A payload column, and the path in the message that it is read from."""
-
-    path: tuple[str, ...]
-    sql: str
-    type: pa.DataType
-    told: bool = True  # False: something else stands in it (a default, a text that was kept)
+from headrace.transform.vector import (
+    BOOLEAN,
+    DOUBLE,
+    EXACT,
+    LONG,
+    NULL,
+    SURE_WHOLE,
+    TEXT,
+    Column,
+    Loose,
+    NotInSql,
+    Step,
+    Vector,
+    cast,
+    equal,
+    faithful,
+    iso8601,
+    json_path,
+    kind_of,
+    meets_map,
+    ordered,
+    path_of,
+    same_kind,
+    there,
+    told_as,
+    truth,
+    whole_literal,
+)
 
 
 @dataclass
@@ -74,7 +61,7 @@ class Compiler:
         if path and (direct := self._direct(path)) and (free or direct.kind == wanted):
             return direct
         made = self._value(tree)
-        return self._as(made, _told(wanted)) if isinstance(made, Loose) else made
+        return self._as(made, told_as(wanted)) if isinstance(made, Loose) else made
 
     def _direct(self, path: tuple[Step, ...]) -> Vector | None:
         """A column, or a part of one, as it is: to store it once more, its type need not be the message's."""
@@ -123,14 +110,14 @@ class Compiler:
         return self._cut(path)
 
     def _cut(self, path: tuple[Step, ...]) -> Loose:
-        where = _json_path(path)
+        where = json_path(path)
         nth = self.places.setdefault(where, len(self.places) + 1)
         return Loose(f"cuts[{nth}]")
 
     def _inside(self, column: Column, rest: tuple[Step, ...], path: tuple[Step, ...]) -> Vector | Loose:
         found = self._below(column.sql, column.type, rest)
         if not column.told or found is None:
-            empty = column.told and self.open and not _meets_map(column.type, rest)
+            empty = column.told and self.open and not meets_map(column.type, rest)
             return Vector("NULL", NULL) if empty else self._cut(path)
         return self._plain(*found) or self._cut(path)
 
@@ -182,14 +169,14 @@ class Compiler:
         if kind == TEXT:
             return Vector(f"({made.sql} ->> '$')", TEXT, (f"coalesce({seen} IN ('VARCHAR', 'NULL'), true)",))
         if kind == BOOLEAN:
-            return Vector(_cast(made.sql, "BOOLEAN"), BOOLEAN, (f"coalesce({seen} IN ('BOOLEAN', 'NULL'), true)",))
+            return Vector(cast(made.sql, "BOOLEAN"), BOOLEAN, (f"coalesce({seen} IN ('BOOLEAN', 'NULL'), true)",))
         if kind == LONG:
-            value = _cast(made.sql, "BIGINT")
+            value = cast(made.sql, "BIGINT")
             good = f"coalesce({seen} = 'NULL' OR ({seen} IN ('BIGINT', 'UBIGINT') AND {value} IS NOT NULL), true)"
             return Vector(value, LONG, (good,))
         if kind == DOUBLE:
             good = f"coalesce({seen} IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'NULL'), true)"
-            return Vector(_cast(made.sql, "DOUBLE"), DOUBLE, (good,))
+            return Vector(cast(made.sql, "DOUBLE"), DOUBLE, (good,))
         raise NotInSql(f"JSON as {kind}")
 
     # ---- nodes ----
@@ -217,7 +204,7 @@ class Compiler:
         if len(kinds) > 1 or (not kinds and any(isinstance(made, Loose) for made in found)):
             raise NotInSql("values of several types")
         kind = next(iter(kinds), NULL)
-        return [_same_kind(self._as(made, kind), kind) for made in found]
+        return [same_kind(self._as(made, kind), kind) for made in found]
 
     def _comparator(self, node: Node) -> Vector:
         left, right = (self._value(child) for child in node["children"])
@@ -226,25 +213,25 @@ class Compiler:
         one = self._as(left, right.kind if isinstance(right, Vector) else NULL)
         two = self._as(right, one.kind)
         if node["value"] in ("eq", "ne"):
-            made = _equal(one, two)
+            made = equal(one, two)
             return made if node["value"] == "eq" else replace(made, sql=f"NOT {made.sql}")
-        return _ordered(node["value"], one, two)
+        return ordered(node["value"], one, two)
 
     def _or(self, node: Node) -> Vector:
         left, right = self._alike(node["children"])
-        chosen = f"CASE WHEN {_truth(left)} THEN {left.sql} ELSE {right.sql} END"
-        return Vector(chosen, _kind_of(left, right), (*left.sure, *right.sure))
+        chosen = f"CASE WHEN {truth(left)} THEN {left.sql} ELSE {right.sql} END"
+        return Vector(chosen, kind_of(left, right), (*left.sure, *right.sure))
 
     def _and(self, node: Node) -> Vector:
         left, right = self._alike(node["children"])
-        chosen = f"CASE WHEN {_truth(left)} THEN {right.sql} ELSE {left.sql} END"
-        return Vector(chosen, _kind_of(left, right), (*left.sure, *right.sure))
+        chosen = f"CASE WHEN {truth(left)} THEN {right.sql} ELSE {left.sql} END"
+        return Vector(chosen, kind_of(left, right), (*left.sure, *right.sure))
 
     def _not(self, node: Node) -> Vector:
         made = self._value(node["children"][0])
         if isinstance(made, Loose):
             raise NotInSql("a place of no known type")
-        return Vector(f"(NOT {_truth(made)})", BOOLEAN, made.sure)
+        return Vector(f"(NOT {truth(made)})", BOOLEAN, made.sure)
 
     def _call(self, node: Node) -> Vector:
         if function := _FUNCTIONS.get(node["value"]):
@@ -255,8 +242,8 @@ class Compiler:
 
     def _substr(self, arguments: list[Node]) -> Vector:
         text = self._vector(arguments[0], TEXT)
-        skip, take = (_whole_literal(each) for each in arguments[1:])
-        return Vector(f"substr({text.sql}, {skip + 1}, {take})", TEXT, (*text.sure, _there(text)))
+        skip, take = (whole_literal(each) for each in arguments[1:])
+        return Vector(f"substr({text.sql}, {skip + 1}, {take})", TEXT, (*text.sure, there(text)))
 
     def _micros(self, arguments: list[Node], factor: int) -> tuple[str, tuple[str, ...]]:
         """An epoch as microseconds, and where it surely is one of the years 1677 to 2262."""
@@ -269,7 +256,7 @@ class Compiler:
     def _iso8601(self, factor: int) -> Callable[[list[Node]], Vector]:
         def made(arguments: list[Node]) -> Vector:
             micros, sure = self._micros(arguments, factor)
-            return Vector(_iso8601(f"CASE WHEN {' AND '.join(sure)} THEN {micros} END", factor), TEXT, sure)
+            return Vector(iso8601(f"CASE WHEN {' AND '.join(sure)} THEN {micros} END", factor), TEXT, sure)
 
         return made
 
@@ -278,7 +265,7 @@ class Compiler:
         near = f"coalesce({number.sql} BETWEEN 0 AND 9000000000000000000, false)"
         sure = (*number.sure, near)
         whole = f"CAST(trunc(CAST({number.sql} AS DOUBLE)) AS BIGINT) // 1000"
-        return Vector(_iso8601(f"CASE WHEN {' AND '.join(sure)} THEN {whole} END", 1), TEXT, sure)
+        return Vector(iso8601(f"CASE WHEN {' AND '.join(sure)} THEN {whole} END", 1), TEXT, sure)
 
     def _micro(self, arguments: list[Node]) -> Vector:
         micros, sure = self._micros(arguments, 1000)
@@ -309,15 +296,15 @@ class Compiler:
     def _length(self, arguments: list[Node]) -> Vector:
         made = self._as(self._value(arguments[0]), TEXT)
         if made.kind == TEXT:
-            return Vector(f"length({made.sql})", LONG, (*made.sure, _there(made)))
+            return Vector(f"length({made.sql})", LONG, (*made.sure, there(made)))
         if pa.types.is_list(made.kind):
-            return Vector(f"len({made.sql})", LONG, (*made.sure, _there(made)))
+            return Vector(f"len({made.sql})", LONG, (*made.sure, there(made)))
         raise NotInSql("its length")
 
     def _contains(self, arguments: list[Node]) -> Vector:
         hay = self._as(self._value(arguments[0]), TEXT)
         needle = self._vector(arguments[1], TEXT)
-        sure = (*hay.sure, *needle.sure, _there(hay), _there(needle))
+        sure = (*hay.sure, *needle.sure, there(hay), there(needle))
         if hay.kind == TEXT:
             return Vector(f"contains({hay.sql}, {needle.sql})", BOOLEAN, sure)
         if pa.types.is_list(hay.kind) and hay.kind.value_type == TEXT:
@@ -327,7 +314,7 @@ class Compiler:
     def _texts(self, sql: str) -> Callable[[list[Node]], Vector]:
         def made(arguments: list[Node]) -> Vector:
             one, two = (self._vector(each, TEXT) for each in arguments)
-            return Vector(f"{sql}({one.sql}, {two.sql})", BOOLEAN, (*one.sure, *two.sure, _there(one), _there(two)))
+            return Vector(f"{sql}({one.sql}, {two.sql})", BOOLEAN, (*one.sure, *two.sure, there(one), there(two)))
 
         return made
 
@@ -338,12 +325,12 @@ class Compiler:
         whole = f"coalesce(list_count({parts.sql}) = len({parts.sql}), false)"
         whole += f" AND coalesce(length({glue.sql}) * len({parts.sql}) <= {LONGEST_RESULT}, false)"
         joined = f"CASE WHEN {whole} THEN coalesce(array_to_string({parts.sql}, {glue.sql}), '') END"
-        return Vector(joined, TEXT, (*glue.sure, *parts.sure, _there(glue), whole))
+        return Vector(joined, TEXT, (*glue.sure, *parts.sure, there(glue), whole))
 
     def _not_null(self, arguments: list[Node]) -> Vector:
         found = self._alike(arguments)
         sure = tuple(test for made in found for test in made.sure)
-        return Vector(f"coalesce({', '.join(made.sql for made in found)})", _kind_of(*found), sure)
+        return Vector(f"coalesce({', '.join(made.sql for made in found)})", kind_of(*found), sure)
 
     def _type(self, arguments: list[Node]) -> Vector:
         made = self._value(arguments[0])
@@ -356,146 +343,9 @@ class Compiler:
     def _rounded(self, sql: str) -> Callable[[list[Node]], Vector]:
         def made(arguments: list[Node]) -> Vector:
             number = self._number(arguments[0])
-            return Vector(f"{sql}(CAST({number.sql} AS DOUBLE))", DOUBLE, (*number.sure, _there(number)))
+            return Vector(f"{sql}(CAST({number.sql} AS DOUBLE))", DOUBLE, (*number.sure, there(number)))
 
         return made
-
-
-def _meets_map(kind: pa.DataType, rest: tuple[Step, ...]) -> bool:
-    for step in rest:
-        if pa.types.is_struct(kind) and isinstance(step, str) and (at := kind.get_field_index(step)) >= 0:
-            kind = kind.field(at).type
-        elif pa.types.is_list(kind) and isinstance(step, int):
-            kind = kind.value_type
-        else:
-            break
-    return bool(pa.types.is_map(kind))
-
-
-def path_of(node: Node) -> tuple[Step, ...] | None:
-    """The keys and indices of a plain path into the message; None when the expression is more than that."""
-    match node["type"]:
-        case "current" | "identity":
-            return ()
-        case "field" | "index":
-            return (node["value"],)
-        case "subexpression" | "index_expression" | "pipe":
-            parts = [path_of(child) for child in node["children"]]
-            whole = [step for part in parts if part is not None for step in part]
-            return None if None in parts else tuple(whole)
-    return None
-
-
-def faithful(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds the message's values as they are (a whole number in a double is not told)."""
-    if pa.types.is_list(kind):
-        return faithful(kind.value_type)
-    return bool(kind in (BOOLEAN, TEXT) or pa.types.is_signed_integer(kind))
-
-
-def _json_path(path: tuple[Step, ...]) -> str:
-    if any(isinstance(step, str) and (not step or set('"*\\\0') & set(step)) for step in path):
-        raise NotInSql("a key that is no part of a path")
-    return "$" + "".join(_json_step(step) for step in path)
-
-
-def _json_step(step: Step) -> str:
-    if isinstance(step, str):
-        return f".{quote(step)}"
-    return f"[{step}]" if step >= 0 else f"[#{step}]"
-
-
-def _told(wanted: pa.DataType) -> pa.DataType:
-    """As what JSON is read to be stored as the wanted type."""
-    if pa.types.is_integer(wanted):
-        return LONG
-    if pa.types.is_floating(wanted):
-        return DOUBLE
-    if pa.types.is_boolean(wanted):
-        return BOOLEAN
-    if pa.types.is_string(wanted) or pa.types.is_timestamp(wanted) or pa.types.is_date(wanted):
-        return TEXT
-    raise NotInSql(f"JSON as {wanted}")
-
-
-def _cast(sql: str, kind: str) -> str:
-    return f"TRY_CAST({sql} AS {kind})"
-
-
-def _there(made: Vector) -> str:
-    return f"{made.sql} IS NOT NULL"
-
-
-def _same_kind(made: Vector, kind: pa.DataType) -> Vector:
-    if made.kind == kind or made.kind == NULL:
-        return made
-    return replace(made, sql=f"CAST({made.sql} AS DOUBLE)", kind=kind).given(_exact(made))
-
-
-def _kind_of(*made: Vector) -> pa.DataType:
-    return next((each.kind for each in made if each.kind != NULL), NULL)
-
-
-def _exact(made: Vector) -> str:
-    return f"coalesce({made.sql} BETWEEN -{EXACT} AND {EXACT}, true)"
-
-
-def _whole_literal(node: Node) -> int:
-    value = node["value"] if node["type"] == "literal" else None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1 << 31:
-        raise NotInSql("a number that is not written out")
-    return max(0, int(value))
-
-
-def _truth(made: Vector) -> str:
-    if made.kind == TEXT:
-        return f"coalesce({made.sql} <> '', false)"
-    if made.kind == BOOLEAN:
-        return f"coalesce({made.sql}, false)"
-    if pa.types.is_list(made.kind):
-        return f"coalesce(len({made.sql}) > 0, false)"
-    return f"({made.sql} IS NOT NULL)"
-
-
-def _equal(one: Vector, two: Vector) -> Vector:
-    sure = (*one.sure, *two.sure)
-    if NULL in (one.kind, two.kind):
-        return Vector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
-    if {one.kind, two.kind} <= {LONG, DOUBLE}:
-        near = (f"coalesce(abs({each.sql}) <= {SURE_WHOLE}, true)" for each in (one, two) if each.kind == LONG)
-        left, right = (f"CAST({each.sql} AS DOUBLE)" for each in (one, two))
-        # Doubles that are nearly equal count as equal: sure only of those far from it.
-        apart = f"coalesce({left} = {right} OR abs({left} - {right}) > 1e-9 * (abs({left}) + abs({right})), true)"
-        tests = tuple(near) if one.kind == two.kind == LONG else (*near, apart)
-        return Vector(f"({left} IS NOT DISTINCT FROM {right})", BOOLEAN, (*sure, *tests))
-    if one.kind != two.kind:
-        return Vector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
-    if one.kind not in (TEXT, BOOLEAN):
-        raise NotInSql("lists side by side")
-    return Vector(f"({one.sql} IS NOT DISTINCT FROM {two.sql})", BOOLEAN, sure)
-
-
-_ORDERS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
-
-
-def _ordered(name: str, one: Vector, two: Vector) -> Vector:
-    sure = (*one.sure, *two.sure)
-    if not {one.kind, two.kind} <= {LONG, DOUBLE}:
-        return Vector("NULL", NULL, sure)
-    left, right = (f"CAST({each.sql} AS DOUBLE)" for each in (one, two))
-    return Vector(f"({left} {_ORDERS[name]} {right})", BOOLEAN, sure)
-
-
-def _iso8601(micros: str, factor: int) -> str:
-    moment = f"make_timestamp({micros})"
-    if factor == 1_000_000:
-        return f"strftime({moment}, '%Y-%m-%dT%H:%M:%SZ')"
-    fraction = f"(microsecond({moment}) % 1000000)"
-    return (
-        f"CASE WHEN {fraction} = 0 THEN strftime({moment}, '%Y-%m-%dT%H:%M:%SZ') "
-        f"WHEN {fraction} % 1000 = 0 THEN strftime({moment}, '%Y-%m-%dT%H:%M:%S.%gZ') "
-        f"ELSE strftime({moment}, '%Y-%m-%dT%H:%M:%S.%fZ') END"
-    )
 
 
 _HANDLERS: dict[str, Callable[[Compiler, Node], Vector]] = {
