@@ -15,7 +15,8 @@ from headrace.commit import Committer, LogTable
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
 from headrace.commit.stops import stop
-from headrace.decode.structure import Structure
+from headrace.decode.layout import NOTES
+from headrace.decode.structure import Structure, stated
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import ColumnsDisagree, Stop, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.explode import without_conflict
@@ -73,6 +74,8 @@ class Catalog:
         self.shared: dict[str, Structure] = {}  # by branch, what the one payload of its SQL route has shown
         self._spark_table = spark_table
         self._foreseen: set[str] = set()  # routes met on a guess in the batch at hand
+        self._new: set[str] = set()  # routes that the batch at hand is the first to have
+        self._late: set[str] = set()  # routes that were one too many for it, and may come in the next
         self._entries: dict[str, Entry] = {}
 
     # ---- opening ----
@@ -196,6 +199,7 @@ class Catalog:
     def grow(self, batch: int) -> None:
         """Before a batch: add the columns that tables lack, those records brought and those the spec asks for."""
         self._forget_conflicts()
+        self._forget_limit()
         self._evolve_all(batch)
 
     def _evolve_all(self, batch: int) -> None:
@@ -212,15 +216,24 @@ class Catalog:
         if any(entry.learned is not was for entry, was in zip(self._entries.values(), before, strict=True)):
             self._refresh()
 
+    def _forget_limit(self) -> None:
+        """Each batch may have some new tables."""
+        for name in self._late:
+            self.shapes.pop(name, None)
+        self._late.clear()
+        self._new.clear()
+
     def _welcome(self, name: str, structure: Structure) -> None:
         """A route that records have: its table is met, or refused when there are too many."""
         if name not in self._entries and not self._has_room():
             self._forget(set(self._foreseen))  # they make room; what of them is true comes again
         if name in self._entries or self._has_room():
+            self._new |= {name} - self._entries.keys()
             entry = self._meet(name)
             entry.learned = _merged(entry.learned, structure)
         else:
             self.shapes[name] = None
+            self._late |= {name} if self._may_hold_more() else set()
 
     def _foresee(self, name: str, structure: Structure) -> None:
         """A route that records seem to have: it stops and refuses nothing, for it may never come."""
@@ -230,6 +243,9 @@ class Catalog:
                 self._foreseen.add(name)
 
     def _has_room(self) -> bool:
+        return self._may_hold_more() and len(self._new) < self.spec.limits.new_tables
+
+    def _may_hold_more(self) -> bool:
         return len(self._entries) <= self.spec.limits.tables
 
     def _forget(self, names: Iterable[str]) -> None:
@@ -237,6 +253,7 @@ class Catalog:
         for name in names:
             del self._entries[name]
             self.shapes.pop(name, None)
+            self._new.discard(name)
         self._foreseen.clear()
 
     def _refresh(self) -> None:
@@ -253,8 +270,13 @@ class Catalog:
         return entry.existing is None and not entry.rules.columns and not learned
 
     def _learned(self, entry: Entry) -> Structure | None:
-        shared = entry.branch.routing.by == "sql"
-        return self.shared.get(entry.branch.prefix) if shared else entry.learned
+        """What records have shown of the table; a new one of an SQL route has the columns that its route is read by."""
+        if entry.branch.routing.by != "sql":
+            return entry.learned
+        every = self.shapes.get(entry.branch.prefix + EVERY)
+        if entry.existing is None and every is not None:
+            return stated(item for item in every.payload if not NOTES & (item.metadata or {}).keys())
+        return self.shared.get(entry.branch.prefix)
 
     def _shape(self, entry: Entry) -> Shape:
         return shape_of(

@@ -11,7 +11,7 @@ from functools import partial
 import pyarrow as pa
 
 from headrace import explode as exploding
-from headrace.decode.layout import MERGES, MESSAGE, RESCUE
+from headrace.decode.layout import KEEPS, MERGES, MESSAGE, RESCUE
 from headrace.decode.structure import Structure, evolve, widening
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
@@ -261,6 +261,7 @@ def declared_field(column: Column) -> pa.Field:
         b"headrace.unit": column.unit,
         b"headrace.default": None if column.default is None else json.dumps(column.default),
         JSON_TEXT: "true" if column.json_text else None,
+        KEEPS: json.dumps(answer == "rescue") if (answer := column.contract.wrong_type) else None,
     }
     metadata = {key: value.encode() for key, value in said.items() if value is not None}
     return pa.field(column.name, parse_type(column.type), column.nullable, metadata or None)

@@ -19,6 +19,9 @@ from headrace.batch import Manifest, Range
 from headrace.faults import Abandoned, armed
 from headrace.letters import Letters, Selection
 from headrace.pipeline import Pipeline, Summary
+from headrace.read import SOURCES, Bounds
+from headrace.rebuild import rebuild
+from headrace.refill import refill_all
 from headrace.replay import replay
 from headrace.spec import Spec
 from headrace.spec.load import loads
@@ -37,7 +40,7 @@ class InProcess(Pipeline):
         order = task.Order(
             self.spec, self.catalog.shapes, self.catalog.layouts(batch), self.catalog.letters(), self.profile
         ).to_bytes()
-        manifest = task._manifest(order, batch, now, [frame])
+        manifest = task._manifest(order, batch, now, frame if isinstance(frame, list) else [frame])
         task.raise_if_stopped([manifest])
         return [manifest]
 
@@ -55,17 +58,53 @@ def ingest(spec: Spec, envelopes: pa.Table, spark: Callable[[], Any] = no_spark)
     pipeline = InProcess(spec, spark)
     with pipeline.take_lease():
         pipeline.open_ledger()
+        rebuild(pipeline)
         pipeline.finish_open_batch()
+        refill_all(pipeline)
         pipeline.catalog.open()
-        pipeline.one_batch(envelopes.combine_chunks().to_batches()[0], _ranges(envelopes))
+        if len(envelopes):
+            pipeline.one_batch(envelopes.combine_chunks().to_batches()[0], ranges_of(envelopes))
 
 
-def _ranges(envelopes: pa.Table) -> tuple[Range, ...]:
+def ranges_of(envelopes: pa.Table) -> tuple[Range, ...]:
     """What was read of each partition."""
     read = envelopes.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
     return tuple(
         Range(each["topic"], each["partition"], each["offset_min"], each["offset_max"] + 1, "id") for each in read
     )
+
+
+class Records(list[pa.RecordBatch]):
+    """Envelopes that were read again, in several parts."""
+
+    def union(self, others: Records) -> Records:
+        """Both."""
+        return Records([*self, *others])
+
+
+@dataclass
+class Served:
+    """The topic of a desk as a source, which can be asked and read again."""
+
+    desk: Desk
+
+    def topics(self) -> dict[str, str]:
+        """The topic, by the id that its ranges have."""
+        return {self.desk.topic: "id"}
+
+    def bounds(self) -> dict[tuple[str, int], Bounds]:
+        """Everything that was sent."""
+        return {(self.desk.topic, 0): Bounds(0, len(self.desk.sent))}
+
+    def read(self, spark: Any, ranges: Iterable[Range]) -> Records:
+        """Exactly these ranges."""
+        whole = self.desk.envelopes().combine_chunks()
+        return Records(
+            batch for each in ranges for batch in whole.slice(each.start, each.until - each.start).to_batches()
+        )
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 @dataclass
@@ -106,11 +145,21 @@ class Desk:
         path.write_text(self.spec.text)
         return path
 
+    def serve(self, patch: pytest.MonkeyPatch) -> None:
+        """From now on every pipeline reads this desk's topic, and runs its tasks right here."""
+        patch.setitem(SOURCES, "kafka", lambda spec: Served(self))
+        patch.setattr(Pipeline, "stage", InProcess.stage)
+        patch.setattr(Pipeline, "spark", None)
+
     def feed(self, values: Iterable[Any]) -> None:
         """One batch of records."""
         start = len(self.sent)
-        self.sent += [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in values]
+        self.send(values)
         ingest(self.spec, self.envelopes(start), self.spark)
+
+    def send(self, values: Iterable[Any]) -> None:
+        """More records in the topic."""
+        self.sent += [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in values]
 
     def envelopes(self, start: int = 0) -> pa.Table:
         """The records from an offset on."""

@@ -388,7 +388,7 @@ def test_new_fields(tmp_path):
         "fields": {
             "extra": {"type": "string"},
             "either": {"type": "struct", "fields": {"int": {"type": "long"}, "string": {"type": "string"}}},
-            "sizes": {"type": "map<string,long>"},
+            "sizes": {"type": "map", "value": {"type": "long"}},
         },
     }
     found = from_file(tmp_path, EVENT, columns, "reject").decode(values)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode import Rejects
-from headrace.decode.envelope import ENVELOPES, Form, Look, told_apart
+from headrace.decode.envelope import Form, Look, told_apart
+from headrace.decode.envelopes import ENVELOPES
 from headrace.reasons import Reason
 
 PATHS = ("op", "payload.op", "source_type", "event_type", "schema", "table", "specversion", "type")

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.decode.avro import avro_decoder
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
+from headrace.decode.contract import LIMITS, Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
 from headrace.decode.json import json_decoder
 from headrace.decode.layout import RESCUE
 from headrace.decode.msgpack import msgpack_decoder
@@ -49,4 +49,4 @@ def decoder(
     if new_field == "rescue" and not any(RESCUE in (item.metadata or {}) for item in payload):
         raise UsageError("new_field cannot be 'rescue' without a column that keeps what is rescued.")
     given = options or Decode.model_validate({format: {}}).options
-    return FORMATS[format](payload, new_field, limits or Limits(), given)
+    return FORMATS[format](payload, new_field, limits or LIMITS, given)

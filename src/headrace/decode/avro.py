@@ -14,7 +14,8 @@ import pyarrow as pa
 from headrace.decode.avro_schema import LARGEST, UNION, BadSchema, Type, fingerprint, parse
 from headrace.decode.avro_wire import Wire
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, joined
-from headrace.decode.envelope import ENVELOPES, Enveloped
+from headrace.decode.envelope import Enveloped
+from headrace.decode.envelopes import ENVELOPES
 from headrace.decode.framing import HEAD, framed
 from headrace.decode.layout import Layout, layout_of
 from headrace.decode.registry import Registered, Registry, UnknownSchema, registry_of
@@ -74,13 +75,14 @@ class AvroDecoder:
         groups, rejects = self._groups(values)
         groups = _alike(groups)
         if len(groups) == 1:
-            return fitted(*natural(groups[0], rejects), self._layout, self._new_field, rejects)
+            return self._fitted(groups[0], rejects)
         none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
         parts = [Decoded(none, pa.array([], pa.int64()), rejects)]
-        for group in groups:
-            theirs = Rejects()
-            parts.append(fitted(*natural(group, theirs), self._layout, self._new_field, theirs))
+        parts += [self._fitted(group, Rejects()) for group in groups]
         return joined(parts, self._layout.schema)
+
+    def _fitted(self, group: Group, rejects: Rejects) -> Decoded:
+        return fitted(*natural(group, rejects), self._layout, self._new_field, rejects, self._limits)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""

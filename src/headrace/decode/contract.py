@@ -32,6 +32,9 @@ class Limits:
     rows: int = 100_000
 
 
+LIMITS = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class Rejects:
     """Values that could not become rows: position, reason and detail, as columns of equal length."""

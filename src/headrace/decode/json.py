@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few
-from headrace.decode.envelope import ENVELOPES, Enveloped
+from headrace.decode.envelope import Enveloped
+from headrace.decode.envelopes import ENVELOPES
 from headrace.decode.exact import Exact, Row
 from headrace.decode.jsonschema import RegisteredJson
 from headrace.decode.layout import Layout, Node, layout_of, walk
@@ -276,8 +277,7 @@ def bound(layout: Layout, new_field: NewField, limits: Limits) -> Decoder:
         return JsonDecoder(layout, new_field, limits)
     bare = layout.bare()
     inner = JsonDecoder(bare, "reject" if new_field == "rescue" else new_field, limits)
-    misfits = frozenset(column.path for column in bare.columns if column.node.nullable and layout.rescue == "type")
-    keep = Keep(new_field == "rescue", misfits)
+    keep = Keep(new_field == "rescue", frozenset(column.path for column in bare.columns if column.rescued))
     stencils = Stencils(bare, limits, new_field == "ignore", keep) if _provable(bare) else None
     return RescuingDecoder(inner, layout, new_field, limits, stencils)
 

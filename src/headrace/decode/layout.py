@@ -13,9 +13,13 @@ from headrace.tables.schema import JSON_TEXT
 
 UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
 RESCUE = b"headrace.rescue"  # the column that keeps what does not fit: `field` new fields alone, `type` wrong values
+KEEPS = b"headrace.keeps"  # on a column: whether its wrong values are kept there, whatever is done with others
 MERGES = b"headrace.merges"  # the envelope's word on what to do is done: the table merges
 PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
 MESSAGE = b"headrace.message"  # on the last field of a payload: the whole message as JSON text, for expressions
+
+# On fields of a payload that are no columns out of the record.
+NOTES = frozenset({SKIP, RESCUE, MERGES, PLACE, MESSAGE})
 
 Kind = Literal["object", "list", "map", "leaf", "json", "skip"]
 
@@ -45,6 +49,7 @@ class Column:
     path: tuple[str, ...]
     node: Node
     field: pa.Field
+    rescued: bool = False  # a value that does not fit is kept beside the row, and NULL here
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tup
         _insert(root, place, Node("skip"))
     columns: list[Column] = []
     beside = [item for item in payload if RESCUE in (item.metadata or {})]
+    rescue = beside[0].metadata[RESCUE].decode() if beside else ""
     overlaps = False
     message: pa.Field | None = None
     for item in payload:
@@ -90,11 +96,10 @@ def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tup
         node, path = Node("skip") if skipped else node_of(item), _path(item, way)
         overlaps = _insert(root, path, node) or overlaps
         if node.kind != "skip":
-            columns.append(Column(item.name, path, node, item))
+            columns.append(Column(item.name, path, node, item, bool(beside) and _is_rescued(item, rescue)))
     _refuse_twins(root, "")
     own = pa.schema([item for item in payload if not {PLACE, MESSAGE} & (item.metadata or {}).keys()], payload.metadata)
     schema = pa.schema([*(column.field for column in columns), *beside])
-    rescue = beside[0].metadata[RESCUE].decode() if beside else ""
     return Layout(schema, tuple(columns), root, overlaps, own, way, message, rescue)
 
 
@@ -117,6 +122,11 @@ def _grafted(node: Node, path: tuple[str, ...]) -> Node:
     key, *rest = path
     child = node.children.get(key, Node("skip"))
     return replace(node, children={**node.children, key: _grafted(child, tuple(rest)) if rest else child})
+
+
+def _is_rescued(item: pa.Field, rescue: str) -> bool:
+    own = (item.metadata or {}).get(KEEPS)
+    return bool(item.nullable and (rescue == "type" if own is None else own == b"true"))
 
 
 def _path(item: pa.Field, way: tuple[str, ...]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from headrace.decode.registry import UnknownSchema
 from headrace.decode.scan import Bytes, Mask, Numbers
 from headrace.decode.spoken import as_text, steps_of
 from headrace.decode.triage import sized
-from headrace.decode.typed import asked_by, fitted
+from headrace.decode.typed import fitted
 from headrace.decode.unpacked import Columns
 from headrace.errors import ContractBroken
 from headrace.reasons import Reason
@@ -101,9 +101,7 @@ class MsgpackDecoder:
 
     def _decode(self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Decoded:
         natural, kept, strangers = self._natural(schema, values, at, rejects, strict=True)
-        found = fitted(natural, kept, self._layout, self._new_field, rejects)
-        if self._new_field == "evolve" and len(found.index):
-            found = replace(found, unknown=asked_by(natural.schema, self._layout))
+        found = fitted(natural, kept, self._layout, self._new_field, rejects, self._limits)
         return replace(found, ignored=few({**found.ignored, **strangers})) if strangers else found
 
     def _natural(

@@ -46,7 +46,7 @@ class PlainDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
         natural, at, rejects = self._natural(values)
-        return fitted(natural, at, self._layout, self._new_field, rejects)
+        return fitted(natural, at, self._layout, self._new_field, rejects, self._limits)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """A field as text, NULL where there is none of that name; unreadable values are rejects."""

@@ -24,7 +24,7 @@ from headrace.decode.registry import Registered, Registry, UnknownSchema, regist
 from headrace.decode.scan import Numbers
 from headrace.decode.spoken import as_text, steps_of
 from headrace.decode.triage import sized
-from headrace.decode.typed import asked_by, fitted, sample
+from headrace.decode.typed import fitted, sample
 from headrace.errors import ContractBroken, UsageError
 from headrace.reasons import Reason
 from headrace.spec.decode import Protobuf
@@ -88,7 +88,7 @@ class ProtobufDecoder:
         for group in groups:
             if (way := _way_to(group.message, steps)) is None:
                 continue
-            reader = Reader(group.values, group.heads, self._limits.depth, all_defaults=True)
+            reader = Reader(group.values, group.heads, self._limits, all_defaults=True)
             if (found := as_text(reader.read(way, Node("skip")), steps)) is not None:
                 texts[group.at] = found.to_pylist()
             for row, (reason, detail) in reader.verdicts.items():
@@ -104,7 +104,7 @@ class ProtobufDecoder:
             message = in_texts(schema.text, schema.references, self._limits.depth).at([0])
         except BadSchema as bad:
             raise UnknownSchema(f"schema {schema.id} cannot be used: {bad}") from None
-        empty = Reader(pa.array([b""], pa.binary()), 0, self._limits.depth, all_defaults=True)
+        empty = Reader(pa.array([b""], pa.binary()), 0, self._limits, all_defaults=True)
         natural = empty.read(message, self._layout.root).schema
         kinds = pa.schema([(item.name, _stored(item.type)) for item in natural])
         made = pa.Table.from_pylist([{item.name: sample(item.type) for item in kinds}], kinds)
@@ -115,9 +115,9 @@ class ProtobufDecoder:
         return self._source.groups(kept, at, rejects), rejects
 
     def _decode(self, group: Group, rejects: Rejects) -> Decoded:
-        evolves = self._new_field == "evolve"
-        whole = evolves or self._layout.message is not None  # defaults are a part of the message, too
-        reader = Reader(group.values, group.heads, self._limits.depth, all_defaults=whole)
+        # Defaults are a part of the message, too.
+        whole = self._new_field == "evolve" or self._layout.message is not None
+        reader = Reader(group.values, group.heads, self._limits, all_defaults=whole)
         natural = reader.read(group.message, self._layout.root)
         ignored: Counter[str] = Counter()
         if reader.strays and self._options.unknown:
@@ -131,9 +131,7 @@ class ProtobufDecoder:
                 good[row] = False
                 rejects.add(int(at[row]), reason, detail)
             natural, at = natural.filter(pa.array(good)), at[good]
-        found = fitted(natural, at, self._layout, self._new_field, rejects)
-        if evolves and len(found.index):
-            found = replace(found, unknown=asked_by(natural.schema, self._layout))
+        found = fitted(natural, at, self._layout, self._new_field, rejects, self._limits)
         return replace(found, ignored={**found.ignored, **ignored}) if ignored else found
 
     def _meet_strays(self, reader: Reader) -> Counter[str]:

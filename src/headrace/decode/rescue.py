@@ -44,11 +44,10 @@ def outermost(paths: Sequence[Path]) -> list[Path]:
 class Rescuer:
     """The exact way of JSON, with an answer for what does not fit."""
 
-    def __init__(self, layout: Layout, new_field: NewField, wrong_type: bool, limits: Limits) -> None:
+    def __init__(self, layout: Layout, new_field: NewField, limits: Limits) -> None:
         self._layout = layout
         self._exact = Exact(layout, new_field, limits)
         self._new_field = new_field
-        self._wrong_type = wrong_type
 
     def read(self, raw: bytes) -> tuple[Row, str | None]:
         """The row of one value and what was rescued of it; Unfit when it is beyond that."""
@@ -59,7 +58,7 @@ class Rescuer:
             try:
                 row.append(read(given))
             except Unfit as unfit:
-                if not (self._wrong_type and column.node.nullable and unfit.reason in MISFITS):
+                if not (column.rescued and unfit.reason in MISFITS):
                     raise
                 row.append(None)
                 kept.append(_place(value, column.path))
@@ -144,11 +143,11 @@ class RescuingDecoder:
         self._inner = inner
         self._limits = limits
         self._stencils = stencils
-        self._rescuer = Rescuer(layout.bare(), new_field, layout.rescue == "type", limits)
+        self._rescuer = Rescuer(layout.bare(), new_field, limits)
         self._layout = layout
         self._schema = layout.schema
         self._new_field = new_field
-        wrong = MISFITS if layout.rescue == "type" else frozenset()
+        wrong = MISFITS if any(column.rescued for column in layout.columns) else frozenset()
         self._mendable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
 
     def decode(self, values: pa.BinaryArray) -> Decoded:

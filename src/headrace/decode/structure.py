@@ -1,8 +1,9 @@
 """What records were seen to hold: inferred from values, merged between tasks, turned into columns.
 
 A structure is JSON, so that it can leave a task: `{"type": "long"}`, `{"type": "struct", "fields": {…}}`,
-`{"type": "list", "element": …}`; what brings its own type names it: `{"type": "decimal(9,2)"}`. `{}` is a value nobody
-has seen yet. `{"type": "wider", "to": "long"}` asks a known column for a wider type.
+`{"type": "list", "element": …}`, `{"type": "map", "value": …}` (JSON has no maps, only structs); what brings its own
+type names it: `{"type": "decimal(9,2)"}`. `{}` is a value nobody has seen yet. `{"type": "wider", "to": "long"}` asks a
+known column for a wider type.
 """
 
 from __future__ import annotations
@@ -72,6 +73,22 @@ def of(value: object) -> Structure:
     return {"type": "long" if isinstance(value, int) else "double"}
 
 
+def stated(columns: Iterable[pa.Field]) -> Structure:
+    """The structure that asks for columns of the very same types."""
+    return struct({item.name: _stated(item) for item in columns})
+
+
+def _stated(item: pa.Field) -> Structure:
+    kind = item.type
+    if JSON_TEXT in (item.metadata or {}):
+        return JSON
+    if pa.types.is_struct(kind):
+        return stated(kind)
+    if pa.types.is_list(kind):
+        return {"type": "list", "element": _stated(kind.value_field)}
+    return {"type": "map", "value": _stated(kind.item_field)} if pa.types.is_map(kind) else {"type": type_name(kind)}
+
+
 def infer(values: pa.StringArray) -> Structure:
     """The merged structure of good values, by their few distinct shapes."""
     if not len(values):
@@ -119,11 +136,18 @@ def _merge_value(one: Structure, two: Structure) -> Structure:
         return JSON if len(fields) > KEYS else struct(fields)
     if kinds == {"list"}:
         return {"type": "list", "element": _merge_value(one["element"], two["element"])}
+    if "map" in kinds and kinds <= {"map", "struct"}:
+        return {"type": "map", "value": _merge_value(_entry(one), _entry(two))}
     if WIDER in kinds:
         return _wider(one, two)
     if len(kinds) == 1:
         return one
     return {"type": "double"} if kinds == {"long", "double"} else JSON
+
+
+def _entry(structure: Structure) -> Structure:
+    """What the values of a map have in common; an object where a map is known is one."""
+    return reduce(_merge_value, structure["fields"].values(), NULL) if "fields" in structure else structure["value"]
 
 
 def _wider(one: Structure, two: Structure) -> Structure:
@@ -142,6 +166,9 @@ def widening(structure: Structure) -> Structure:
     if kind == "list":
         element = widening(structure["element"])
         return {"type": "list", "element": element} if element else {}
+    if kind == "map":
+        value = widening(structure["value"])
+        return {"type": "map", "value": value} if value else {}
     return structure if kind == WIDER else {}
 
 
@@ -196,6 +223,9 @@ def arrow_type(structure: Structure) -> pa.DataType | None:
     if kind == "list":
         element = arrow_type(structure["element"])
         return None if element is None else pa.list_(pa.field("element", element))
+    if kind == "map":
+        value = arrow_type(structure["value"])
+        return None if value is None else pa.map_(pa.string(), value)
     return _ARROW.get(kind) or _named(structure.get("to", kind))
 
 
@@ -251,9 +281,8 @@ def _grown_type(known: pa.DataType, structure: Structure) -> pa.DataType:
     if pa.types.is_list(known) and _kind(structure) == "list":
         element = _grown_field(known.value_field, structure["element"])
         return known if element == known.value_field else pa.list_(element)
-    if pa.types.is_map(known) and _kind(structure) == "struct":
-        value = reduce(_merge_value, structure["fields"].values(), NULL)
-        item = _grown_field(known.item_field, value)
+    if pa.types.is_map(known) and _kind(structure) in ("map", "struct"):
+        item = _grown_field(known.item_field, _entry(structure))
         return known if item == known.item_field else pa.map_(known.key_field, item)
     if _kind(structure) == WIDER:
         wide = holding_both(known, parse_type(structure["to"]))

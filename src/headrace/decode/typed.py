@@ -27,25 +27,31 @@ from headrace.decode.arrays import (
     offsets_of,
     plain,
 )
-from headrace.decode.contract import Decoded, NewField, Rejects
+from headrace.decode.contract import LIMITS, Decoded, Limits, NewField, Rejects
 from headrace.decode.convert import as_python, converted, why
 from headrace.decode.exact import ABSENT, default_of, inner_default
 from headrace.decode.layout import Column, Layout, Node
+from headrace.decode.maps import judge_maps
 from headrace.decode.pattern import Path
 from headrace.decode.rescue import outermost, rescued
 from headrace.decode.scan import Mask, Numbers
 from headrace.decode.spoken import as_json
-from headrace.decode.structure import Structure, arrow_type, evolve, name_fits, struct
+from headrace.decode.structure import Structure, evolve, name_fits, struct
 from headrace.errors import ContractBroken
 from headrace.reasons import MISFITS, Reason
 from headrace.tables.schema import type_name
 
 
-def fitted(natural: pa.Table, at: Numbers, layout: Layout, new_field: NewField, rejects: Rejects) -> Decoded:
-    """Rows of the layout; `at` are the natural rows' positions in the input, `rejects` what was refused before."""
+def fitted(
+    natural: pa.Table, at: Numbers, layout: Layout, new_field: NewField, rejects: Rejects, limits: Limits = LIMITS
+) -> Decoded:
+    """Rows of the layout; `at` are the natural rows' positions in the input, `rejects` what was refused before.
+
+    The natural types declare the fields: one that has no column yet gets it with the first good record, filled or not.
+    """
     fit = _Fit(natural, layout)
-    read = fit.rescued_column if layout.rescue == "type" else fit.column
-    columns = [read(column) for column in layout.columns]
+    judge_maps(fit.whole, fit.rows, limits.keys, fit.refuse)
+    columns = [fit.rescued_column(each) if each.rescued else fit.column(each) for each in layout.columns]
     strangers = fit.strangers(new_field)
     good = np.flatnonzero(~fit.refused)
     for row in np.flatnonzero(fit.refused).tolist():
@@ -56,8 +62,8 @@ def fitted(natural: pa.Table, at: Numbers, layout: Layout, new_field: NewField, 
         columns = [column.take(pa.array(good)) for column in columns]
     rows = pa.Table.from_arrays(columns, schema=layout.schema)
     rows = layout.with_message(rows, lambda: as_json(fit.whole.take(pa.array(good))))
-    unknown = _unknown(layout, strangers) if new_field == "evolve" else None
-    ignored = {name: count for name, (count, _) in strangers.items()} if new_field == "ignore" else {}
+    unknown = _asked_by(natural.schema, layout) if new_field == "evolve" and len(good) else None
+    ignored = strangers if new_field == "ignore" else {}
     return Decoded(rows, pa.array(at[good]), rejects.in_order(), unknown, ignored)
 
 
@@ -67,13 +73,24 @@ def structure_of(kind: pa.DataType) -> Structure:
         return struct({item.name: structure_of(item.type) for item in kind})
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return {"type": "list", "element": structure_of(kind.value_type)}
+    if pa.types.is_map(kind):
+        return {"type": "map", "value": structure_of(kind.item_type)}
     return {"type": _kind_of(kind)}
 
 
-def asked_by(natural: pa.Schema, layout: Layout) -> Structure | None:
+def _asked_by(natural: pa.Schema, layout: Layout) -> Structure | None:
     """The columns that a writer's schema asks for, whether or not values fill them; None when all are there."""
     said = structure_of(pa.struct(list(natural)))
-    return None if evolve(layout.own, said) == layout.own else said
+    for step in layout.way:
+        said = said.get("fields", {}).get(step, {})
+    if evolve(layout.own, said) == layout.own:
+        return None
+    lacking = {name: item for name, item in said["fields"].items() if _adds(layout.own, name, item)}
+    return struct(lacking) if lacking else None
+
+
+def _adds(own: pa.Schema, name: str, item: Structure) -> bool:
+    return bool(evolve(own, struct({name: item})) != own)
 
 
 def _kind_of(kind: pa.DataType) -> str:
@@ -89,9 +106,6 @@ def _kind_of(kind: pa.DataType) -> str:
         return "double"
     if pa.types.is_timestamp(kind):
         return "timestamp" if kind.tz else "timestamp_ntz"
-    if pa.types.is_map(kind):
-        value = arrow_type(structure_of(kind.item_type))
-        return "json" if value is None else f"map<string,{type_name(value)}>"
     if pa.types.is_dictionary(kind):
         return _kind_of(kind.value_type)
     return type_name(next((plain for is_a, plain in ODD if is_a(kind)), kind))
@@ -123,8 +137,6 @@ class _Fit:
 
     def rescued_column(self, column: Column) -> pa.Array:
         """The same; where a value does not fit and may be NULL, it is, and its text is kept."""
-        if not column.node.nullable:
-            return self.column(column)
         refused, verdicts = self.refused, self.verdicts
         self.refused, self.verdicts = np.zeros(len(self.rows), bool), {}
         made = self.column(column)
@@ -162,9 +174,9 @@ class _Fit:
         for row, text in zip(rows.tolist(), texts, strict=True):
             self.kept.setdefault(row, {})[path[:depth]] = "null" if text is None else text
 
-    def strangers(self, new_field: NewField) -> dict[str, tuple[int, Structure]]:
-        """New fields that good records hold, how many and of what structure; the contract's answer given."""
-        found: dict[str, tuple[int, Structure]] = {}
+    def strangers(self, new_field: NewField) -> dict[str, int]:
+        """New fields that good records hold, and how many; the contract's answer given."""
+        found: dict[str, int] = {}
         for where, name, node, values, rows, place in self._new(self.whole, self.layout.root, self.rows, "", ()):
             there = np.unique(rows[is_there(values) & ~self.refused[rows]])
             if not len(there):
@@ -172,17 +184,17 @@ class _Fit:
             known = {key.lower() for key in node.children}
             full = where + name
             if name.lower() in known:
-                self._refuse(there, Reason.BAD_NAME, f"{full[:300]}: differs from a known field only in case")
+                self.refuse(there, Reason.BAD_NAME, f"{full[:300]}: differs from a known field only in case")
             elif new_field == "rescue":
                 self._keep(place, there)
             elif new_field == "stop":
                 raise ContractBroken(f"A record brings the new field '{full}', and the contract says: stop.")
             elif new_field == "reject":
-                self._refuse(there, Reason.NEW_FIELD, f"{full}: the contract knows no such field")
+                self.refuse(there, Reason.NEW_FIELD, f"{full}: the contract knows no such field")
             elif new_field == "evolve" and not name_fits(name):
-                self._refuse(there, Reason.BAD_NAME, f"{full[:300]} cannot be a column's name")
+                self.refuse(there, Reason.BAD_NAME, f"{full[:300]} cannot be a column's name")
             else:
-                found[full] = (len(there), structure_of(values.type))
+                found[full] = len(there)
         return found
 
     def _new(
@@ -213,7 +225,7 @@ class _Fit:
         values = plain(values)
         valid = is_there(values)
         if not node.nullable and (gone := live & ~valid).any():
-            self._refuse(rows[gone], Reason.MISSING, f"{where}: required, and absent or null")
+            self.refuse(rows[gone], Reason.MISSING, f"{where}: required, and absent or null")
         live = live & valid
         if node.kind == "json":
             return values if text else as_json(values)
@@ -231,7 +243,7 @@ class _Fit:
         if default is not ABSENT:
             return pa.array([default] * len(rows), node.type)
         if not node.nullable:
-            self._refuse(rows[live], Reason.MISSING, f"{where}: required, and absent or null")
+            self.refuse(rows[live], Reason.MISSING, f"{where}: required, and absent or null")
         return pa.nulls(len(rows), node.type)
 
     def _object(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
@@ -264,18 +276,10 @@ class _Fit:
         keys = map_keys(values)
         if not pa.types.is_string(keys.type):
             keys = keys.cast(pa.string())
-        self._refuse_twins(keys, rows[owner], owner, where)
         made = self._value(items, node.children["*"], rows[owner], live[owner], f"{where}.*")
         offsets = offsets_of(values, owner).to_pylist()
         spread = [None if gone else begin for gone, begin in zip((~is_there(values)).tolist(), offsets, strict=False)]
         return pa.MapArray.from_arrays(pa.array([*spread, offsets[-1]], pa.int32()), keys, made, type=node.type)
-
-    def _refuse_twins(self, keys: pa.Array, rows: Numbers, owner: Numbers, where: str) -> None:
-        pairs = pa.table({"owner": pa.array(owner), "key": keys, "row": pa.array(rows)})
-        twice = pairs.group_by(["owner", "key"]).aggregate([("row", "count"), ("row", "min")])
-        found = twice.filter(pc.greater(twice["row_count"], 1))["row_min"].to_numpy()
-        if len(found):
-            self._refuse(found, Reason.DUPLICATE_KEY, f"{where} has a key twice")
 
     def _leaf(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
         made = converted(values, node)
@@ -283,12 +287,13 @@ class _Fit:
             return self._refuse_all(values, rows, live, where, "", node)
         for at in np.flatnonzero(live & ~is_there(made)).tolist():
             if not self.refused[rows[at]]:
-                self._refuse(rows[at : at + 1], *why(as_python(values[at]), values.type, node, where))
+                self.refuse(rows[at : at + 1], *why(as_python(values[at]), values.type, node, where))
         return made
 
     # ---- refusals ----
 
-    def _refuse(self, rows: Any, reason: Reason, detail: str) -> None:
+    def refuse(self, rows: Any, reason: Reason, detail: str) -> None:
+        """These records have this fault, unless another was found before."""
         for row in np.unique(rows).tolist():
             self.refused[row] = True
             self.verdicts.setdefault(row, (reason, detail))
@@ -298,7 +303,7 @@ class _Fit:
     ) -> pa.Array:
         wanted = wanted or type_name(node.type if node else pa.null())
         what = f"{where}: expected {wanted}, saw {_said(values.type)}"
-        self._refuse(rows[live & is_there(values)], Reason.TYPE, what)
+        self.refuse(rows[live & is_there(values)], Reason.TYPE, what)
         return pa.nulls(len(values), node.type if node else pa.null())
 
 
@@ -306,38 +311,6 @@ def _said(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return "an object"
     return "an array" if is_list(kind) else "a map" if pa.types.is_map(kind) else str(kind)
-
-
-def _unknown(layout: Layout, strangers: dict[str, tuple[int, Structure]]) -> Structure | None:
-    """What the schema lacks, if there is anything it could gain."""
-    whole: Structure = struct({})
-    for name, (_, structure) in strangers.items():
-        _graft(whole, name.split("."), structure, layout.root)
-    for step in layout.way:
-        whole = whole.get("fields", {}).get(step, {})
-    if not whole.get("fields") or evolve(layout.own, whole) == layout.own:
-        return None
-    return whole
-
-
-def _graft(whole: Structure, path: list[str], structure: Structure, node: Node) -> None:
-    """Put a structure at its path, through the lists on the way."""
-    key, *rest = path
-    if not rest:
-        whole["fields"][key] = structure
-        return
-    child = node.children[key]
-    here = whole["fields"].setdefault(key, _way(child))
-    while child.kind in ("list", "map"):
-        here = here["element"] if child.kind == "list" else here["fields"].setdefault("*", struct({}))
-        child = child.children["*"]
-    _graft(here, rest, structure, child)
-
-
-def _way(node: Node) -> Structure:
-    if node.kind == "list":
-        return {"type": "list", "element": _way(node.children["*"])}
-    return struct({})
 
 
 def sample(kind: pa.DataType) -> Any:

@@ -7,17 +7,22 @@ for nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace.decode.alike import alike
 from headrace.decode.contract import Decoded, Limits, NewField
 from headrace.decode.layout import MESSAGE, PATH, PLACE, RESCUE, SKIP, Node
 from headrace.decode.leaves import Unfit, leaf_reader
+from headrace.decode.scan import Numbers
 from headrace.decode.strict import Parser
-from headrace.decode.structure import WIDER, Structure, evolve, merge, merge_all, struct
+from headrace.decode.structure import WIDER, Structure, evolve, merge_all, struct
 from headrace.tables.schema import JSON_TEXT, TIMESTAMP_NTZ, type_name
 from headrace.tables.widen import wide_enough
 
@@ -37,20 +42,35 @@ def wider(
     asked = _asked(columns, decode(pa.schema([_as_text(item) for item in columns]), "ignore", values))
     if not asked:
         return None
-    fitting = decode(evolve(payload, merge_all(asked.values())), new_field, values)
-    helped = sorted(asked.keys() - set(fitting.rejects.index))
-    return merge_all([*(asked[position] for position in helped), fitting.unknown or {}]) if helped else None
+    fitting = decode(evolve(payload, merge_all(asks for asks, _ in asked)), new_field, values)
+    helped = [asks for asks, positions in asked if not np.isin(positions, fitting.rejects.index).all()]
+    return merge_all([*helped, fitting.unknown or {}]) if helped else None
 
 
-def _asked(columns: list[pa.Field], texts: Decoded) -> dict[int, Structure]:
-    """By position, what each value asks for; those that ask for nothing are left out."""
-    parser, found = Parser(Limits()), dict[int, Structure]()
-    for position, row in zip(texts.index.to_pylist(), texts.rows.to_pylist(), strict=True):
-        for item in columns:
-            text = row[item.name]
-            if text is not None and (asks := _asks(item, parser.value(text))) is not None:
-                found[position] = merge(found.get(position, {}), _at(_keys(item), asks))
-    return found
+def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Numbers]]:
+    """What is asked for, and the positions of the values that ask for it; those that ask for nothing are left out."""
+    if not len(texts.index):
+        return []
+    told = [_told(item, texts.rows[item.name].combine_chunks()) for item in columns]
+    kinds, which = np.unique(np.column_stack([codes for _, codes in told]), axis=0, return_inverse=True)
+    positions, which = texts.index.to_numpy(), which.reshape(-1)
+    found = [
+        (merge_all(asks[code] for (asks, _), code in zip(told, kind, strict=True)), positions[which == nth])
+        for nth, kind in enumerate(kinds.tolist())
+    ]
+    return [(asks, at) for asks, at in found if asks]
+
+
+def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbers]:
+    """The few different things that the values of a column ask of it, and which of them each does."""
+    parser, known = Parser(Limits()), {"{}": 0}
+    encoded = alike(item.type, texts).dictionary_encode()
+    codes = [0]  # of the texts, and before them of none
+    for text in encoded.dictionary.to_pylist():
+        asks = _asks(item, parser.value(text))
+        codes.append(known.setdefault(json.dumps({} if asks is None else _at(_keys(item), asks)), len(known)))
+    nth = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+    return [json.loads(asks) for asks in known], np.array(codes)[nth + 1]
 
 
 def _asks(item: pa.Field, value: Any) -> Structure | None:
@@ -67,7 +87,7 @@ def _asks(item: pa.Field, value: Any) -> Structure | None:
         return element and {"type": "list", "element": element}
     if pa.types.is_map(kind):
         entry = _together(kind.item_field, list(value.values()) if isinstance(value, dict) else [])
-        return entry and struct({"*": entry})
+        return entry and {"type": "map", "value": entry}
     return _leaf(kind, value)
 
 

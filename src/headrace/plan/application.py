@@ -232,8 +232,8 @@ class Application:
             self.gathering.discovered.setdefault(name, {})
 
     def _refuse(self, envelopes: pa.Table, name: str) -> None:
-        limit = self.branch.spec.limits.tables
-        detail = f"'{name}' would be a table beyond the limit of {limit}"
+        limits = self.branch.spec.limits
+        detail = f"'{name}' would be a table beyond the limit of {limits.tables}, or of {limits.new_tables} in a batch"
         everyone = list(range(len(envelopes)))
         reasons = [Reason.TOO_MANY_TABLES] * len(everyone)
         rejects = Rejects(everyone, reasons, [detail] * len(everyone))

@@ -54,9 +54,14 @@ class Reading:
     def wider(self, route: str, shape: Shape, envelopes: pa.Table, rejects: Rejects) -> Structure | None:
         """The wider types that values ask for which do not fit; a partition's column keeps its own."""
         misfits = [at for at, reason in zip(rejects.index, rejects.reason, strict=True) if reason in MISFITS]
-        if not misfits or not self.branch.rules(route).contract.widens:
+        contract, renamed = self.branch.rules(route).contract, self.branch.transform.renamed
+        if not misfits or not contract.widens:
             return None
-        fixed = [item.name for item in shape.payload if self.branch.transform.renamed(item.name) in shape.partition_by]
+        fixed = [
+            item.name
+            for item in shape.payload
+            if renamed(item.name) in shape.partition_by or contract.wrong_type_of(item.name) != "widen"
+        ]
         values = values_of(envelopes).take(pa.array(misfits))
         return wider(shape.payload, self.branch.new_field(route, shape), values, self._decoded_as, fixed)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import datetime
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ from headrace.decode.framing import schema_ids
 from headrace.errors import ContractBroken
 from headrace.plan.arrow import values_of
 from headrace.reasons import MISFITS, Reason
-from headrace.spec import Spec, TableSpec
+from headrace.spec import Column, Spec, TableSpec
 from headrace.tables.schema import DEAD_LETTERS
 
 
@@ -37,10 +39,23 @@ def letters_of(
 
 def hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
     """A contract may ask for a stop where the default is a letter."""
+    contract = rules.contract
     for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
-        wrong = reason in MISFITS and rules.contract.wrong_type == "stop"
-        if wrong or (reason is Reason.MISSING and rules.contract.missing == "stop"):
+        column = _column_of(detail, rules.columns) if contract.columns else ""
+        wrong = reason in MISFITS and contract.wrong_type_of(column) == "stop"
+        if wrong or (reason is Reason.MISSING and contract.missing_of(column) == "stop"):
             raise ContractBroken(
                 f"{table}: {detail} ({reason.value}), and the contract says stop.",
                 next="Mend the producer or change table.contract, then run again: the record is read anew.",
             )
+
+
+def _column_of(detail: str, columns: Iterable[Column]) -> str:
+    """The declared column that a detail speaks of, by the place it begins with; that may lie in an envelope."""
+    where = detail.partition(": ")[0]
+    found: list[tuple[int, int, str]] = []
+    for column in columns:
+        for place in {column.path or column.name, column.name}:
+            if met := re.search(rf"(?:^|\.){re.escape(place)}(?=$|[.\[])", where):
+                found.append((met.start(), -len(place), column.name))
+    return min(found)[2] if found else ""

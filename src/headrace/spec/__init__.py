@@ -1,5 +1,6 @@
 """What the user writes: one YAML file, checked at the door; inside there are only these models."""
 
+from headrace.spec.contract import Contract, ContractKeys
 from headrace.spec.decode import Decode, Format, Json
 from headrace.spec.findings import Finding
 from headrace.spec.load import examine, examine_text, load, loads
@@ -19,8 +20,6 @@ from headrace.spec.source import Generate, Kafka, Source, StartAt
 from headrace.spec.table import (
     S3,
     Column,
-    Contract,
-    ContractKeys,
     DeadLetters,
     LetterStep,
     Route,

@@ -79,6 +79,9 @@ def _table(spec: Spec, explode: Explode, table: TableSpec, own: TableOptions, he
             seen = f"{answer}, which is for columns of a record, and a row is one element of it"
             yield Complaint((*here, "contract", key), seen, "another answer")
     for index, column in enumerate(own.columns):
+        if (answer := column.contract.wrong_type) in ("rescue", "widen"):
+            seen = f"{answer}, which is for columns of a record, and a row is one element of it"
+            yield Complaint((*here, "columns", index, "contract", "wrong_type"), seen, "another answer")
         yield from _column(explode, column, (*here, "columns", index))
     if own.columns:
         yield from _declared(spec, explode, table, (*here, "columns"))

@@ -194,8 +194,11 @@ def _widening(spec: Spec) -> Iterator[Complaint]:
     if spec.route.kind != "sql":
         return
     for here, own in _written(spec):
-        if own.contract_keys.wrong_type == "widen":
-            yield Complaint((*here, "contract", "wrong_type"), "widen beside route.by.sql", "another way to route")
+        answers: list[tuple[Path, str | None]] = [(("contract",), own.contract_keys.wrong_type)]
+        answers += [(("columns", nth, "contract"), each.contract.wrong_type) for nth, each in enumerate(own.columns)]
+        for place, answer in answers:
+            if answer == "widen":
+                yield Complaint((*here, *place, "wrong_type"), "widen beside route.by.sql", "another way to route")
 
 
 def _written(spec: Spec | Branch) -> Iterator[tuple[Path, TableSpec | TableMatch]]:

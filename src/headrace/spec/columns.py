@@ -205,8 +205,13 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Compl
         for name in sorted(keys.model_fields_set):
             if getattr(keys, name) not in (None, "reject"):
                 yield Complaint((*here, "contract", name), "another answer beside strict: true", "reject, or no strict")
+    yield from _column_contracts(table, own, here)
     if table.contract.missing == "default":
-        open_columns = [column.name for column in table.columns if not column.nullable and column.default is None]
+        open_columns = [
+            column.name
+            for column in table.columns
+            if not column.nullable and column.default is None and table.contract.missing_of(column.name) == "default"
+        ]
         if open_columns or not table.declared:
             seen = f"no default for {', '.join(open_columns)}" if open_columns else "no declared columns"
             yield Complaint((*here, "contract", "missing"), seen, "a default on every column with nullable: false")
@@ -225,9 +230,22 @@ _PRICES: Mapping[Feature, tuple[str, str]] = {
 }
 
 
+def _column_contracts(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+    for index, column in enumerate(own.columns):
+        path = (*here, "columns", index, "contract")
+        for name in sorted(column.contract.model_fields_set) if table.strict else ():
+            if getattr(column.contract, name) not in (None, "reject"):
+                yield Complaint((*path, name), "another answer beside strict: true", "reject, or no strict")
+        if column.contract.missing == "default" and column.default is None:
+            yield Complaint((*path, "missing"), "no default", "a default beside it")
+        if column.contract.wrong_type == "widen" and "typeWidening" not in table.features:
+            seen = "widen without the feature that lets a column's type change"
+            yield Complaint((*path, "wrong_type"), seen, "features: [typeWidening] for the table")
+
+
 def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
     """What a feature asks for, and its price, said once."""
-    widens = table.contract.widens and "typeWidening" not in table.features
+    widens = table.contract.wrong_type == "widen" and "typeWidening" not in table.features
     if own.model_fields_set & {"contract_keys", "features"} and widens:
         seen = "widen without the feature that lets a column's type change"
         yield Complaint((*here, "contract", "wrong_type"), seen, "features: [typeWidening] beside it")

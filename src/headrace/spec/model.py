@@ -204,12 +204,19 @@ class Limits(Part):
         default=16_000_000, ge=1, description="Larger values are dead letters (`too_big`), unparsed."
     )
     depth: Whole = Field(default=64, ge=1, le=512, description="Deeper values are dead letters (`too_deep`).")
-    keys: Whole = Field(default=10_000, ge=1, description="Objects with more keys are dead letters (`too_wide`).")
+    keys: Whole = Field(
+        default=10_000, ge=1, description="Objects and maps with more keys are dead letters (`too_wide`)."
+    )
     rows: Whole = Field(
         default=100_000, ge=1, description="Rows of one record; records with more are dead letters (`too_wide`)."
     )
     tables: Whole = Field(
         default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`)."
+    )
+    new_tables: Whole = Field(
+        default=500,
+        ge=1,
+        description="Tables that one batch may be the first to write; beyond it, letters (`too_many_tables`).",
     )
     partition_values: Whole = Field(
         default=1_000, ge=1, description="Partition values of one batch and table; beyond it the pipeline stops."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from headrace.spec.contract import ColumnContract, Contract, ContractKeys
 from headrace.spec.merge import Deduplicate, Merge
 from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
 from headrace.spec.partition import PartitionBy, Partitioning, column_of
@@ -91,57 +91,18 @@ class Column(Part):
     json_text: Flag = Field(
         default=False, alias="json", description="For `string`: keep the value's JSON text as it came, whatever it is."
     )
+    contract: ColumnContract = Field(
+        default=ColumnContract(), description="Other answers than the table's to what does not fit this column."
+    )
 
 
 Mode = Literal["append", "upsert", "scd2", "overwrite", "overwrite_partitions"]
-NewField = Literal["evolve", "ignore", "rescue", "reject", "stop"]
-WrongType = Literal["reject", "widen", "rescue", "stop"]
-Missing = Literal["reject", "default", "stop"]
 Feature = Literal["typeWidening", "deletionVectors"]
 
 FEATURES: Mapping[Feature, str] = {  # the property that turns each on
     "typeWidening": "delta.enableTypeWidening",
     "deletionVectors": "delta.enableDeletionVectors",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """What happens to a record that does not fit its table, defaults filled in."""
-
-    new_field: NewField
-    wrong_type: WrongType
-    missing: Missing
-
-    @property
-    def rescues(self) -> bool:
-        """Whether what does not fit is kept as text beside the row."""
-        return "rescue" in (self.new_field, self.wrong_type)
-
-    @property
-    def widens(self) -> bool:
-        """Whether a column's type gives way to a value that only a wider one holds."""
-        return self.wrong_type == "widen"
-
-
-class ContractKeys(Part):
-    """What happens to a record that does not fit its table."""
-
-    new_field: NewField | None = Field(
-        default=None,
-        description="The record brings a field the table lacks. Default: `ignore` (and count) when columns are "
-        "declared, else `evolve`. `rescue` keeps its text in `_rescued`.",
-    )
-    wrong_type: WrongType = Field(
-        default="reject",
-        description="A value does not fit its column's type. `rescue` keeps its text in `_rescued` and leaves the "
-        "column NULL; where that is not allowed, the record is a letter. `widen` gives the column the wider type that "
-        "holds it, and asks for `features: [typeWidening]`; what no wider type holds is a letter.",
-    )
-    missing: Missing = Field(
-        default="reject",
-        description="A required field is absent; `default` asks for a default on every required column.",
-    )
 
 
 class Expectation(Part):
@@ -297,7 +258,8 @@ class TableOptions(Part):
             return Contract("reject", "reject", "reject")
         usual: Literal["ignore", "evolve"] = "ignore" if self.declared else "evolve"
         keys = self.contract_keys
-        return Contract(keys.new_field or usual, keys.wrong_type, keys.missing)
+        own = {column.name: column.contract for column in self.columns if column.contract.model_fields_set}
+        return Contract(keys.new_field or usual, keys.wrong_type, keys.missing, own)
 
 
 class TableSpec(TableOptions):

@@ -102,13 +102,15 @@ AVRO: dict[str, Cell] = {
             Reason.DUPLICATE_KEY,
             also=(MAP,),
         ),
+        bad(value({"more": {}}, field("more", MORE))[:-1] + b"\x04\x02a\x02\x02a\x04\x00", Reason.DUPLICATE_KEY),
         bad(avro.framed(7, b"\x02\x02"), Reason.UNKNOWN_SCHEMA),  # two fields that differ only in case
     ],
     "Q9": [bad(avro.framed(4, b"\0"), Reason.UNKNOWN_SCHEMA)],
     "Q10": [
         bad(named("x" * 20_000), Reason.TOO_BIG, under=SMALL),
         bad(avro.framed(5, b"\0"), Reason.UNKNOWN_SCHEMA),  # a schema of millions of fields
-        fine(value({"more": {str(at): at for at in range(10_001)}}, field("more", MORE)), row={"id": 3}, also=(MAP,)),
+        bad(value({"more": {str(at): at for at in range(10_001)}}, field("more", MORE)), Reason.TOO_WIDE, also=(MAP,)),
+        bad(value({"more": {str(at): at for at in range(10_001)}}, field("more", MORE)), Reason.TOO_WIDE),
     ],
     "Q11": NOT_PACKED,
     "Q12": [
@@ -213,9 +215,9 @@ PROTOBUF: dict[str, Cell] = {
     "Q9": [bad(message(b"\xa3\x06" * depth + b"\xa4\x06" * depth), Reason.TOO_DEEP) for depth in (100, 1_000, 10_000)],
     "Q10": [
         bad(texted("x" * 20_000), Reason.TOO_BIG, under=SMALL),
-        fine(
+        bad(
             message(b"".join(protobuf.inside(11, b"\x0a\x05%05d\x10\x01" % at) for at in range(10_001))),
-            row={"id": 1},
+            Reason.TOO_WIDE,
         ),
     ],
     "Q11": "values are not packed",

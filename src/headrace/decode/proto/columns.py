@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.decode.contract import Limits
 from headrace.decode.layout import Node
 from headrace.decode.proto.json import json_text
 from headrace.decode.proto.schema import Field, Message
@@ -89,13 +90,13 @@ def known(node: Node | None, name: str) -> Node | None:
 class Reader:
     """One column of messages on its way into Arrow, with the records refused so far and the first reason of each."""
 
-    def __init__(self, values: pa.BinaryArray, heads: Numbers | int, depth: int, all_defaults: bool) -> None:
+    def __init__(self, values: pa.BinaryArray, heads: Numbers | int, limits: Limits, all_defaults: bool) -> None:
         self.content = Content(values)
         self.count = len(values)
         self._heads = heads  # bytes before each message
         self.verdicts: dict[int, tuple[Reason, str]] = {}
         self.strays: list[Stray] = []
-        self._depth = depth
+        self._limits = limits
         self._all_defaults = all_defaults  # also of fields no column wants
 
     def read(self, message: Message, root: Node) -> pa.Table:
@@ -113,7 +114,7 @@ class Reader:
     # ---- messages ----
 
     def _plain(self, message: Message, frames: Frames, count: int, place: Place) -> list[pa.Array]:
-        walked = walk(self.content, frames, self._depth)
+        walked = walk(self.content, frames, self._limits.depth)
         for owner, reason, detail in walked.faults:
             self.refuse(place.rows[owner : owner + 1], reason, f"{place.where}{detail}" if place.where else detail)
         by_number = {field.number: field for field in message.fields}
@@ -360,7 +361,7 @@ class Reader:
         texts = []
         for owner, raw in enumerate(pieces):
             try:
-                texts.append(json_text(raw, message.json, self._depth))
+                texts.append(json_text(raw, message.json, self._limits))
             except Malformed as malformed:
                 self.refuse(place.rows[owner : owner + 1], malformed.reason, f"{place.where[:-1]}: {malformed.detail}")
                 texts.append("null")
