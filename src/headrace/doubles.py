@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -33,9 +32,7 @@ TIME = "_headrace_time"  # of the record, in microseconds
 _MICRO = timedelta(microseconds=1)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _ROUNDS = 8
-_PLACE = ("topic", "partition", "offset")
-
-Place = tuple[str, int, int]
+PLACE = ("topic", "partition", "offset")
 
 
 @dataclass
@@ -53,7 +50,7 @@ class Doubles:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._seen: dict[str, _Seen] = {}
-        self.places: dict[str, Counter[Place]] = {}  # by table, the records of the rows that were left out last
+        self.places: dict[str, pa.Table] = {}  # by table, the records of the rows that were left out last
 
     def leave_out(
         self, staged: Sequence[StagedFile], counts: Counts, batch: int, started: datetime
@@ -82,7 +79,7 @@ class Doubles:
         seen = self._known(entry, rules, layout.schema, newest - 2 * within)
         doubled = doubles(rows, seen.parts, rules.keys, within)
         self._keep_along(seen, rows.filter(pa.array(~doubled)).select([*rules.keys, TIME]), newest - 2 * within)
-        self.places[entry.store.uri] = _records(rows.filter(pa.array(doubled)))
+        self.places[entry.store.uri] = rows.filter(pa.array(doubled)).select(PLACE)
         ends = np.cumsum([0, *(len(part) for part in parts)])
         masks = [doubled[low:high] for low, high in pairwise(ends)]
         touched = [(each, mask) for each, mask in zip(mine, masks, strict=True) if mask.any()]
@@ -126,7 +123,7 @@ def doubles(rows: pa.Table, seen: Iterable[pa.Table], keys: Sequence[str], withi
     numbers = _numbers(together, keys)
     many = np.flatnonzero((np.bincount(numbers, minlength=1) > 1)[numbers])
     known = len(together) - len(mine)
-    by_place = [(name, "ascending") for name in _PLACE]
+    by_place = [(name, "ascending") for name in PLACE]
     place = np.empty(len(together), np.int64)
     place[:known] = -1
     place[known + pc.sort_indices(mine, sort_keys=by_place).to_numpy()] = np.arange(len(mine))
@@ -195,10 +192,6 @@ def _numbers(rows: pa.Table, keys: Sequence[str]) -> np.ndarray:
     return numbers.astype(np.int64)
 
 
-def _records(rows: pa.Table) -> Counter[Place]:
-    return Counter(zip(*(rows[name].to_pylist() for name in _PLACE), strict=True))
-
-
 def _newest(rows: pa.Table) -> int:
     return int(pc.max(rows[TIME]).as_py() or 0)
 
@@ -213,11 +206,11 @@ def _has(entry: Entry, writer: str, batch: int) -> bool:
 
 
 def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
-    columns = Columns(store, [*keys, SOURCE.name])
+    columns = Columns(store, [*keys, f"{SOURCE.name}.timestamp"])
     for file in logged.active(store, version).values():
         if not file.elsewhere and _may_hold(file, since):
             rows = _keys(columns, file, keys, schema)
-            yield rows.filter(pc.greater_equal(rows[TIME], since)).select([*keys, TIME])
+            yield rows.filter(pc.greater_equal(rows[TIME], since))
 
 
 def _may_hold(file: File, since: int) -> bool:
@@ -227,11 +220,12 @@ def _may_hold(file: File, since: int) -> bool:
 
 
 def _keys(columns: Columns, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """Keys, time and place of a file's rows."""
+    """Keys and time of a file's rows, and their place where it is read."""
     held = columns.living(file)
     made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
     source = held[SOURCE.name]
-    parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in _PLACE}
+    there = {item.name for item in source.type}
+    parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in PLACE if name in there}
     time = pc.struct_field(source, "timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     return pa.table({**made, TIME: pc.fill_null(time, 0), **parts})
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.batch import Range
+from headrace.commit.marks import numbered, pipeline_of
 from headrace.commit.traces import Brought, Trace, box_of, joined, narrowed
 from headrace.errors import OperationDisabled
+from headrace.ledger import position_of
 from headrace.storage import Store
 from headrace.tables.schema import SOURCE
 
@@ -144,3 +146,16 @@ def check_kind(spec: Spec, uri: str, columns: Iterable[str]) -> None:
             f"{uri} has no column {SOURCE.name}: which of its rows are lost cannot be told from those that are there.",
             next="RESTORE it to a version whose files are there, then `headrace resume SPEC --table-restored=refill`.",
         )
+
+
+def check_alone(spec: Spec, uri: str, marks: Mapping[str, int], ranges: Iterable[Range]) -> None:
+    """OperationDisabled where another pipeline has brought the same records to the table."""
+    names = {pipeline_of(name) for name in marks if numbered({name: 0})} - {spec.pipeline}
+    topics = {each.topic for each in ranges}
+    for name in sorted(names):
+        if shared := topics & {topic for topic, _ in position_of(marks, name)}:
+            raise OperationDisabled(
+                f"{uri} has records of {', '.join(sorted(shared))} by '{name}', too: rows of the one cannot be told "
+                "from those of the other.",
+                next="Fill a new table from the topic.",
+            )

@@ -14,7 +14,7 @@ from headrace import faults
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, Taken
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
-from headrace.doubles import as_file
+from headrace.doubles import PLACE, as_file
 from headrace.judge import Judged, judge
 from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
 from headrace.letters import Letters, Selection
@@ -166,7 +166,7 @@ class Replaying(Pipeline):
         assert self._version is not None  # noqa: S101
         chosen, since = self.selection, self.selection.since
         intent = super().intend(batch, ranges, manifests, started, runs)
-        if any(self._doubles.places.values()):
+        if any(map(len, self._doubles.places.values())):
             self._outcomes = self._without_doubles(batch)
         taken = Taken(self._version, chosen.reasons, chosen.tables, since.isoformat() if since else "", self._outcomes)
         return replace(intent, taken=taken)
@@ -175,7 +175,10 @@ class Replaying(Pipeline):
         """The outcomes staged anew: a letter whose row its table has already is none that was replayed."""
         store, layout = self.state.child(Replays.folder), self._booked()
         stager = Stager(lambda uri: Store(uri, self.profile), f"replay-{batch:08d}-once")
-        left_out = {uri: Counter(places) for uri, places in self._doubles.places.items()}
+        left_out = {
+            uri: Counter(zip(*(places[name].to_pylist() for name in PLACE), strict=True))
+            for uri, places in self._doubles.places.items()
+        }
         try:
             for item in self._outcomes:
                 stager.add(layout, without_doubles(rows_of(store, as_file(item), OUTCOMES, ()), left_out))

@@ -182,9 +182,9 @@ def rows_after_a_kill(shop: Shop, batch: int, **table: Any) -> list[dict[str, An
     """Killed right after a commit of that batch, and finished by another: what a reader of the disk finds."""
     shop.options["table"] = {"path": f"{shop.lake}/orders", "infer": {"records": 1}, **table}
     with drain(shop, f"{Point.COMMIT_LANDED}:batch={batch}=kill") as running:
-        assert running.wait() == -signal.SIGKILL, running.said()
+        assert running.wait(240) == -signal.SIGKILL, running.said()
     with drain(shop) as running:
-        assert running.wait() == 0, running.said()
+        assert running.wait(240) == 0, running.said()
     found: list[dict[str, Any]] = DeltaTable(str(shop.place / "orders")).to_pyarrow_table().to_pylist()
     return found
 

@@ -18,13 +18,14 @@ from headrace import Table, task
 from headrace.absent import absent
 from headrace.batch import Intent, Range, StagedFile
 from headrace.commit.traces import Box, Brought, Trace, box_of, joined, narrowed, trace
+from headrace.decisions import Decision, decide
 from headrace.doubles import as_file
-from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, UsageError
+from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, TableRestored, UsageError
 from headrace.faults import Abandoned, Point, armed
 from headrace.lease import Lease
 from headrace.mend import pieces
 from headrace.read import Bounds
-from headrace.reingest import Facts, Reingest, plan
+from headrace.reingest import Facts, Reingest, check_alone, plan
 from headrace.spec import Spec
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
@@ -420,6 +421,20 @@ def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
     table.restore(version=2)
     found = trace(Store(table.path), table.resolve(), (), forgotten=True)
     assert [each.batch for each in found.brought] == [2]
+    with pytest.raises(TableRestored):
+        broken.mend()
+    (said,) = decide(broken.desk.spec, [Decision.REFILLED_TABLE])
+    assert "0 rows that were undone" in said, "what was put back is lost, not undone"
+    assert broken.mend().put_back == 4
+    assert broken.offsets() == Counter(number for number in range(20) if number % 5 != 4)
+
+
+def test_two_pipelines_that_bring_the_same_records_are_not_told_apart() -> None:
+    marks = {"headrace:web": 3, "headrace:web:t:0": 9, "headrace:other": 1, "headrace:other:t:1": 5}
+    check_alone(spec_of(), "lake/web", marks, [Range("u", 0, 1, 2)])
+    check_alone(spec_of(), "lake/web", {"headrace:web": 3, "headrace:web:t:0": 9}, [Range("t", 0, 1, 2)])
+    with pytest.raises(OperationDisabled, match="'other'"):
+        check_alone(spec_of(), "lake/web", marks, [Range("t", 0, 1, 2)])
 
 
 # ---- which rows are there ----

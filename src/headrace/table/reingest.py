@@ -18,14 +18,14 @@ from headrace.ledger import is_mend
 from headrace.mend import facts_of, mended
 from headrace.pipeline import Pipeline, Report
 from headrace.rebuild import rebuild
-from headrace.reingest import Reingest, check_kind, plan
+from headrace.reingest import Reingest, check_alone, check_kind, plan
 from headrace.runner import SharedSession
 from headrace.spec import Spec
 from headrace.spec.load import load
 from headrace.storage import Store
 from headrace.table.repair import Repaired, repair
 from headrace.table.writers import Writers, found, held_by
-from headrace.tables.files import File, active
+from headrace.tables.files import File, active, all_marks
 from headrace.tables.log import newest
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def reingested(
     report: Report = lambda event: None,
 ) -> Repaired:
     """Repair the table, then read again what it has lost, now or by earlier repairs, and put it back."""
-    writers().beside_appends(WHAT)
     spec = _spec(given, store)
     check_kind(spec, store.uri, found(store).schema.names)
+    writers().beside_appends(WHAT)
     shared = SharedSession([spec])
     work = Reingesting(spec, (lambda: spark) if spark else shared.get, store, report=report)
     try:
@@ -104,8 +104,11 @@ class Reingesting(Pipeline):
         return replace(damage, reingest=self._plan(missing))
 
     def _plan(self, missing: list[File]) -> Reingest:
-        self._trace = trace(self.store, newest(self.store) or 0, missing, forgotten=True)
-        return plan(self.spec, self._trace, facts_of(self))
+        version = newest(self.store) or 0
+        self._trace = trace(self.store, version, missing, forgotten=True)
+        wanted = plan(self.spec, self._trace, facts_of(self))
+        check_alone(self.spec, self.store.uri, all_marks(self.store, version), wanted.ranges)
+        return wanted
 
     def _attempt(self) -> None:
         """Finish what was begun, be it another reingest; take missing files out of the log; put back what is lost."""
