@@ -17,6 +17,7 @@ from headrace.ledger import KnownTable
 from headrace.ledger.known import Generation, Known
 from headrace.spec import examine_text
 from headrace.storage import Store
+from services.desk import Desk
 from services.plans import LAKE, spec_of
 from services.staging import ids, intent, opened, staged, table_intent
 
@@ -61,6 +62,21 @@ def test_letters_of_generations_before_are_stale_unless_others_have_some(tmp_pat
     assert stale_letters(spec_of(), None, 1, store) == ()
     LogTable.open(store, "other").commit(table_intent(store, [staged(store, [2])], "x"), intent(1, "other"))
     assert stale_letters(spec, None, 1, store) == ()
+
+
+def test_a_generation_replaces_letters_as_it_does_rows(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {"table": {"path": f"{tmp_path}/lake/{{route}}", "mode": "overwrite"}})
+    state = Store(desk.spec.state_uri)
+    good, bad = {"id": 1, "kind": "a"}, b"{"
+    for number, batches in enumerate(([[good, bad], [bad]], [[bad, good], [good]], [[good]]), 1):
+        Known.load(state).remember_generation(Generation(number, open=True))
+        start = len(desk.sent)
+        for batch in batches:
+            desk.feed(batch)
+        sent = enumerate([each for batch in batches for each in batch], start)
+        kept = dict(sent)
+        assert [row["offset"] for row in desk.dead()] == [at for at, each in kept.items() if each == bad]
+        assert sorted(desk.offsets("a")) == [at for at, each in kept.items() if each == good]
 
 
 def test_what_is_known_of_a_generation_outlives_its_driver(tmp_path: Path) -> None:
