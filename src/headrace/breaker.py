@@ -10,7 +10,7 @@ from headrace.batch import Counts
 from headrace.errors import TooManyRejected
 
 if TYPE_CHECKING:
-    from headrace.spec.model import Breaker as Rule
+    from headrace.spec.running import Breaker as Rule
 
 
 class Breaker:

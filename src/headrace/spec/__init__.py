@@ -4,19 +4,12 @@ from headrace.spec.contract import Contract, ContractKeys
 from headrace.spec.decode import Decode, Format, Json
 from headrace.spec.findings import Finding
 from headrace.spec.load import examine, examine_text, load, loads
-from headrace.spec.model import (
-    BackOff,
-    Flush,
-    Lease,
-    Limits,
-    Retry,
-    Spark,
-    Spec,
-    Step,
-)
+from headrace.spec.model import Spec
+from headrace.spec.running import BackOff, Flush, Lease, Limits, Retry, Spark
 from headrace.spec.secrets import Secret
 from headrace.spec.security import Sasl, Tls
 from headrace.spec.source import Generate, Kafka, Source, StartAt
+from headrace.spec.steps import Step
 from headrace.spec.table import (
     S3,
     Column,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from headrace.spec.columns import bad_name
 from headrace.spec.explode import Explode
 from headrace.spec.findings import Complaint
-from headrace.spec.model import Spec
+from headrace.spec.model import Branch, Spec
 from headrace.spec.places import may_meet
-from headrace.spec.table import Column, TableOptions, TableSpec
+from headrace.spec.table import Column, TableMatch, TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 _HERE: Path = ("explode",)
@@ -111,3 +111,10 @@ def _declared(spec: Spec, explode: Explode, table: TableSpec, here: Path) -> Ite
     absent = [name for name in explode.keep if name not in names]
     if absent and table.contract.new_field != "evolve":
         yield Complaint((*_HERE, "keep", absent[0]), f"'{absent[0]}', which is not declared", ", ".join(names))
+
+
+def written(spec: Spec | Branch) -> Iterator[tuple[Path, TableSpec | TableMatch]]:
+    """The table's options, and those of some routes, with where they stand."""
+    yield ("table",), spec.table
+    for index, item in enumerate(spec.tables):
+        yield ("tables", index), item

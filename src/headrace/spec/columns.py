@@ -13,7 +13,7 @@ from headrace.spec.table import Column, Feature, TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 if TYPE_CHECKING:
-    from headrace.spec.model import Step
+    from headrace.spec.steps import Step
 
 RESERVED = frozenset(
     {"_source", "_headrace", "_rescued", "_danube_metadata", "_change_type", "_commit_version", "_commit_timestamp"}

@@ -5,26 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
 from headrace.spec.explode import Explode, named_list
 from headrace.spec.maintain import Maintain
-from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
+from headrace.spec.part import Part, Shorthand
 from headrace.spec.places import Place, folder_of
-from headrace.spec.secrets import Secret
+from headrace.spec.running import Breaker, Flush, Lease, Limits, Retry, Spark
 from headrace.spec.source import Generate, Kafka, Source
+from headrace.spec.steps import Step
 from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
-from headrace.spec.units import Duration, Share, Size, Whole
 
 if TYPE_CHECKING:
     from headrace.route import Routing
-    from headrace.transform import Form
     from headrace.transform import Step as TransformStep
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
@@ -51,229 +48,6 @@ def is_secret(path: tuple[str | int, ...]) -> bool:
     return any(
         len(path) == len(place) and all(want in ("*", step) for want, step in zip(place, path, strict=True))
         for place in SECRETS
-    )
-
-
-def _null_word(value: Any) -> Any:
-    """YAML's null, where the word is meant."""
-    return "null" if value is None else value
-
-
-def _form(value: Any) -> str:
-    """Which of the two forms of `jmespath` a value has; a target may be called `set`, its expression is a text."""
-    given = value.set if isinstance(value, Jmespath) else value.get("set") if isinstance(value, Mapping) else None
-    return "options" if isinstance(given, Mapping) else "targets"
-
-
-Query = Annotated[str, BeforeValidator(_null_word), Shorthand(type="null")]
-Queries = Annotated[Mapping[str, Query], Field(min_length=1)]
-
-
-class Jmespath(Part):
-    """JMESPath expressions with an option."""
-
-    set: Queries = Field(description="Targets, dotted or not, and JMESPath expressions over the message as it came.")
-    on_null: Annotated[Literal["keep", "drop", "null"], BeforeValidator(_null_word), Shorthand(type="null")] = Field(
-        default="keep",
-        description="A result is null: `keep` the target as it is, `drop` it from the row, or set it to `null`.",
-    )
-
-
-class Keep(Part):
-    """The end of a text that stays readable; exactly one of its keys."""
-
-    first: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its beginning.")
-    last: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its end.")
-
-    @model_validator(mode="after")
-    def _one(self) -> Keep:
-        exactly_one(self, "first", "last")
-        return self
-
-
-class MaskBy(Part):
-    """What is stored in place of a value; exactly one of its keys. NULL stays NULL."""
-
-    sha256: Secret | None = Field(
-        default=None,
-        description="HMAC-SHA-256 of the value's text in hex, with this key of 16 bytes or more, by reference: equal "
-        "values stay equal, and nobody without the key can tell which they are.",
-    )
-    redact: str | None = Field(default=None, max_length=255, description="This text.")
-    keep: Keep | None = Field(
-        default=None, description="One end of the text, `***` for the rest; a text no longer than that is `***`."
-    )
-
-    @model_validator(mode="after")
-    def _one(self) -> MaskBy:
-        exactly_one(self, "sha256", "redact", "keep")
-        return self
-
-
-Masked = Annotated[
-    Annotated[Literal["redact", "null"], Tag("word")] | Annotated[MaskBy, Tag("mapping")],
-    Discriminator(word_or_mapping),
-    BeforeValidator(_null_word),
-    Shorthand(type="null"),
-]
-
-
-class Step(Part):
-    """One step of the transform; exactly one of its keys."""
-
-    set: Mapping[str, str] | None = Field(
-        default=None, min_length=1, description="Columns to make or replace: name and SQL expression."
-    )
-    where: str | None = Field(
-        default=None, description="Keep rows for which this SQL expression is true; count the others."
-    )
-    drop: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to leave out.")
-    rename: Mapping[str, str] | None = Field(
-        default=None, min_length=1, description="Columns to rename: old name, new name."
-    )
-    jmespath: (
-        Annotated[
-            Annotated[Queries, Tag("targets")] | Annotated[Jmespath, Tag("options")],
-            Discriminator(_form),
-        ]
-        | None
-    ) = Field(
-        default=None,
-        description="Columns to make by JMESPath, as kafka-delta-ingest does: `{target: expression}`, or "
-        "`{set: {…}, on_null: …}`.",
-    )
-    mask: Mapping[str, Masked] | None = Field(
-        default=None,
-        min_length=1,
-        description="Columns, or fields inside of them (`a.b`), whose values are not stored as they are: `redact` "
-        "(`***`), `null` (the column keeps its type), or `{sha256: …}`, `{redact: …}`, `{keep: …}`.",
-    )
-
-    @model_validator(mode="after")
-    def _one(self) -> Step:
-        exactly_one(self, "set", "where", "drop", "rename", "jmespath", "mask")
-        return self
-
-    @property
-    def queries(self) -> Mapping[str, str]:
-        """Targets and JMESPath expressions, in either form."""
-        return self.jmespath.set if isinstance(self.jmespath, Jmespath) else self.jmespath or {}
-
-    def compiled(self) -> TransformStep:
-        """The step as the transform runs it."""
-        from headrace.transform import Drop, Mask, Query, Rename, Set, Where
-
-        if self.mask is not None:
-            return Mask({name: _form_of(masked) for name, masked in self.mask.items()})
-        if self.jmespath is not None:
-            return Query(self.queries, self.jmespath.on_null if isinstance(self.jmespath, Jmespath) else "keep")
-        if self.set is not None:
-            return Set(self.set)
-        if self.where is not None:
-            return Where(self.where)
-        return Drop(self.drop) if self.drop is not None else Rename(self.rename or {})
-
-
-def _form_of(masked: MaskBy | str) -> Form:
-    """A mask as the transform runs it."""
-    from headrace.transform import Hash, Null, Redact
-    from headrace.transform import Keep as Kept
-
-    if isinstance(masked, str):
-        return Null() if masked == "null" else Redact()
-    if masked.keep is not None:
-        return Kept(masked.keep.first or 0, masked.keep.last or 0)
-    return Hash(masked.sha256) if masked.sha256 is not None else Redact(masked.redact or "")
-
-
-class Flush(Part):
-    """What starts a batch, when records wait: the first of these."""
-
-    every: Duration = Field(
-        default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="Time since the last batch began."
-    )
-    rows: Whole = Field(default=100_000, ge=1, description="Records that wait.")
-    bytes: Size = Field(default=128_000_000, ge=1, description="About how many bytes wait, from the running mean.")
-
-
-class Limits(Part):
-    """What a batch and a record may cost."""
-
-    batch_rows: Whole = Field(default=1_000_000, ge=1, description="Records of one batch at most.")
-    record_bytes: Size = Field(
-        default=16_000_000, ge=1, description="Larger values are dead letters (`too_big`), unparsed."
-    )
-    depth: Whole = Field(default=64, ge=1, le=512, description="Deeper values are dead letters (`too_deep`).")
-    keys: Whole = Field(
-        default=10_000, ge=1, description="Objects and maps with more keys are dead letters (`too_wide`)."
-    )
-    rows: Whole = Field(
-        default=100_000, ge=1, description="Rows of one record; records with more are dead letters (`too_wide`)."
-    )
-    tables: Whole = Field(
-        default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`)."
-    )
-    new_tables: Whole = Field(
-        default=500,
-        ge=1,
-        description="Tables that one batch may be the first to write; beyond it, letters (`too_many_tables`).",
-    )
-    partition_values: Whole = Field(
-        default=1_000, ge=1, description="Partition values of one batch and table; beyond it the pipeline stops."
-    )
-    open_writers: Whole = Field(
-        default=256, ge=1, description="Files a task writes at once; then the largest is closed."
-    )
-
-
-class BackOff(Part):
-    """Waiting times between tries: doubling, with jitter."""
-
-    first: Duration = Field(
-        default=timedelta(seconds=1), ge=timedelta(milliseconds=10), description="After the first failure."
-    )
-    longest: Duration = Field(
-        default=timedelta(seconds=60), ge=timedelta(milliseconds=10), description="Never more than this."
-    )
-
-
-class Retry(Part):
-    """How often trouble is met again before the pipeline stops."""
-
-    unreachable: BackOff = Field(default=BackOff(), description="Broker or store do not answer: tried for ever.")
-    refused: Whole = Field(default=3, ge=1, le=100, description="Tries when permission or credentials are refused.")
-    conflict: Whole = Field(
-        default=5, ge=1, le=1000, description="Tries when others commit to the table at the same time."
-    )
-
-
-class Breaker(Part):
-    """When so many records are rejected that it is better to stop and look."""
-
-    share: Share = Field(gt=0, description="Stop above this share of rejected records: `5%` or `0.05`.")
-    window: Duration = Field(
-        default=timedelta(minutes=10), ge=timedelta(seconds=1), description="Over the batches of this much time."
-    )
-    at_least: Whole = Field(default=1_000, ge=1, description="Records of the window before its share counts.")
-
-
-class Lease(Part):
-    """The sign that one instance runs the pipeline."""
-
-    ttl: Duration = Field(
-        default=timedelta(seconds=20), ge=timedelta(seconds=1), description="How long it holds unrenewed."
-    )
-    renew: Duration = Field(
-        default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="How often it renews."
-    )
-
-
-class Spark(Part):
-    """The Spark that runs the batches."""
-
-    cores: Whole | None = Field(default=None, ge=1, le=1024, description="Cores to use; all without it.")
-    memory: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")] = Field(
-        default="1g", description="The JVM's heap, as `800m` or `2g`."
     )
 
 

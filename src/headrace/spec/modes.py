@@ -12,7 +12,7 @@ from headrace.spec.table import TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 if TYPE_CHECKING:
-    from headrace.spec.model import Step
+    from headrace.spec.steps import Step
 
 _SAID = {"mode", "merge", "deduplicate", "source", "columns", "features", "cluster_by"}
 

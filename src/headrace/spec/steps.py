@@ -1,0 +1,148 @@
+"""The steps of a transform: SQL, JMESPath, masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
+from headrace.spec.secrets import Secret
+from headrace.spec.units import Whole
+
+if TYPE_CHECKING:
+    from headrace.transform import Form
+    from headrace.transform import Step as TransformStep
+
+
+def _null_word(value: Any) -> Any:
+    """YAML's null, where the word is meant."""
+    return "null" if value is None else value
+
+
+def _form(value: Any) -> str:
+    """Which of the two forms of `jmespath` a value has; a target may be called `set`, its expression is a text."""
+    given = value.set if isinstance(value, Jmespath) else value.get("set") if isinstance(value, Mapping) else None
+    return "options" if isinstance(given, Mapping) else "targets"
+
+
+Query = Annotated[str, BeforeValidator(_null_word), Shorthand(type="null")]
+Queries = Annotated[Mapping[str, Query], Field(min_length=1)]
+
+
+class Jmespath(Part):
+    """JMESPath expressions with an option."""
+
+    set: Queries = Field(description="Targets, dotted or not, and JMESPath expressions over the message as it came.")
+    on_null: Annotated[Literal["keep", "drop", "null"], BeforeValidator(_null_word), Shorthand(type="null")] = Field(
+        default="keep",
+        description="A result is null: `keep` the target as it is, `drop` it from the row, or set it to `null`.",
+    )
+
+
+class Keep(Part):
+    """The end of a text that stays readable; exactly one of its keys."""
+
+    first: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its beginning.")
+    last: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its end.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Keep:
+        exactly_one(self, "first", "last")
+        return self
+
+
+class MaskBy(Part):
+    """What is stored in place of a value; exactly one of its keys. NULL stays NULL."""
+
+    sha256: Secret | None = Field(
+        default=None,
+        description="HMAC-SHA-256 of the value's text in hex, with this key of 16 bytes or more, by reference: equal "
+        "values stay equal, and nobody without the key can tell which they are.",
+    )
+    redact: str | None = Field(default=None, max_length=255, description="This text.")
+    keep: Keep | None = Field(
+        default=None, description="One end of the text, `***` for the rest; a text no longer than that is `***`."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> MaskBy:
+        exactly_one(self, "sha256", "redact", "keep")
+        return self
+
+
+Masked = Annotated[
+    Annotated[Literal["redact", "null"], Tag("word")] | Annotated[MaskBy, Tag("mapping")],
+    Discriminator(word_or_mapping),
+    BeforeValidator(_null_word),
+    Shorthand(type="null"),
+]
+
+
+class Step(Part):
+    """One step of the transform; exactly one of its keys."""
+
+    set: Mapping[str, str] | None = Field(
+        default=None, min_length=1, description="Columns to make or replace: name and SQL expression."
+    )
+    where: str | None = Field(
+        default=None, description="Keep rows for which this SQL expression is true; count the others."
+    )
+    drop: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to leave out.")
+    rename: Mapping[str, str] | None = Field(
+        default=None, min_length=1, description="Columns to rename: old name, new name."
+    )
+    jmespath: (
+        Annotated[
+            Annotated[Queries, Tag("targets")] | Annotated[Jmespath, Tag("options")],
+            Discriminator(_form),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Columns to make by JMESPath, as kafka-delta-ingest does: `{target: expression}`, or "
+        "`{set: {…}, on_null: …}`.",
+    )
+    mask: Mapping[str, Masked] | None = Field(
+        default=None,
+        min_length=1,
+        description="Columns, or fields inside of them (`a.b`), whose values are not stored as they are: `redact` "
+        "(`***`), `null` (the column keeps its type), or `{sha256: …}`, `{redact: …}`, `{keep: …}`.",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Step:
+        exactly_one(self, "set", "where", "drop", "rename", "jmespath", "mask")
+        return self
+
+    @property
+    def queries(self) -> Mapping[str, str]:
+        """Targets and JMESPath expressions, in either form."""
+        return self.jmespath.set if isinstance(self.jmespath, Jmespath) else self.jmespath or {}
+
+    def compiled(self) -> TransformStep:
+        """The step as the transform runs it."""
+        from headrace.transform import Drop, Mask, Query, Rename, Set, Where
+
+        if self.mask is not None:
+            return Mask({name: _form_of(masked) for name, masked in self.mask.items()})
+        if self.jmespath is not None:
+            return Query(self.queries, self.jmespath.on_null if isinstance(self.jmespath, Jmespath) else "keep")
+        if self.set is not None:
+            return Set(self.set)
+        if self.where is not None:
+            return Where(self.where)
+        return Drop(self.drop) if self.drop is not None else Rename(self.rename or {})
+
+
+def _form_of(masked: MaskBy | str) -> Form:
+    """A mask as the transform runs it."""
+    from headrace.transform import Hash, Null, Redact
+    from headrace.transform import Keep as Kept
+
+    if isinstance(masked, str):
+        return Null() if masked == "null" else Redact()
+    if masked.keep is not None:
+        return Kept(masked.keep.first or 0, masked.keep.last or 0)
+    return Hash(masked.sha256) if masked.sha256 is not None else Redact(masked.redact or "")
