@@ -6,13 +6,16 @@ import time
 import uuid
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 from headrace import Table
+from headrace.batch import TableIntent
 from headrace.commit import Tail
 from headrace.commit.marks import batch_mark
+from headrace.commit.merge import MergeTable
 from headrace.errors import LeaseHeld, TableDamaged
 from headrace.lease import Lease
 from headrace.maintain import Maintainer
@@ -66,6 +69,35 @@ def test_the_life_of_a_table(base: str, profile: Profile) -> None:
     table.drop()
     assert Table.list_tables(base, profile) == []
     assert list(Store(base, profile).list()) == []
+
+
+@pytest.mark.slow
+def test_the_life_of_a_table_that_spark_writes(base: str, profile: Profile, spark: Any) -> None:
+    """By Spark what commits, without it what does not; the name of the bucket's folder has a blank in it."""
+    store = Store(f"{base}/merged", profile)
+    made = MergeTable(spark, store, "shop", Store(f"{base}/state/tombstones", profile))
+    for name, value in profile.hadoop_conf().items():
+        spark.conf.set(name.removeprefix("spark.hadoop."), value)
+    properties = {"delta.enableDeletionVectors": "true"}
+    made._create(TableIntent(store.uri, "", True, to_delta(SCHEMA), ("day",), properties, ()))
+    table = Table(store.uri, profile, spark=spark)
+    assert table.metadata().committer == "spark"
+    for number in range(2):
+        table.bulk_insert([{"id": number, "day": day} for day in DAYS])
+    done = table.upsert([{"id": 1, "day": "ü"}, {"id": 9, "day": "x=y"}], ["id", "day"])
+    assert (done.inserted, done.updated) == (1, 1)
+    assert table.update("day = 'ü'", {"id": "id + 10"}).rows == 2
+    assert table.delete("id = 9").rows == 1
+    packed = table.optimize("day = 'a/b' or day = '100%'")
+    assert (packed.partitions, packed.files_removed, packed.files_added) == (2, 4, 2)
+    assert table.query().where("day = 'a/b'").count() == 2
+    table.restore(version=table.resolve() - 2)
+    assert table.query().count() == 2 * len(DAYS) + 1
+    gone = table.vacuum("0s", force=True)
+    assert any(path.endswith(".bin") for path in gone.files)
+    assert table.query().count() == 2 * len(DAYS) + 1
+    table.drop()
+    assert Table.list_tables(base, profile) == []  # Spark leaves a mark for a folder, which S3 has none of
 
 
 def test_missing_and_spoiled_objects(base: str, profile: Profile) -> None:

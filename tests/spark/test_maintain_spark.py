@@ -6,7 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace import Table
+from headrace.errors import TableRestored
 from headrace.storage import Store
 from headrace.tables.files import active
 from services.keeping import Clock, Keeping
@@ -15,19 +18,19 @@ MERGED = {"mode": "upsert", "merge": {"keys": ["id"]}, "z_order": ["day"]}
 
 
 def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark: Any, tmp_path: Path) -> None:
-    kept = {"table": MERGED, "maintain": {"every": "1s", "small_files": 3, "vacuum": "1m"}}
+    kept = {"table": MERGED, "maintain": {"every": "1s", "small_files": 2, "vacuum": "1m"}}
     run = Keeping(tmp_path, Clock(time.time()), **kept)
     run.spark = lambda: spark
     with run.open():
-        for day in "bac":
+        for day in "ba":
             run.batch(day)
             run.upkeep(at_end=True)
         (compacted,) = _done(run)
-        assert (compacted["what"], compacted["why"]) == ("compact", "small files: 3 files in 1 partition")
+        assert (compacted["what"], compacted["why"]) == ("compact", "small files: 2 files in 1 partition")
         newest = Table(run.place).history(1)[0]
         assert (newest.operation, newest.account["by"], newest.version) == ("OPTIMIZE", "shop", compacted["version"])
         assert newest.account["why"] == compacted["why"]
-        assert (run.files(), run.ids()) == (1, [0, 1, 2])
+        assert (run.files(), run.ids()) == (1, [0, 1])
 
         run.clock.now += 2 * 3600
         run.upkeep(at_end=True)
@@ -43,9 +46,14 @@ def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark:
         assert run.on_disk() == run.files() == 1
     with run.open():
         run.batch("c")
-        assert run.pipeline.ledger.batch == 4
-    assert run.ids() == [0, 1, 2, 3]
-    assert Table(run.place).metadata().pipelines == {"shop": 4}
+        assert run.pipeline.ledger.batch == 3
+    assert run.ids() == [0, 1, 2]
+    table = Table(run.place, spark=spark)
+    assert table.metadata().pipelines == {"shop": 3}
+    back = table.restore(version=ordered["version"])
+    assert (back.pipelines, run.ids()) == (("shop",), [0, 1])
+    with pytest.raises(TableRestored), run.open():
+        pass
 
 
 def _done(run: Keeping) -> list[dict[str, Any]]:

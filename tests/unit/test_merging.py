@@ -146,3 +146,8 @@ def test_a_table_without_the_place_of_its_rows_takes_the_later_of_equals() -> No
     columns = ["id", "seq", "a", "b"]
     text = MergeSql(BY_SEQUENCE, columns, DUCKDB).statement("t", "changes", None, NOW)
     assert "_source" not in text
+
+
+def test_a_row_of_keys_alone_is_written_as_it_was() -> None:
+    statement = MergeSql(Merging(("id", "day")), ["id", "day"], DUCKDB).statement("t", "changes", None, NOW)
+    assert 'UPDATE SET "id" = s."id", "day" = s."day"' in statement

@@ -161,7 +161,8 @@ class MergeSql:
     # ---- what they do to the row that is there ----
 
     def _updates(self) -> Iterable[str]:
-        whole = ", ".join(f"{self._q(name)} = {self._name('s', name)}" for name in self._unkeyed())
+        columns = self._unkeyed() or self.merging.keys  # where all are keys, a row is written as it was
+        whole = ", ".join(f"{self._q(name)} = {self._name('s', name)}" for name in columns)
         if not self.merging.partial:
             return [f"WHEN MATCHED AND ({self._beats()}) THEN UPDATE SET {whole}"]
         taken = [name for name in self._unkeyed() if self._takes(name) or name == SOURCE.name]

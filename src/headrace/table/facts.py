@@ -14,7 +14,7 @@ from headrace.storage import Profile, Store
 from headrace.table.versions import opened
 from headrace.table.writers import Writers
 from headrace.tables import files
-from headrace.tables.log import LOG
+from headrace.tables.log import LOG, newest
 
 SMALL = 32 * 1024 * 1024  # bytes; files below it are worth compacting
 _DEEPEST = 12
@@ -134,7 +134,7 @@ def _tables(store: Store, folder: str, depth: int) -> Iterator[str]:
     names = {path.rpartition("/")[2] for path in inner}
     if LOG in names:
         table = store.child(folder) if folder else store
-        yield from [table.uri] if any(table.list(LOG)) else []  # what was dropped may leave its folders
+        yield from [table.uri] if newest(table) is not None else []  # what was dropped may leave its folders
         return
     for path in inner:
         if not path.rpartition("/")[2].startswith(("_", ".")):
