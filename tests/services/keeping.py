@@ -19,7 +19,7 @@ from headrace.batch import StagedFile, TableIntent
 from headrace.commit import LogTable, actions, adopt
 from headrace.maintain import Maintainer
 from headrace.storage import local
-from services.desk import Desk, InProcess, _ranges, no_spark
+from services.desk import Desk, InProcess, no_spark, ranges_of
 from services.staging import intent
 
 LOG = "_delta_log"
@@ -89,7 +89,7 @@ class Keeping:
         self.desk.sent += [f'{{"id": {self.sent + at}, "day": "{day}"}}'.encode() for at, day in enumerate(days or "-")]
         self.sent += len(days or "-")
         envelopes = self.desk.envelopes(start)
-        self.pipeline.one_batch(envelopes.combine_chunks().to_batches()[0], _ranges(envelopes))
+        self.pipeline.one_batch(envelopes.combine_chunks().to_batches()[0], ranges_of(envelopes))
         self.clock.now += 1
 
     def commit(self, number: int) -> None:
