@@ -69,30 +69,31 @@ def test_a_batch_goes_in_once_and_writes_only_what_changes(spark: Any, tmp_path:
     assert (first.inserted, first.updated, first.deleted) == (4, 0, 0)
     for driver in (zombie, made.open()):
         assert driver.commit(part, intent(1)).skipped
-    late = made.batch([Change("put", 1, 3, (3, 0), offset=9), Change("put", 1, 1, (1, 0), offset=1)], 2)
-    assert (late.inserted, late.updated, late.deleted) == (1, 1, 0)
-    ended = made.batch([Change("delete", 2, 7, offset=10)], 3)
-    assert (ended.inserted, ended.updated, ended.deleted) == (0, 1, 0)
-    again = made.batch([Change("delete", 2, 7, offset=10), Change("put", 1, 3, (3, 0), offset=9)], 4)
+    late = [Change("put", 1, 3, (3, 0), offset=9), Change("put", 1, 1, (1, 0), offset=1)]
+    second = made.batch([*late, Change("delete", 2, 7, offset=10)], 2)
+    assert (second.inserted, second.updated, second.deleted) == (1, 2, 0)
+    again = made.batch([Change("delete", 2, 7, offset=10), Change("put", 1, 3, (3, 0), offset=9)], 3)
     assert (again.inserted, again.updated, again.deleted) == (0, 0, 0)
+    _beside_another(made, 4)
     assert opened(made.table).transaction_version("headrace:shop") == 4
     with pytest.raises(Fenced):
         zombie.commit(part, intent(1))
-    assert [row[:3] for row in found(made)] == [(1, 1, 3), (1, 3, 5), (1, 5, None), (2, 1, 5), (2, 5, 7)]
+    assert [row[:3] for row in found(made)] == [
+        *((1, 1, 3), (1, 3, 5), (1, 5, None)),
+        *((2, 1, 5), (2, 5, 7), (2, 9, 11), (2, 11, None)),
+    ]
 
 
-def test_a_row_that_another_writes_meanwhile_is_not_missed(spark: Any, tmp_path: Path) -> None:
-    """What the history was told from must still be so when the states are written: else Delta finds the conflict."""
-    made = Merged(spark, tmp_path, EVERY, schema=SCHEMA)
-    made.batch([Change("put", 1, 1, (1, 0))], 1)
-    theirs = {"id": 1, "seq": 3, "a": 3, "b": 0, "valid_from": 3, "valid_to": None, "current": True, "_source": None}
-    part, driver = made.part([Change("put", 1, 5, (5, 0), offset=1)], 2), made.open()
+def _beside_another(made: Merged, batch: int) -> None:
+    """What a history was told from must still be so when its states are written: else Delta finds the conflict."""
+    theirs = {"id": 2, "seq": 9, "a": 9, "b": 0, "valid_from": 9, "valid_to": None, "current": True, "_source": None}
+    part, driver = made.part([Change("put", 2, 11, (11, 0), offset=20)], batch), made.open()
+    flag = Path(made.table.uri).parent / "once"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MergeTable, "_staged", _meanwhile(MergeTable._staged, made.table.uri, theirs, tmp_path / "once"))
+        patch.setattr(MergeTable, "_staged", _meanwhile(MergeTable._staged, made.table.uri, theirs, flag))
         with pytest.raises(Conflict):
-            driver.commit(part, intent(2))
-    driver.commit(part, intent(2))
-    assert [row[:3] for row in found(made)] == [(1, 1, 3), (1, 3, 5), (1, 5, None)]
+            driver.commit(part, intent(batch))
+    driver.commit(part, intent(batch))
 
 
 def _meanwhile(staged: Any, uri: str, row: dict[str, Any], flag: Path) -> Any:
