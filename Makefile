@@ -5,6 +5,8 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 # Three at a time, a file never in two: a third of a test's time it waits for a server. Each has its own Spark and broker.
 SIDE_BY_SIDE := -n 3 --dist loadfile
+# Tests start many a Python: it may keep what it has compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -31,6 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.service)
 
 
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No credentials, zones or folders of the person who runs the tests; the cache of jars is kept."""
@@ -102,8 +105,12 @@ def bucket(s3: S3) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The session of this process, on two cores; whatever starts one in a test shares it."""
-    opened = session.start("tests", cores=2, extra_jars=jars.ensure("s3"), work=tmp_path_factory.mktemp("work"))
+    """The session of this process, on two cores; whatever starts one in a test shares it.
+
+    It compiles no queries: those of tests are tiny, and would spend their time in the compiler. Commands do.
+    """
+    extra, work = jars.ensure("s3"), tmp_path_factory.mktemp("work")
+    opened = session.start("tests", cores=2, conf=_INTERPRETED, extra_jars=extra, work=work)
     yield opened
     session.stop(opened)
 

@@ -257,15 +257,6 @@ def assert_nothing_hidden(asked: list[str], ask: Callable[[str, Path], Rows], ta
         list(pool.map(compare, (asked[start : start + 20] for start in range(0, len(asked), 20))))
 
 
-@pytest.fixture(scope="module")
-def interpreted(spark: Any) -> Any:
-    """A session that compiles no code: 200 tiny queries would spend their time in the compiler."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.codegen.wholeStage", "false")
-    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    return session
-
-
 def ask_spark(session: Any) -> Callable[[str, Path], Rows]:
     return lambda query, table: [
         row.asDict() for row in session.sql(query.replace("{table}", f"delta.`{table}`")).collect()
@@ -277,21 +268,21 @@ def ask_delta_rs(query: str, table: Path) -> Rows:
     return list(pa.table(engine.execute(query.replace("{table}", "t")).read_all()).to_pylist())
 
 
-def test_spark_finds_every_row(interpreted: Any, tables: tuple[Path, Path], pieces: list[pa.Table]) -> None:
+def test_spark_finds_every_row(spark: Any, tables: tuple[Path, Path], pieces: list[pa.Table]) -> None:
     asked = predicates(pa.concat_tables(pieces), spark_instant)
-    assert_nothing_hidden(asked, ask_spark(interpreted), tables)
+    assert_nothing_hidden(asked, ask_spark(spark), tables)
 
 
 def test_delta_rs_finds_every_row(tables: tuple[Path, Path], pieces: list[pa.Table]) -> None:
     assert_nothing_hidden(predicates(pa.concat_tables(pieces), rust_instant), ask_delta_rs, tables)
 
 
-def test_nan_and_both_zeros_are_found(interpreted: Any, tmp_path: Path) -> None:
+def test_nan_and_both_zeros_are_found(spark: Any, tmp_path: Path) -> None:
     files = [[1.0, math.nan], [-0.0, -1.5], [0.0, 1.5]]
     groups = [pa.table({"id": [2 * n, 2 * n + 1], "x": values}) for n, values in enumerate(files)]
     commit(tmp_path, groups[0].schema, stage_each(tmp_path, groups))
     wanted = {"x > CAST(5 AS DOUBLE)": [1], "x = CAST('-0.0' AS DOUBLE)": [2, 4], "x = CAST('0.0' AS DOUBLE)": [2, 4]}
-    for ask in (ask_spark(interpreted), ask_delta_rs):
+    for ask in (ask_spark(spark), ask_delta_rs):
         assert found_by([*wanted], ask(filtered([*wanted]), tmp_path)) == wanted
 
 
@@ -302,16 +293,16 @@ def scanned_files(spark: Any, table: Path, text: str) -> int:
     return int(leaves.apply(0).metrics().apply("numFiles").value())
 
 
-def test_spark_does_leave_files_out(interpreted: Any, tables: tuple[Path, Path], pieces: list[pa.Table]) -> None:
+def test_spark_does_leave_files_out(spark: Any, tables: tuple[Path, Path], pieces: list[pa.Table]) -> None:
     for column in ("text", "at", "money", "inner['deep']['at']"):
         values = [value for piece in pieces for value in values_of(piece, column)[:1]]
         text = f"{column} = {literal(values[0], COLUMNS[column], spark_instant)}"
-        assert scanned_files(interpreted, tables[0], text) < FILES, text
+        assert scanned_files(spark, tables[0], text) < FILES, text
 
 
-def test_spark_counts_and_bounds_are_those_of_the_rows(interpreted: Any, tables: tuple[Path, Path]) -> None:
+def test_spark_counts_and_bounds_are_those_of_the_rows(spark: Any, tables: tuple[Path, Path]) -> None:
     # Delta answers some of these from statistics alone.
     for column in ("*", "id", "byte", "long", "day", "real", "small", "price"):
         what = "count(*)" if column == "*" else f"min({column}), max({column}), count({column})"
-        full, bare = (str(interpreted.sql(f"SELECT {what} FROM delta.`{table}`").collect()) for table in tables)
+        full, bare = (str(spark.sql(f"SELECT {what} FROM delta.`{table}`").collect()) for table in tables)
         assert full == bare, column

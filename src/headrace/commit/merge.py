@@ -13,7 +13,7 @@ from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit.bounds import key_bounds
 from headrace.commit.history import HistorySql
 from headrace.commit.merging import MergeSql, Truncates
-from headrace.commit.spark import SparkTable, account_text, quoted
+from headrace.commit.spark import SparkTable, account_text, ddl, quoted
 from headrace.commit.tombstones import Tombstones, holds, last_truncates
 from headrace.storage import Store
 from headrace.tables.adopt import COMMITTER
@@ -62,14 +62,18 @@ class MergeTable(SparkTable):
     def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
         schema = from_delta(table.schema)
         tombstones = Tombstones(self._tombstones.child(self._known().table_id), self._pipeline)
-        remembered = tombstones.commit(table, merging, intent, schema)
+        tombstones.commit(table, merging, intent, schema)
+        remembered = tombstones.files(intent.started)
         session = self._session()
         self._staged(session, table, staged(schema, merging.keys)).createOrReplaceTempView("changes")
-        past = tombstones.truncates(intent.started) if remembered and merging.history is None else {}
+        if remembered:
+            paths = [f"{tombstones.store.spark_uri}/{file.path}" for file in remembered]
+            session.read.schema(ddl(tombstones.columns)).parquet(*paths).createOrReplaceTempView("tombstones")
+        past = tombstones.truncates(remembered, intent.started) if merging.history is None else {}
         text = self._sql(table, merging, schema.names, past).statement(
             f"delta.{quoted(self._store.spark_uri)}",
             "changes",
-            f"delta.{quoted(tombstones.store.spark_uri)}" if remembered else None,
+            "tombstones" if remembered else None,
             intent.started,
             key_bounds(table.files, schema, merging.keys),
         )

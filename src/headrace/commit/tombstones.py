@@ -26,7 +26,6 @@ from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE
 from headrace.tables.files import File, active
-from headrace.tables.log import newest
 from headrace.tables.rows import Columns
 from headrace.tables.schema import TIMESTAMP, to_delta
 
@@ -40,14 +39,15 @@ class Tombstones:
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self.store = store
-        self._pipeline = pipeline
+        self._committer = LogTable.open(store, pipeline)
+        self._mark = batch_mark(pipeline)
 
-    def commit(self, table: TableIntent, merging: Merging, intent: Intent, schema: pa.Schema) -> bool:
-        """Add the deletes of a batch, once; whether there are tombstones now, of this batch or of one before."""
-        committer = LogTable.open(self.store, self._pipeline)
+    def commit(self, table: TableIntent, merging: Merging, intent: Intent, schema: pa.Schema) -> None:
+        """Add the deletes of a batch, once."""
+        committer = self._committer
         holding = [item for item in table.files if _keeps_all(merging) or any(holds(item, op) for op in _ENDING)]
-        if not holding or self._has(committer, intent):
-            return committer.state is not None
+        if not holding or (committer.state is not None and committer.state.marks.get(self._mark) == intent.batch):
+            return
         columns = _columns(schema, merging)
         if committer.state is not None:
             committer.evolve(columns)
@@ -57,20 +57,25 @@ class Tombstones:
         made = committer.state is None
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         committer.commit(TableIntent(self.store.uri, table_id, made, to_delta(columns), (DAY,), {}, files), intent)
-        return True
 
-    def truncates(self, now: datetime) -> Truncates:
-        """The last truncate of each partition that is still remembered, whichever batch it was of."""
-        version = newest(self.store)
-        if version is None:
-            return {}
+    @property
+    def columns(self) -> pa.Schema:
+        """What files hold, or an empty schema where nothing was ever remembered."""
+        state = self._committer.state
+        return pa.schema([item for item in state.schema if item.name != DAY] if state else [])
+
+    def files(self, now: datetime) -> list[File]:
+        """What is still remembered: read as plain files, because Spark would run queries to find them in their log."""
+        state, today = self._committer.state, now.astimezone(UTC).date().isoformat()
+        stands = active(self.store, state.version).values() if state else ()
+        return [file for file in stands if (file.partition.get(DAY) or today) >= today]
+
+    def truncates(self, files: Iterable[File], now: datetime) -> Truncates:
+        """The last truncate of each partition in these files, whichever batch it was of."""
         columns = Columns(self.store, [CHANGE.name, UNTIL])
-        held = [columns.of(file)[0] for file in active(self.store, version).values() if holds(file, TRUNCATE)]
+        held = [columns.of(file)[0] for file in files if holds(file, TRUNCATE)]
         counts = [rows.filter(pc.greater(rows[UNTIL], pa.scalar(now, TIMESTAMP))) for rows in held]
         return last_truncates(rows[CHANGE.name] for rows in counts)
-
-    def _has(self, committer: LogTable, intent: Intent) -> bool:
-        return committer.state is not None and committer.state.marks.get(batch_mark(self._pipeline)) == intent.batch
 
     def _staged(
         self, files: Sequence[StagedFile], columns: pa.Schema, until: datetime, intent: Intent, every: bool
