@@ -5,20 +5,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
 from headrace import faults
 from headrace.batch import ALL, Historic, Intent, Merging, Receipt, StagedFile, TableIntent
-from headrace.commit import Committer, LogTable
-from headrace.commit.changes import restored_since
+from headrace.commit import Committer
 from headrace.commit.marks import batch_mark
-from headrace.commit.stops import stop
 from headrace.decode.layout import NOTES
 from headrace.decode.structure import Structure, stated
 from headrace.decode.structure import merge as merge_structures
-from headrace.errors import ColumnsDisagree, Stop, TableFeature, TableGone, TableReplaced, TableRestored
+from headrace.entries import Entry, Opener
+from headrace.errors import ColumnsDisagree, Stop
 from headrace.explode import without_conflict
 from headrace.generations import replaced, stale_letters
 from headrace.ledger import KnownTable, Ledger
@@ -27,30 +26,10 @@ from headrace.shape import Offsets, Shape, columns_of, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
 from headrace.storage import Profile, Store
-from headrace.tables.adopt import may_adopt
 from headrace.tables.changes import staged
 from headrace.tables.schema import to_delta
 
 LETTERS = "dead letters"  # a route no record can have: names match no blank
-
-
-@dataclass
-class Entry:
-    """One table of the pipeline and what the driver knows of it."""
-
-    name: str  # the branch's prefix, and the route
-    branch: Branch
-    store: Store
-    rules: TableSpec
-    committer: Committer
-    table_id: str
-    learned: Structure | None = None
-    floors: Offsets = field(default_factory=dict)
-
-    @property
-    def existing(self) -> pa.Schema | None:
-        """The table's columns that rows may fill; None while it does not exist."""
-        return None if self.committer.state is None else self.committer.writable()
 
 
 class Catalog:
@@ -72,7 +51,7 @@ class Catalog:
         self.branches, self._letters_schema = plan.branches, plan.letter_columns.schema
         self.shapes: dict[str, Shape | None] = {}
         self.shared: dict[str, Structure] = {}  # by branch, what the one payload of its SQL route has shown
-        self._spark_table = spark_table
+        self._opener = Opener(ledger, spark_table, spec.pipeline, self.writer)
         self._foreseen: set[str] = set()  # routes met on a guess in the batch at hand
         self._new: set[str] = set()  # routes that the batch at hand is the first to have
         self._late: set[str] = set()  # routes that were one too many for it, and may come in the next
@@ -116,54 +95,12 @@ class Catalog:
         return self.branches.get(name[: name.rfind("/") + 1], self.branches[""])
 
     def _open(self, name: str, uri: str, apart: bool = False) -> Entry:
-        store = Store(uri, self.profile)
-        committer: Committer = LogTable.open(store, self.writer)
-        known = self.ledger.known.tables.get(uri)
         branch, route = self._branch(name), name.rpartition("/")[2]
         rules = branch.rules(route if name == branch.prefix + route and name != LETTERS else "")
-        merges = name != LETTERS and rules.merges is not None
-        apart = apart or (rules.by_spark and name != LETTERS)
-        if committer.state is not None or apart:
-            committer = self._of_its_kind(committer, store, known, apart, merges)
-        if rules.overwrites and name != LETTERS and not committer.adopts:
-            raise TableFeature(
-                f"{uri} is written by Spark, and mode: {rules.mode} overwrites by the table's log.",
-                next="Write to a new table, or use mode: append.",
-            )
-        _check_identity(uri, committer, known)
-        self._check_restored(store, committer, known)
-        if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.writer))):
-            self.ledger.check_mark(uri, mark)  # a ledger set back would take the next batch for one that is there
-        if committer.state is None and rules.create == "never" and name != LETTERS:
-            raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
+        store, letters = Store(uri, self.profile), name == LETTERS
+        committer = self._opener.open(store, None if letters else rules, apart)
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         return Entry(name, branch, store, rules, committer, table_id)
-
-    def _check_restored(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
-        """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
-        if known is None or committer.state is None:
-            return
-        ours = {batch_mark(self.spec.pipeline), batch_mark(self.writer)}
-        version = restored_since(store, committer.state, *ours)
-        if version is not None and version > known.restored:
-            raise stop(TableRestored, f"{store.uri} was restored in version {version}, after our last commit to it.")
-
-    def _of_its_kind(
-        self, tail: Committer, store: Store, known: KnownTable | None, apart: bool, merges: bool
-    ) -> Committer:
-        """One kind of committer per table, for good: what it was first written with, or is to be (`apart`: Spark)."""
-        why_not = may_adopt(tail.state) if tail.state is not None else None
-        if apart and not why_not:
-            asks = "rows that are merged, which" if merges else "features that"
-            why_not = f"the spec asks for {asks} Spark alone may write"
-        if known is not None and known.committer == "adopt" and why_not:
-            raise TableFeature(
-                f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
-                next="Take the feature away, or write to a new table.",
-            )
-        if why_not or (known is not None and known.committer == "spark"):
-            return self._spark_table(store)
-        return tail
 
     # ---- shapes ----
 
@@ -488,19 +425,4 @@ def _check_declared(entry: Entry, have: pa.Schema) -> None:
         raise ColumnsDisagree(
             f"{entry.store.uri} has no column '{absent[0]}', which the spec declares, and the spec says create: never.",
             next="Add the column to the table, or take it out of the spec; then run again.",
-        )
-
-
-def _check_identity(uri: str, committer: Committer, known: KnownTable | None) -> None:
-    if known is None:
-        return
-    if committer.state is None:
-        raise TableGone(
-            f"The table {uri} was written before and is gone.",
-            next="Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
-        )
-    if committer.state.table_id != known.id:
-        raise TableReplaced(
-            f"The table {uri} is another one now: id {committer.state.table_id}, it was {known.id}.",
-            next="Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with the new one.",
         )

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.batch import Counts, StagedFile
-from headrace.catalog import Catalog, Entry
+from headrace.catalog import Catalog
 from headrace.commit.marks import batch_mark
+from headrace.entries import Entry
 from headrace.spec.merge import Deduplicate
 from headrace.stage import Layout, Stager
 from headrace.storage import Store

@@ -19,7 +19,7 @@ FLOORS = [
     {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout", "table", "maintain"},
     {"pipeline", "stream", "floor", "breaker", "rebuild", "refill", "reingest", "mend"},
     {"doubles", "absent"},
-    {"catalog", "task", "judge", "generations"},
+    {"catalog", "entries", "task", "judge", "generations"},
     {"plan", "fit", "shape", "explode", "fates", "letters", "retention", "expectations", "metadata", "changes", "keys"},
     {"ledger", "lease", "commit", "retry"},
     {"read", "decode", "transform", "route", "stage", "tables"},

@@ -1,0 +1,116 @@
+"""The tables of a pipeline as they are opened: by whom each is written, and whether it is the one that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.commit import Committer, LogTable
+from headrace.commit.changes import restored_since
+from headrace.commit.marks import batch_mark
+from headrace.commit.stops import stop
+from headrace.decode.structure import Structure
+from headrace.errors import TableFeature, TableGone, TableReplaced, TableRestored
+from headrace.ledger import KnownTable, Ledger
+from headrace.plan import Branch
+from headrace.shape import Offsets
+from headrace.spec import TableSpec
+from headrace.storage import Store
+from headrace.tables.adopt import may_adopt
+
+
+@dataclass
+class Entry:
+    """One table of the pipeline and what the driver knows of it."""
+
+    name: str  # the branch's prefix, and the route
+    branch: Branch
+    store: Store
+    rules: TableSpec
+    committer: Committer
+    table_id: str
+    learned: Structure | None = None
+    floors: Offsets = field(default_factory=dict)
+
+    @property
+    def existing(self) -> pa.Schema | None:
+        """The table's columns that rows may fill; None while it does not exist."""
+        return None if self.committer.state is None else self.committer.writable()
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Opens tables for one writer, and stops where one is no longer what the ledger knows."""
+
+    ledger: Ledger
+    spark_table: Callable[[Store], Committer]
+    pipeline: str
+    writer: str  # whose marks the commits carry
+
+    def open(self, store: Store, rules: TableSpec | None, apart: bool) -> Committer:
+        """A table with what the spec says of it (None: nothing, the dead letters); `apart`: Spark writes it."""
+        uri, tail = store.uri, LogTable.open(store, self.writer)
+        known = self.ledger.known.tables.get(uri)
+        apart = apart or (rules is not None and rules.by_spark)
+        committer: Committer = tail
+        if tail.state is not None or apart:
+            merges = rules is not None and rules.merges is not None
+            committer = self._of_its_kind(tail, store, known, apart, merges)
+        if rules is not None and rules.overwrites and not committer.adopts:
+            raise TableFeature(
+                f"{uri} is written by Spark, and mode: {rules.mode} overwrites by the table's log.",
+                next="Write to a new table, or use mode: append.",
+            )
+        self._check(store, committer, known)
+        if committer.state is None and rules is not None and rules.create == "never":
+            raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
+        return committer
+
+    def _check(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
+        _check_identity(store.uri, committer, known)
+        self._check_restored(store, committer, known)
+        if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.writer))):
+            self.ledger.check_mark(store.uri, mark)  # a ledger set back would take the next batch for one that is there
+
+    def _check_restored(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
+        """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
+        if known is None or committer.state is None:
+            return
+        ours = {batch_mark(self.pipeline), batch_mark(self.writer)}
+        version = restored_since(store, committer.state, *ours)
+        if version is not None and version > known.restored:
+            raise stop(TableRestored, f"{store.uri} was restored in version {version}, after our last commit to it.")
+
+    def _of_its_kind(
+        self, tail: Committer, store: Store, known: KnownTable | None, apart: bool, merges: bool
+    ) -> Committer:
+        """One kind of committer per table, for good: what it was first written with, or is to be (`apart`: Spark)."""
+        why_not = may_adopt(tail.state) if tail.state is not None else None
+        if apart and not why_not:
+            asks = "rows that are merged, which" if merges else "features that"
+            why_not = f"the spec asks for {asks} Spark alone may write"
+        if known is not None and known.committer == "adopt" and why_not:
+            raise TableFeature(
+                f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
+                next="Take the feature away, or write to a new table.",
+            )
+        if why_not or (known is not None and known.committer == "spark"):
+            return self.spark_table(store)
+        return tail
+
+
+def _check_identity(uri: str, committer: Committer, known: KnownTable | None) -> None:
+    if known is None:
+        return
+    if committer.state is None:
+        raise TableGone(
+            f"The table {uri} was written before and is gone.",
+            next="Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
+        )
+    if committer.state.table_id != known.id:
+        raise TableReplaced(
+            f"The table {uri} is another one now: id {committer.state.table_id}, it was {known.id}.",
+            next="Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with the new one.",
+        )
