@@ -334,7 +334,7 @@ class Catalog:
             properties,
             tuple(files),
             name == LETTERS,
-            _merging(entry.rules) if name != LETTERS else None,
+            merging_of(entry.rules) if name != LETTERS else None,
             self._instead(entry, files),
             _clusters(entry, shape) if name != LETTERS else (),
         )
@@ -392,7 +392,7 @@ class Catalog:
         return replace(before, id=committer.state.table_id, committer="adopt" if committer.adopts else "spark")
 
 
-def _merging(rules: TableSpec) -> Merging | None:
+def merging_of(rules: TableSpec) -> Merging | None:
     """What the batch decides of the merge; whoever finishes it finishes this one."""
     if rules.merges is None:
         return None

@@ -15,7 +15,7 @@ from headrace.ledger import KnownTable, Ledger, is_refill
 from headrace.ledger.owed import KEEP
 from headrace.pipeline import Pipeline, Report
 from headrace.read import Source
-from headrace.rebuild import rebuild
+from headrace.rebuild import deletes_anew, rebuild
 from headrace.refill import refill_all, what_is_owed
 from headrace.runner import SharedSession
 from headrace.spec import Spec
@@ -58,6 +58,7 @@ def _decided(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
     ledger = pipeline.open_ledger()
     kept = _kept_tables(pipeline, ledger) if Decision.RESTORED_TABLE in decisions else []
     rebuilt = rebuild(pipeline, Decision.LOST_LEDGER in decisions)  # may read a batch again, for restored tables too
+    rebuilt += deletes_anew(pipeline) if Decision.LOST_LEDGER in decisions else []
     said = _new_tables(pipeline, ledger) if Decision.NEW_TABLE in decisions else []
     anew = bool(said)  # files staged for a table that is no more fit no other
     said += kept

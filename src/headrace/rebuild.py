@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.batch import Intent
+from headrace.catalog import merging_of
 from headrace.commit.parts import Part
-from headrace.commit.tombstones import TOMBSTONES
+from headrace.commit.tombstones import TOMBSTONES, Tombstones
 from headrace.errors import HeadraceError, MarksDisagree, SourceGap, Transient
 from headrace.ledger import KnownTable, Position, is_refill, lost
 from headrace.route import NAME
 from headrace.spec import Spec
 from headrace.storage import Store
 from headrace.tables.adopt import may_adopt
-from headrace.tables.log import TableState, newest
+from headrace.tables.log import TableState, load
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
     else:
         assert found is not None  # noqa: S101
         said = _from_tables(pipeline, found, accepted)
-    said += _without_deletes(pipeline, found)
     if found is not None:
         made = {
             uri: KnownTable(state.table_id, _kind(pipeline.spec, uri, state)) for uri, state in found.tables.items()
@@ -68,8 +68,8 @@ def _from_tables(pipeline: Pipeline, found: lost.Traces, accepted: bool) -> str:
     if unknown and not accepted:
         raise MarksDisagree(
             f"The state of '{pipeline.spec.pipeline}' is lost; {len(found.tables)} tables have its marks, up to batch "
-            f"{found.batch}. Marks do not tell whether {', '.join(sorted(unknown))} was deleted and made again since"
-            f"{_without_deletes(pipeline, found)}.",
+            f"{found.batch}. Marks do not tell whether {', '.join(sorted(unknown))} was deleted and made again since."
+            f"{_without_deletes(pipeline, found)}",
             next=f"{lost.ACCEPT} if the topics are still the ones that were read.",
         )
     if unknown:
@@ -90,18 +90,33 @@ def _from_tables(pipeline: Pipeline, found: lost.Traces, accepted: bool) -> str:
         )
 
 
-def _without_deletes(pipeline: Pipeline, found: lost.Traces | None) -> str:
-    """Which tables have no deletes remembered any more; they may never have had any, so that nobody can tell."""
-    bare = [
-        uri
-        for uri, state in (found.tables if found else {}).items()
-        if _merges(pipeline.spec, uri) and newest(pipeline.state.child(f"{TOMBSTONES}/{state.table_id}")) is None
-    ]
+def _without_deletes(pipeline: Pipeline, found: lost.Traces) -> str:
+    """Which tables have lost, with the state, the deletes that were remembered."""
+    bare = [uri for uri, state in found.tables.items() if _tombstones(pipeline, uri, state) is not None]
     if not bare:
         return ""
-    return (
-        f"; no deletes are remembered of {', '.join(sorted(bare))}: an older change that comes late brings a row back"
-    )
+    return f" The deletes that were remembered of {', '.join(sorted(bare))} are lost, too."
+
+
+def deletes_anew(pipeline: Pipeline) -> list[str]:
+    """Let tables that have lost the deletes they remembered go on without them, as somebody has decided."""
+    said = []
+    for uri in pipeline.ledger.known.tables:
+        state = load(Store(uri, pipeline.profile))
+        tombstones = _tombstones(pipeline, uri, state) if state is not None else None
+        rules = merging_of(pipeline.spec.table_for(pipeline.spec.name_of(uri) or ""))
+        if state is not None and tombstones is not None and rules is not None:
+            tombstones.begin_anew(state.schema, rules)
+            said.append(f"{uri}: goes on without the deletes that were remembered, which are lost")
+    return said
+
+
+def _tombstones(pipeline: Pipeline, uri: str, state: TableState) -> Tombstones | None:
+    """The place of a table's deletes, where they are lost."""
+    if not _merges(pipeline.spec, uri):
+        return None
+    found = Tombstones(pipeline.state.child(f"{TOMBSTONES}/{state.table_id}"), pipeline.writer)
+    return found if found.lost(Store(uri, pipeline.profile), state.version) else None
 
 
 def _told(pipeline: Pipeline, found: lost.Traces) -> str:

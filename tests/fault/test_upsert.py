@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.decisions import Decision, decide
-from headrace.errors import TableFeature, TableRestored
+from headrace.errors import MarksDisagree, TableFeature, TableRestored
 from headrace.faults import Point
 from headrace.replay import replay
 from headrace.runtime.kafka import Broker
@@ -116,8 +116,13 @@ def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
     events = list(recorded())
     shop.send_values(events[:10])
     shop.run()
-    shutil.rmtree(f"{shop.lake}/_headrace/shop/ledger")
+    for lost in ("ledger", "tombstones"):
+        shutil.rmtree(f"{shop.lake}/_headrace/shop/{lost}")
     shop.send_values(events[10:])
+    with pytest.raises(MarksDisagree, match=r"remembered .* are gone"):
+        shop.run()
+    (said,) = [line for line in decide(shop.spec, [Decision.LOST_LEDGER]) if "deletes" in line]
+    assert "goes on without" in said
     shop.run()
     assert table(shop) == FINAL
 

@@ -15,6 +15,7 @@ from headrace.commit.history import HistorySql
 from headrace.commit.merging import MergeSql, Truncates
 from headrace.commit.spark import SparkTable, account_text, ddl, quoted
 from headrace.commit.tombstones import Tombstones, holds, last_truncates
+from headrace.errors import MarksDisagree
 from headrace.storage import Store
 from headrace.tables.adopt import COMMITTER
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
@@ -62,6 +63,13 @@ class MergeTable(SparkTable):
     def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
         schema = from_delta(table.schema)
         tombstones = Tombstones(self._tombstones.child(self._known().table_id), self._pipeline)
+        if tombstones.lost(self._store, self._known().version):
+            raise MarksDisagree(
+                f"{self._store.uri}: the deletes that were remembered at {tombstones.store.uri} are gone: an older "
+                "change that comes late could bring a row back.",
+                next="Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger` to go on without "
+                "them.",
+            )
         tombstones.commit(table, merging, intent, schema)
         remembered = tombstones.files(intent.started)
         session = self._session()
@@ -77,7 +85,8 @@ class MergeTable(SparkTable):
             intent.started,
             key_bounds(table.files, schema, merging.keys),
         )
-        for name, value in ((_APP, self._mark), (_VERSION, str(intent.batch)), (_ACCOUNT, account_text(intent, table))):
+        said = account_text(intent, table, remembers=tombstones.are_there)
+        for name, value in ((_APP, self._mark), (_VERSION, str(intent.batch)), (_ACCOUNT, said)):
             session.conf.set(name, value)
         with self._named():
             session.sql(text)

@@ -215,10 +215,10 @@ def fillable(columns: pa.Schema) -> pa.Schema:
     return pa.schema([item for item in columns if not _FILLED_BY_SPARK & (item.metadata or {}).keys()])
 
 
-def account_text(intent: Intent, table: TableIntent) -> str:
+def account_text(intent: Intent, table: TableIntent, **more: object) -> str:
     """What a commit that Spark makes says of its batch; the places of partitions are told here, not as marks."""
     rows = sum(item.rows for item in table.files)
-    return json.dumps({"headrace": {**account(intent), "marks": intent.marks(), "rows": rows}})
+    return json.dumps({"headrace": {**account(intent), "marks": intent.marks(), "rows": rows, **more}})
 
 
 def ddl(schema: pa.Schema) -> str:

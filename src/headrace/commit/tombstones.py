@@ -22,6 +22,7 @@ from headrace.batch import Intent, Merging, StagedFile, TableIntent
 from headrace.commit.adopt import LogTable
 from headrace.commit.marks import batch_mark
 from headrace.commit.merging import UNTIL, Truncates, later
+from headrace.commit.parts import newest_part
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE
@@ -57,6 +58,23 @@ class Tombstones:
         made = committer.state is None
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         committer.commit(TableIntent(self.store.uri, table_id, made, to_delta(columns), (DAY,), {}, files), intent)
+
+    @property
+    def are_there(self) -> bool:
+        """Whether something was ever remembered."""
+        return self._committer.state is not None
+
+    def lost(self, table: Store, version: int) -> bool:
+        """Whether there are none although the table's last merge says that there were."""
+        if self.are_there:
+            return False
+        part = newest_part(table, version, self._mark)
+        return part is not None and bool(part.account.get("remembers"))
+
+    def begin_anew(self, schema: pa.Schema, merging: Merging) -> None:
+        """Remember from here on; somebody has said that what was remembered is given up."""
+        columns = to_delta(_columns(schema, merging))
+        self._committer.tail.create(columns, (DAY,), {}, str(uuid.uuid4()), (), {}, {})
 
     @property
     def columns(self) -> pa.Schema:
