@@ -218,3 +218,21 @@ def test_kill_while_a_generation_replaces_another_on_s3(far: Shop) -> None:
     assert sorted(row["at"] for row in rows_after_a_kill(far, 4, mode="overwrite")) == list(range(20))
     letters = DeltaTable(str(far.place / "_headrace/shop/dead_letters")).to_pyarrow_table()
     assert letters["offset"].to_pylist() == [20]
+
+
+@pytest.mark.slow
+def test_kill_while_lost_rows_are_put_back_on_s3(far: Shop) -> None:
+    far.options["table"] = {"path": f"{far.lake}/orders", "infer": {"records": 1}}
+    far.send_values([*said(*range(23)), b"{"])
+    far.run()
+    for file in (far.place / "orders").glob("part-00000002-*.parquet"):
+        file.unlink()
+    command = ["table", "repair", f"{far.lake}/orders", "--reingest", "--spec", far.write_spec(), "--yes"]
+    for fault, code in ((f"{Point.ALL_STAGED}=kill", -9), (f"{Point.COMMIT_LANDED}=kill", -9), ("", 0)):
+        with start_cli(command, _env(far, fault)) as running:
+            assert running.wait(240) == code, running.said()
+    assert running.of("summary")[-1]["reingest"]["unread"] == []
+    found = DeltaTable(str(far.place / "orders")).to_pyarrow_table().to_pylist()
+    assert sorted(row["_source"]["offset"] for row in found) == list(range(23))
+    letters = DeltaTable(str(far.place / "_headrace/shop/dead_letters")).to_pyarrow_table()
+    assert letters["offset"].to_pylist() == [23]
