@@ -282,6 +282,20 @@ def test_the_price_is_said_and_the_feature_is_asked_for() -> None:
     assert findings(SPEC % ("web", f"{asked}, features: [typeWidening]")) == [("warning", "table.features")]
     assert findings(SPEC % ("web", ", features: [deletionVectors]")) == [("error", "table.features[0]")]
     assert findings(SPEC % ("web", f"{asked}, features: [typeWidening], strict: true"))[0][0] == "error"
+    merged = ", mode: upsert, merge: {keys: [id]}"
+    assert findings(SPEC % ("web", f"{merged}, features: [deletionVectors]")) == [("warning", "table.features")]
+    assert findings(SPEC % ("web", f"{merged}, features: [typeWidening, deletionVectors]")) == [
+        ("warning", "table.features"),
+        ("warning", "table.features"),
+    ]
+    widens = f"{merged}{asked}, features: [deletionVectors]"
+    assert ("error", "table.contract.wrong_type") in findings(SPEC % ("web", widens))
+
+
+def test_a_tracked_history_may_have_vectors_but_no_types_that_widen() -> None:
+    tracked = ", mode: scd2, merge: {keys: [id], sequence_by: at, history: {track: [v]}}, features: [%s]"
+    assert findings(SPEC % ("web", tracked % "deletionVectors")) == [("warning", "table.features")]
+    assert ("error", "table.merge.history.track") in findings(SPEC % ("web", tracked % "typeWidening"))
 
 
 def test_tables_of_some_routes_may_widen_alone() -> None:
