@@ -61,27 +61,18 @@ class MergeTable(SparkTable):
         super()._create(replace(table, properties={**table.properties, COMMITTER: "spark"}))
 
     def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
-        schema = from_delta(table.schema)
-        tombstones = Tombstones(self._tombstones.child(self._known().table_id), self._pipeline)
-        if tombstones.lost(self._store, self._known().version):
-            raise MarksDisagree(
-                f"{self._store.uri}: the deletes that were remembered at {tombstones.store.uri} are gone: an older "
-                "change that comes late could bring a row back.",
-                next="Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger` to go on without "
-                "them.",
-            )
-        tombstones.commit(table, merging, intent, schema)
-        remembered = tombstones.files(intent.started)
-        session = self._session()
+        schema, session = from_delta(table.schema), self._session()
+        tombstones = self._remembered(table, merging, intent, schema)
+        files = tombstones.files(intent.started)
         self._staged(session, table, staged(schema, merging.keys)).createOrReplaceTempView("changes")
-        if remembered:
-            paths = [f"{tombstones.store.spark_uri}/{file.path}" for file in remembered]
+        if files:
+            paths = [f"{tombstones.store.spark_uri}/{file.path}" for file in files]
             session.read.schema(ddl(tombstones.columns)).parquet(*paths).createOrReplaceTempView("tombstones")
-        past = tombstones.truncates(remembered, intent.started) if merging.history is None else {}
+        past = tombstones.truncates(files, intent.started) if merging.history is None else {}
         text = self._sql(table, merging, schema.names, past).statement(
             f"delta.{quoted(self._store.spark_uri)}",
             "changes",
-            "tombstones" if remembered else None,
+            "tombstones" if files else None,
             intent.started,
             key_bounds(table.files, schema, merging.keys),
         )
@@ -90,6 +81,20 @@ class MergeTable(SparkTable):
             session.conf.set(name, value)
         with self._named():
             session.sql(text)
+
+    def _remembered(self, table: TableIntent, merging: Merging, intent: Intent, schema: pa.Schema) -> Tombstones:
+        """The table's tombstones, those of this batch among them."""
+        known = self._known()
+        tombstones = Tombstones(self._tombstones.child(known.table_id), self._pipeline)
+        if tombstones.lost(self._store, known.version):
+            raise MarksDisagree(
+                f"{self._store.uri}: the deletes that were remembered at {tombstones.store.uri} are gone: an older "
+                "change that comes late could bring a row back.",
+                next="Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger` to go on without "
+                "them.",
+            )
+        tombstones.commit(table, merging, intent, schema)
+        return tombstones
 
     def _sql(self, table: TableIntent, merging: Merging, columns: Sequence[str], past: Truncates) -> MergeSql:
         if merging.history is not None:
