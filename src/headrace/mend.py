@@ -18,7 +18,7 @@ from headrace.absent import absent
 from headrace.batch import Counts, Intent, Manifest, Range, TableIntent, merge
 from headrace.commit.traces import Trace
 from headrace.errors import TableDamaged
-from headrace.read import Partition
+from headrace.refill import floors_of
 from headrace.reingest import Facts, Reingest
 from headrace.storage import Store
 from headrace.tables.files import File, active
@@ -38,7 +38,7 @@ def mended(pipeline: Pipeline, uri: str, wanted: Reingest, found: Trace, batch: 
     """The whole decision: the lost rows as staged files of one table, and no range, since no partition moves."""
     catalog = pipeline.open_catalog()
     catalog.open()
-    catalog.hold_others(uri, _floors(wanted.ranges))
+    catalog.hold_others(uri, floors_of(wanted.ranges))
     frames = [pipeline.source.read(pipeline.spark, piece) for piece in pieces(wanted.ranges)]
     frame = reduce(lambda one, two: one.union(two), frames)
     manifests, runs = pipeline.discover_and_stage(frame, batch, started)
@@ -68,14 +68,6 @@ def pieces(ranges: Iterable[Range]) -> Iterator[tuple[Range, ...]]:
         first = {(each.topic, each.partition): each for each in reversed(left)}
         yield tuple(sorted(first.values()))
         left = [each for each in left if each not in first.values()]
-
-
-def _floors(ranges: Iterable[Range]) -> dict[Partition, int]:
-    floors: dict[Partition, int] = {}
-    for each in ranges:
-        at = (each.topic, each.partition)
-        floors[at] = max(floors.get(at, -1), each.until - 1)
-    return floors
 
 
 def _check_rows(uri: str, tables: Iterable[TableIntent], gone: Iterable[File]) -> None:

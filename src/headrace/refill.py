@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -42,7 +43,8 @@ def refilled(pipeline: Pipeline, uri: str, batch: int, started: datetime) -> Int
     known = pipeline.ledger.known.tables[uri]
     found = what_is_owed(pipeline, uri, known.restored, known.refill)
     pipeline.open_catalog().open()
-    pipeline.catalog.hold_others(uri, _floors(found))
+    reread = tuple(each for piece in found.pieces for each in piece)
+    pipeline.catalog.hold_others(uri, floors_of(reread))
     frames = [pipeline.source.read(pipeline.spark, piece) for piece in found.pieces]
     frame = reduce(lambda one, two: one.union(two), frames)
     manifests, runs = pipeline.discover_and_stage(frame, batch, started)
@@ -55,7 +57,6 @@ def refilled(pipeline: Pipeline, uri: str, batch: int, started: datetime) -> Int
             f"{uri}: its undone records, read again, make {_rows(mine)} rows; {found.rows} were undone.",
             next=f"Was the topic compacted, or the table changed? {KEEP}.",
         )
-    reread = tuple(each for piece in found.pieces for each in piece)
     return replace(intent, tables=mine, counts=_counts(intent.counts, mine), reread=reread)
 
 
@@ -71,9 +72,10 @@ def _rows(tables: tuple[TableIntent, ...]) -> int:
     return sum(item.rows for table in tables for item in table.files)
 
 
-def _floors(found: Owed) -> dict[tuple[str, int], int]:
+def floors_of(ranges: Iterable[Range]) -> dict[tuple[str, int], int]:
+    """The last offset of each partition in these ranges: up to there, other tables have what is theirs."""
     floors: dict[tuple[str, int], int] = {}
-    for each in (each for piece in found.pieces for each in piece):
+    for each in ranges:
         at = (each.topic, each.partition)
         floors[at] = max(floors.get(at, -1), each.until - 1)
     return floors
