@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.decode import Rejects, decoder
@@ -233,6 +233,7 @@ LAX_PLAN = plan_of(table={"columns": LAX, "contract": BOTH, "source": False})
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=5))
+@example([{"price": 2**53 + 1}, {"price": -(2**53) - 1}, {"price": 2**53}, {"price": 1 << 70}])
 @settings(max_examples=60, deadline=None)
 def test_the_row_and_what_was_rescued_are_the_record(records: list[dict[str, Any]]):
     texts = [json.dumps(record, ensure_ascii=False).encode() for record in records]
