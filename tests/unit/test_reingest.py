@@ -86,7 +86,7 @@ class Broken:
         """Delete files that the table stands on, in the order in which they came."""
         table = self.table(name)
         there = sorted(files.active(Store(table.path), table.resolve()).values(), key=lambda file: file.modified)
-        for number in nth:
+        for number in nth if there else ():
             (Path(table.path) / there[number % len(there)].path).unlink(missing_ok=True)
 
     def mend(self, name: str = "alpha", **more: Any) -> Reingest:
