@@ -13,13 +13,14 @@ from headrace.commit.marks import batch_mark
 from headrace.errors import SourceReplaced, TableChanged, TableRestored
 from headrace.ledger import KnownTable, Ledger, is_refill
 from headrace.ledger.owed import KEEP
-from headrace.pipeline import Pipeline, Report
+from headrace.pipeline import Pipeline
 from headrace.read import Source
 from headrace.rebuild import deletes_anew, rebuild
 from headrace.refill import refill_all, what_is_owed
 from headrace.runner import SharedSession
 from headrace.spec import Spec
 from headrace.storage import Store
+from headrace.summary import Report
 from headrace.tables.adopt import may_adopt
 from headrace.tables.evolve import check_fits
 from headrace.tables.log import TableState, load

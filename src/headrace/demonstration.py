@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.errors import UsageError
-from headrace.pipeline import Summary
 from headrace.read.events import events
 from headrace.runner import run_all
 from headrace.runtime.kafka import Broker
 from headrace.spec.load import loads
+from headrace.summary import Summary
 
 MARKER = ".headrace-demo"
 TOPIC = "shop.events"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -33,6 +33,7 @@ from headrace.spec import Spec
 from headrace.spec.load import loads
 from headrace.storage import Profile, Store
 from headrace.stream import Stream
+from headrace.summary import Report, Summary, batch_event
 from headrace.tables.partitions import check_partition_count
 from headrace.version import VERSION
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
-Report = Callable[[dict[str, Any]], None]
 _COMMITS_AT_ONCE = 8
 _TELL_EVERY = 2.0  # seconds
 
@@ -49,24 +49,6 @@ class Upkeep(Protocol):
     """What keeps tables in order while no batch is at work."""
 
     def __call__(self, at_end: bool = False) -> None: ...
-
-
-@dataclass
-class Summary:
-    """What a run did, added up over its batches."""
-
-    pipeline: str
-    batches: int = 0
-    counts: Counts = field(default_factory=Counts)
-    tables: dict[str, int] = field(default_factory=dict)  # rows by table
-    recovered: int = 0
-
-    def add(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
-        """One more finished batch."""
-        self.batches += 1
-        self.counts = self.counts + intent.counts
-        for receipt in receipts:
-            self.tables[receipt.path] = self.tables.get(receipt.path, 0) + receipt.rows
 
 
 class Pipeline:
@@ -313,7 +295,7 @@ class Pipeline:
         self._tell(intent, receipts)
 
     def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
-        self.report(_batch_event(intent, receipts))
+        self.report(batch_event(intent, receipts))
 
     def _clear_staging(self, intent: Intent) -> None:
         """Files that Spark copied into its table have done their work; what fails here only takes up space."""
@@ -412,24 +394,3 @@ def _discovered(manifests: Sequence[Manifest]) -> dict[str, Any]:
         for name, structure in manifest.discovered.items():
             found[name] = merge_structures(found[name], structure) if name in found else structure
     return found
-
-
-def _batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
-    counts = intent.counts
-    took = (datetime.now(UTC) - intent.started).total_seconds()
-    return {
-        "event": "batch",
-        "pipeline": intent.pipeline,
-        "batch": intent.batch,
-        "read": counts.read,
-        "routed": counts.routed,
-        "dead": counts.dead,
-        "filtered": counts.filtered,
-        "held": counts.held,
-        "unmet": dict(counts.unmet),
-        "rescued": counts.rescued,
-        "doubled": dict(counts.doubled),
-        "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
-        "runs": intent.runs,
-        "seconds": round(took, 3),
-    }

@@ -18,7 +18,7 @@ from headrace.doubles import PLACE, as_file
 from headrace.judge import Judged, judge
 from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
 from headrace.letters import Letters, Selection
-from headrace.pipeline import Pipeline, Report, Summary
+from headrace.pipeline import Pipeline
 from headrace.plan import Plan
 from headrace.rebuild import rebuild
 from headrace.retention import Purge
@@ -27,6 +27,7 @@ from headrace.spec import Spec
 from headrace.spec.load import loads
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
+from headrace.summary import Report, Summary
 from headrace.tables.rows import rows_of
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, SpecError, UsageError
 from headrace.generations import check_bounded
 from headrace.maintain import maintained
-from headrace.pipeline import Pipeline, Report, Summary
+from headrace.pipeline import Pipeline
 from headrace.spec import Spec
 from headrace.spec.load import load
 from headrace.storage import Profile, Store
+from headrace.summary import Report, Summary
 from headrace.tables.adopt import may_adopt
 from headrace.tables.log import load as load_table
 

@@ -18,13 +18,14 @@ from headrace import task
 from headrace.batch import Manifest, Range
 from headrace.faults import Abandoned, armed
 from headrace.letters import Letters, Selection
-from headrace.pipeline import Pipeline, Summary
+from headrace.pipeline import Pipeline
 from headrace.read import SOURCES, Bounds
 from headrace.rebuild import rebuild
 from headrace.refill import refill_all
 from headrace.replay import replay
 from headrace.spec import Spec
 from headrace.spec.load import loads
+from headrace.summary import Summary
 from headrace.tables.schema import ENVELOPE
 from services.pipelines import storage
 from services.plans import envelope

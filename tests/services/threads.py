@@ -12,9 +12,9 @@ from typing import Any
 from deltalake import DeltaTable
 
 from headrace.errors import HeadraceError
-from headrace.pipeline import Summary
 from headrace.runner import Outcome, run_all
 from headrace.spec import Spec
+from headrace.summary import Summary
 from services.kafka import read_all
 from services.pipelines import make_spec
 from services.wait import eventually

@@ -16,13 +16,14 @@ from headrace.errors import LeaseHeld, UsageError
 from headrace.lease import Lease
 from headrace.ledger import is_mend
 from headrace.mend import facts_of, mended
-from headrace.pipeline import Pipeline, Report
+from headrace.pipeline import Pipeline
 from headrace.rebuild import rebuild
 from headrace.reingest import Reingest, check_alone, check_kind, plan
 from headrace.runner import SharedSession
 from headrace.spec import Spec
 from headrace.spec.load import load
 from headrace.storage import Store
+from headrace.summary import Report
 from headrace.table.repair import Repaired, repair
 from headrace.table.writers import Writers, found, held_by
 from headrace.tables.files import File, active, all_marks

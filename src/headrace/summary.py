@@ -1,0 +1,52 @@
+"""What a run tells of itself: each batch as an event, and all of them added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.batch import Counts, Intent, Receipt
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """A finished batch as an event."""
+    counts = intent.counts
+    took = (datetime.now(UTC) - intent.started).total_seconds()
+    return {
+        "event": "batch",
+        "pipeline": intent.pipeline,
+        "batch": intent.batch,
+        "read": counts.read,
+        "routed": counts.routed,
+        "dead": counts.dead,
+        "filtered": counts.filtered,
+        "held": counts.held,
+        "unmet": dict(counts.unmet),
+        "rescued": counts.rescued,
+        "doubled": dict(counts.doubled),
+        "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
+        "runs": intent.runs,
+        "seconds": round(took, 3),
+    }
+
+
+@dataclass
+class Summary:
+    """What a run did, added up over its batches."""
+
+    pipeline: str
+    batches: int = 0
+    counts: Counts = field(default_factory=Counts)
+    tables: dict[str, int] = field(default_factory=dict)  # rows by table
+    recovered: int = 0
+
+    def add(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
+        """One more finished batch."""
+        self.batches += 1
+        self.counts = self.counts + intent.counts
+        for receipt in receipts:
+            self.tables[receipt.path] = self.tables.get(receipt.path, 0) + receipt.rows
