@@ -31,6 +31,10 @@ _ACCOUNT = "spark.databricks.delta.commitInfo.userMetadata"
 
 # A batch is small beside its table: hash it, rather than sort the table by its keys.
 _JOIN = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": "32m"}
+# Every batch has its own bounds, so its queries are compiled anew: for few rows that costs more than it brings.
+_COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_FEW = 100_000  # rows
 
 
 class MergeTable(SparkTable):
@@ -41,6 +45,7 @@ class MergeTable(SparkTable):
         self._pipeline = pipeline
         self._tombstones = tombstones  # the folder with one table of them for each table
         self._own: SparkSession | None = None
+        self._wrote = 0  # rows of the last merge, those among them that only share a file with what changed
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
         """One table's part of a batch; the same part twice changes nothing."""
@@ -76,8 +81,10 @@ class MergeTable(SparkTable):
             intent.started,
             key_bounds(table.files, schema, merging.keys),
         )
+        few = max(self._wrote, sum(item.rows for item in table.files)) < _FEW
         said = account_text(intent, table, remembers=tombstones.are_there)
-        for name, value in ((_APP, self._mark), (_VERSION, str(intent.batch)), (_ACCOUNT, said)):
+        marked = {_APP: self._mark, _VERSION: str(intent.batch), _ACCOUNT: said}
+        for name, value in {**marked, **(_INTERPRETED if few else _COMPILED)}.items():
             session.conf.set(name, value)
         with self._named():
             session.sql(text)
@@ -122,4 +129,5 @@ class MergeTable(SparkTable):
         if commit.marks.get(self._mark) != intent.batch:
             return [None] * len(_COUNTS)  # somebody has committed since
         metrics = commit.info.get("operationMetrics") or {}
+        self._wrote = int(metrics.get("numOutputRows", 0))
         return [int(metrics[key]) if key in metrics else None for key in _COUNTS]
