@@ -242,7 +242,13 @@ def test_the_row_and_what_was_rescued_are_the_record(records: list[dict[str, Any
     stored = iter(rows(applied))
     for offset, record in enumerate(records):
         if offset not in bad:
-            assert _rebuilt(next(stored)) == _without_nulls(record)
+            assert _rebuilt(next(stored)) == _without_nulls(_as_double(record))
+
+
+def _as_double(record: dict[str, Any]) -> dict[str, Any]:
+    """A double takes the nearest number; Python compares an integer with it exactly."""
+    price = record.get("price")
+    return {**record, "price": float(price)} if type(price) is int else record
 
 
 def _rebuilt(row: dict[str, Any]) -> Any:

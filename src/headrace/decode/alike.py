@@ -14,16 +14,14 @@ import pyarrow.compute as pc
 
 from headrace.decode.layout import Node
 from headrace.decode.lexical import leaf
-from headrace.decode.scan import Mask, bools, matches
+from headrace.decode.scan import Mask, bools
 from headrace.tables.schema import TIMESTAMP_NTZ
 
 _SHORT = r"^-?\d{1,18}$"  # surely within 64 bits
 _POINTED = r'^"?-?\d+\.\d+"?$'
 _DIGITS = r'^"?-?\d+(\.\d+)?"?$'
 _NUMBER = r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$"
-_INTEGER = r"^-?\d+$"
 _QUOTED = r'^"[^"\\]*"$'
-_EXACT = 2.0**53
 _LARGEST = [(1 << bits) - 1 for bits in (7, 15, 31, 63)]
 _DAY, _MOMENT = '"2000-01-01"', '"2000-01-01T00:00:00"'
 
@@ -64,11 +62,8 @@ def _by_range(texts: pa.StringArray) -> pa.StringArray:
     doubles = texts.cast(pa.float64()).to_numpy()
     with np.errstate(over="ignore"):
         singles = doubles.astype(np.float32)
-    near = ~matches(texts, _INTEGER)  # what is no integer means the nearest number
-    known = np.isfinite(doubles) & (near | (np.abs(doubles) < _EXACT))
-    fits = known & np.isfinite(singles) & (near | (singles == doubles))
-    texts = pc.if_else(pa.array(known), "1e300", texts)
-    return pc.if_else(pa.array(fits), "0", texts)
+    texts = pc.if_else(pa.array(np.isfinite(doubles)), "1e300", texts)
+    return pc.if_else(pa.array(np.isfinite(singles)), "0", texts)
 
 
 def _by_time(texts: pa.StringArray) -> pa.StringArray:

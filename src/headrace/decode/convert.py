@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.arrays import is_there
 from headrace.decode.layout import Node
-from headrace.decode.leaves import Unfit, beyond_whole, leaf_reader, proven, seen
-from headrace.decode.scan import Mask, bools
+from headrace.decode.leaves import Unfit, leaf_reader, proven, seen
 from headrace.reasons import Reason
 from headrace.tables.schema import type_name
 
@@ -61,31 +59,8 @@ def _from_integers(values: pa.Array, node: Node) -> pa.Array | None:
         low = high if pa.types.is_uint64(values.type) else pc.greater_equal(values, _smallest(values.type, limit))
         return pc.if_else(pc.and_(high, low), values, pa.scalar(None, values.type)).cast(want)
     if pa.types.is_floating(want):
-        return _whole_floats(values, want)
+        return values.cast(want, safe=False)
     return proven(node, values.cast(pa.string())) if pa.types.is_decimal(want) else None
-
-
-def _whole_floats(values: pa.Array, want: pa.DataType) -> pa.Array:
-    """Whole numbers as floats; NULL where there is none that is the number itself."""
-    made = values.cast(want, safe=False)
-    large = beyond_whole(want, made)
-    if not large.true_count:
-        return made
-    at = np.flatnonzero(bools(large))
-    changed = np.zeros(len(made), bool)
-    changed[at] = ~_same(values.take(pa.array(at)), made.take(pa.array(at)))
-    return pc.if_else(pa.array(changed), pa.scalar(None, want), made)
-
-
-def _same(whole: pa.Array, floats: pa.Array) -> Mask:
-    """Where a float is the very number that it was made from."""
-    if pa.types.is_decimal(whole.type):
-        pairs = zip(whole.to_pylist(), floats.to_pylist(), strict=True)
-        return np.array([number == near for number, near in pairs], bool)
-    numbers, near = whole.to_numpy(zero_copy_only=False), floats.to_numpy(zero_copy_only=False).astype(np.float64)
-    there = near < float(_largest(whole.type))  # else it was rounded up, beyond what such an integer may be
-    same: Mask = there & (np.where(there, near, 0.0).astype(numbers.dtype) == numbers)
-    return same
 
 
 def _largest(kind: pa.DataType) -> int:
@@ -110,7 +85,7 @@ def _from_decimals(values: pa.Array, node: Node) -> pa.Array | None:
     if pa.types.is_decimal(want):
         return proven(node, values.cast(pa.string()))
     if pa.types.is_floating(want):
-        return _whole_floats(values, want) if values.type.scale <= 0 else values.cast(want, safe=False)
+        return values.cast(want, safe=False)
     if pa.types.is_integer(want) and values.type.scale <= 0:
         limit = 1 << (want.bit_width - 1)
         exact = [None if value is None or not -limit <= value < limit else int(value) for value in values.to_pylist()]

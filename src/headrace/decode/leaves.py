@@ -27,7 +27,6 @@ _SHOWN = 40  # characters of a value that a detail may show
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999 in microseconds
 _DAY = 86_400_000_000
-_WHOLE = {32: 2.0**24, 64: 2.0**53}  # by the bits of a float: below this it has every whole number
 
 _YEAR = r"(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
 _DAY_OF_YEAR = r"-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
@@ -149,7 +148,7 @@ def _float_reader(kind: pa.DataType) -> Callable[[Any], float]:
                 (near,) = struct.unpack("f", struct.pack("f", near))
         except OverflowError:
             raise _overflow(kind, value) from None
-        if isinf(near) or (isinstance(value, int) and near != value):
+        if isinf(near):
             raise _overflow(kind, value)
         return near
 
@@ -316,11 +315,6 @@ def _proven_floats(kind: pa.DataType, column: pa.Array) -> pa.Array:
     elif pc.all(finite).as_py():
         return column
     return pc.if_else(finite, column, pa.scalar(None, kind))
-
-
-def beyond_whole(kind: pa.DataType, numbers: pa.Array) -> pa.BooleanArray:
-    """Where a number is so large that a float near it need not be the whole number that was written."""
-    return pc.greater_equal(pc.abs(numbers), _WHOLE[kind.bit_width])
 
 
 def _proven_decimals(kind: pa.DataType, column: pa.Array) -> pa.Array:

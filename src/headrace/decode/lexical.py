@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.layout import Node
-from headrace.decode.leaves import beyond_whole, json_types, proven
+from headrace.decode.leaves import json_types, proven
 from headrace.decode.scan import Bytes, Mask, bools
 
 Vouched = tuple[pa.Array, Mask | None]
@@ -45,7 +45,7 @@ def _read(node: Node, texts: pa.StringArray) -> Vouched:
     if pa.types.is_decimal(node.type):
         return _only(texts, _NUMBER)
     if pa.types.is_floating(node.type):
-        return _doubles(texts, node.type)
+        return _doubles(texts)
     return _integers(texts, node.type if pa.types.is_integer(node.type) else pa.int64())
 
 
@@ -64,27 +64,14 @@ def _booleans(texts: pa.StringArray) -> Vouched:
     return column, None if pc.all(known).as_py() else bools(known)
 
 
-def _doubles(texts: pa.StringArray, kind: pa.DataType) -> Vouched:
+def _doubles(texts: pa.StringArray) -> Vouched:
     try:
         column, good = texts.cast(pa.float64()), _numbers(texts)
     except pa.ArrowInvalid:
         texts, good = _only(texts, _NUMBER)
         column = texts.cast(pa.float64())
-    for doubted in (_signed_zeros(column, texts), _large_integers(column, texts, kind)):
-        good = good if doubted is None else _both(good, ~doubted)
-    return column, good
-
-
-def _signed_zeros(column: pa.DoubleArray, texts: pa.StringArray) -> Mask | None:
-    """An integer has no sign where it is zero."""
-    zeros = pc.and_(pc.equal(column, 0.0), pc.equal(texts, "-0"))
-    return bools(zeros) if zeros.true_count else None
-
-
-def _large_integers(column: pa.DoubleArray, texts: pa.StringArray, kind: pa.DataType) -> Mask | None:
-    """Integers that a float may not have; what is written with a fraction or an exponent means the nearest one."""
-    large = beyond_whole(kind, column)
-    return bools(pc.and_(large, pc.match_substring_regex(texts, r"^-?\d+$"))) if large.true_count else None
+    zeros = pc.and_(pc.equal(column, 0.0), pc.equal(texts, "-0"))  # an integer, so it has no sign
+    return column, good if not zeros.true_count else _both(good, ~bools(zeros))
 
 
 def _numbers(texts: pa.StringArray) -> Mask | None:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.arrays import is_json
-from headrace.decode.leaves import beyond_whole
 from headrace.decode.msgpack_schema import Form
 from headrace.decode.scan import Bytes, Cursor, Mask, Numbers, bools, cut
 
@@ -284,9 +283,8 @@ class Wire:
         number = whole | (tags == 0xCA) | (tags == 0xCB)
         made = pa.array(exact).cast(kind, safe=False)
         grown = np.isinf(made.to_numpy(zero_copy_only=False)) & ~np.isinf(exact)
-        large = whole & bools(beyond_whole(kind, made))
-        self._leave(cursor, ~number | grown | large)
-        self._move(cursor, np.where(number & ~(grown | large), 1 + _WIDTH[tags], 0))
+        self._leave(cursor, ~number | grown)
+        self._move(cursor, np.where(number & ~grown, 1 + _WIDTH[tags], 0))
         return made
 
     def _text(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:

@@ -19,7 +19,7 @@ from headrace import duck
 from headrace.decode.contract import Limits
 from headrace.decode.exact import default_of
 from headrace.decode.layout import Column, Layout, Node, walk
-from headrace.decode.leaves import beyond_whole, proven
+from headrace.decode.leaves import proven
 from headrace.decode.question import Path, Place, expected, question
 from headrace.decode.scan import Bytes, Mask, Numbers, bools, lengths, matches, owners
 
@@ -157,8 +157,6 @@ class Doubt:
         made = column.cast(pa.string()) if node.kind == "json" else proven(node, column)
         if made.null_count != column.null_count:
             self.add(rows, pc.and_(made.is_null(), column.is_valid()))
-        if pa.types.is_floating(node.type):
-            self.add(rows, beyond_whole(node.type, made))  # its text tells whether it is an integer
         return made
 
     def compare(self, place: Place, types: pa.ListArray) -> None:

@@ -72,8 +72,7 @@ class Columns:
         exact = pa.array([None if value is None else float(value) for value in values], pa.float64())
         made = exact.cast(kind, safe=False)
         grown = pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(exact)))
-        rounded = [type(value) is int and value != near for value, near in zip(values, made.to_pylist(), strict=True)]
-        for at in np.flatnonzero(bools(grown) | np.array(rounded, bool)).tolist():
+        for at in np.flatnonzero(bools(grown)).tolist():
             detail = f"{where}: {seen(values[at])} does not fit {type_name(kind)}"
             self._refuse(int(rows[at]), Reason.OVERFLOW, detail)
         return made
