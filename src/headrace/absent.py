@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from headrace import duck
 from headrace.batch import StagedFile
 from headrace.commit.traces import Box, box_of
-from headrace.doubles import as_file, without
+from headrace.doubles import without
 from headrace.stage import Layout
 from headrace.storage import Store
-from headrace.tables.files import File
+from headrace.tables.files import File, as_file
 from headrace.tables.rows import Columns, rows_of
 from headrace.tables.schema import SOURCE
 

@@ -25,7 +25,7 @@ from headrace.spec.merge import Deduplicate
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables import files as logged
-from headrace.tables.files import File
+from headrace.tables.files import File, as_file
 from headrace.tables.rows import Columns, rows_of
 from headrace.tables.schema import RESCUED, SOURCE
 
@@ -235,11 +235,6 @@ def _column(held: pa.Table, partition: Mapping[str, str | None], item: pa.Field)
     if item.name in partition:
         return pa.repeat(pa.scalar(partition[item.name], pa.string()), len(held))
     return held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type)
-
-
-def as_file(staged: StagedFile) -> File:
-    """A staged file as it will be once its table has it."""
-    return File(staged.path, staged.path, dict(staged.partition), staged.size, staged.rows, stats=staged.stats)
 
 
 def without(

@@ -14,7 +14,7 @@ from headrace import faults
 from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, Taken
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
-from headrace.doubles import PLACE, as_file
+from headrace.doubles import PLACE
 from headrace.judge import Judged, judge
 from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
 from headrace.letters import Letters, Selection
@@ -28,6 +28,7 @@ from headrace.spec.load import loads
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.summary import Report, Summary
+from headrace.tables.files import as_file
 from headrace.tables.rows import rows_of
 
 

@@ -50,7 +50,9 @@ class World(DuckWorld):
         """One batch: tombstones first, then the merge."""
         self.bring(changes, "_headrace.op = 'delete'")
         deletes = any(each.op == "delete" for each in changes)
-        sql = MergeSql(self.merging, SCHEMA.names, DUCKDB, _truncates(changes), deletes, self.past)
+        keys = [each.key for each in changes if each.op != "truncate"]
+        distinct = len({*keys}) == len(keys)
+        sql = MergeSql(self.merging, SCHEMA.names, DUCKDB, _truncates(changes), deletes, distinct, self.past)
         self.duck.execute(sql.statement("t", "changes", "tombstones", NOW))
         self.past = later(self.past, _truncates(changes))
 

@@ -19,7 +19,6 @@ from headrace.absent import absent
 from headrace.batch import Intent, Range, StagedFile
 from headrace.commit.traces import Box, Brought, Trace, box_of, joined, narrowed, trace
 from headrace.decisions import Decision, decide
-from headrace.doubles import as_file
 from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, TableRestored, UsageError
 from headrace.faults import Abandoned, Point, armed
 from headrace.lease import Lease
@@ -31,7 +30,7 @@ from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.table.reingest import Reingesting
 from headrace.tables import files
-from headrace.tables.files import File
+from headrace.tables.files import File, as_file
 from headrace.tables.schema import SOURCE
 from services.desk import Desk
 from services.plans import spec_of

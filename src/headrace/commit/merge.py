@@ -19,7 +19,9 @@ from headrace.errors import MarksDisagree
 from headrace.storage import Store
 from headrace.tables.adopt import COMMITTER
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
+from headrace.tables.files import as_file
 from headrace.tables.log import read_commit
+from headrace.tables.rows import Columns
 from headrace.tables.schema import from_delta
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ _JOIN = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcast
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _FEW = 100_000  # rows
+_MANY = 1_000_000
+# Staged files never change, so they can be read twice; a history also reads its table, which can.
+_SOURCE = "spark.databricks.delta.merge.materializeSource"
 
 
 class MergeTable(SparkTable):
@@ -83,8 +88,9 @@ class MergeTable(SparkTable):
         )
         few = max(self._wrote, sum(item.rows for item in table.files)) < _FEW
         said = account_text(intent, table, remembers=tombstones.are_there)
+        source = {_SOURCE: "auto" if merging.history else "none"}
         marked = {_APP: self._mark, _VERSION: str(intent.batch), _ACCOUNT: said}
-        for name, value in {**marked, **(_INTERPRETED if few else _COMPILED)}.items():
+        for name, value in {**marked, **source, **(_INTERPRETED if few else _COMPILED)}.items():
             session.conf.set(name, value)
         with self._named():
             session.sql(text)
@@ -106,8 +112,9 @@ class MergeTable(SparkTable):
     def _sql(self, table: TableIntent, merging: Merging, columns: Sequence[str], past: Truncates) -> MergeSql:
         if merging.history is not None:
             return HistorySql(merging, columns)
-        deletes = any(holds(item, DELETE) for item in table.files)
-        return MergeSql(merging, columns, truncates=self._truncates(table.files), deletes=deletes, past=past)
+        truncates, deletes = self._truncates(table.files), any(holds(item, DELETE) for item in table.files)
+        distinct = not merging.partial and self._distinct(table.files, merging.keys)
+        return MergeSql(merging, columns, truncates=truncates, deletes=deletes, distinct=distinct, past=past)
 
     def _session(self) -> SparkSession:
         """A session of the table's own: what makes a MERGE count once is a setting of the whole session."""
@@ -116,6 +123,14 @@ class MergeTable(SparkTable):
             for name, value in _JOIN.items():
                 self._own.conf.set(name, value)
         return self._own
+
+    def _distinct(self, files: Sequence[StagedFile], keys: Sequence[str]) -> bool:
+        """Whether no key has two changes; in a large batch nobody looks."""
+        if sum(item.rows for item in files) > _MANY:
+            return False
+        held = [Columns(Store(item.table, self._store.profile), keys).of(as_file(item))[0] for item in files]
+        whole = pa.concat_tables(held).drop_null()  # a truncate has no key
+        return bool(whole.group_by(list(keys)).aggregate([]).num_rows == len(whole))
 
     def _truncates(self, files: Sequence[StagedFile]) -> Truncates:
         """Where each partition was last truncated in these files."""

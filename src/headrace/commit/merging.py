@@ -49,7 +49,8 @@ SPARK = Dialect()
 class MergeSql:
     """The statement for one table; `columns` are those that rows fill.
 
-    A batch without `deletes` gets a statement without them: to order and to write its rows takes less time.
+    A batch without `deletes` gets a statement without them: to order and to write its rows takes less time. One whose
+    keys are `distinct` is not put in order at all.
     """
 
     merging: Merging
@@ -57,6 +58,7 @@ class MergeSql:
     dialect: Dialect = SPARK
     truncates: Truncates | None = None  # of the batch
     deletes: bool = True
+    distinct: bool = False
     past: Truncates | None = None  # of batches before it: rows they ended are gone, but older changes may come late
 
     # ---- the whole ----
@@ -80,7 +82,9 @@ class MergeSql:
     def winners(self, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
         """One row per key: the change that counts, or all that partial updates leave together."""
         live = self._live(changes, tombstones, now, bounds)
-        return self._folded(live) if self.merging.partial else self._newest(live)
+        if self.merging.partial:
+            return self._folded(live)
+        return live if self.distinct else self._newest(live)
 
     def met(self, rows: str, winners: str) -> str:
         """Which rows have the key of which winner, by their numbers, and whether it comes after them."""
@@ -209,8 +213,8 @@ class MergeSql:
 
     @property
     def _silences(self) -> bool:
-        """Whether a delete without a sequence may be among the changes."""
-        return self.deletes and self.merging.sequence is not None
+        """Whether a delete without a sequence may be among the changes, and end others of them."""
+        return self.deletes and not self.distinct and self.merging.sequence is not None
 
     def _unkeyed(self) -> list[str]:
         return [name for name in self.columns if name not in self.merging.keys]

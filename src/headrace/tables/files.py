@@ -16,6 +16,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.batch import StagedFile
 from headrace.errors import StorageUnreachable, TableFeature
 from headrace.storage import NotThere, Store
 from headrace.tables.log import LOG, version_path
@@ -116,6 +117,11 @@ class File:
             int(raw.get("modificationTime") or 0),
             bool(raw.get("clusteringProvider")),
         )
+
+
+def as_file(staged: StagedFile) -> File:
+    """A staged file as it will be once its table has it."""
+    return File(staged.path, staged.path, dict(staged.partition), staged.size, staged.rows, stats=staged.stats)
 
 
 def _held(raw: Mapping[str, Any]) -> int | None:
