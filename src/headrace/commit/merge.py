@@ -128,7 +128,9 @@ class MergeTable(SparkTable):
         """Whether no key has two changes; in a large batch nobody looks."""
         if sum(item.rows for item in files) > _MANY:
             return False
-        held = [Columns(Store(item.table, self._store.profile), keys).of(as_file(item))[0] for item in files]
+        places = {item.table for item in files}
+        read = {uri: Columns(Store(uri, self._store.profile), keys) for uri in places}
+        held = (read[item.table].of(as_file(item))[0] for item in files)
         whole = pa.concat_tables(held).drop_null()  # a truncate has no key
         return bool(whole.group_by(list(keys)).aggregate([]).num_rows == len(whole))
 
