@@ -11,8 +11,10 @@ from deltalake.exceptions import DeltaError
 
 from headrace import Table
 from headrace.batch import Merging
+from headrace.lease import Lease
+from headrace.tables.files import active
 from headrace.tables.log import load
-from model.merging import Model
+from model.merging import Change, Model
 from services.changes import Merged, cut, log
 from services.staging import opened
 
@@ -51,6 +53,32 @@ def test_a_log_in_any_order_ends_as_without_vectors(spark: Any, tmp_path: Path) 
     assert {tuple(row) for row in spark.sql(f"SELECT id, seq, a, b FROM delta.`{table.path}`").collect()} == {
         (key, *values) for key, values in wanted.items()
     }
+
+
+@pytest.mark.parametrize(("properties", "batches"), [({}, [3, 2, 1]), (VECTORS, [1])], ids=["whole files", "vectors"])
+def test_files_that_are_gone_leave_the_log_and_what_they_held_is_told(
+    properties: dict[str, str], batches: list[int], spark: Any, tmp_path: Path
+) -> None:
+    """A merge writes rows anew that it does not change: they may be of any batch since their file was first written."""
+    made = Merged(spark, tmp_path, BY_SEQUENCE, properties=properties)
+    for number, keys in enumerate((range(8), range(2), range(2, 4)), 1):
+        made.batch([Change("put", key, number, (number, None), offset=key) for key in keys], number)
+    table = Table(made.table.uri, states={"shop": made.state.uri})
+    Lease.take(made.state).release()
+    assert table.checkpoint() == table.resolve()
+    before = made.rows()
+    held = max(active(made.table, table.resolve()).values(), key=lambda file: file.rows or 0)
+    assert (held.vector is not None) == bool(properties)
+    (Path(table.path) / held.path).unlink()
+    done = table.repair()
+    assert (done.rows, [each.batch for each in done.lost], done.untold) == (held.rows, batches, ())
+    kept = made.rows()
+    assert len(kept) == len(before) - (held.rows or 0)
+    assert kept.items() <= before.items()
+    assert spark.read.format("delta").load(table.path).count() == len(kept)
+    assert made.batch([Change("put", 7, 9, (9, None), offset=9)], 4).inserted == 1
+    assert made.rows() == kept | {7: (9, 9, None)}
+    assert table.repair().whole
 
 
 def _replayed(table: Table) -> dict[int, tuple[Any, ...]]:

@@ -13,7 +13,7 @@ import pytest
 from headrace import Table
 from headrace.commit import Tail
 from headrace.commit.marks import batch_mark
-from headrace.errors import LeaseHeld, UsageError, WrittenBySpark
+from headrace.errors import LeaseHeld, NotAdoptable, UsageError, WrittenBySpark
 from headrace.lease import Lease, holder
 from headrace.ledger import Known, KnownTable
 from headrace.storage import Store
@@ -38,10 +38,11 @@ ALONE: dict[str, Operation] = {  # need the table to themselves
     "drop": lambda table: table.drop(),
 }
 
-# Where Spark writes the table, Spark does them; or they commit nothing, and are done as ever; or nobody does them.
+# Where Spark writes the table, Spark does them; or they commit nothing, and are done as ever; or Spark has no word for
+# them, and they are done while nobody writes.
 BY_SPARK = {"bulk_insert", "optimize", "restore", "set_properties", "update_schema"}
-WITHOUT_COMMIT = {"vacuum", "vacuum below the retention", "drop"}
-REFUSED = {"repair", "checkpoint"}
+WITHOUT_COMMIT = {"vacuum", "vacuum below the retention", "drop", "checkpoint"}
+AT_REST = {"repair"}
 CHANGING: dict[str, Operation] = {  # as well; where Spark writes the table, Spark does them
     "upsert": lambda table: table.upsert([{"id": 0}], "id"),
     "delete": lambda table: table.delete("id = 0"),
@@ -110,7 +111,7 @@ def test_a_state_that_is_elsewhere_must_be_named(table: Table, state: Store, tmp
 
 
 def test_every_operation_is_of_one_kind() -> None:
-    assert (BESIDE | ALONE).keys() == BY_SPARK | WITHOUT_COMMIT | REFUSED
+    assert (BESIDE | ALONE).keys() == BY_SPARK | WITHOUT_COMMIT | AT_REST
 
 
 @pytest.fixture
@@ -119,21 +120,32 @@ def by_spark(table: Table, state: Store) -> Table:
     return table
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_table_that_a_pipeline_appends_to_by_spark_is_left_to_spark(name: str, by_spark: Table, state: Store) -> None:
-    table = by_spark
-    before = table.resolve()
+def test_a_table_that_a_pipeline_writes_by_spark_is_read_and_looked_at_by_all(by_spark: Table, state: Store) -> None:
+    assert by_spark.metadata().committer == "spark"
+    with Lease.take(state):
+        assert by_spark.query().count() == 2
+        assert by_spark.repair(dry_run=True).whole
+
+
+def test_repair_of_a_table_that_spark_writes_needs_it_to_itself(by_spark: Table, state: Store) -> None:
+    file = next(Path(by_spark.path).rglob("*.parquet"))
+    file.unlink()
+    with Lease.take(state), pytest.raises(LeaseHeld, match="repair needs the table to itself"):
+        by_spark.repair()
+    done = by_spark.repair()
+    assert [Path(each.path).name for each in done.missing] == [file.name]
+    assert (done.version, by_spark.query().count()) == (by_spark.resolve(), 1)
+    assert holder(state) is None
+
+
+def test_what_spark_writes_is_not_read_again_into_it(by_spark: Table, desk: Desk) -> None:
+    before = by_spark.resolve()
     with pytest.raises(WrittenBySpark, match="by Spark"):
-        BESIDE[name](table)
-    with Lease.take(state), pytest.raises(LeaseHeld):
-        BESIDE[name](table)
-    assert table.resolve() == before
-    assert table.metadata().committer == "spark"
-    assert table.query().count() == 2
-    assert table.repair(dry_run=True).whole
+        by_spark.repair(reingest=desk.spec)
+    assert by_spark.resolve() == before
 
 
-@pytest.mark.parametrize("name", [*sorted(BY_SPARK), *CHANGING])
+@pytest.mark.parametrize("name", [*sorted(BY_SPARK | AT_REST), *CHANGING])
 def test_what_spark_does_waits_for_the_pipeline(name: str, by_spark: Table, state: Store) -> None:
     before = by_spark.resolve()
     with Lease.take(state), pytest.raises(LeaseHeld):
@@ -172,23 +184,45 @@ def plain(tmp_path: Path) -> Table:
 def test_a_table_whose_newest_commit_is_by_spark_is_left_to_spark(plain: Table) -> None:
     info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
     (Path(plain.path) / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
-    for name in REFUSED:
-        with pytest.raises(WrittenBySpark, match=r"Apache-Spark/4\.2\.0"):
-            BESIDE[name](plain)
+    assert plain.metadata().committer == "spark"
     adopted = Table(plain.path, adopt=True)
     assert adopted.metadata().committer == "adopt"
     assert adopted.bulk_insert([{"id": 1}]).version == 2
     assert plain.metadata().committer == "adopt"  # the newest is ours now
 
 
-def test_a_feature_that_only_spark_may_write_cannot_be_adopted(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "t"))
+def test_a_repair_does_not_make_the_table_ours(plain: Table) -> None:
+    plain.bulk_insert([{"id": 1}])
+    info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
+    (Path(plain.path) / "_delta_log" / f"{2:020}.json").write_text(json.dumps(info) + "\n")
+    next(Path(plain.path).glob("*.parquet")).unlink()
+    assert plain.repair().version == 3
+    assert plain.metadata().committer == "spark"
+
+
+def _changed(folder: Path, old: str, new: str) -> str:
+    """A table whose first commit says something else."""
+    store = Store(str(folder / "t"))
     Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], {}, {})
-    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
-    log.write_text(log.read_text().replace('"delta.checkpointInterval":"100"', '"delta.enableRowTracking":"true"'))
-    for table in (Table(store.uri), Table(store.uri, adopt=True)):
-        with pytest.raises(WrittenBySpark, match="enableRowTracking"):
-            table.repair()
+    log = folder / "t" / "_delta_log" / f"{0:020}.json"
+    assert old in log.read_text()
+    log.write_text(log.read_text().replace(old, new))
+    return store.uri
+
+
+def test_a_feature_that_only_spark_may_write_cannot_be_adopted(tmp_path: Path) -> None:
+    path = _changed(tmp_path, '"delta.checkpointInterval":"100"', '"delta.enableRowTracking":"true"')
+    assert {Table(path, adopt=adopt).metadata().committer for adopt in (False, True)} == {"spark"}
+
+
+def test_a_feature_that_a_repair_does_not_know_is_named(tmp_path: Path) -> None:
+    features = '"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["inCommitTimestamp"]'
+    table = Table(_changed(tmp_path, '"minReaderVersion":1,"minWriterVersion":2', features))
+    next(Path(table.path).glob("*.parquet")).unlink()
+    assert len(table.repair(dry_run=True).missing) == 1
+    with pytest.raises(NotAdoptable, match="inCommitTimestamp"):
+        table.repair()
+    assert table.resolve() == 0
 
 
 def test_several_pipelines_must_all_rest(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def removes(files: Iterable[File], *, lost: bool = True) -> Iterator[dict[str, A
                 "extendedFileMetadata": True,
                 "partitionValues": dict(file.partition),
                 "size": file.size,
+                **({"deletionVector": file.vector.action} if file.vector else {}),
             }
         }
 

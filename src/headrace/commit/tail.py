@@ -32,7 +32,7 @@ from headrace.errors import (
 )
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables import log
-from headrace.tables.adopt import may_adopt, protocol_for
+from headrace.tables.adopt import may_adopt, may_forget, protocol_for
 from headrace.tables.evolve import check_fits, merge
 from headrace.tables.files import File, active, read
 from headrace.tables.log import Commit, Metadata, TableState, version_path
@@ -48,6 +48,7 @@ class _Wish:
     number: tuple[str, int] | None = None  # the mark that numbers it
     schema: str | None = None  # its files were written for this one
     partition_by: tuple[str, ...] | None = None
+    objection: Callable[[TableState], str | None] = may_adopt  # why it may not be in a table of this state
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +207,11 @@ class Tail:
         return self.known()
 
     def forget(self, files: Sequence[File], info: Mapping[str, Any]) -> int:
-        """Take files that are gone out of the table; the version that does. To take one out twice does no harm."""
-        wish = _Wish(str(uuid.uuid4()))
+        """Take files that are gone out of the table; the version that does. To take one out twice does no harm.
+
+        Where Spark writes the table, nobody else may do so meanwhile.
+        """
+        wish = _Wish(str(uuid.uuid4()), objection=may_forget)
         text = actions.commit([actions.forgotten(files, wish.commit_id, info), *actions.removes(files)])
 
         def step(state: TableState) -> _Step:
@@ -325,9 +329,9 @@ class Tail:
         if wish is not None and wish.schema not in (None, state.schema_json):
             with self._named():
                 check_fits(wish.schema or "", state)
-        if reason := may_adopt(state):
+        if reason := (wish.objection if wish else may_adopt)(state):
             raise NotAdoptable(
-                f"{self.store.uri} cannot be appended to by its log: {reason}.",
+                f"{self.store.uri} cannot be written by its log: {reason}.",
                 next="Take the feature away, or write to a new table; then run again.",
             )
 

@@ -20,6 +20,7 @@ from headrace.tables.schema import SOURCE
 
 T = TypeVar("T", str, int)
 REPAIR = "FSCK"  # as delta-rs calls it too
+_CARRY_OVER = frozenset({"MERGE", "UPDATE", "DELETE"})  # write rows that they do not change anew, beside those they do
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class _Search:
 
     wanted: dict[str, set[str]]
     gone: dict[str, File]
+    through: bool
     mended: set[str] = field(default_factory=set)
     brought: list[Brought] = field(default_factory=list)
     held: set[str] = field(default_factory=set)  # the missing files of which something is lost still
@@ -82,23 +84,35 @@ class _Search:
         found = [(file, self.wanted.pop(file.path)) for file in commit.added if file.path in self.wanted]
         for file, last in found:
             self.gone |= {file.path: file} if file.path in last else {}
-            if not file.changes_data:
-                for old in commit.removed:
-                    if old.partition == file.partition:
-                        self.want(old.path, last)
-        first = [(file, last) for file, last in found if file.changes_data and file.path not in self.mended]
+            for old in self._held_before(file, commit):
+                self.want(old.path, last)
+        known = self.mended | {old.path for old in commit.removed}  # of those, only the vector is another
+        first = [(file, last) for file, last in found if file.changes_data and file.path not in known]
         if first:
             self.held.update(*(last for _, last in first))
             self.brought.append(Brought(commit.version, commit.marks, commit.account, tuple(file for file, _ in first)))
 
+    def _held_before(self, file: File, commit: Logged) -> list[File]:
+        """The files that may have held rows of this one until its commit."""
+        if same := [old for old in commit.removed if old.path == file.path]:
+            return same
+        if not file.changes_data:
+            return [old for old in commit.removed if old.partition == file.partition]
+        if self.through and commit.operation in _CARRY_OVER:
+            return list(commit.removed)  # a change may move a row into another partition
+        return []
 
-def trace(store: Store, version: int, missing: Iterable[File], *, forgotten: bool = False) -> Trace:
+
+def trace(
+    store: Store, version: int, missing: Iterable[File], *, forgotten: bool = False, through: bool = False
+) -> Trace:
     """The commits that brought what is missing, back through compactions.
 
-    `forgotten`: also what earlier repairs took out of the log and nobody has put back.
+    `forgotten`: also what earlier repairs took out of the log and nobody has put back. `through`: also back through
+    merges, updates and deletes, which what is read again must not undo.
     """
     known = {file.path: file for file in missing}
-    search = _Search({path: {path} for path in known}, known)
+    search = _Search({path: {path} for path in known}, known, through)
     for commit in standing(store, version) if known or forgotten else ():
         if forgotten:
             search.mended.update(commit.account.get("mended", ()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from headrace.commit.traces import Brought, trace
 from headrace.ledger import Known, Ledger
 from headrace.reingest import Reingest
 from headrace.storage import Store
-from headrace.table.writers import Pipeline, Writers
+from headrace.table.writers import SPARK, Pipeline, Writers
 from headrace.tables import files
 from headrace.tables.files import File
 from headrace.tables.rows import filesystem
@@ -73,13 +74,20 @@ class Repaired:
 def repair(store: Store, writers: Writers, *, dry_run: bool = False, deep: bool = False) -> Repaired:
     """Find what is missing or unreadable, and take what is missing out of the log in one commit.
 
-    `deep` reads every file to its end; without it footers are read, and sizes compared.
+    `deep` reads every file to its end; without it footers are read, and sizes compared. Where Spark writes the table,
+    every pipeline that does must rest meanwhile.
     """
-    state = writers.state if dry_run else writers.beside_appends("repair")
+    alone = not dry_run and writers.committer == SPARK
+    with writers.resting("repair") if alone else nullcontext():
+        return _repaired(store, writers, dry_run, deep)
+
+
+def _repaired(store: Store, writers: Writers, dry_run: bool, deep: bool) -> Repaired:
+    state = writers.state
     stands = [file for file in files.active(store, state.version).values() if not file.elsewhere]
     there = {item.path: item.size for item in store.list()}
     missing = [file for file in stands if file.path not in there]
-    known, found = {each.name: each for each in writers.pipelines}, trace(store, state.version, missing)
+    known, found = {each.name: each for each in writers.pipelines}, trace(store, state.version, missing, through=True)
     told = Repaired(
         tuple(Damage(file.path, "gone from the store", file.rows) for file in missing),
         tuple(_unreadable(store, [file for file in stands if file.path in there], there, deep)),

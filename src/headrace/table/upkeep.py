@@ -76,8 +76,8 @@ def _said(operation: str) -> CommitProperties:
 
 
 def checkpoint(store: Store, writers: Writers) -> int:
-    """Write a log checkpoint of the newest version; which one that is."""
-    state = writers.beside_appends("checkpoint")
+    """Write a log checkpoint of the newest version; which one that is. It commits nothing, whoever writes the table."""
+    state = writers.state
     with _named(store):
         opened(store, state.version).create_checkpoint()
     return state.version

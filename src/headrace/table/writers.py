@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from headrace import lease
 from headrace.commit.marks import batch_mark, numbered, pipeline_of
+from headrace.commit.traces import REPAIR
 from headrace.errors import ConcurrentModification, Conflict, LeaseHeld, TableNotFound, UsageError, WrittenBySpark
 from headrace.lease import Lease
 from headrace.ledger import Known, Ledger
@@ -166,8 +167,8 @@ def _above(uri: str) -> Iterator[str]:
 
 
 def _engine(store: Store, version: int) -> str:
-    """Who made the newest commit that says so."""
-    commits = files.back(store, version, _LOOK_BACK)
+    """Who made the newest commit that says so; a repair does not make a table its own."""
+    commits = (each for each in files.back(store, version, _LOOK_BACK) if each.operation != REPAIR)
     return next((str(each.info["engineInfo"]) for each in commits if each.info.get("engineInfo")), "")
 
 

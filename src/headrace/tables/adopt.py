@@ -24,6 +24,17 @@ _FEATURES = frozenset(
         "timestampNtz",
     }
 )
+# Features that ask nothing of a commit which only takes files away, when it names their vectors.
+_UNTOUCHED = _FEATURES | {
+    "clustering",
+    "deletionVectors",
+    "domainMetadata",
+    "rowTracking",
+    "typeWidening",
+    "typeWidening-preview",
+    "vacuumProtocolCheck",
+    "v2Checkpoint",
+}
 COMMITTER = "headrace.committer"  # the property of a table that one kind of committer writes, for good
 _LEGACY = {  # what a writer version below 7 means, by the version that brought it
     2: ("appendOnly", "invariants"),
@@ -85,10 +96,20 @@ def may_adopt(state: TableState) -> str | None:
     return next(_objections(state), None)
 
 
+def may_forget(state: TableState) -> str | None:
+    """Why the log tail must not take files out of this table, also where Spark writes it; None when it may."""
+    return next(_protocol_objections(state.protocol, _UNTOUCHED), None)
+
+
+def _protocol_objections(protocol: Protocol, known: frozenset[str]) -> Iterator[str]:
+    unknown = (protocol.reader_features | protocol.writer_features) - known
+    yield from (f"it uses the feature {name}" for name in sorted(unknown))
+    if protocol.min_writer > 7 or protocol.min_reader > 3:
+        yield f"its protocol is ({protocol.min_reader}, {protocol.min_writer})"
+
+
 def _objections(state: TableState) -> Iterator[str]:
-    yield from (f"it uses the feature {name}" for name in sorted(_unknown_features(state.protocol)))
-    if state.protocol.min_writer > 7 or state.protocol.min_reader > 3:
-        yield f"its protocol is ({state.protocol.min_reader}, {state.protocol.min_writer})"
+    yield from _protocol_objections(state.protocol, _FEATURES)
     for name, value in sorted(state.properties.items()):
         if name.lower().startswith("delta.") and not _PROPERTIES.get(name, _is())(str(value)):
             yield f"its property {name} is '{value}'"
@@ -110,10 +131,6 @@ def _schema_objections(schema_json: str) -> tuple[str, ...]:
     except TableFeature as unknown:
         found.append(unknown.seen)
     return tuple(found)
-
-
-def _unknown_features(protocol: Protocol) -> frozenset[str]:
-    return (protocol.reader_features | protocol.writer_features) - _FEATURES
 
 
 def _metadata_keys(fields: list[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,7 @@ class Vector:
     where: str
     offset: int | None
     rows: int  # that are deleted
+    size: int = 0  # bytes
 
     @property
     def path(self) -> str | None:
@@ -54,7 +55,15 @@ class Vector:
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Vector:
         """Out of a file's action."""
-        return cls(raw["storageType"], raw["pathOrInlineDv"], raw.get("offset"), int(raw["cardinality"]))
+        size, rows = int(raw.get("sizeInBytes") or 0), int(raw["cardinality"])
+        return cls(raw["storageType"], raw["pathOrInlineDv"], raw.get("offset"), rows, size)
+
+    @property
+    def action(self) -> dict[str, Any]:
+        """As it stands in a file's action."""
+        where = {} if self.offset is None else {"offset": self.offset}
+        told = {"sizeInBytes": self.size, "cardinality": self.rows}
+        return {"storageType": self.kind, "pathOrInlineDv": self.where, **where, **told}
 
 
 def _decoded(text: str) -> bytes:
