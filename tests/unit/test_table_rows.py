@@ -290,6 +290,21 @@ def test_rows_that_come_meanwhile_are_seen(table: Table, meanwhile: list[Callabl
     assert written <= _added(table), "what was not committed is deleted"
 
 
+@pytest.mark.parametrize(
+    "once",
+    [iter, lambda rows: (each for each in rows), lambda rows: pa.Table.from_pylist(rows).to_reader()],
+    ids=["iterator", "generator", "reader"],
+)
+def test_records_that_can_be_read_once_survive_a_second_attempt(
+    table: Table, meanwhile: list[Callable[[], object]], once: Callable[[Any], Any]
+) -> None:
+    meanwhile.append(lambda: table.bulk_insert([row(77)]))
+    done = table.upsert(once([row(1, "mine"), row(50, "mine")]), "id")
+    assert not meanwhile
+    assert (done.inserted, done.updated) == (1, 1)
+    assert {id for id, shop in by_id(table).items() if shop == "mine"} == {1, 50}
+
+
 def _added(table: Table) -> set[str]:
     """Every file that any version added."""
     logs = Path(table.path, "_delta_log").glob("*.json")

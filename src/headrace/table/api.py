@@ -24,7 +24,7 @@ from headrace.table.history import Entry, OperationMetrics, Watch
 from headrace.table.insert import Inserted
 from headrace.table.keep import FileOperations
 from headrace.table.query import Query
-from headrace.table.records import Records
+from headrace.table.records import Records, at_hand
 from headrace.table.repair import Repaired
 from headrace.table.rows import RowOperations
 from headrace.table.upkeep import Restored
@@ -246,10 +246,11 @@ class Table:
         return found(self._store).schema
 
     def _first(self, records: Records, partition: str | None) -> Records:
-        """The records; those that come first make the table, where nobody has."""
+        """The records, to be read as often as it takes; those that come first make the table, where nobody has."""
+        held = at_hand(records)
         if self._undescribed is None or self.exists():
-            return records
-        return self._undescribed.made(self._store, records, partition)
+            return held
+        return self._undescribed.made(self._store, held, partition)
 
     def _columns(self) -> ColumnOperations:
         return ColumnOperations(self._store, self._writers(), self._spark)

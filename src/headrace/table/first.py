@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.storage import Store
 from headrace.table.alter import create, schema_of
-from headrace.table.records import Records, as_table
+from headrace.table.records import Records, at_hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,15 @@ class Undescribed:
 
     def made(self, store: Store, records: Records, partition: str | None) -> Records:
         """Make the table; the records, without what none of them has a value for."""
-        held: Any = records if hasattr(records, "__len__") or not isinstance(records, Iterable) else list(records)
-        listed = isinstance(held, list | tuple)
-        schema = shown(held) if listed else schema_of(_told(as_table(held, pa.schema([])).schema))
+        held = at_hand(records)
+        schema = schema_of(_told(held.schema)) if isinstance(held, pa.Table) else shown(held)
         if not len(schema):
             raise UsageError("No record shows which columns the table is to have.", next="Give a schema, or records.")
         placed = [pair.partition("=")[0] for pair in partition.strip("/").split("/")] if partition else []
         absent = [pa.field(name, pa.string()) for name in placed if name not in schema.names]
         create(store, pa.schema([*schema, *absent]), self.partition_by, self.properties)
-        if not listed:
-            return as_table(held, schema).select(schema.names)
+        if isinstance(held, pa.Table):
+            return held.select(schema.names)
         return [{name: value for name, value in record.items() if name in schema.names} for record in held]
 
 

@@ -104,7 +104,16 @@ def _placed(column: Any, item: pa.Field, value: str | None, length: int) -> Any:
 
 def as_table(records: Records, schema: pa.Schema) -> pa.Table:
     """The records as Arrow; dictionaries in the types of the schema."""
-    if isinstance(records, pa.Table):
+    held = at_hand(records)
+    return held if isinstance(held, pa.Table) else _from_dictionaries(held, schema)
+
+
+def at_hand(records: Records) -> pa.Table | list[Mapping[str, Any]]:
+    """The records so that they can be read again, which a generator, a reader or a Spark plan cannot, or not alike.
+
+    A write that others come before reads them once more. What is in memory already is not copied.
+    """
+    if isinstance(records, pa.Table | list):
         return records
     if isinstance(records, pa.RecordBatch):
         return pa.Table.from_batches([records])
@@ -114,12 +123,12 @@ def as_table(records: Records, schema: pa.Schema) -> pa.Table:
         return pa.table(records)
     if hasattr(records, "toArrow"):  # Spark
         return records.toArrow()
-    if isinstance(records, Mapping) or not isinstance(records, Iterable):
+    if isinstance(records, Mapping | str | bytes) or not isinstance(records, Iterable):
         raise UsageError(
             f"Records cannot be a {type(records).__name__}.",
             next="Give a list of dictionaries, Arrow, pandas, polars or Spark.",
         )
-    return _from_dictionaries(list(records), schema)
+    return list(records)
 
 
 def from_json(data: bytes, schema: pa.Schema, name: str) -> list[dict[str, Any]]:
