@@ -128,6 +128,61 @@ def test_the_first_columns_of_a_partition_mean_all_below(tmp_path: Path) -> None
     assert table.query().order_by("id").records() == [{"id": 1, "a": "x", "b": 7}, {"id": 2, "a": "x", "b": 2}]
 
 
+AT = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "texts"),
+    [
+        ("string", "a/b", ["p=a%2Fb", "p=a%2fb", "/p=a%2Fb/"]),
+        ("string", "it's 5% of a=b", ["p=it%27s 5%25 of a%3Db", "p=it's 5% of a=b"]),
+        ("string", "%41", ["p=%2541"]),
+        ("string", None, ["p=__HIVE_DEFAULT_PARTITION__"]),
+        ("int", None, ["p=__HIVE_DEFAULT_PARTITION__"]),
+        ("int", 7, ["p=7", "p=007"]),
+        ("decimal(6,2)", Decimal("1.50"), ["p=1.50", "p=1.5"]),
+        ("double", 0.1, ["p=0.1", "p=1e-1"]),
+        ("boolean", True, ["p=true"]),
+        ("date", date(2026, 1, 1), ["p=2026-01-01"]),
+        ("timestamp", AT, ["p=2026-01-01T12%3A30%3A00.000000Z", "p=2026-01-01T13:30:00+01:00"]),
+        ("timestamp_ntz", AT.replace(tzinfo=None), ["p=2026-01-01 12%3A30%3A00.000000", "p=2026-01-01T12:30:00"]),
+    ],
+)
+def test_a_partition_goes_by_the_name_of_its_folder(tmp_path: Path, kind: str, value: Any, texts: list[str]) -> None:
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint", "n": "int", "p": kind}, ["p"])
+    other = None if value is not None else 1 if kind == "int" else "other"
+    table.bulk_insert([{"id": 1, "p": value}, {"id": 2, "p": other}])
+    own = {path.parent.name for path in Path(table.path).glob("*/*.parquet")}
+    texts = [*texts, *(name for name in own if (other is None) != name.endswith("PARTITION__"))]
+    for number, text in enumerate(texts):
+        assert [row["id"] for row in table.query().within(text).records()] == [1], text
+        assert table.update("true", {"n": number}, text).rows == 1
+        assert table.upsert([{"id": 1}], "id", partition=text).updated == 1
+        assert table.delete("id = 1", text).rows == 1
+        table.bulk_insert([{"id": 1}], text)
+    assert {path.parent.name for path in Path(table.path).glob("*/*.parquet")} == own
+    assert {row["id"]: row["p"] for row in table.query().records()} == {1: value, 2: other}
+
+
+def test_rows_of_a_partition_that_is_not_there_are_not_found(table: Table) -> None:
+    for wrong in ("day=2026-02-01", "day=__HIVE_DEFAULT_PARTITION__", "x=1", "day", "day=", "day=x", "", "day=2026/01"):
+        for ask in (
+            lambda text: table.query().within(text).count(),
+            lambda text: table.delete("true", text),
+            lambda text: table.delete("true", text, hard=False),
+            lambda text: table.update("true", {"seq": 1}, text),
+        ):
+            with pytest.raises(PartitionNotFound) as refused:
+                ask(wrong)
+            assert refused.value.partition == wrong
+    assert table.resolve() == 1
+    table.delete("true", "day=2026-01-01")
+    with pytest.raises(PartitionNotFound):
+        table.query().within("day=2026-01-01").count()
+    assert table.query().within("day=2026-01-01").at(version=1).count() == 3
+    assert table.upsert([{"id": 1}], "id", partition="day=2026-02-01").inserted == 1, "records make a partition"
+
+
 @pytest.mark.parametrize(
     ("key", "records", "error"),
     [

@@ -12,6 +12,7 @@ from headrace.errors import SchemaMismatch, UsageError
 from headrace.storage import Store
 from headrace.table.alter import create, schema_of
 from headrace.table.records import Records, at_hand
+from headrace.tables.partitions import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Undescribed:
         schema = schema_of(_told(held.schema)) if isinstance(held, pa.Table) else shown(held)
         if not len(schema):
             raise UsageError("No record shows which columns the table is to have.", next="Give a schema, or records.")
-        placed = [pair.partition("=")[0] for pair in partition.strip("/").split("/")] if partition else []
+        placed = [name for name, _ in named(partition)] if partition else []
         absent = [pa.field(name, pa.string()) for name in placed if name not in schema.names]
         create(store, pa.schema([*schema, *absent]), self.partition_by, self.properties)
         if isinstance(held, pa.Table):

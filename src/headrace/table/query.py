@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,7 +21,8 @@ from headrace import duck
 from headrace.errors import SetupError, TableDamaged, UsageError
 from headrace.storage import Store
 from headrace.table.scan import Relation, rows_at
-from headrace.table.versions import Moment, resolve
+from headrace.table.versions import Moment, opened, resolve
+from headrace.table.within import inhabited
 from headrace.transform.expressions import ROW, bound, check, columns_of
 from headrace.transform.tree import Refused
 
@@ -107,9 +108,9 @@ class Rows(ABC):
     def relation(self) -> Relation:
         """The rows that are asked about."""
 
-    def hidden(self, schema: pa.Schema) -> str | None:
-        """Our own condition on the rows, as SQL; none by default."""
-        return None
+    def own(self, schema: pa.Schema) -> Iterable[str]:
+        """Our own conditions on the rows, as SQL; none by default."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,7 @@ class Query(Rows):
 
     version: int | None = None
     timestamp: Moment | None = None
+    partition: str | None = None
     deleted: bool = False
 
     def at(self, version: int | None = None, timestamp: Moment | None = None) -> Self:
@@ -128,9 +130,7 @@ class Query(Rows):
 
     def within(self, partition: str | None) -> Self:
         """Only rows of a partition, written as `a=x/b=y`; of all without one."""
-        pairs = [each.partition("=") for each in partition.strip("/").split("/")] if partition else []
-        inside = tuple(f"{duck.quote(name)} = {duck.literal(value)}" for name, _, value in pairs)
-        return replace(self, predicates=(*self.predicates, *inside))
+        return replace(self, partition=partition)
 
     def with_deleted(self) -> Self:
         """Also rows that were softly deleted: their column `_deleted` is true."""
@@ -141,10 +141,15 @@ class Query(Rows):
         asked = frozenset().union(*map(columns_of, self.predicates))
         return rows_at(self.store, resolve(self.store, self.version, self.timestamp), asked)
 
-    def hidden(self, schema: pa.Schema) -> str | None:
-        """Softly deleted rows, unless they are asked for."""
-        soft = DELETED in schema.names and pa.types.is_boolean(schema.field(DELETED).type)
-        return f"{ROW}.{duck.quote(DELETED)} IS NOT TRUE" if soft and not self.deleted else None
+    def own(self, schema: pa.Schema) -> Iterator[str]:
+        """Softly deleted rows are left out, unless they are asked for, and so are other partitions."""
+        if DELETED in schema.names and pa.types.is_boolean(schema.field(DELETED).type) and not self.deleted:
+            yield f"{ROW}.{duck.quote(DELETED)} IS NOT TRUE"
+        if self.partition is not None:
+            version = resolve(self.store, self.version, self.timestamp)
+            by = tuple(opened(self.store, version).metadata().partition_columns)
+            for name, value in inhabited(self.store, version, schema, by, self.partition):
+                yield f"{ROW}.{duck.quote(name)} {'IS NULL' if value is None else f'= {duck.literal(value)}'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ def _sql(rows: Rows, schema: pa.Schema) -> str:
     """The whole question, with every name and expression written anew."""
     names = {name.lower(): name for name in schema.names}
     where = [f"({_bound(text, names)})" for text in rows.predicates]
-    where += [own] if (own := rows.hidden(schema)) else []
+    where += rows.own(schema)
     chosen = ", ".join(
         f"{_expression(name, text, names)} AS {duck.quote(name)}" for name, text in _columns(rows, schema)
     )

@@ -20,7 +20,7 @@ from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
 from headrace.fit import fit
 from headrace.shape import Shape
 from headrace.spec.units import moment
-from headrace.tables.partitions import Partition
+from headrace.tables.partitions import Partition, named, spelled
 from headrace.tables.schema import ENVELOPE, KEPT, type_name
 
 Records = Any  # dictionaries, an Arrow table, batch or reader, a pandas, polars or Spark DataFrame
@@ -66,33 +66,37 @@ def scalars(values: Mapping[str, Any], schema: pa.Schema) -> dict[str, pa.Scalar
 
 
 def partition_of(text: str | None, schema: pa.Schema, partition_by: tuple[str, ...]) -> Partition:
-    """`a=x/b=y` as a partition of the table, or the first of its columns; PartitionNotFound where it names others."""
+    """`a=x/b=y` as a partition of the table, or the first of its columns; PartitionNotFound where it names others.
+
+    It is written as its folders are: `%2F` is a `/` inside a value, and the folder of NULL means NULL.
+    """
     if text is None:
         return ()
-    pairs = [each.partition("=") for each in text.strip("/").split("/")]
-    named = {name: value for name, _, value in pairs}
-    if tuple(named) != partition_by[: len(pairs)] or not all(sign for _, sign, _ in pairs):
-        written = "/".join(f"{name}=…" for name in partition_by) or "no partition: the table has none"
-        raise PartitionNotFound(
-            f"'{text}' names no partition of the table.", partition=text, next=f"It is written as {written}."
-        )
-    for name, value in named.items():
-        _cast(value, schema.field(name), text)
-    return tuple(named.items())
-
-
-def _cast(value: str | None, item: pa.Field, partition: str) -> pa.Scalar:
     try:
-        return pa.scalar(value, pa.string()).cast(item.type)
-    except pa.ArrowInvalid:
+        pairs = tuple(named(text))
+    except ValueError:
+        pairs = ()
+    if not pairs or tuple(name for name, _ in pairs) != partition_by[: len(pairs)]:
+        written = "/".join(f"{name}=…" for name in partition_by)
+        advice = f"It is written as {written}, a / inside a value as %2F, a % as %25." if written else "It has none."
+        raise PartitionNotFound(f"'{text}' names no partition of the table.", partition=text, next=advice)
+    return tuple((name, _spelled_value(value, schema.field(name), text)) for name, value in pairs)
+
+
+def _spelled_value(value: str | None, item: pa.Field, partition: str) -> str | None:
+    try:
+        return None if value is None else spelled(item.name, value, item.type)
+    except ValueError as error:
+        kind = type_name(item.type)
         raise PartitionNotFound(
-            f"'{partition}': '{value}' is no {type_name(item.type)}, which {item.name} is.", partition=partition
+            f"'{partition}': '{value}' is no {kind} that {item.name} can have: {str(error).splitlines()[0][:200]}.",
+            partition=partition,
         ) from None
 
 
 def _placed(column: Any, item: pa.Field, value: str | None, length: int) -> Any:
     """A partition column: of the value given for all rows, which those that say one must have."""
-    wanted = pa.repeat(_cast(value, item, f"{item.name}={value}"), length)
+    wanted = pa.repeat(pa.scalar(value, pa.string()).cast(item.type), length)
     if column is not None and pa.chunked_array([wanted]) != pa.chunked_array(column):
         raise SchemaMismatch(
             f"Not all records have {item.name} = '{value}', the partition they are for.",

@@ -14,6 +14,7 @@ from headrace.table.conditions import Change, Condition, Deleted, Updated, lacki
 from headrace.table.rewrite import Done, rewrite
 from headrace.table.spark import SparkRows
 from headrace.table.upsert import Upsert, Upserted, Wanted
+from headrace.table.within import inhabited
 from headrace.table.writers import SPARK, Writers, found
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class RowOperations:
     def delete(self, wanted: Condition, hard: bool) -> Deleted:
         """Rows for good, or only from what queries see."""
         self._check("delete")
+        self._check_partition(wanted)
         with self._writers.resting("delete"):
             if hard:
                 done = self._change(wanted)
@@ -52,6 +54,7 @@ class RowOperations:
     def update(self, wanted: Condition) -> Updated:
         """Other values for some rows."""
         self._check("update")
+        self._check_partition(wanted)
         with self._writers.resting("update"):
             done = self._change(wanted)
         return Updated(done.version, done.updated)
@@ -71,6 +74,10 @@ class RowOperations:
             SparkRows(self._store, self._spark).add_columns(missing)
         else:
             update_schema(self._store, state, SchemaChange(missing))
+
+    def _check_partition(self, wanted: Condition) -> None:
+        state = self._writers.state
+        inhabited(self._store, state.version, state.schema, state.partition_by, wanted.partition)
 
     def _check(self, operation: str) -> None:
         if self._writers.state.properties.get(_APPEND_ONLY, "").lower() == "true":

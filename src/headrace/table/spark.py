@@ -119,12 +119,17 @@ class SparkRows:
             if problems := check(text, state.schema.names):
                 raise Refused(f"{text}: {problems[0]}", next="docs/expressions.md lists what expressions may use.")
         partition = partition_of(wanted.partition, state.schema, state.partition_by)
-        inside = [f"{quoted(name)} = {low}" for name, low, _ in self._within(partition, state)]
+        inside = [is_equal(state.schema.field(name), value) for name, value in partition]
         # Spark takes `t WHERE (name)` for a table with the alias WHERE and one column; so no bracket comes first.
         return " AND ".join(("true", *(f"({_escaped(text)})" for text in wanted.predicates), *inside))
 
     def _within(self, partition: Sequence[tuple[str, str | None]], state: TableState) -> Bounds:
         """A partition as bounds that are equal."""
+        if unbound := [name for name, value in partition if value is None]:
+            raise UsageError(
+                f"{self._store.uri}: Spark, which alone writes it, merges into no partition of NULL ({unbound[0]}).",
+                next="Leave `partition` out.",
+            )
         spelled = [(name, literal(value, state.schema.field(name))) for name, value in partition]
         return [(name, value, value) for name, value in spelled]
 
@@ -204,6 +209,11 @@ def literal(value: Any, item: pa.Field) -> str:
     if pa.types.is_nested(item.type):
         raise UsageError(f"{item.name} is {type_name(item.type)}: give it as an expression.")
     return f"CAST({spelled(str(value))} AS {type_name(item.type)})"
+
+
+def is_equal(item: pa.Field, value: Any) -> str:
+    """A condition of Spark's SQL: a column has this value, or none."""
+    return f"{quoted(item.name)} {'IS NULL' if value is None else f'= {literal(value, item)}'}"
 
 
 @contextmanager

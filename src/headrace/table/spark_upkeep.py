@@ -17,7 +17,7 @@ from headrace.errors import Conflict, TableError, VersionNotFound
 from headrace.table.compact import ENOUGH, Optimized, check_columns, chosen, nothing, summed
 from headrace.table.insert import Inserted, layout_of
 from headrace.table.records import Records, fitted, partition_of
-from headrace.table.spark import SparkRows, literal
+from headrace.table.spark import SparkRows, is_equal
 from headrace.table.writers import found
 from headrace.tables import files
 from headrace.tables.files import File, Logged
@@ -153,11 +153,7 @@ def _conditions(partitions: Sequence[Partition], state: TableState) -> Iterator[
 
 
 def _is(partition: Partition, schema: pa.Schema) -> str:
-    said = (
-        f"{quoted(name)} IS NULL" if value is None else f"{quoted(name)} = {literal(value, schema.field(name))}"
-        for name, value in partition.items()
-    )
-    return f"({' AND '.join(said)})"
+    return f"({' AND '.join(is_equal(schema.field(name), value) for name, value in partition.items())})"
 
 
 def _optimized(metrics: Any, version: int, z_order: tuple[str, ...]) -> Optimized:

@@ -24,6 +24,7 @@ _RANGES = (
     (pa.types.is_date32, pa.int32(), -719_162, 2_932_896),
     (pa.types.is_timestamp, pa.int64(), -62_135_596_800_000_000, 253_402_300_799_999_999),
 )
+_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 
 
@@ -142,6 +143,25 @@ def _folder(name: str, value: str | None) -> str:
 
 def _escape(text: str) -> str:
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def named(text: str) -> Iterator[tuple[str, str | None]]:
+    """The columns and values that a partition's folders name, escaped or not: `folder` the other way round."""
+    for each in text.strip("/").split("/"):
+        name, sign, value = each.partition("=")
+        if not (name and sign):
+            raise ValueError(f"'{each}' is not written as name=value")
+        yield _unescape(name), None if value == NULL_FOLDER else _unescape(value)
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def spelled(name: str, value: str, kind: pa.DataType) -> str:
+    """A value as Delta writes it, out of any text of it; ValueError where it is none, or cannot be stored."""
+    found = pa.chunked_array([pa.array([value]).cast(kind)])
+    return str(_spelled(name, found)[0])
 
 
 def check_partition_count(files: Iterable[StagedFile], limit: int) -> None:
