@@ -38,7 +38,7 @@ def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: Shape, merge: Merge,
     rejects = rejects.and_then(misfits).and_then(_holes(table, at, ops, shape, merge))
     good = ~np.isin(at, rejects.index)
     table, at = table.filter(pa.array(good)), at[good]
-    made = _with_change(table, envelopes.take(pa.array(at)), ops[at])
+    made = _with_change(table, envelopes.take(pa.array(at)), ops[at], np.arange(len(at)))
     moves, whence = _moved(rows, envelopes, made, at, shape, merge)
     if len(moves):
         made, at = pa.concat_tables([made, moves]), np.concatenate([at, whence])
@@ -51,7 +51,7 @@ def deletes_by_key(
     """Deletes of the rows whose keys are the records' own; a key that cannot be read is a reject."""
     wanted = staged(shape.table, merge.keys)
     keys, index, rejects = keys_of(envelopes["key"], shape, merge, how)
-    return _only_keys(keys, envelopes.take(index), wanted), index, rejects
+    return _only_keys(keys, envelopes.take(index), wanted, np.arange(len(index))), index, rejects
 
 
 # ---- what is to happen ----
@@ -123,22 +123,22 @@ def _nulls(table: pa.Table, name: str) -> np.ndarray:
     return found
 
 
-def _with_change(table: pa.Table, envelopes: pa.Table, ops: np.ndarray) -> pa.Table:
+def _with_change(table: pa.Table, envelopes: pa.Table, ops: np.ndarray, rows: np.ndarray) -> pa.Table:
     """The columns of a staged file: what is to happen, and where the record was, before the row itself."""
     place = source_of(envelopes)
-    parts = [pa.array(ops, pa.string()), *place.flatten(), pa.array(np.arange(len(ops)), pa.int64())]
+    parts = [pa.array(ops, pa.string()), *place.flatten(), pa.array(rows, pa.int64())]
     return table.add_column(0, CHANGE, pa.StructArray.from_arrays(parts, fields=list(CHANGE.type)))
 
 
-def _only_keys(keys: pa.Table, envelopes: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Deletes that know nothing but their keys."""
+def _only_keys(keys: pa.Table, envelopes: pa.Table, wanted: pa.Schema, rows: np.ndarray) -> pa.Table:
+    """Deletes that know nothing but their keys, and perhaps when."""
     schema = pa.schema(list(wanted)[1:])
     made = [
         keys[item.name].cast(item.type) if item.name in keys.column_names else _silent(item, envelopes)
         for item in schema
     ]
     table = pa.Table.from_arrays(made, schema=schema)
-    return _with_change(table, envelopes, np.full(len(envelopes), DELETE, object))
+    return _with_change(table, envelopes, np.full(len(envelopes), DELETE, object), rows)
 
 
 def _silent(item: pa.Field, envelopes: pa.Table) -> pa.Array:
@@ -163,9 +163,9 @@ def _moved(
     other = np.logical_or.reduce([_differ(old[name], new[name]) for name in merge.keys])
     there = there[other]
     known, whence = old.filter(pa.array(other)), at[there]
-    if merge.history and merge.sequence_by:  # a history must know when
+    if merge.sequence_by:  # as old as the change itself: what comes late or twice must not be ended or brought back
         known = known.append_column(merge.sequence_by, made[merge.sequence_by].take(pa.array(there)))
-    return _only_keys(known, envelopes.take(pa.array(whence)), made.schema), whence
+    return _only_keys(known, envelopes.take(pa.array(whence)), made.schema, there), whence
 
 
 def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> np.ndarray:

@@ -35,7 +35,11 @@ class DuckWorld:
 
     def bring(self, changes: Sequence[Change], remembered: str) -> None:
         """The changes of a batch, some of which are remembered."""
-        self.duck.register("changes", pa.table(columns_of(changes), schema=self._staged))
+        self.stage(pa.table(columns_of(changes), schema=self._staged), remembered)
+
+    def stage(self, rows: pa.Table, remembered: str) -> None:
+        """The same as files hold them; columns that no record brings are not there."""
+        self.duck.register("changes", rows.select(self._staged.names))
         until = f"TIMESTAMPTZ '{(NOW + timedelta(days=7)).isoformat()}'"
         self.duck.execute(f"INSERT INTO tombstones SELECT *, {until} FROM changes WHERE {remembered}")
 

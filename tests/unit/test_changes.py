@@ -164,6 +164,17 @@ def test_an_update_of_the_key_deletes_the_row_that_was():
     assert applied.counts.routed == 3
 
 
+def test_the_delete_of_the_key_that_was_is_as_old_as_the_put_of_the_one_that_is():
+    moves = [event("u", {"id": old, "at": 1}, {"id": old + 1, "at": 5 + old}) for old in (1, 2, 3)]
+    applied = debezium(*moves, merge={"keys": ["id"], "sequence_by": "at"})
+    found = {(each["_headrace"]["op"], each["id"]): each for each in applied.tables[""].to_pylist()}
+    for old in (1, 2, 3):
+        delete, put = found["delete", old], found["put", old + 1]
+        assert delete["at"] == put["at"] == 5 + old
+        # One record may have many rows: a delete comes after the rows before its own, and before those after it.
+        assert delete["_headrace"]["row"] == put["_headrace"]["row"]
+
+
 def test_changes_of_rivven_are_changes_too():
     common = {"source_type": "postgres", "schema": "public", "table": "orders", "timestamp": 1_700_000_000}
     said = [
