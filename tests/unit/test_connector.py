@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 from headrace.connector import (
@@ -178,7 +182,28 @@ def test_a_configuration_is_loaded(tmp_path: Path) -> None:
     assert properties["delta.parquet.compression.codec"] == "snappy"
 
 
-@pytest.mark.parametrize("bad", ["[deltalake]\nfoo = 1", "[deltalake.table]\ntable_path = 'x'", "[", None])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "[deltalake]\nfoo = 1",
+        "[deltalake.table]\ntable_path = 'x'",
+        "[deltalake]\npartition_by = 'date'",
+        "[deltalake]\ntable = 'x'",
+        "[deltalake]\npartition_buckets = 1",
+        "[deltalake.operations]\nupsert_enabled = 'false'",
+        "[deltalake.schema]\nstrict_mode = 1",
+        "[deltalake.table]\nretention_hours = '168'",
+        "[deltalake.table]\nretention_hours = -1",
+        "[deltalake.table]\ncompression = 'BROTLI'",
+        "[deltalake.table]\nparallelism = true",
+        "[deltalake.storage]\nfile_size_target = '128MB'",
+        "[deltalake]\n[operations]\nupsert_enabled = false",
+        "deltalake = 3",
+        "[",
+        "",
+        None,
+    ],
+)
 def test_a_configuration_that_says_something_else_is_refused(tmp_path: Path, bad: str | None) -> None:
     if bad is not None:
         (tmp_path / "x.toml").write_text(bad)
@@ -198,6 +223,7 @@ def test_what_is_switched_off_is_refused(tmp_path: Path, table: DeltaTable) -> N
         lambda: off.bulk_insert(BulkInsertOperation().with_records([{"id": "x"}])),
         lambda: off.optimize(),
         lambda: off.vacuum(),
+        lambda: DeltaLakeConnector(off.config).delete_table(),
     ):
         with pytest.raises(OperationDisabled, match="switched off"):
             do()
@@ -235,6 +261,19 @@ def test_schema_definition_and_evolution(tmp_path: Path) -> None:
     assert table.query().execute().records[0]["attributes"] == {"k": "v"}
     with pytest.raises(SchemaMismatch):
         table.upsert(UpsertOperation().with_records([{"service_name": "x"}]).with_merge_key("user_id"))
+
+
+def test_a_schema_says_what_a_table_cannot_become(tmp_path: Path, table: DeltaTable) -> None:
+    before = table.get_metadata()
+    retyped = DeltaSchema().with_field("id", "string").with_field("duration_ms", "string").with_field("user", "string")
+    with pytest.raises(SchemaMismatch, match="duration_ms is long and cannot become string"):
+        table.update_schema(retyped)
+    assert table.update_schema(DeltaSchema().with_field("id", "string")) == before, "what is not named stays"
+    lazy = DeltaLakeConnector(config(tmp_path / "lazy", "a")).get_or_create_table()
+    made = lazy.update_schema(DeltaSchema().with_field("a", "string").with_field("b", "struct<c:int>"))
+    assert (made.version, made.partition_columns) == (0, ("a",))
+    grown = lazy.update_schema(DeltaSchema().with_field("b", "struct<c:int,d:int>"))
+    assert [each.name for each in grown.schema.field("b").type] == ["c", "d"]
 
 
 def test_time_travel(table: DeltaTable) -> None:
@@ -277,17 +316,100 @@ def test_partitioning_strategies(tmp_path: Path) -> None:
     assert table.get_statistics().partition_count == hashed.partition_buckets
     done = table.upsert(UpsertOperation().with_records(generate_telemetry_data()).with_merge_key("id"))
     assert (done.inserted_count, done.updated_count) == (0, 1000), "a key is always in the same bucket"
-    with pytest.raises(UsageError, match="no partition strategy"):
+    with pytest.raises(UsageError, match="must be value or hash"):
         hashed.with_partition_strategy("range")
 
 
-@pytest.mark.parametrize(("codec", "size"), [("SNAPPY", 134217728), ("GZIP", 67108864)])
+def spans() -> pa.Table:
+    """Three of the thousand, in Arrow's types."""
+    rows = pa.Table.from_pylist(generate_telemetry_data()[:3])
+    return rows.set_column(1, "timestamp", rows["timestamp"].cast(pa.timestamp("us", "UTC")))
+
+
+FRAMES: dict[str, Callable[[], Any]] = {
+    "tuple": lambda: tuple(generate_telemetry_data()[:3]),
+    "generator": lambda: (each for each in generate_telemetry_data()[:3]),
+    "arrow": spans,
+    "reader": lambda: spans().to_reader(),
+    "pandas": lambda: spans().to_pandas(),
+    "polars": lambda: pl.DataFrame(spans()).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(spans().schema),
+    "texts": lambda: pd.DataFrame(generate_telemetry_data()[:3]),
+}
+
+
+@pytest.mark.parametrize("form", FRAMES)
+@pytest.mark.parametrize("lazily", [True, False])
+def test_records_of_every_form_get_their_partitions(tmp_path: Path, form: str, lazily: bool) -> None:
+    timed = DeltaLakeConnector(config(tmp_path / "t", "date", "hour")).get_or_create_table()
+    hashed = DeltaLakeConnector(config(tmp_path / "h", "id").with_partition_strategy("hash")).get_or_create_table()
+    alike = DeltaLakeConnector(config(tmp_path / "a", "id").with_partition_strategy("hash")).get_or_create_table()
+    alike.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()[:3]))
+    for table in (timed, hashed):
+        if not lazily:
+            table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()[:1]))
+        done = table.upsert(UpsertOperation().with_records(FRAMES[form]()).with_merge_key("id"))
+        assert (done.inserted_count, done.updated_count) == ((3, 0) if lazily else (2, 1))
+    found = timed.query().select(["date", "hour"]).execute().records
+    assert found == [{"date": date(2024, 1, 1), "hour": 0}] * 3
+    buckets = [each.query().select(["id", "id_bucket"]).order_by("id").execute() for each in (hashed, alike)]
+    assert buckets[0] == buckets[1], "the same whatever the records are"
+
+
+def test_new_columns_of_a_frame_are_added(table: DeltaTable) -> None:
+    more = spans().append_column("size", pa.array([1, 2, 3])).append_column("nothing", pa.nulls(3))
+    assert table.upsert(UpsertOperation().with_records(more).with_merge_key("id")).updated_count == 3
+    assert [each["size"] for each in table.query().filter("size > 1").order_by("size").execute().records] == [2, 3]
+    assert "nothing" not in table.get_metadata().schema.names, "it has no type"
+
+
+def test_a_schema_gets_the_partition_columns_that_are_made(tmp_path: Path) -> None:
+    schema = DeltaSchema().with_field("id", "string", True).with_field("timestamp", "timestamp")
+    timed = DeltaLakeConnector(config(tmp_path / "t", "date", "hour")).get_or_create_table(schema)
+    assert timed.get_metadata().schema.names == ["id", "timestamp", "date", "hour"]
+    timed.bulk_insert(BulkInsertOperation().with_records([{"id": "a", "timestamp": "2024-01-01T05:59:59Z"}]))
+    assert timed.query().select(["date", "hour"]).execute().records == [{"date": date(2024, 1, 1), "hour": 5}]
+    hashed = config(tmp_path / "h", "id").with_partition_strategy("hash")
+    assert DeltaLakeConnector(hashed).get_or_create_table(schema).get_metadata().partition_columns == ("id_bucket",)
+    with pytest.raises(UsageError, match="'date' of 'timestamp', which is not a column"):
+        DeltaLakeConnector(config(tmp_path / "n", "date")).get_or_create_table(DeltaSchema().with_field("id", "string"))
+
+
+def test_what_a_record_says_of_its_partition_counts(tmp_path: Path) -> None:
+    table = DeltaLakeConnector(config(tmp_path, "date")).get_or_create_table()
+    said, unsaid = {"id": 1, "timestamp": "2024-01-01T00:00:00Z", "date": date(2020, 2, 2)}, {"id": 2, "date": None}
+    table.bulk_insert(BulkInsertOperation().with_records([said, {**said, **unsaid}]))
+    assert [each["date"] for each in table.query().order_by("id").execute().records] == [
+        date(2020, 2, 2),
+        date(2024, 1, 1),
+    ]
+
+
+def test_a_table_without_nulls(tmp_path: Path) -> None:
+    table = DeltaLakeConnector(config(tmp_path, "date").having(allow_nullable=False)).get_or_create_table()
+    table.bulk_insert(BulkInsertOperation().with_records(spans()))
+    assert not any(item.nullable for item in table.get_metadata().schema)
+    with pytest.raises(SchemaMismatch, match="duration_ms"):
+        table.bulk_insert(BulkInsertOperation().with_records([{**generate_telemetry_data()[0], "duration_ms": None}]))
+
+
+def test_a_table_has_a_place() -> None:
+    with pytest.raises(UsageError, match="no table_path"):
+        DeltaLakeConnector(DeltaConfig()).get_or_create_table()
+    with pytest.raises(UsageError, match="partition_by is 'date'"):
+        DeltaConfig().with_partition_by("date")
+
+
+@pytest.mark.parametrize(
+    ("codec", "size"), [("SNAPPY", 134217728), ("GZIP", 67108864), ("uncompressed", 67108864), ("NONE", 67108864)]
+)
 def test_compression_and_storage(tmp_path: Path, codec: str, size: int) -> None:
     chosen = config(tmp_path).with_compression(codec).with_file_size_target(size).with_parallelism(8)
     table = DeltaLakeConnector(chosen).get_or_create_table()
     table.bulk_insert(BulkInsertOperation().with_records(generate_telemetry_data()))
     (file,) = (tmp_path / "telemetry").rglob("*.parquet")
-    assert file.name.endswith({"SNAPPY": ".snappy.parquet", "GZIP": ".gz.parquet"}[codec])
+    assert file.name.endswith({"SNAPPY": ".snappy.parquet", "GZIP": ".gz.parquet"}.get(codec, ".c000.parquet"))
+    said = table.get_metadata().properties["delta.parquet.compression.codec"]
+    assert said == {"SNAPPY": "snappy", "GZIP": "gzip"}.get(codec, "none")
     assert len(table.query().execute().records) == 1000
 
 

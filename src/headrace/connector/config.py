@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 from headrace.errors import UsageError
+from headrace.spec.partition import PartitionBy, column_of
+from headrace.tables.parquet import SUFFIXES
 
+TIME = "timestamp"  # the column that `date` and `hour` come from
 _SECTIONS = {  # of a deltalake.toml
     "": ("table_path", "table_name", "partition_by", "partition_strategy", "partition_buckets"),
     "table": ("optimize_enabled", "vacuum_enabled", "retention_hours", "compression", "parallelism", "batch_size"),
@@ -19,6 +22,12 @@ _SECTIONS = {  # of a deltalake.toml
     "schema": ("auto_evolution", "strict_mode", "allow_nullable", "merge_schema"),
     "storage": ("file_size_target", "file_size_max", "min_file_size"),
 }
+_TEXTS = ("table_path", "table_name", "partition_strategy", "compression")
+_FLAGS = ("optimize_enabled", "vacuum_enabled", *_SECTIONS["operations"], *_SECTIONS["schema"])
+_OPTIONAL = ("parallelism", "batch_size", *_SECTIONS["storage"])
+_WHOLE = {**dict.fromkeys(_OPTIONAL, (1, 2**40)), "retention_hours": (0, 876_000), "partition_buckets": (2, 10_000)}
+_STRATEGIES = ("value", "hash")
+_CODECS = {**{name: name for name in SUFFIXES}, "uncompressed": "none"}
 
 
 class DeltaFieldType(StrEnum):
@@ -90,31 +99,24 @@ class DeltaConfig:
     min_file_size: int | None = None  # kept; `optimize` takes files below three quarters of the target
     storage: Mapping[str, Any] | None = field(default=None, repr=False)  # as `storage.s3` of a spec
 
+    def __post_init__(self) -> None:
+        if isinstance(self.partition_by, list):
+            object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        for name, wanted in _wrong(self):
+            raise UsageError(f"{name} is {getattr(self, name)!r}.", next=f"It must be {wanted}.")
+
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
-        """Out of a deltalake.toml; a key that there is not is refused."""
+        """Out of a deltalake.toml; a key that there is not, and a value of another type, are refused."""
         try:
-            said = tomllib.loads(Path(path).read_text())
+            return cls(**_keys(tomllib.loads(Path(path).read_text())))
         except (OSError, ValueError) as error:
             raise UsageError(f"{os.fspath(path)} cannot be read: {error}.") from None
-        whole = said.get("deltalake", {})
-        parts = {"": {name: value for name, value in whole.items() if name not in _SECTIONS}}
-        parts |= {name: whole[name] for name in _SECTIONS if name in whole}
-        for section, keys in parts.items():
-            if strange := [name for name in keys if name not in _SECTIONS[section]]:
-                where = f"deltalake.{section}" if section else "deltalake"
-                raise UsageError(
-                    f"{os.fspath(path)}: there is no key '{strange[0]}' in [{where}].",
-                    next=f"There are {', '.join(_SECTIONS[section])}.",
-                )
-        return cls().having(**{name: value for keys in parts.values() for name, value in keys.items()})
+        except UsageError as error:
+            raise UsageError(f"{os.fspath(path)}: {error.seen}", next=error.next) from None
 
     def having(self, **values: Any) -> Self:
         """Some of it changed."""
-        if isinstance(columns := values.get("partition_by"), list):
-            values["partition_by"] = tuple(columns)
-        if (strategy := values.get("partition_strategy", "value")) not in ("value", "hash"):
-            raise UsageError(f"'{strategy}' is no partition strategy.", next="There are value and hash.")
         return replace(self, **values)
 
     def with_table_path(self, path: str | os.PathLike[str]) -> Self:
@@ -127,7 +129,7 @@ class DeltaConfig:
 
     def with_partition_by(self, columns: Iterable[str]) -> Self:
         """The partition columns; `date` and `hour` come from `timestamp` where records lack them."""
-        return self.having(partition_by=tuple(columns))
+        return self.having(partition_by=columns if isinstance(columns, str) else tuple(columns))
 
     def with_partition_strategy(self, strategy: str) -> Self:
         """By `value`, or by `hash`: in buckets."""
@@ -166,17 +168,65 @@ class DeltaConfig:
         return self.having(storage=storage)
 
     @property
+    def partitions(self) -> tuple[str | PartitionBy, ...]:
+        """What the table is partitioned by: columns, and those that are made from others."""
+        return tuple(self._partition(name) for name in self.partition_by)
+
+    def _partition(self, name: str) -> str | PartitionBy:
+        if self.partition_strategy == "hash":
+            return PartitionBy.model_validate({"hash": name, "buckets": self.partition_buckets, "as": f"{name}_bucket"})
+        return PartitionBy.model_validate({name: TIME, "as": name}) if name in ("date", "hour") else name
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns that the table is partitioned by."""
-        if self.partition_strategy == "hash":
-            return tuple(f"{name}_bucket" for name in self.partition_by)
-        return self.partition_by
+        return tuple(column_of(each) for each in self.partitions)
 
     @property
     def properties(self) -> dict[str, str]:
         """The same as table properties."""
         said = {
-            "delta.parquet.compression.codec": self.compression.lower(),
+            "delta.parquet.compression.codec": _CODECS[self.compression.lower()],
             "delta.deletedFileRetentionDuration": f"interval {self.retention_hours} hours",
         }
         return {**said, "delta.targetFileSize": str(self.file_size_target)} if self.file_size_target else said
+
+
+def _wrong(config: DeltaConfig) -> Iterator[tuple[str, str]]:
+    """What a configuration says that it cannot, and what it can."""
+    yield from ((name, "a text") for name in _TEXTS if not isinstance(getattr(config, name), str))
+    yield from ((name, "true or false") for name in _FLAGS if not isinstance(getattr(config, name), bool))
+    for name, (least, most) in _WHOLE.items():
+        value = getattr(config, name)
+        if not (value is None and name in _OPTIONAL) and not (type(value) is int and least <= value <= most):
+            yield name, f"a whole number from {least:,} to {most:,}"
+    if not isinstance(config.partition_by, tuple) or not all(isinstance(name, str) for name in config.partition_by):
+        yield "partition_by", "a list of columns"
+    if config.partition_strategy not in _STRATEGIES:
+        yield "partition_strategy", " or ".join(_STRATEGIES)
+    if config.compression.lower() not in _CODECS:
+        yield "compression", f"one of {', '.join(_CODECS)}"
+    if not isinstance(config.storage, Mapping | None):
+        yield "storage", "keys with values, as `storage.s3` of a spec"
+
+
+def _keys(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What all sections of a file say."""
+    whole = _section(said, "deltalake")
+    if strange := [name for name in said if name != "deltalake"]:
+        raise UsageError(f"There is '{strange[0]}' outside of [deltalake].", next="Put it in there, or leave it out.")
+    parts = {f"deltalake.{name}": _section(whole, f"deltalake.{name}") for name in _SECTIONS if name in whole}
+    parts["deltalake"] = {name: value for name, value in whole.items() if name not in _SECTIONS}
+    for where, keys in parts.items():
+        known = _SECTIONS[where.removeprefix("deltalake").lstrip(".")]
+        if strange := [name for name in keys if name not in known]:
+            raise UsageError(f"There is no key '{strange[0]}' in [{where}].", next=f"There are {', '.join(known)}.")
+    return {name: value for keys in parts.values() for name, value in keys.items()}
+
+
+def _section(said: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    found = said.get(where.rpartition(".")[2])
+    if not isinstance(found, Mapping):
+        seen = f"There is no section [{where}]." if found is None else f"{where} is {found!r}, which is no section."
+        raise UsageError(seen, next=f"Its keys follow a line [{where}].")
+    return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Self
 
 import pyarrow as pa
@@ -27,18 +27,11 @@ from headrace.connector.operations import (
     UpsertResult,
     VacuumResult,
 )
-from headrace.errors import OperationDisabled, SchemaMismatch
-from headrace.spec.partition import PartitionBy
-from headrace.spec.units import moment
+from headrace.connector.place import arrow, described, placed
+from headrace.errors import OperationDisabled, UsageError
 from headrace.table import Table
-from headrace.table.alter import Columns
-from headrace.table.first import shown
+from headrace.table.alter import schema_of
 from headrace.table.query import Query
-from headrace.tables.derive import derive
-
-Record = Mapping[str, Any]
-_TIME = "timestamp"  # the column that `date` and `hour` come from
-_DERIVED: dict[str, Callable[[datetime], object]] = {"date": lambda at: at.date(), "hour": lambda at: at.hour}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,7 @@ class DeltaTable:
 
     def __init__(self, config: DeltaConfig) -> None:
         self.config = config
-        self._table = Table(config.table_path, config.storage)
+        self._table = _table(config, None)
 
     @property
     def name(self) -> str:
@@ -111,11 +104,15 @@ class DeltaTable:
         return QueryResult((asked.where(operation.filter) if operation.filter else asked).records())
 
     def update_schema(self, schema: DeltaSchema) -> TableMetadata:
-        """Add the fields that the table lacks."""
-        there = set(self._table.schema().names)
-        new = {name: kind for name, kind in schema.columns().items() if name not in there}
-        if new:
-            self._table.update_schema(add=new)
+        """Add the fields that the table lacks; one that is there stays, or is widened where the table can do that."""
+        if not self._table.exists():
+            _table(self.config, schema)
+            return self.get_metadata()
+        there, wanted = self._table.schema(), {item.name: item for item in schema_of(schema.columns())}
+        kept = [_kept(item, wanted.pop(item.name, item)) for item in there]
+        whole = pa.schema([*kept, *wanted.values()])
+        if whole != there:
+            self._table.update_schema(whole)
         return self.get_metadata()
 
     def get_metadata(self) -> TableMetadata:
@@ -161,62 +158,37 @@ class DeltaTable:
                 f"{operation} is switched off for {self._table.path}.", next=f"Set {operation}_enabled to true."
             )
 
-    # ---- its first write, and new fields ----
-
-    def _ready(self, records: Any) -> Any:
-        """The records with their partition columns, for a table that has their columns."""
-        if not isinstance(records, list | tuple):
-            return records
-        whole = self._bucketed([self._placed(record) for record in records])
+    def _ready(self, records: Any) -> pa.Table:
+        """The records with their partition columns, for a table that gets the columns it lacks."""
+        rules = self.config
         if not self._table.exists():
-            self._create(_columns(whole, self.config.allow_nullable))
-        elif self.config.auto_evolution and self.config.merge_schema and not self.config.strict_mode:
-            there = set(self._table.schema().names)
-            if new := [{name: value for name, value in each.items() if name not in there} for each in whole]:
-                self._grow(_columns(new, nullable=True))
-        return whole
-
-    def _create(self, columns: Columns) -> None:
-        self._table = Table.get_or_create(
-            self.config.table_path, columns, self.config.columns, self.config.properties, self.config.storage
-        )
-
-    def _grow(self, columns: pa.Schema) -> None:
-        if len(columns):
-            self._table.update_schema(add=columns)
-
-    def _placed(self, record: Record) -> dict[str, Any]:
-        made = dict(record)
-        for name in self.config.partition_by:
-            if name in _DERIVED and name not in made and made.get(_TIME) is not None:
-                made[name] = _DERIVED[name](_moment(made[_TIME]))
-        return made
-
-    def _bucketed(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """With the buckets that a pipeline would put them in."""
-        for name in self.config.partition_by if self.config.partition_strategy == "hash" else ():
-            by = PartitionBy(hash=name, buckets=self.config.partition_buckets)
-            found = derive(by, pa.array([record.get(name) for record in records])).to_pylist()
-            records = [{by.column: bucket, **record} for record, bucket in zip(records, found, strict=True)]
-        return records
+            rows = placed(arrow(records, pa.schema([]), grows=True), rules.partitions)
+            return rows if rules.allow_nullable else _required(rows)
+        there = self._table.schema()
+        grows = rules.auto_evolution and rules.merge_schema and not rules.strict_mode
+        rows = placed(arrow(records, there, grows), rules.partitions)
+        new = [item for item in rows.schema if item.name not in there.names]
+        if grows and new:
+            self._table.update_schema(add=schema_of(pa.schema(new)))
+        return rows
 
 
-def _moment(value: str | datetime) -> datetime:
-    try:
-        return moment(value).astimezone(UTC)
-    except ValueError:
-        raise SchemaMismatch(
-            f"{_TIME} is {value!r}, which tells no date.", expected="a time with its zone", actual=str(value)
-        ) from None
+def _kept(item: pa.Field, wanted: pa.Field) -> pa.Field:
+    """A column as it shall be: what is not said to be required is as it was."""
+    return wanted if not wanted.nullable else wanted.with_nullable(item.nullable)
 
 
-def _columns(records: list[dict[str, Any]], nullable: bool) -> pa.Schema:
-    """The columns that records show; texts in `timestamp` are times."""
-    return shown([_timed(record) for record in records], nullable)
+def _required(rows: pa.Table) -> pa.Table:
+    """Rows of which no value may be NULL."""
+    return pa.Table.from_arrays(rows.columns, schema=pa.schema([item.with_nullable(False) for item in rows.schema]))
 
 
-def _timed(record: dict[str, Any]) -> dict[str, Any]:
-    return {**record, _TIME: _moment(record[_TIME])} if isinstance(record.get(_TIME), str) else record
+def _table(config: DeltaConfig, schema: DeltaSchema | None) -> Table:
+    """The table of a configuration; without a schema its first records make it, where there is none."""
+    if not config.table_path:
+        raise UsageError("The configuration has no table_path.", next="Say where the table is: `with_table_path`.")
+    columns = described(schema_of(schema.columns()), config.partitions) if schema else None
+    return Table.get_or_create(config.table_path, columns, config.columns, config.properties, config.storage)
 
 
 class DeltaLakeConnector:
@@ -227,10 +199,9 @@ class DeltaLakeConnector:
 
     def get_or_create_table(self, schema: DeltaSchema | None = None) -> DeltaTable:
         """The table; made now where a schema is given, else at its first write."""
-        table = DeltaTable(self.config)
         if schema is not None:
-            table._create(schema.columns())
-        return table
+            _table(self.config, schema)
+        return DeltaTable(self.config)
 
     def get_table(self) -> DeltaTable:
         """The table that is there; TableNotFound where there is none."""
@@ -240,9 +211,10 @@ class DeltaLakeConnector:
 
     def list_tables(self) -> list[str]:
         """The places of the tables in the folder that this one is in."""
-        path = Table(self.config.table_path, self.config.storage).path
-        return Table.list_tables(path.rpartition("/")[0], self.config.storage)
+        return Table.list_tables(_table(self.config, None).path.rpartition("/")[0], self.config.storage)
 
     def delete_table(self) -> None:
         """Drop the table with all its files."""
-        Table(self.config.table_path, self.config.storage).drop()
+        table = DeltaTable(self.config)
+        table._enabled("delete")
+        table._table.drop()
