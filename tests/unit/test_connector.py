@@ -449,6 +449,24 @@ def test_new_fields_are_added_unless_it_is_strict(tmp_path: Path, table: DeltaTa
     assert table.query().filter("user = 'ann' or size > 1").order_by("id").execute().records[1]["size"] == 1.5
 
 
+def test_records_that_are_refused_add_no_column(table: DeltaTable) -> None:
+    span, before = {**generate_telemetry_data()[0], "user": "ann"}, table.get_metadata()
+    upsert = UpsertOperation().with_merge_key("id").with_records
+    for refused in (
+        upsert([{**span, "id": None}]),
+        upsert([{**span, "duration_ms": "long"}]),
+        upsert([span, span]).with_deduplication(False),
+        upsert([span]).with_partition_path("service_name=other"),
+        upsert([span]).with_merge_key("key"),
+        upsert([span]).with_merge_key([]),
+    ):
+        with pytest.raises(DeltaLakeError):
+            table.upsert(refused)
+    with pytest.raises(SchemaMismatch):
+        table.bulk_insert(BulkInsertOperation().with_records(pa.Table.from_pylist([{**span, "duration_ms": 1.5}])))
+    assert table.get_metadata() == before
+
+
 def test_soft_deletes(table: DeltaTable) -> None:
     gone = DeleteOperation().with_condition("id = 'span_0'").with_hard_delete(False)
     done = table.delete(gone.with_partition_path("service_name=web-service"))

@@ -183,6 +183,11 @@ class DeltaConfig:
         return tuple(column_of(each) for each in self.partitions)
 
     @property
+    def grows(self) -> bool:
+        """Whether new fields of records become columns."""
+        return self.auto_evolution and self.merge_schema and not self.strict_mode
+
+    @property
     def properties(self) -> dict[str, str]:
         """The same as table properties."""
         said = {

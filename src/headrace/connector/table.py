@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -32,6 +33,11 @@ from headrace.errors import OperationDisabled, UsageError
 from headrace.table import Table
 from headrace.table.alter import schema_of
 from headrace.table.query import Query
+from headrace.table.records import fitted, partition_of
+from headrace.table.upsert import Changes, Wanted
+from headrace.table.writers import found
+from headrace.tables.log import TableState
+from headrace.tables.schema import to_delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +82,9 @@ class DeltaTable:
     def upsert(self, operation: UpsertOperation) -> UpsertResult:
         """Put records in place of the rows with their key, and add the others."""
         self._enabled("upsert")
-        records = self._ready(operation.records)
+        rows = self._ready(operation.records, lambda rows, state: Changes.of(_wanted(operation, rows), state))
         done = self._table.upsert(
-            records, operation.merge_key, partition=operation.partition_path, deduplicate=operation.deduplication
+            rows, operation.merge_key, partition=operation.partition_path, deduplicate=operation.deduplication
         )
         return UpsertResult(done.version, done.inserted, done.updated)
 
@@ -91,7 +97,8 @@ class DeltaTable:
     def bulk_insert(self, operation: BulkInsertOperation) -> BulkInsertResult:
         """Add records."""
         self._enabled("bulk_insert")
-        done = self._table.bulk_insert(self._ready(operation.records), operation.partition_path)
+        path = operation.partition_path
+        done = self._table.bulk_insert(self._ready(operation.records, partial(_fitted, path)), path)
         return BulkInsertResult(done.version, done.rows)
 
     def query(self) -> QueryBuilder:
@@ -158,19 +165,34 @@ class DeltaTable:
                 f"{operation} is switched off for {self._table.path}.", next=f"Set {operation}_enabled to true."
             )
 
-    def _ready(self, records: Any) -> pa.Table:
-        """The records with their partition columns, for a table that gets the columns it lacks."""
+    def _ready(self, records: Any, check: Callable[[pa.Table, TableState], object]) -> pa.Table:
+        """The records with their partition columns; a table that grows has their columns then, if it takes them."""
         rules = self.config
         if not self._table.exists():
             rows = placed(arrow(records, pa.schema([]), grows=True), rules.partitions)
             return rows if rules.allow_nullable else _required(rows)
-        there = self._table.schema()
-        grows = rules.auto_evolution and rules.merge_schema and not rules.strict_mode
-        rows = placed(arrow(records, there, grows), rules.partitions)
-        new = [item for item in rows.schema if item.name not in there.names]
-        if grows and new:
-            self._table.update_schema(add=schema_of(pa.schema(new)))
+        state = found(self._table._store)
+        rows = placed(arrow(records, state.schema, rules.grows), rules.partitions)
+        new = pa.schema([item for item in rows.schema if item.name not in state.schema.names])
+        if rules.grows and len(new):
+            check(rows, _grown(state, schema_of(new)))
+            self._table.update_schema(add=new)
         return rows
+
+
+def _grown(state: TableState, new: pa.Schema) -> TableState:
+    """A table as if it had some columns more."""
+    return replace(state, metadata=replace(state.metadata, schema_json=to_delta(pa.schema([*state.schema, *new]))))
+
+
+def _wanted(operation: UpsertOperation, rows: pa.Table) -> Wanted:
+    key = operation.merge_key
+    keys = (key,) if isinstance(key, str) else key
+    return Wanted(rows, keys, partition=operation.partition_path, deduplicate=operation.deduplication)
+
+
+def _fitted(path: str | None, rows: pa.Table, state: TableState) -> pa.Table:
+    return fitted(rows, state.schema, state.partition_by, partition_of(path, state.schema, state.partition_by))
 
 
 def _kept(item: pa.Field, wanted: pa.Field) -> pa.Field:
