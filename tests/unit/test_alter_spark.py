@@ -29,12 +29,19 @@ ABLE = state(widening="true", mapping="name")
 
 
 def test_every_change_is_a_statement() -> None:
-    change = SchemaChange({"n": "bigint"}, {"id": "it's"}, {"id": "bigint", "x`y": "double"}, {"x`y": "z"}, ("s",))
+    change = SchemaChange(
+        {"n": "bigint", "s.b": "date"},
+        {"id": "it's", "p": None},
+        {"id": "bigint", "x`y": "double"},
+        {"x`y": "z"},
+        ("s",),
+    )
     assert statements(STORE, ABLE, change) == [
-        "ADD COLUMNS (`n` long)",
+        "ADD COLUMNS (`n` long, `s`.`b` date)",
         "ALTER COLUMN `id` TYPE long",
         "ALTER COLUMN `x``y` TYPE double",
         "ALTER COLUMN `id` COMMENT 'it''s'",
+        "ALTER COLUMN `p` COMMENT ''",
         "RENAME COLUMN `x``y` TO `z`",
         "DROP COLUMN `s`",
     ]
@@ -46,7 +53,10 @@ def test_every_change_is_a_statement() -> None:
     [
         (SchemaChange(widen={"id": "bigint"}), state(mapping="name"), FeatureRequired),
         (SchemaChange(widen={"id": "smallint"}), ABLE, SchemaMismatch),
-        (SchemaChange(widen={"nobody": "bigint"}), ABLE, SchemaMismatch),
+        (SchemaChange(widen={"nobody": "bigint"}), ABLE, UsageError),
+        (SchemaChange(add={"q": "bigint!"}), ABLE, SchemaMismatch),
+        (SchemaChange(add={"q": "int", "Q": "int"}), ABLE, UsageError),
+        (SchemaChange(add={"s.A": "int"}), ABLE, UsageError),
         (SchemaChange(rename={"id": "key"}), state(widening="true"), FeatureRequired),
         (SchemaChange(rename={"nobody": "key"}), ABLE, UsageError),
         (SchemaChange(drop=("id",)), state(mapping="none"), FeatureRequired),
@@ -69,6 +79,8 @@ def test_a_whole_schema_is_the_way_to_it() -> None:
     assert whole(lambda there: there.append(pa.field("n", pa.int64()))) == ["ADD COLUMNS (`n` long)"]
     assert whole(lambda there: there.remove(0)) == ["DROP COLUMN `id`"]
     assert whole(lambda there: there.set(0, pa.field("id", pa.int64()))) == ["ALTER COLUMN `id` TYPE long"]
+    with pytest.raises(UsageError, match="behind the others"):
+        whole(lambda there: there.insert(0, pa.field("n", pa.int64())))
     inner = pa.field("s", pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.int32())]))
     with pytest.raises(UsageError, match="inside it"):
         whole(lambda there: there.set(2, inner))

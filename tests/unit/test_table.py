@@ -25,7 +25,7 @@ from headrace.errors import (
     VersionNotFound,
 )
 from headrace.storage import Store
-from headrace.tables.schema import to_delta
+from headrace.tables.schema import parse_type, to_delta
 from services.desk import Desk
 from services.staging import SCHEMA, marks, staged
 
@@ -272,7 +272,15 @@ def test_a_field_inside_a_struct_is_added_and_old_files_follow(lake: Path) -> No
         ({"widen": {"note": "bigint"}}, SchemaMismatch, "column note is string and cannot become long"),
         ({"widen": {"amount": "decimal(10,2)"}}, SchemaMismatch, "cannot become"),
         ({"add": {"Note": "string"}}, SchemaMismatch, "has a column 'Note'"),
-        ({"add": {"must": "string!"}}, HeadraceError, "old rows have no value"),
+        ({"add": {"must": "string!"}}, SchemaMismatch, "must cannot be added as NOT NULL: old rows have no value"),
+        ({"add": {"x": "int", "X": "int"}}, UsageError, "'x' twice"),
+        ({"add": {"x": "struct<a: int>", "y": "array<struct<b: int, B: int>>"}}, UsageError, "'b' twice"),
+        ({"rename": {"nobody": "x"}}, UsageError, "no column 'nobody' to rename"),
+        ({"drop": ["nobody"]}, UsageError, "no column 'nobody' to drop"),
+        ({"drop": "nobody"}, UsageError, "no column 'nobody' to drop"),
+        ({"widen": {"nobody": "long"}}, UsageError, "no column 'nobody' to widen"),
+        ({"widen": {"id": "decimal(22,2)"}}, FeatureRequired, "id from long to decimal"),
+        ({"widen": {"id": "decimal(19,0)"}}, SchemaMismatch, "cannot become"),
         ({"add": {"x": "nonsense"}}, UsageError, "is not a type"),
         ({"comment": {"nobody": "x"}}, UsageError, "no column 'nobody'"),
     ],
@@ -283,6 +291,58 @@ def test_refused_changes_name_their_rule(
     with pytest.raises(error, match=said):
         orders.update_schema(**change)  # type: ignore[arg-type]
     assert orders.resolve() == 0
+
+
+def test_a_field_is_added_by_its_path_and_a_comment_taken_away(lake: Path) -> None:
+    table = Table.get_or_create(lake / "t", {"id": "int", "s": "struct<a: int, t: struct<b: int>>", "l": "array<int>"})
+    table.update_schema(add={"s.c": "string", "s.t.d": "date", "id.x": "int"}, comment={"id": "key"})
+    assert table.schema().field("s").type == parse_type("struct<a: int, t: struct<b: int, d: date>, c: string>")
+    assert table.schema().names == ["id", "s", "l", "id.x"]
+    assert table.update_schema(comment={"id": None}).schema.field("id").metadata is None
+    for wrong in ("s.A", "s.t.D", "l.x"):
+        with pytest.raises(UsageError):
+            table.update_schema(add={wrong: "int"})
+    with pytest.raises(SchemaMismatch, match="NOT NULL"):
+        table.update_schema(add={"s.e": "int!"})
+    assert table.resolve() == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"b": "int", "a": "int!", "s": "struct<x: int>"}, "keep their order: a, b, s"),
+        ({"n": "int", "b": "int", "a": "int!", "s": "struct<x: int>"}, "keep their order"),
+        ({"a": "int", "b": "int", "s": "struct<x: int>"}, "Column a is NOT NULL in the table"),
+        ({"a": "int!", "b": "int!", "s": "struct<x: int>"}, "Column b is not NOT NULL in the table"),
+        ({"a": "int!", "b": "int", "s": "struct<x: int>", "n": "int!"}, "n cannot be added as NOT NULL"),
+    ],
+)
+def test_a_whole_schema_is_what_it_says_or_refused(lake: Path, wanted: dict[str, str], said: str) -> None:
+    table = Table.get_or_create(lake / "t", {"a": "int!", "b": "int", "s": "struct<x: int>"})
+    with pytest.raises(SchemaMismatch, match=said):
+        table.update_schema(wanted)
+    inner = pa.field("s", pa.struct([pa.field("x", pa.int32(), nullable=False)]))
+    with pytest.raises(SchemaMismatch, match="A field of column s"):
+        table.update_schema(table.schema().set(2, inner))
+    assert table.resolve() == 0
+    new = {"a": "int!", "n": "int", "b": "int", "s": "struct<x: int>"}
+    assert table.update_schema(new).schema.names == list(new)
+
+
+def test_names_that_differ_only_in_case_make_no_table(lake: Path) -> None:
+    for columns in ({"a": "int", "A": "int"}, pa.schema([("a", pa.int32()), ("a", pa.int32())])):
+        with pytest.raises(UsageError, match="'a' twice"):
+            Table.get_or_create(lake / "t", columns)
+    for records in ([{"a b": 1, "A B": 2}], pa.table([[1], [2]], names=["a b", "a b"])):
+        with pytest.raises(UsageError, match="'a b' twice"):
+            Table.get_or_create(lake / "t").bulk_insert(records)
+    assert not Table(lake / "t").exists()
+
+
+def test_one_name_may_be_a_text(lake: Path) -> None:
+    table = Table.get_or_create(lake / "t", {"id": "int", "day": "date"}, "day")
+    table.bulk_insert([{"id": 1}])
+    assert (table.metadata().partition_by, table.optimize(z_order="id").z_order) == (("day",), ("id",))
 
 
 # ---- dropped ----

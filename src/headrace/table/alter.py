@@ -13,12 +13,14 @@ import pyarrow as pa
 from headrace.commit.tail import Tail
 from headrace.errors import FeatureRequired, NotAdoptable, SchemaMismatch, TableChanged, UsageError
 from headrace.storage import Store
+from headrace.table.adding import Added, adding, grown, spelled
 from headrace.table.writers import Writers
 from headrace.tables.adopt import may_adopt
 from headrace.tables.evolve import check_fits, merge
 from headrace.tables.log import LOG, Metadata, TableState
 from headrace.tables.partitions import check_partitioning
-from headrace.tables.schema import from_delta, parse_type, to_delta, type_name
+from headrace.tables.schema import check_names, from_delta, held_field, parse_type, to_delta, type_name
+from headrace.tables.widen import widens
 
 # A schema, or names with their types as a spec writes them; `!` for NOT NULL.
 Columns: TypeAlias = "pa.Schema | Mapping[str, str]"
@@ -29,20 +31,16 @@ _FEATURES = {
     "rename": ("columnMapping", "files then know their columns by other names, and many readers read NULL"),
     "drop": ("columnMapping", "files then know their columns by other names, and many readers read NULL"),
 }
-_WIDER = {
-    "byte": ("short", "integer", "long", "double"),
-    "short": ("integer", "long", "double"),
-    "integer": ("long", "double"),
-    "float": ("double",),
-    "date": ("timestamp_ntz",),
-}
 
 
 def schema_of(columns: Columns) -> pa.Schema:
-    """Columns in our type language; UsageError for a type that there is not."""
+    """Columns in our type language; UsageError for a type that there is not, and for a name that is there twice."""
     if isinstance(columns, pa.Schema):
-        return from_delta(to_delta(columns))
-    return pa.schema([_field(name, spelled) for name, spelled in columns.items()])
+        schema = from_delta(to_delta(pa.schema([held_field(item) for item in columns])))
+    else:
+        schema = pa.schema([_field(name, spelled) for name, spelled in columns.items()])
+    check_names(schema)
+    return schema
 
 
 def _field(name: str, spelled: str) -> pa.Field:
@@ -109,7 +107,7 @@ class SchemaChange:
     """What is to become of a table's columns."""
 
     add: Mapping[str, str] | pa.Schema | None = None
-    comment: Mapping[str, str] | None = None
+    comment: Mapping[str, str | None] | None = None  # None: no longer
     widen: Mapping[str, str] | None = None
     rename: Mapping[str, str] | None = None
     drop: Iterable[str] = ()
@@ -119,12 +117,36 @@ class SchemaChange:
 def towards(state: TableState, schema: pa.Schema) -> SchemaChange:
     """The change that makes a table's columns these: what is missing is dropped, what is new is added."""
     there, wanted = state.schema, schema_of(schema)
+    _check_kept(there, wanted)
     added = pa.schema([item for item in wanted if item.name not in there.names])
     comments = {item.name: text for item in wanted if (text := _comment(item)) is not None}
     retyped = {item.name: type_name(item.type) for item in wanted if _retyped(item, there)}
     return SchemaChange(
         added, comments, retyped, drop=[name for name in there.names if name not in wanted.names], whole=wanted
     )
+
+
+def _check_kept(there: pa.Schema, wanted: pa.Schema) -> None:
+    """SchemaMismatch where a whole schema asks for what no change does: another order, or another NOT NULL."""
+    ours, theirs = (
+        [name for name in one.names if name in two.names] for one, two in ((there, wanted), (wanted, there))
+    )
+    if ours != theirs:
+        raise SchemaMismatch(
+            f"Columns keep their order: {', '.join(ours)}.", expected=", ".join(ours), actual=", ".join(theirs)
+        )
+    for name in ours:
+        one, two = there.field(name), wanted.field(name)
+        alike = type_name(one.type) == type_name(two.type)
+        if one.nullable != two.nullable or (alike and one.type != two.type):
+            where = f"Column {name}" if one.nullable != two.nullable else f"A field of column {name}"
+            raise SchemaMismatch(
+                f"{where} is {'NOT NULL' if two.nullable else 'not NOT NULL'} in the table, and no change of columns "
+                "makes it otherwise.",
+                expected=spelled(one),
+                actual=spelled(two),
+                next="Write it as it is (`!` for NOT NULL).",
+            )
 
 
 def _retyped(item: pa.Field, there: pa.Schema) -> bool:
@@ -151,36 +173,37 @@ def update_schema(store: Store, state: TableState, change: SchemaChange) -> Tabl
     added, comments = added_by(store, state, change), dict(change.comment or {})
 
     def changed(metadata: Metadata) -> Metadata:
-        wanted = change.whole or pa.schema([*from_delta(metadata.schema_json), *added])
-        grown = merge(metadata.schema_json, to_delta(wanted)) if len(added) or change.whole else metadata.schema_json
-        return replace(metadata, schema_json=_commented(grown, comments))
+        wanted = change.whole or grown(from_delta(metadata.schema_json), added)
+        check_names(wanted)
+        merged = merge(metadata.schema_json, to_delta(wanted)) if added or change.whole else metadata.schema_json
+        return replace(metadata, schema_json=_commented(merged, comments))
 
-    operation = "CHANGE COLUMN" if comments and not len(added) else "ADD COLUMNS"
-    told = {"columns": json.dumps([f"{item.name} {type_name(item.type)}" for item in added] or sorted(comments))}
-    return Tail.open(store).alter(changed, lambda _: (operation, told), {}, schema=state.schema_json)
-
-
-def added_by(store: Store, state: TableState, change: SchemaChange) -> pa.Schema:
-    """The new columns; refused where one is there already, or a comment is about none."""
-    added = schema_of(change.add) if change.add is not None else pa.schema([])
-    if strange := [name for name in change.comment or () if name not in (*state.schema.names, *added.names)]:
-        raise UsageError(f"There is no column '{strange[0]}' to comment on.")
-    if twice := [name for name in added.names if name.lower() in map(str.lower, state.schema.names)]:
+    operation = "CHANGE COLUMN" if comments and not added else "ADD COLUMNS"
+    told = {"columns": json.dumps([f"{each.name} {type_name(each.item.type)}" for each in added] or sorted(comments))}
+    try:
+        return Tail.open(store).alter(changed, lambda _: (operation, told), {}, schema=state.schema_json)
+    except TableChanged as refused:
         raise SchemaMismatch(
-            f"{store.uri} has a column '{twice[0]}' already.",
-            expected=type_name(added.field(twice[0]).type),
-            actual=", ".join(state.schema.names),
-        )
-    return added
+            refused.seen, expected=_spelled(state.schema, state.partition_by), actual=", ".join(told.values())
+        ) from None
 
 
-def _commented(schema_json: str, comments: Mapping[str, str]) -> str:
+def added_by(store: Store, state: TableState, change: SchemaChange) -> list[Added]:
+    """The new columns; refused where one cannot be added, or a comment is about none."""
+    given = schema_of(change.add) if change.add is not None else pa.schema([])
+    if strange := [name for name in change.comment or () if name not in (*state.schema.names, *given.names)]:
+        raise UsageError(f"There is no column '{strange[0]}' to comment on.", next=_there(state))
+    return adding(store, state, given)
+
+
+def _commented(schema_json: str, comments: Mapping[str, str | None]) -> str:
     if not comments:
         return schema_json
     whole: dict[str, Any] = json.loads(schema_json)
     for item in whole["fields"]:
         if item["name"] in comments:
-            item["metadata"] = {**item["metadata"], "comment": comments[item["name"]]}
+            said = {**item["metadata"], "comment": comments[item["name"]]}
+            item["metadata"] = {key: value for key, value in said.items() if (key, value) != ("comment", None)}
     return json.dumps(whole, ensure_ascii=False)
 
 
@@ -188,28 +211,33 @@ def _refuse_features(store: Store, state: TableState, change: SchemaChange) -> N
     for name, wanted in (change.widen or {}).items():
         raise needs(store, "widen", widening(store, state, name, wanted))
     for verb, names in (("rename", list(change.rename or ())), ("drop", list(change.drop))):
-        if names:
-            raise needs(store, verb, f"column {names[0]}")
+        for name in names:
+            check_known(state, verb, name)
+            raise needs(store, verb, f"column {name}")
+
+
+def check_known(state: TableState, verb: str, name: str) -> None:
+    """UsageError for a column that there is not."""
+    if name not in state.schema.names:
+        raise UsageError(f"There is no column '{name}' to {verb}.", next=_there(state))
+
+
+def _there(state: TableState) -> str:
+    return f"There are {', '.join(state.schema.names)}."
 
 
 def widening(store: Store, state: TableState, name: str, wanted: str) -> str:
     """A wider type in words; SchemaMismatch for one that does not hold all that the column's own does."""
-    old = type_name(state.schema.field(name).type) if name in state.schema.names else "no column"
-    new = type_name(parse_type(wanted))
-    if new in _WIDER.get(old, ()) or (old, new) == ("long", "decimal(20,0)") or _more_digits(old, new):
-        return f"column {name} from {old} to {new}"
+    check_known(state, "widen", name)
+    old, new = state.schema.field(name).type, parse_type(wanted)
+    if widens(old, new):
+        return f"column {name} from {type_name(old)} to {type_name(new)}"
     raise SchemaMismatch(
-        f"{store.uri}: column {name} is {old} and cannot become {new}: its values would not all be the same.",
-        expected=old,
-        actual=new,
+        f"{store.uri}: column {name} is {type_name(old)} and cannot become {type_name(new)}: its values would not all "
+        "be the same.",
+        expected=type_name(old),
+        actual=type_name(new),
     )
-
-
-def _more_digits(old: str, new: str) -> bool:
-    one, two = parse_type(old) if old != "no column" else None, parse_type(new)
-    if one is None or not (pa.types.is_decimal(one) and pa.types.is_decimal(two)):
-        return False
-    return bool(two.scale >= one.scale and two.precision - two.scale >= one.precision - one.scale)
 
 
 def needs(store: Store, verb: str, what: str) -> FeatureRequired:

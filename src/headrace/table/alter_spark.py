@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headrace.commit.spark import ddl, quoted
+from headrace.commit.spark import quoted
 from headrace.errors import UsageError
 from headrace.storage import Store
-from headrace.table.alter import SchemaChange, added_by, needs, widening
+from headrace.table.adding import Added
+from headrace.table.alter import SchemaChange, added_by, check_known, needs, widening
 from headrace.table.spark import spelled
 from headrace.tables.log import TableState
 from headrace.tables.schema import parse_type, type_name
@@ -26,14 +27,14 @@ def statements(store: Store, state: TableState, change: SchemaChange) -> list[st
 def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterator[str]:
     added = added_by(store, state, change)
     _refuse_nested(state, change)
-    yield from [f"ADD COLUMNS ({ddl(added)})"] if len(added) else []
+    yield from [f"ADD COLUMNS ({', '.join(map(_spelled, added))})"] if added else []
     for name, kind in (change.widen or {}).items():
         wider = widening(store, state, name, kind)
         if state.properties.get(_WIDENING, "").lower() != "true":
             raise needs(store, "widen", wider)
         yield f"ALTER COLUMN {quoted(name)} TYPE {type_name(parse_type(kind))}"
     for name, text in (change.comment or {}).items():
-        yield f"ALTER COLUMN {quoted(name)} COMMENT {spelled(text)}"
+        yield f"ALTER COLUMN {quoted(name)} COMMENT {spelled(text or '')}"
     for old, new in (change.rename or {}).items():
         _check_moves(store, state, "rename", old)
         yield f"RENAME COLUMN {quoted(old)} TO {quoted(new)}"
@@ -42,20 +43,26 @@ def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterat
         yield f"DROP COLUMN {quoted(name)}"
 
 
+def _spelled(added: Added) -> str:
+    return f"{'.'.join(map(quoted, added.path))} {type_name(added.item.type)}"
+
+
 def _refuse_nested(state: TableState, change: SchemaChange) -> None:
-    """Spark adds a field inside a struct by its path, which a whole schema does not tell."""
+    """Spark adds a field inside a struct by its path, which a whole schema does not tell, and columns at the end."""
+    new = [item.name in state.schema.names for item in change.whole or ()]
+    if new != sorted(new, reverse=True):
+        raise UsageError("Spark, which alone writes the table, adds columns behind the others.", next="Put them there.")
     for item in change.whole or ():
         known = item.name in state.schema.names and item.name not in (change.widen or {})
         if known and item.type != state.schema.field(item.name).type:
             raise UsageError(
                 f"Column {item.name} has fields that are to be added inside it.",
-                next=f"Let Spark add them: ALTER TABLE … ADD COLUMNS ({item.name}.field type).",
+                next=f"Add each by its path: `{item.name}.field`.",
             )
 
 
 def _check_moves(store: Store, state: TableState, verb: str, name: str) -> None:
-    if name not in state.schema.names:
-        raise UsageError(f"There is no column '{name}' to {verb}.", next=f"There are {', '.join(state.schema.names)}.")
+    check_known(state, verb, name)
     if state.properties.get(_MAPPING, "none").lower() not in ("name", "id"):
         raise needs(store, verb, f"column {name}")
     if verb == "drop" and name in state.partition_by:

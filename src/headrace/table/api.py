@@ -70,7 +70,7 @@ class Table:
         cls,
         path: str | os.PathLike[str],
         schema: Columns | None = None,
-        partition_by: Iterable[str] = (),
+        partition_by: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         storage: Storage = None,
     ) -> Table:
@@ -80,10 +80,10 @@ class Table:
         """
         table = cls(path, storage)
         if schema is None:
-            table._undescribed = Undescribed(tuple(partition_by), dict(properties or {}))
+            table._undescribed = Undescribed(_names(partition_by), dict(properties or {}))
             return table
         with table._watch("create"):
-            alter.create(table._store, schema, partition_by, properties or {})
+            alter.create(table._store, schema, _names(partition_by), properties or {})
         return table
 
     @staticmethod
@@ -152,10 +152,9 @@ class Table:
         Of several records with one key the last counts: by `sequence_by` where it is given, which an older record than
         the row loses by, too. `partition="a=x/b=y"` says that all of them, and their rows, are in there.
         """
-        keys = (key,) if isinstance(key, str) else tuple(key)
         with self._watch("upsert"):
             first = self._first(records, partition)
-            return self._rows().upsert(Wanted(first, keys, sequence_by, partition, deduplicate))
+            return self._rows().upsert(Wanted(first, _names(key), sequence_by, partition, deduplicate))
 
     def delete(self, where: str, partition: str | None = None, hard: bool = True) -> Deleted:
         """Delete the rows for which an SQL expression is true; not `hard`: hide them from queries."""
@@ -170,11 +169,11 @@ class Table:
     # ---- its upkeep ----
 
     def optimize(
-        self, where: str | None = None, target_size: int | None = None, z_order: Iterable[str] = ()
+        self, where: str | None = None, target_size: int | None = None, z_order: str | Iterable[str] = ()
     ) -> Optimized:
         """Fewer, larger files; with `z_order` rows that are near in these columns are near in the files, too."""
         with self._watch("optimize"):
-            return self._files().optimize(where, target_size, z_order)
+            return self._files().optimize(where, target_size, _names(z_order))
 
     def vacuum(self, retain: timedelta | str = RETAIN, *, dry_run: bool = False, force: bool = False) -> Vacuumed:
         """Delete files that no version of the last `retain` needs; shorter than the table's own needs `force`."""
@@ -219,13 +218,16 @@ class Table:
         schema: Columns | None = None,
         *,
         add: Columns | None = None,
-        comment: Mapping[str, str] | None = None,
+        comment: Mapping[str, str | None] | None = None,
         widen: Mapping[str, str] | None = None,
         rename: Mapping[str, str] | None = None,
-        drop: Iterable[str] = (),
+        drop: str | Iterable[str] = (),
     ) -> Metadata:
-        """Make its columns these; or add columns and comments. To widen, rename or drop needs a table feature."""
-        change = SchemaChange(add, comment, widen, rename, tuple(drop))
+        """Make its columns these; or add columns and comments. To widen, rename or drop needs a table feature.
+
+        `add={"s.b": "int"}` adds a field inside the struct `s`; a comment that is None is taken away.
+        """
+        change = SchemaChange(add, comment, widen, rename, _names(drop))
         if schema is not None and change != SchemaChange():
             raise UsageError("A whole schema and single changes are both given.", next="Give one of them.")
         with self._watch("update_schema"):
@@ -274,6 +276,11 @@ def profile(storage: Storage) -> Profile:
     except TypeError:
         known = ", ".join(Profile.__dataclass_fields__)
         raise UsageError(f"storage: {', '.join(storage)} are not all known keys.", next=f"Known: {known}.") from None
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of columns; a text is one of them."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _duration(given: timedelta | str) -> timedelta:

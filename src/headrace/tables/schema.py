@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -122,10 +123,31 @@ def _parse_nested(name: str, rest: str) -> tuple[pa.DataType, str]:
 
 
 def _struct(fields: list[pa.Field]) -> pa.DataType:
-    names = [item.name.lower() for item in fields]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"A struct has the field '{twice[0]}' twice; names that differ only in case are the same.")
+    check_names(fields, "A struct has the field")
     return pa.struct(fields)
+
+
+def check_names(fields: Iterable[pa.Field], has: str = "The table has the column") -> None:
+    """UsageError where two columns, or two fields inside one, have the same name: no reader opens such a table."""
+    held = list(fields)
+    names = [item.name.lower() for item in held]
+    if twice := [item.name for item in held if names.count(item.name.lower()) > 1]:
+        raise UsageError(
+            f"{has} '{twice[0]}' twice; names that differ only in case are the same.", next="Give one another name."
+        )
+    for item in held:
+        for inner in _inner(item.type):
+            check_names(inner, f"Column {item.name} has the field")
+
+
+def _inner(kind: pa.DataType) -> Iterator[Iterable[pa.Field]]:
+    """The fields of every struct that is right inside a type."""
+    if pa.types.is_struct(kind):
+        yield kind
+    elif pa.types.is_map(kind):
+        yield from _inner(kind.item_type)
+    elif _is_list(kind):
+        yield from _inner(kind.value_type)
 
 
 def _expect(rest: str, mark: str) -> str:
@@ -169,6 +191,50 @@ def type_name(kind: pa.DataType) -> str:
     if _is_list(kind):
         return f"array<{type_name(kind.value_type)}>"
     return _DELTA_NAMES[kind]
+
+
+def held_as(kind: pa.DataType) -> pa.DataType:
+    """The type in which a table holds all values of an Arrow type; UsageError where there is none."""
+    if pa.types.is_dictionary(kind):
+        return held_as(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return TIMESTAMP if kind.tz else TIMESTAMP_NTZ
+    if pa.types.is_struct(kind):
+        return pa.struct([held_field(item) for item in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(held_as(kind.key_type), held_field(kind.item_field))
+    if _is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", held_as(kind.value_type), kind.value_field.nullable))
+    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
+    held = next((held for is_kind, held in _HELD if is_kind(kind)), kind)
+    if held not in _DELTA_NAMES and not pa.types.is_decimal(held):
+        raise UsageError(f"A table cannot hold {kind}.", next=f"Its types are {', '.join(_PRIMITIVES)}, decimal(p,s).")
+    return held
+
+
+def held_field(item: pa.Field) -> pa.Field:
+    """A column as a table holds it."""
+    try:
+        return item.with_type(held_as(item.type))
+    except UsageError as refused:
+        raise UsageError(f"Column {item.name}: {refused.seen}", next=refused.next) from None
+
+
+_DIGITS = 38  # of a decimal
+_HELD: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
+    (pa.types.is_uint8, pa.int16()),
+    (pa.types.is_uint16, pa.int32()),
+    (pa.types.is_uint32, pa.int64()),
+    (pa.types.is_uint64, pa.decimal128(20, 0)),
+    (pa.types.is_float16, pa.float32()),
+    (pa.types.is_large_string, pa.string()),
+    (pa.types.is_string_view, pa.string()),
+    (pa.types.is_large_binary, pa.binary()),
+    (pa.types.is_binary_view, pa.binary()),
+    (pa.types.is_fixed_size_binary, pa.binary()),
+    (pa.types.is_date64, pa.date32()),
+)
 
 
 def _name(name: str) -> str:
