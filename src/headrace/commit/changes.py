@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.commit.parts import part_of
 from headrace.storage import NotThere, Store
 from headrace.tables.log import Commit, TableState, read_commit
 
@@ -45,7 +46,7 @@ def change_of(commit: Commit, known: TableState) -> Change:
 
 
 def restored_since(store: Store, state: TableState, *marks: str, look_back: int = 200) -> int | None:
-    """The newest version that is a RESTORE made after our last commit; None when there is none."""
+    """The newest version that is a RESTORE which our last commit did not know of; None when there is none."""
     for version in range(state.version, max(-1, state.version - look_back), -1):
         try:
             commit = read_commit(store, version)
@@ -53,6 +54,17 @@ def restored_since(store: Store, state: TableState, *marks: str, look_back: int 
             return None
         if commit.operation == "RESTORE":
             return version
-        if not commit.marks.keys().isdisjoint(marks):
+        if ours := next((part for mark in marks if (part := part_of(commit, mark))), None):
+            return restored_between(store, ours.account.get("seen", version - 1), version)
+    return None
+
+
+def restored_between(store: Store, seen: int, version: int) -> int | None:
+    """The newest version that is a RESTORE, after one that was seen and before another."""
+    for each in range(version - 1, seen, -1):
+        try:
+            if read_commit(store, each).operation == "RESTORE":
+                return each
+        except NotThere:
             return None
     return None

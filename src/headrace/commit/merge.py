@@ -87,7 +87,7 @@ class MergeTable(SparkTable):
             key_bounds(table.files, schema, merging.keys),
         )
         few = max(self._wrote, sum(item.rows for item in table.files)) < _FEW
-        said = account_text(intent, table, remembers=tombstones.are_there)
+        said = account_text(intent, table, seen=self._known().version, remembers=tombstones.are_there)
         source = {_SOURCE: "auto" if merging.history else "none"}
         marked = {_APP: self._mark, _VERSION: str(intent.batch), _ACCOUNT: said}
         for name, value in {**marked, **source, **(_INTERPRETED if few else _COMPILED)}.items():

@@ -12,9 +12,10 @@ import pyarrow as pa
 from headrace import faults
 from headrace.batch import Intent, Receipt, TableIntent
 from headrace.commit.adopt import account
+from headrace.commit.changes import restored_between
 from headrace.commit.marks import batch_mark
 from headrace.commit.stops import stop
-from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced
+from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.spec.table import FEATURES
 from headrace.storage import Store
 from headrace.tables.adopt import lacks_ntz
@@ -83,7 +84,8 @@ class SparkTable:
     def _write(self, table: TableIntent, intent: Intent) -> None:
         """Append the staged files."""
         frame = self._staged(self._spark, table, from_delta(table.schema))
-        writer = frame.write.format("delta").mode("append").option("userMetadata", account_text(intent, table))
+        said = account_text(intent, table, seen=self._known().version)
+        writer = frame.write.format("delta").mode("append").option("userMetadata", said)
         writer = writer.option("txnAppId", self._mark).option("txnVersion", intent.batch)
         with self._named():
             writer.save(self._store.spark_uri)
@@ -156,10 +158,10 @@ class SparkTable:
 
     def follow(self) -> None:
         """Go along with what others did, as long as what we knew of the table still holds."""
-        found = load(self._store, [self._mark])
-        if self.state is not None and found is not None:
-            self._fits(self.state.schema_json, found)
-        self.state = found
+        known = self.state
+        self._reload()
+        if known is not None and self.state is not None:
+            self._fits(known.schema_json, self.state)
 
     def _fits(self, schema_json: str, state: TableState) -> None:
         try:
@@ -168,18 +170,31 @@ class SparkTable:
             raise stop(TableChanged, f"{self._store.uri}: {problem.seen}") from None
 
     def _reload(self) -> None:
-        self.state = load(self._store, [self._mark])
+        """Look at the table again; it must be the one we knew, and go on from where it was."""
+        found = load(self._store, [self._mark])
+        if self.state is not None and found is not None:
+            self._goes_on(self.state, found)
+        self.state = found
+
+    def _goes_on(self, known: TableState, found: TableState) -> None:
+        """Marks survive a RESTORE: to go on would leave the undone rows undone without a word."""
+        uri = self._store.uri
+        if found.table_id != known.table_id:
+            raise stop(TableReplaced, f"The table {uri} was made anew underneath the pipeline.")
+        if found.version < known.version:
+            raise stop(TableRestored, f"{uri} is at version {found.version} and was at {known.version}.")
+        if version := restored_between(self._store, known.version, found.version + 1):
+            raise stop(TableRestored, f"Version {version} of {uri} restored the table to an older one.")
 
     def _check(self, table: TableIntent, intent: Intent) -> None:
-        known = self._known()
-        if table.create and known.marks.get(self._mark, 0) < intent.batch:
+        known, mark = self._known(), self._known().marks.get(self._mark, 0)
+        if table.create and mark < intent.batch:
             self._fits(table.schema, known)  # it may be somebody else's, who was first
         elif not table.create and known.table_id != table.table_id:
-            raise TableReplaced(
-                f"The table {table.path} was made anew underneath the pipeline.",
-                next="Run `headrace resume SPEC --accept-new-table` to go on with the new one.",
-            )
-        if known.marks.get(self._mark, 0) > intent.batch:
+            raise stop(TableReplaced, f"The table {table.path} was made anew underneath the pipeline.")
+        if mark < intent.batch and (lost := next(_lost(known.schema, from_delta(table.schema), ""), None)):
+            raise stop(TableChanged, f"{table.path} was altered underneath the pipeline: {lost}.")
+        if mark > intent.batch:
             raise Fenced(
                 f"The table {table.path} is already past batch {intent.batch}.",
                 next="Another instance of the pipeline has gone on; this one must not write.",
@@ -199,6 +214,24 @@ def _wider(have: pa.DataType, want: pa.DataType, path: str) -> Iterator[tuple[st
         yield from _wider(have.value_type, want.value_type, f"{path}.element")
     elif widens(have, want):
         yield path, want
+
+
+def _lost(have: Any, want: Any, path: str) -> Iterator[str]:
+    """What a table has no place for any more, of the columns of a batch; a type that grew still holds its values."""
+    if isinstance(want, pa.Schema) or (pa.types.is_struct(have) and pa.types.is_struct(want)):
+        there = {item.name: item.type for item in have}
+        for item in want:
+            below = f"{path}.{item.name}" if path else item.name
+            if item.name in there:
+                yield from _lost(there[item.name], item.type, below)
+            else:
+                yield f"column {below} is gone"
+    elif pa.types.is_map(have) and pa.types.is_map(want):
+        yield from _lost(have.item_type, want.item_type, path)
+    elif pa.types.is_list(have) and pa.types.is_list(want):
+        yield from _lost(have.value_type, want.value_type, path)
+    elif have != want and not widens(want, have):
+        yield f"column {path} is {type_name(have)}, and {type_name(want)} in the batch"
 
 
 def _without_notes(kind: Any) -> Any:

@@ -1,0 +1,130 @@
+"""Tables that Spark writes, and others alter underneath: found before Spark is asked, so without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from headrace.batch import Intent, TableIntent
+from headrace.commit import LogTable
+from headrace.commit.changes import restored_since
+from headrace.commit.marks import batch_mark
+from headrace.commit.spark import SparkTable
+from headrace.errors import Stop, TableChanged, TableGone, TableReplaced, TableRestored
+from headrace.storage import Store
+from headrace.tables.log import load
+from services.staging import SCHEMA, intent, opened, staged, table_intent
+
+MARK = batch_mark("shop")
+
+
+class Written(SparkTable):
+    """Its commits are Spark's but for Spark: of a writer that does not look at what came before."""
+
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def _write(self, table: TableIntent, intent: Intent) -> None:
+        seen = self._known().version
+        self.meanwhile()
+        tail = LogTable.open(self._store, "shop").tail
+        tail.append(table.files, {MARK: intent.batch}, {"seen": seen})
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Store:
+    """A table with two batches of the pipeline."""
+    store = Store(str(tmp_path / "t"))
+    tail = LogTable.open(store, "shop")
+    tail.commit(table_intent(store, [staged(store, [1])], "a" * 32, create=True), intent(1))
+    tail.commit(table_intent(store, [staged(store, [2])], "a" * 32), intent(2))
+    return store
+
+
+def table(store: Store) -> Written:
+    return Written(None, store, "shop")  # type: ignore[arg-type]
+
+
+def part(store: Store, number: int) -> TableIntent:
+    return table_intent(store, [staged(store, [number])], "a" * 32)
+
+
+def _restored(store: Store) -> None:
+    opened(store).restore(0)
+
+
+def _gone(store: Store) -> None:
+    shutil.rmtree(store.root)
+
+
+def _replaced(store: Store) -> None:
+    _gone(store)
+    for _ in range(3):
+        write_deltalake(store.root, pa.table({"id": [1], "day": ["a"]}), mode="append")
+
+
+def _set_back(store: Store) -> None:
+    (Path(store.root) / "_delta_log/00000000000000000001.json").unlink()
+
+
+def _dropped(store: Store) -> None:
+    write_deltalake(store.root, pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
+
+
+def _retyped(store: Store) -> None:
+    rows = pa.table({"id": ["x"], "day": ["a"]})
+    write_deltalake(store.root, rows, mode="overwrite", schema_mode="overwrite")
+
+
+ALTERED: list[tuple[Callable[[Store], None], type[Stop], str]] = [
+    (_restored, TableRestored, "--table-restored=refill"),
+    (_set_back, TableRestored, "--table-restored=keep"),
+    (_replaced, TableReplaced, "--accept-new-table"),
+    (_gone, TableGone, "--accept-new-table"),
+    (_dropped, TableChanged, "--accept-new-table"),
+    (_retyped, TableChanged, "--accept-new-table"),
+]
+
+
+@pytest.mark.parametrize(("alter", "named", "command"), ALTERED, ids=[each[0].__name__[1:] for each in ALTERED])
+def test_a_table_altered_underneath_stops_it_with_that_name_and_the_command(
+    lake: Store, alter: Callable[[Store], None], named: type[Stop], command: str
+) -> None:
+    running, batch = table(lake), part(lake, 3)
+    alter(lake)
+    with pytest.raises(named) as stopped:
+        running.commit(batch, intent(3))
+    assert command in stopped.value.next
+
+
+def test_what_others_add_is_gone_along_with(lake: Store) -> None:
+    running = table(lake)
+    write_deltalake(lake.root, pa.table({"id": [9], "day": ["x"], "new": [1]}), mode="append", schema_mode="merge")
+    assert running.commit(part(lake, 3), intent(3)).version == 3
+
+
+def test_to_evolve_a_restored_table_does_not_hide_that_it_was(lake: Store) -> None:
+    running = table(lake)
+    _restored(lake)
+    for _ in range(2):
+        with pytest.raises(TableRestored):
+            running.evolve(SCHEMA)
+
+
+def test_a_restore_beside_a_commit_is_found_after_it_and_at_the_next_start(lake: Store) -> None:
+    running = table(lake)
+    running.meanwhile = lambda: _restored(lake)
+    with pytest.raises(TableRestored, match="Version 2"):
+        running.commit(part(lake, 3), intent(3))
+    state = load(lake, [MARK])
+    assert state is not None
+    assert (state.version, state.marks) == (3, {MARK: 3}), "the commit is there, after the restore"
+    assert restored_since(lake, state, MARK) == 2
+    running = table(lake)
+    running.commit(part(lake, 4), intent(4))  # once somebody has answered
+    assert DeltaTable(lake.root).version() == 4
+    assert restored_since(lake, load(lake) or state, MARK) is None
