@@ -43,7 +43,8 @@ def _literal(kind: pa.DataType) -> Callable[[Any], str] | None:
     if pa.types.is_timestamp(kind):
         return lambda value: f"{'TIMESTAMP_LTZ' if kind.tz else 'TIMESTAMP_NTZ'} '{value}'"
     if pa.types.is_decimal(kind):
-        return lambda value: f"CAST({value} AS DECIMAL({kind.precision}, {kind.scale}))"
+        # Written out: what has an exponent is a double.
+        return lambda value: f"CAST({Decimal(value):f} AS DECIMAL({kind.precision}, {kind.scale}))"
     return None
 
 

@@ -75,6 +75,8 @@ _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.variable.substitute": "false",  # "${x}" in a value is just that
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # no file of ours counts days by the Julian calendar
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.maxFields": "1000",

@@ -37,6 +37,7 @@ _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "true",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.variable.substitute": "false",  # "${x}" in a value is just that
 }
 _REFUSALS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT", "CAST_INVALID", "CAST_OVERFLOW", "INCOMPATIBLE_DATA")
 
