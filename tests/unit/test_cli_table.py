@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -66,12 +67,15 @@ def test_list_info_stats_and_history(cli: Run, desk: Desk) -> None:
     assert "adopt" in out
     assert "shop=2" in out
     (said,) = lines(cli("info", "lake/alpha", "--json")[1])
-    assert (said["event"], said["version"], said["pipelines"]) == ("table", 1, {"shop": 2})
+    assert (said["event"], said["operation"], said["table"]) == ("summary", "info", path)
+    assert (said["version"], said["pipelines"]) == (1, {"shop": 2})
     assert {"name": "id", "type": "long", "nullable": True, "comment": None} in said["columns"]
     (size,) = lines(cli("stats", "lake/alpha", "--json")[1])
-    assert (size["event"], size["rows"], size["files"], size["small_share"]) == ("statistics", 4, 2, 1.0)
+    assert (size["event"], size["operation"], size["table"]) == ("summary", "stats", path)
+    assert (size["rows"], size["files"], size["small_share"]) == (4, 2, 1.0)
     assert "rows" in cli("stats", "lake/alpha")[1]
-    newest, oldest = lines(cli("history", "lake/alpha", "--json")[1])
+    newest, oldest, summary = lines(cli("history", "lake/alpha", "--json")[1])
+    assert summary == {"event": "summary", "versions": 2}
     assert (newest["event"], newest["version"], newest["rows_after"], newest["account"]["batch"]) == (
         "version",
         1,
@@ -81,6 +85,16 @@ def test_list_info_stats_and_history(cli: Run, desk: Desk) -> None:
     assert oldest["rows_after"] == 2
     assert "STREAMING UPDATE" in cli("history", "lake/alpha", "--limit", 1)[1]
     assert "CREATE TABLE" not in cli("history", "lake/alpha", "--limit", 1)[1]
+
+
+def test_times_that_are_printed_are_times_that_are_taken(cli: Run, desk: Desk) -> None:
+    Table(desk.folder / "lake" / "alpha").bulk_insert([{"id": 99}])
+    newest, *older, _ = lines(cli("history", "lake/alpha", "--json")[1])
+    for said, rows in ((older[0]["timestamp"], 4), (older[1]["timestamp"], 2), (newest["timestamp"], 5)):
+        answer = cli("query", "lake/alpha", "--timestamp", said, "--limit", 0, "--json")
+        assert lines(answer[1])[-1] == {"event": "summary", "rows": rows}
+    seen = cli("history", "lake/alpha")[1].splitlines()[2].split()[1]
+    assert lines(cli("query", "lake/alpha", "--timestamp", seen, "--json")[1])[-1]["rows"] == 4
 
 
 def test_query_shows_rows_and_no_terminal_obeys_them(cli: Run) -> None:
@@ -148,6 +162,42 @@ def test_create_and_alter(cli: Run) -> None:
     assert "id long NOT NULL: the order" in cli("info", "lake/new")[1]
 
 
+def test_all_columns_out_of_a_file(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    (desk.folder / "all.json").write_text('{"id": "bigint!", "s": "struct<a: int>"}')
+    assert cli("create", "lake/new", "--schema", "all.json")[0] == 0
+    columns = lines(cli("info", "lake/new", "--json")[1])[0]["columns"]
+    columns[1] |= {"type": "struct<a: int, b: array<double>>", "comment": "inner"}
+    (desk.folder / "all.json").write_text(json.dumps([*columns, {"name": "n", "type": "date"}]))
+    assert cli("update-schema", "lake/new", "--schema", "all.json")[0] == 0
+    about = Table("lake/new").schema()
+    assert [about.names, [each.name for each in about.field("s").type]] == [["id", "s", "n"], ["a", "b"]]
+    assert (about.field("id").nullable, about.field("s").metadata) == (False, {b"comment": b"inner"})
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": "bigint!"}')))
+    code, _, err = cli("update-schema", "lake/new", "--schema", "-")
+    assert (code, "FeatureRequired" in err, "drop column s" in err) == (1, True, True)
+    for text in ("{", "5", "[5]", '[{"name": "x"}]', '{"x": 5}', '{"x": "nothing"}'):
+        (desk.folder / "bad.json").write_text(text)
+        assert cli("create", "lake/other", "--schema", "bad.json")[0] == 2
+    for command in ("create", "update-schema"):
+        assert cli(command, "lake/new")[0] == 2
+    assert cli("create", "lake/new", "--schema", "all.json", "--column", "id bigint")[0] == 2
+    assert cli("update-schema", "lake/new", "--schema", "all.json", "--drop", "n")[0] == 2
+    assert cli("create", "lake/other", "--column", "id bigint", "--column", "id string")[0] == 2
+    assert not (desk.folder / "lake" / "other").exists()
+
+
+def test_latencies(cli: Run, desk: Desk) -> None:
+    path = desk.folder / "lake" / "alpha"
+    told = {"operation": "WRITE", "operationMetrics": {"executionTimeMs": "1500"}, "timestamp": 1}
+    (path / "_delta_log" / f"{2:020}.json").write_text(json.dumps({"commitInfo": told}) + "\n")
+    *took, summary = lines(cli("metrics", "lake/alpha", "--json")[1])
+    written = {"event": "operation", "operation": "WRITE", "count": 1, "last": 1.5, "mean": 1.5, "longest": 1.5}
+    assert written in took
+    assert summary == {"event": "summary", "operations": len(took)}
+    assert "WRITE" in cli("metrics", "lake/alpha")[1]
+    assert cli("metrics", "lake/nothing")[0] == 1
+
+
 def test_rows_are_changed(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         cli("create", "lake/new", "--column", "id bigint", "--column", "x double", "--column", "n decimal(9,1)")[0] == 0
@@ -212,6 +262,30 @@ def test_destructive_commands_ask_first(cli: Run, desk: Desk, monkeypatch: pytes
     assert Table(path).resolve() == 1
 
 
+def test_what_cannot_be_taken_back_is_asked_about(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("typer.confirm", asked.append)
+    shorter = "delta.logRetentionDuration=interval 1 day"
+    code, out, _ = cli("set-properties", "lake/alpha", "--set", shorter)
+    assert (code, "delta.logRetentionDuration: not set becomes interval 1 day" in out, len(asked)) == (0, True, 1)
+    assert cli("set-properties", "lake/alpha", "--set", shorter, "--json")[0] == 2, "nobody can be asked"
+    assert Table("lake/alpha").resolve() == 1
+    assert cli("set-properties", "lake/alpha", "--set", shorter, "--yes")[0] == 0
+    assert cli("set-properties", "lake/alpha", "--set", "team=ann")[0] == 0, "that can be set back"
+    path = desk.folder / "lake" / "theirs"
+    Table.get_or_create(path, {"id": "bigint", "v": "int", "s": "string"})
+    info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
+    (path / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
+    changes = ("--drop", "s"), ("--rename", "s=t"), ("--widen", "v bigint"), ("--schema", "less.json")
+    (desk.folder / "less.json").write_text('{"id": "bigint", "s": "string"}')
+    for change, words in zip(changes, ("drop s", "rename s to t", "widen v to bigint", "drop v"), strict=True):
+        code, out, _ = cli("update-schema", "lake/theirs", *change)
+        assert (code, words in out) == (0, True)
+        assert cli("update-schema", "lake/theirs", *change, "--json")[0] == 2, "nobody can be asked"
+    assert len(asked) == 5
+    assert Table(path).resolve() == 1
+
+
 def test_repair_restore_and_drop(cli: Run, desk: Desk) -> None:
     path = desk.folder / "lake" / "alpha"
     assert "nothing is missing" in cli("repair", "lake/alpha")[1]
@@ -260,6 +334,7 @@ READING = [
     ["info", "lake/alpha"],
     ["stats", "lake/alpha"],
     ["history", "lake/alpha"],
+    ["metrics", "lake/alpha"],
     ["query", "lake/alpha", "--where", "id > 0"],
     ["changes", "lake/alpha", "--from", "0"],
     ["vacuum", "lake/alpha", "--retain", "0s", "--force", "--yes"],

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from headrace.cli import dead_letters, table, table_rows
+from headrace.cli import dead_letters, table, table_columns, table_rows
 from headrace.cli.check import command
 from headrace.cli.demo import demo
 from headrace.cli.preview import preview
@@ -37,6 +37,7 @@ def _online(spec: Spec) -> list[Finding]:
 
 check = command(_online)
 app.add_typer(dead_letters.app)
+table_columns.add_to(table.app)
 table_rows.add_to(table.app)
 app.add_typer(table.app)
 for _command in (run, check, preview, schema, status, resume, demo, setup):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,9 +106,14 @@ def _block(row: Mapping[str, Any], width: int) -> str:
 
 def cell(value: Any) -> str:
     """A value as one harmless line: control characters are escaped, bytes shown as text where they are."""
-    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-    text = json.dumps(value, default=str, ensure_ascii=False) if isinstance(value, dict | list) else text
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else spelled(value)
+    text = json.dumps(value, default=spelled, ensure_ascii=False) if isinstance(value, dict | list) else text
     return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
+
+
+def spelled(value: object) -> str:
+    """What JSON has no form for, as text: times as RFC 3339, which options and records take again."""
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def readable(value: Any) -> Any:

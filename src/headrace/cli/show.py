@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.cli.preview import spelled
+
 _SILENT = ("tick", "progress")
 _LEAST_TELLING = ("tables", "last commit", "rows/s", "read", "dead")
 
@@ -120,7 +122,7 @@ def fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
 
 def emit(event: Mapping[str, Any]) -> None:
     """One JSON object on a line of stdout."""
-    sys.stdout.write(json.dumps(event, default=str) + "\n")
+    sys.stdout.write(json.dumps(event, default=spelled) + "\n")
     sys.stdout.flush()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +46,7 @@ def list_tables(
     from headrace.cli.show import emit
     from headrace.table import Table
 
-    found = Table.list_tables(folder, _storage(spec))
+    found = Table.list_tables(folder, storage_of(spec))
     for path in found:
         emit({"event": "table", "path": path}) if as_json else typer.echo(path)
     if as_json:
@@ -55,21 +56,21 @@ def list_tables(
 @app.command()
 def info(path: Place, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJson = False) -> None:
     """Show what a table is: version, columns, partitioning, properties, features, who writes it."""
-    from headrace.cli.show import emit
     from headrace.cli.table_show import described, pairs
 
-    said = described(opened(path, spec, adopt).metadata())
-    emit({"event": "table", **said}) if as_json else pairs(said)
+    table = opened(path, spec, adopt)
+    said = described(table.metadata())
+    concluded("info", table.path, said, as_json) if as_json else pairs(said)
 
 
 @app.command()
 def stats(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None:
     """Show how large a table is: bytes, files, partitions, rows, small files, deletion vectors."""
-    from headrace.cli.show import emit
     from headrace.cli.table_show import counted, pairs
 
-    said = counted(opened(path, spec).statistics())
-    emit({"event": "statistics", **said}) if as_json else pairs(said)
+    table = opened(path, spec)
+    said = counted(table.statistics())
+    concluded("stats", table.path, said, as_json) if as_json else pairs(said)
 
 
 @app.command()
@@ -90,6 +91,27 @@ def history(
         versions(entries)
     for entry in entries if as_json else ():
         emit({"event": "version", **asdict(entry)})
+    if as_json:
+        emit({"event": "summary", "versions": len(entries)})
+
+
+@app.command()
+def metrics(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None:
+    """Show how long operations on a table took, as its commits tell."""
+    from dataclasses import asdict
+
+    from headrace.cli.show import emit
+    from headrace.cli.table_show import latencies
+
+    table = opened(path, spec)
+    table.resolve()  # or TableNotFound: what is not there has no latencies either
+    took = table.operation_metrics().history
+    if not as_json:
+        latencies(took)
+        return
+    for operation, each in took.items():
+        emit({"event": "operation", "operation": operation, **asdict(each)})
+    emit({"event": "summary", "operations": len(took)})
 
 
 @app.command()
@@ -128,65 +150,6 @@ def changes(
     last = None if until is None else _version_or_time(until)
     asked = opened(path, spec).changes(_version_or_time(start), last)
     _show_rows(_narrowed(asked, where, select, order_by, limit), as_json)
-
-
-@app.command()
-def create(
-    path: Place,
-    column: Annotated[list[str], typer.Option("--column", help="'name type', 'name type!' for NOT NULL; repeated.")],
-    partition_by: Annotated[list[str] | None, typer.Option(help="A partition column; may be repeated.")] = None,
-    properties: Annotated[list[str] | None, typer.Option("--property", help="name=value; may be repeated.")] = None,
-    spec: SpecFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make an empty table; one that is there must have these columns."""
-    from headrace.table import Table
-
-    columns = dict(_column(text) for text in column)
-    made = Table.get_or_create(path, columns, partition_by or (), pairs_of(properties), _storage(spec))
-    concluded("create", made.path, {"version": made.resolve(), "columns": len(columns)}, as_json)
-
-
-@app.command("set-properties")
-def set_properties(
-    path: Place,
-    given: Annotated[list[str] | None, typer.Option("--set", help="name=value; may be repeated.")] = None,
-    unset: Annotated[list[str] | None, typer.Option(help="A property to take away; may be repeated.")] = None,
-    spec: SpecFile = None,
-    adopt: Adopt = False,
-    as_json: AsJson = False,
-) -> None:
-    """Set table properties, or take them away."""
-    from headrace.errors import UsageError
-
-    wanted = {**pairs_of(given), **dict.fromkeys(unset or ())}
-    if not wanted:
-        raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
-    after = opened(path, spec, adopt).set_properties(wanted)
-    concluded("set-properties", after.path, {"version": after.version, "properties": dict(after.properties)}, as_json)
-
-
-@app.command("update-schema")
-def update_schema(
-    path: Place,
-    add: Annotated[list[str] | None, typer.Option(help="'name type' of a new column; may be repeated.")] = None,
-    comment: Annotated[list[str] | None, typer.Option(help="column=what it means; may be repeated.")] = None,
-    widen: Annotated[list[str] | None, typer.Option(help="'name type'; needs the feature typeWidening.")] = None,
-    rename: Annotated[list[str] | None, typer.Option(help="old=new; needs the feature columnMapping.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column; needs the feature columnMapping.")] = None,
-    spec: SpecFile = None,
-    adopt: Adopt = False,
-    as_json: AsJson = False,
-) -> None:
-    """Add columns and comments; what needs a table feature is refused, and which one is said."""
-    after = opened(path, spec, adopt).update_schema(
-        add=dict(_column(text) for text in add) if add else None,
-        comment=pairs_of(comment) or None,
-        widen=dict(_column(text) for text in widen) if widen else None,
-        rename=pairs_of(rename) or None,
-        drop=drop or (),
-    )
-    concluded("update-schema", after.path, {"version": after.version, "columns": len(after.schema)}, as_json)
 
 
 @app.command()
@@ -329,10 +292,10 @@ def drop(path: Place, yes: Yes = False, spec: SpecFile = None, adopt: Adopt = Fa
 def opened(path: str, spec: Path | None, adopt: bool = False) -> Table:
     from headrace.table import Table
 
-    return Table(path, _storage(spec), states=_states(spec), adopt=adopt)
+    return Table(path, storage_of(spec), states=_states(spec), adopt=adopt)
 
 
-def _storage(spec: Path | None) -> Any:
+def storage_of(spec: Path | None) -> Any:
     from headrace.spec.load import load
 
     return load(spec)[0].storage_profile() if spec else None
@@ -366,13 +329,14 @@ def pairs_of(texts: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _column(text: str) -> tuple[str, str]:
+def content(file: str) -> bytes:
+    """What is in a file, or comes from standard input."""
     from headrace.errors import UsageError
 
-    name, space, kind = text.strip().partition(" ")
-    if not space:
-        raise UsageError(f"'{text}' is no column.", next="Write 'name type', such as 'id bigint'.")
-    return name, kind
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
 
 
 def _size(text: str | None) -> int | None:

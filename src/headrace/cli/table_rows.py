@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, opened, pairs_of
+from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, content, opened, pairs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,11 +109,7 @@ def _met(table: Table, where: str, partition: str | None) -> str:
 
 
 def _records(file: str, table: Table) -> Any:
-    from headrace.errors import UsageError
     from headrace.table.records import from_json, from_parquet
 
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    data = content(file)
     return from_parquet(data, file) if data[:4] == b"PAR1" else from_json(data, table.schema(), file)

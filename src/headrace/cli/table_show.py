@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from headrace.batch import Range
     from headrace.table import Damage, Entry, Metadata, Reingest, Repaired, Statistics
+    from headrace.table.alter import SchemaChange
+    from headrace.table.history import Latency
 
 _MOST = 20  # paths that a person is shown
 
@@ -77,11 +79,31 @@ def versions(entries: Sequence[Entry]) -> None:
     """One line a version."""
     grid = Grid("version", "timestamp", "operation", "rows written", "rows after", "by", "batch", box=None)
     for each in entries:
-        at = "" if each.timestamp is None else each.timestamp.strftime("%Y-%m-%d %H:%M:%S")
+        at = "" if each.timestamp is None else each.timestamp.isoformat(timespec="milliseconds")
         batch = f"{each.account['pipeline']} {each.account['batch']}" if "pipeline" in each.account else ""
         cells = (str(each.version), at, each.operation, _plain(each.rows_written), _plain(each.rows_after))
         grid.add_row(*(escape(cell(text)) for text in (*cells, each.user or "", batch)))
     _console().print(grid)
+
+
+def latencies(took: Mapping[str, Latency]) -> None:
+    """One line an operation, in seconds."""
+    grid = Grid("operation", "count", "last", "mean", "longest", box=None)
+    for operation, each in took.items():
+        seconds = (f"{value:.3f} s" for value in (each.last, each.mean, each.longest))
+        grid.add_row(escape(cell(operation)), f"{each.count:,}", *seconds)
+    _console().print(grid if took else "no commit tells how long it took")
+
+
+def planned(path: str, change: SchemaChange) -> None:
+    """What is to become of a table's columns, in words."""
+    added = change.add if isinstance(change.add, Mapping) else {x.name: type_name(x.type) for x in change.add or ()}
+    words = [f"add {name} {kind}" for name, kind in added.items()]
+    words += [f"comment on {name}" for name in change.comment or ()]
+    words += [f"widen {name} to {kind}" for name, kind in (change.widen or {}).items()]
+    words += [f"rename {old} to {new}" for old, new in (change.rename or {}).items()]
+    words += [f"drop {name}, with its values" for name in change.drop]
+    listed(f"{path}: columns to change:", words)
 
 
 def grid(rows: pa.Table) -> None:

@@ -1,0 +1,188 @@
+"""`headrace table create`, `set-properties`, `update-schema`: what a table looks like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, content, opened, pairs_of, storage_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.table import Table
+    from headrace.table.alter import SchemaChange
+
+SchemaFile = Annotated[
+    str | None,
+    typer.Option(
+        "--schema", metavar="FILE", help="All columns as JSON: names with types, or a list as in `info --json`."
+    ),
+]
+
+# Properties whose change cannot be taken back: what they let go is gone, or other readers stay away.
+_FOR_GOOD = (
+    "delta.checkpointPolicy",
+    "delta.checkpointRetentionDuration",
+    "delta.columnMapping.mode",
+    "delta.deletedFileRetentionDuration",
+    "delta.enable",
+    "delta.feature.",
+    "delta.logRetentionDuration",
+    "delta.min",
+    "delta.setTransactionRetentionDuration",
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Let the group have these commands."""
+    app.command()(create)
+    app.command("set-properties")(set_properties)
+    app.command("update-schema")(update_schema)
+
+
+def create(
+    path: Place,
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="'name type', 'name type!' for NOT NULL; repeated.")
+    ] = None,
+    schema: SchemaFile = None,
+    partition_by: Annotated[list[str] | None, typer.Option(help="A partition column; may be repeated.")] = None,
+    properties: Annotated[list[str] | None, typer.Option("--property", help="name=value; may be repeated.")] = None,
+    spec: SpecFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an empty table; one that is there must have these columns."""
+    from headrace.errors import UsageError
+    from headrace.table import Table
+
+    if bool(column) == (schema is not None):
+        raise UsageError("A table is made of columns.", next="Give either --column or --schema.")
+    columns = _schema(schema) if schema else columns_of(column or [])
+    made = Table.get_or_create(path, columns, partition_by or (), pairs_of(properties), storage_of(spec))
+    concluded("create", made.path, {"version": made.resolve(), "columns": len(columns)}, as_json)
+
+
+def set_properties(
+    path: Place,
+    given: Annotated[list[str] | None, typer.Option("--set", help="name=value; may be repeated.")] = None,
+    unset: Annotated[list[str] | None, typer.Option(help="A property to take away; may be repeated.")] = None,
+    yes: Yes = False,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set table properties, or take them away; asks where that cannot be taken back."""
+    from headrace.cli.ask import agreed
+    from headrace.cli.table_show import listed
+    from headrace.errors import UsageError
+
+    wanted = {**pairs_of(given), **dict.fromkeys(unset or ())}
+    if not wanted:
+        raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
+    table = opened(path, spec, adopt)
+    if lasting := [name for name in wanted if name.startswith(_FOR_GOOD)]:
+        before = table.metadata().properties
+        if not as_json:
+            said = [f"{name}: {before.get(name, 'not set')} becomes {wanted[name] or 'not set'}" for name in lasting]
+            listed(f"{table.path}: what cannot be taken back:", said)
+        if not agreed("Set them?", yes, as_json):
+            return
+    after = table.set_properties(wanted)
+    concluded("set-properties", after.path, {"version": after.version, "properties": dict(after.properties)}, as_json)
+
+
+def update_schema(
+    path: Place,
+    add: Annotated[list[str] | None, typer.Option(help="'name type' of a new column; may be repeated.")] = None,
+    comment: Annotated[list[str] | None, typer.Option(help="column=what it means; may be repeated.")] = None,
+    widen: Annotated[list[str] | None, typer.Option(help="'name type'; needs the feature typeWidening.")] = None,
+    rename: Annotated[list[str] | None, typer.Option(help="old=new; needs the feature columnMapping.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column; needs the feature columnMapping.")] = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
+    spec: SpecFile = None,
+    adopt: Adopt = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add columns and comments, or make the columns those of a file; asks before some are widened, renamed, dropped."""
+    from headrace.errors import UsageError
+    from headrace.table.alter import SchemaChange
+
+    table = opened(path, spec, adopt)
+    change = SchemaChange(
+        columns_of(add or []) or None,
+        pairs_of(comment) or None,
+        columns_of(widen or []) or None,
+        pairs_of(rename) or None,
+        tuple(drop or ()),
+    )
+    whole = _schema(schema) if schema else None
+    if (whole is None) == (change == SchemaChange()):
+        raise UsageError("Which columns?", next="Give single changes, or all columns with --schema.")
+    if not _agreed(table, change, whole, yes, as_json):
+        return
+    after = table.update_schema(
+        whole, add=change.add, comment=change.comment, widen=change.widen, rename=change.rename, drop=change.drop
+    )
+    concluded("update-schema", after.path, {"version": after.version, "columns": len(after.schema)}, as_json)
+
+
+def _agreed(table: Table, change: SchemaChange, whole: pa.Schema | None, yes: bool, as_json: bool) -> bool:
+    """Whether to go on: asked before what cannot be taken back, which no table but Spark's is able to do at all."""
+    from headrace.cli.ask import agreed
+    from headrace.cli.table_show import planned
+    from headrace.table.alter import towards
+    from headrace.table.writers import SPARK, found
+
+    if table.metadata().committer != SPARK:
+        return True
+    plan = change if whole is None else towards(found(table._store), whole)
+    if not (plan.widen or plan.rename or plan.drop):
+        return True
+    if not as_json:
+        planned(table.path, plan)
+    return agreed("Change them?", yes, as_json)
+
+
+def columns_of(texts: list[str]) -> dict[str, str]:
+    """Names with their types."""
+    from headrace.errors import UsageError
+
+    pairs = [text.strip().partition(" ") for text in texts]
+    if strange := [text for text, (_, space, _) in zip(texts, pairs, strict=True) if not space]:
+        raise UsageError(f"'{strange[0]}' is no column.", next="Write 'name type', such as 'id bigint'.")
+    columns = {name: kind for name, _, kind in pairs}
+    if len(columns) < len(texts):
+        raise UsageError("A column is named twice.", next="Say once what its type is.")
+    return columns
+
+
+def _schema(file: str) -> pa.Schema:
+    """All columns of a table, out of a file."""
+    import json
+
+    import pyarrow as pa
+
+    from headrace.errors import UsageError
+
+    try:
+        said = json.loads(content(file))
+    except ValueError as error:
+        raise UsageError(f"{file} is no JSON: {error}.") from None
+    listed = [{"name": name, "type": kind} for name, kind in said.items()] if isinstance(said, dict) else said
+    try:
+        return pa.schema([_field(**each) for each in listed])
+    except (TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{file} tells no columns: {error}.", next='Write {"name": "type"}, or [{"name": …, "type": …}].'
+        ) from None
+
+
+def _field(name: str, type: str, nullable: bool = True, comment: str | None = None) -> pa.Field:
+    """One column, as `info --json` has it."""
+    from headrace.table.alter import schema_of
+
+    item = schema_of({name: type}).field(0)
+    return item.with_nullable(item.nullable and nullable).with_metadata({"comment": comment} if comment else None)
