@@ -12,6 +12,7 @@ from headrace.decisions import check_order
 from headrace.errors import ColumnsDisagree, SourceReplaced
 from headrace.plan import Applied
 from headrace.spec import examine_text
+from headrace.tables.schema import SOURCE
 from services.plans import LAKE, MOMENT, changes, envelopes, event, letters, plan_of, shaped, spec_of
 
 UPSERT = {"mode": "upsert", "merge": {"keys": ["id"]}}
@@ -209,6 +210,19 @@ def test_a_truncate_is_a_letter_where_rows_are_only_added():
 def test_keys_that_records_do_not_have_stop_the_pipeline():
     with pytest.raises(ColumnsDisagree, match=r"merge\.keys names 'id'"):
         plan_of(table=UPSERT).apply(envelopes([{"name": "a"}]))
+
+
+def test_no_record_brings_the_names_of_the_merge_itself():
+    values = [{"id": 1}, {"id": 2, "_headrace": 1}, {"id": 3, "_headrace_nth": 1}]
+    applied = plan_of(table=UPSERT).apply(envelopes(values))
+    assert changes(applied, "id") == [("put", 0, 1)]
+    assert letters(applied) == [(1, "decode", "bad_name"), (2, "decode", "bad_name")]
+
+
+def test_a_table_whose_columns_have_the_names_of_the_merge_is_not_merged_into():
+    existing = {"": pa.schema([pa.field("id", pa.int64()), pa.field("_headrace_nth", pa.int64()), SOURCE])}
+    with pytest.raises(ColumnsDisagree, match="'_headrace_nth'"):
+        plan_of(existing, table=UPSERT).apply(envelopes([{"id": 1, "new": 1}]))
 
 
 def test_a_table_without_its_rows_places_needs_a_sequence():

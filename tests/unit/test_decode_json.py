@@ -235,7 +235,9 @@ def test_evolve_tells_what_is_unknown_of_good_values_only():
     assert decode(fields, b'{"a":1}', new_field="evolve").unknown is None
 
 
-@pytest.mark.parametrize("name", ["a b", "a=", "", "x" * 256, "_source", "_change_type", "A", "a;b", "tab\t"])
+@pytest.mark.parametrize(
+    "name", ["a b", "a=", "", "x" * 256, "_source", "_change_type", "_headrace", "_Headrace_nth", "A", "a;b", "tab\t"]
+)
 def test_names_that_cannot_be_columns(name):
     value = json.dumps({"a1": 1, name: 1}).encode()
     fields = [field("a1", pa.int64()), field("a", pa.int64())]

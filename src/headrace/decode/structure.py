@@ -19,14 +19,13 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.errors import UsageError
-from headrace.tables.schema import DATED, JSON_TEXT, KEPT, parse_type, type_name
+from headrace.tables.schema import DATED, JSON_TEXT, parse_type, reserved, type_name
 from headrace.tables.widen import holding_both, widens
 
 Structure = dict[str, Any]
 
 KEYS = 200  # distinct keys in one nested object before it is taken for a map and kept as text
 COLUMNS = 2_000  # top-level columns a table may grow to by discovery
-RESERVED = frozenset({"_change_type", "_commit_version", "_commit_timestamp", *KEPT})
 
 NULL: Structure = {"type": "null"}
 JSON: Structure = {"type": "json"}
@@ -50,7 +49,7 @@ _MISLEADING = r"[:\[,]\s*-?\d{19}|\{\s*\}"
 
 def name_fits(name: str) -> bool:
     """Whether a field's name may become a column's."""
-    return bool(name) and len(name) <= 255 and name.lower() not in RESERVED and not _REFUSED.search(name)
+    return bool(name) and len(name) <= 255 and not reserved(name) and not _REFUSED.search(name)
 
 
 def struct(fields: Mapping[str, Structure]) -> Structure:

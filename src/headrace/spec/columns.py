@@ -15,9 +15,6 @@ from headrace.spec.tree import Path
 if TYPE_CHECKING:
     from headrace.spec.steps import Step
 
-RESERVED = frozenset(
-    {"_source", "_headrace", "_rescued", "_danube_metadata", "_change_type", "_commit_version", "_commit_timestamp"}
-)
 _REFUSED = re.compile(r"[ ,;{}()\n\t=\x00-\x1f]")
 
 
@@ -53,7 +50,9 @@ def _roots(step: Step) -> Iterator[str]:
 
 def bad_name(name: str) -> str:
     """Why a name cannot be a column; empty when it can."""
-    if name.lower() in RESERVED:
+    from headrace.tables.schema import reserved
+
+    if reserved(name):
         return f"'{name}' is kept for Headrace and Delta"
     if not name or len(name) > 255:
         return "a name that is empty or longer than 255"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.errors import UsageError
-from headrace.tables.schema import KEPT, SOURCE, type_name
+from headrace.tables.schema import KEPT, SOURCE, reserved, type_name
 
 if TYPE_CHECKING:
     from headrace.spec.merge import Merge
@@ -64,6 +64,11 @@ def check_merging(
     schema: pa.Schema, keys: Sequence[str], sequence: str | None, columns: Sequence[str], track: Sequence[str] = ()
 ) -> None:
     """UsageError unless rows of this schema can be told apart and ordered by these columns."""
+    if ours := [name for name in schema.names if reserved(name) and name not in KEPT]:
+        raise UsageError(
+            f"the table has a column '{ours[0]}': a merge has columns of such names itself.",
+            next="Rename the column, or merge into another table.",
+        )
     check_keys(schema, "merge.keys", keys, "merge.sequence_by", sequence)
     for what, named in (("merge.update.columns", columns), ("merge.history.track", track)):
         if absent := [name for name in named if name not in schema.names]:

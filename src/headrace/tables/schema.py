@@ -321,6 +321,13 @@ SOURCE = pa.field(
 RESCUED = pa.field("_rescued", pa.string())  # what does not fit its column, or has none
 METADATA = pa.field("_danube_metadata", pa.string(), nullable=False)
 KEPT = (SOURCE.name, RESCUED.name, METADATA.name)  # names of columns that Headrace itself fills
+_RESERVED = frozenset({"_headrace", "_change_type", "_commit_version", "_commit_timestamp", *KEPT})
+
+
+def reserved(name: str) -> bool:
+    """Whether a name is kept for Headrace and Delta: no record, spec or merged table has a column of it."""
+    return name.lower() in _RESERVED or name.lower().startswith("_headrace_")
+
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
