@@ -187,7 +187,8 @@ class Pipeline:
     def _spark_table(self, store: Store) -> Any:
         from headrace.commit.merge import MergeTable
 
-        return MergeTable(self.spark, store, self.writer, self.state.child(TOMBSTONES))
+        by_hand = self.spec.limits.merge_bytes
+        return MergeTable(self.spark, store, self.writer, self.state.child(TOMBSTONES), by_hand)
 
     # ---- one batch ----
 

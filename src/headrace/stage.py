@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.batch import StagedFile
 from headrace.errors import HeadraceError
 from headrace.storage import Store
+from headrace.tables.log import TableState
 from headrace.tables.parquet import SUFFIXES, OpenFile, dictionary_columns
 from headrace.tables.partitions import Partition, check_count, folder, split
 from headrace.tables.statistics import Leaf, leaves
@@ -25,6 +26,11 @@ HELD_BYTES = 256 * MIB  # of all tables of one task, rows and encoded bytes toge
 UPLOADS = 8  # at once
 ENOUGH_ROWS = 1000  # to say of others which columns repeat their values
 MIN_RATIO = 0.01  # of encoded to Arrow bytes; below it a row group grows no further
+_TARGET, _INDEXED, _CODEC = (
+    "delta.targetFileSize",
+    "delta.dataSkippingNumIndexedCols",
+    "delta.parquet.compression.codec",
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,20 @@ class Layout:
     def leaves(self) -> tuple[Leaf, ...]:
         """What the files' statistics speak of."""
         return leaves(self.file_schema, self.stats_columns)
+
+
+def layout_of(state: TableState, uri: str = "") -> Layout:
+    """How a table that is there wants its files, as its properties tell."""
+    said = state.properties
+    codec = said.get(_CODEC, "snappy").lower()
+    return Layout(
+        uri,
+        state.schema,
+        state.partition_by,
+        codec if codec in SUFFIXES else "snappy",
+        int(said[_TARGET]) if said.get(_TARGET, "").isdecimal() else 128 * MIB,
+        int(said.get(_INDEXED, "32")) if said.get(_INDEXED, "32").lstrip("-").isdecimal() else 32,
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -33,6 +33,8 @@ SCHEMA = pa.schema(
 class Merged:
     """One table, the folder of its state, and drivers that merge into it."""
 
+    by_hand = 1_000_000_000  # bytes up to which they do so without Spark
+
     def __init__(
         self,
         spark: Any,
@@ -49,7 +51,7 @@ class Merged:
 
     def open(self, pipeline: str = "shop") -> MergeTable:
         """A driver that has seen nothing yet."""
-        return MergeTable(self.spark, self.table, pipeline, self.state.child("tombstones"))
+        return MergeTable(self.spark, self.table, pipeline, self.state.child("tombstones"), self.by_hand)
 
     def stage(self, changes: Sequence[Change], batch: int) -> tuple[StagedFile, ...]:
         """The changes in files of their own, as tasks stage them."""

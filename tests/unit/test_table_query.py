@@ -18,7 +18,7 @@ from headrace import Table
 from headrace.errors import ChangesUnknown, TableDamaged, UsageError, VersionNotFound
 from headrace.storage import Store
 from headrace.table.query import Given
-from headrace.table.scan import Relation
+from headrace.tables.scan import Relation
 from headrace.transform.tree import Refused
 
 COLUMNS = {

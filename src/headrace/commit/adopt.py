@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.batch import ALL, Intent, Receipt, TableIntent
-from headrace.commit.checkpoints import Checkpoints
+from headrace.commit.checkpoints import SHARED, Checkpoints
 from headrace.commit.marks import mark_names
 from headrace.commit.tail import Tail
 from headrace.storage import Store
@@ -18,16 +17,13 @@ from headrace.tables.log import TableState
 from headrace.tables.partitions import folder
 from headrace.tables.schema import to_delta
 
-_checkpoints = Checkpoints()
-atexit.register(_checkpoints.wait, 10)  # one that has begun is finished rather than torn
-
 
 class LogTable:
     """One Delta table that is written by put-if-absent only."""
 
     adopts = True
 
-    def __init__(self, tail: Tail, checkpoints: Checkpoints = _checkpoints) -> None:
+    def __init__(self, tail: Tail, checkpoints: Checkpoints = SHARED) -> None:
         self.tail = tail
         self._checkpoints = checkpoints
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections import OrderedDict
@@ -56,6 +57,10 @@ class Checkpoints:
             self._busy = False
             self._changed.notify_all()
             return None
+
+
+SHARED = Checkpoints()
+atexit.register(SHARED.wait, 10)  # one that has begun is finished rather than torn
 
 
 def interval(state: TableState) -> int:

@@ -1,27 +1,35 @@
-"""Merge by Spark: staged changes find their rows by key, and one MERGE with the batch's number does all of it."""
+"""Merge: staged changes find their rows by key, and one commit with the batch's number does all of it.
+
+By our own hands where the table and what is touched of it let us, else by a MERGE of Spark's; the same SQL decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit.bounds import key_bounds
+from headrace.commit.checkpoints import SHARED
+from headrace.commit.edit import Editing
+from headrace.commit.hand import Merge, Staged
 from headrace.commit.history import HistorySql
-from headrace.commit.merging import MergeSql, Truncates
-from headrace.commit.spark import SparkTable, account_text, ddl, quoted
+from headrace.commit.merging import DUCKDB, MergeSql, Truncates
+from headrace.commit.spark import SparkTable, as_text, ddl, quoted, told
 from headrace.commit.tombstones import Tombstones, holds, last_truncates
 from headrace.errors import MarksDisagree
 from headrace.storage import Store
-from headrace.tables.adopt import COMMITTER
+from headrace.tables.adopt import COMMITTER, may_rewrite
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
-from headrace.tables.files import as_file
+from headrace.tables.files import Standing, as_file
 from headrace.tables.log import read_commit
-from headrace.tables.rows import Columns
+from headrace.tables.rows import Columns, rows_of
 from headrace.tables.schema import from_delta
 
 if TYPE_CHECKING:
@@ -43,10 +51,14 @@ _SOURCE = "spark.databricks.delta.merge.materializeSource"
 
 
 class MergeTable(SparkTable):
-    """A table that Spark writes: changes are merged by key, rows without one are appended."""
+    """A table that nobody else writes meanwhile: changes are merged by key, rows without one are appended."""
 
-    def __init__(self, spark: SparkSession, store: Store, pipeline: str, tombstones: Store) -> None:
+    def __init__(
+        self, spark: SparkSession, store: Store, pipeline: str, tombstones: Store, by_hand: int = 1_000_000_000
+    ) -> None:
         super().__init__(spark, store, pipeline)
+        self._by_hand = by_hand  # bytes that a merge may touch, and still be done without Spark
+        self._standing = Standing(store)
         self._pipeline = pipeline
         self._tombstones = tombstones  # the folder with one table of them for each table
         self._own: SparkSession | None = None
@@ -71,8 +83,39 @@ class MergeTable(SparkTable):
         super()._create(replace(table, properties={**table.properties, COMMITTER: "spark"}))
 
     def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
+        tombstones = self._remembered(table, merging, intent, from_delta(table.schema))
+        said = told(intent, table, seen=self._known().version, remembers=tombstones.are_there)
+        if (work := self._handwork(table, merging, tombstones, intent.started)) is None:
+            self._by_spark(table, merging, tombstones, intent, said)
+            return
+        work.carry_out(said, marks={self._mark: intent.batch})
+        self._reload()
+        SHARED.note(self._store, self._known())
+
+    # ---- by our own hands ----
+
+    def _handwork(self, table: TableIntent, merging: Merging, tombstones: Tombstones, now: datetime) -> Editing | None:
+        """The merge as we do it ourselves; None where the table, or how much of it is touched, asks for Spark."""
+        state, ended = self._known(), tombstones.files(now)
+        small = sum(item.size for item in table.files) + sum(file.size for file in ended) <= self._by_hand
+        if merging.history is not None or not small or may_rewrite(state) or _strict_inside(state.schema):
+            return None
+        schema = from_delta(table.schema)
+        columns, past = staged(schema, merging.keys), tombstones.truncates(ended, now)
+        sql = MergeSql(merging, schema.names, DUCKDB, truncates=self._truncates(table.files), past=past)
+        rows = [rows_of(Store(each.table, self._store.profile), as_file(each), columns, ()) for each in table.files]
+        changes = Staged(pa.concat_tables(rows), tombstones.rows(ended) if ended else None, now)
+        edit = Merge(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
+        near = edit.near(self._standing.at(state.version))
+        fits = sum(file.size for file in near) <= self._by_hand
+        return Editing(self._store, state, edit, near) if fits else None
+
+    # ---- by Spark ----
+
+    def _by_spark(
+        self, table: TableIntent, merging: Merging, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
+    ) -> None:
         schema, session = from_delta(table.schema), self._session()
-        tombstones = self._remembered(table, merging, intent, schema)
         files = tombstones.files(intent.started)
         self._staged(session, table, staged(schema, merging.keys)).createOrReplaceTempView("changes")
         if files:
@@ -87,9 +130,8 @@ class MergeTable(SparkTable):
             key_bounds(table.files, schema, merging.keys),
         )
         few = max(self._wrote, sum(item.rows for item in table.files)) < _FEW
-        said = account_text(intent, table, seen=self._known().version, remembers=tombstones.are_there)
         source = {_SOURCE: "auto" if merging.history else "none"}
-        marked = {_APP: self._mark, _VERSION: str(intent.batch), _ACCOUNT: said}
+        marked = {_APP: self._mark, _VERSION: str(intent.batch), _ACCOUNT: as_text(said)}
         for name, value in {**marked, **source, **(_INTERPRETED if few else _COMPILED)}.items():
             session.conf.set(name, value)
         with self._named():
@@ -148,3 +190,14 @@ class MergeTable(SparkTable):
         metrics = commit.info.get("operationMetrics") or {}
         self._wrote = int(metrics.get("numOutputRows", 0))
         return [int(metrics[key]) if key in metrics else None for key in _COUNTS]
+
+
+def _strict_inside(schema: pa.Schema) -> bool:
+    """Whether something within a column takes no NULL: Spark looks there."""
+    return any(_strict(item.type) for item in schema)
+
+
+def _strict(kind: pa.DataType) -> bool:
+    inner = [kind.field(at) for at in range(kind.num_fields)]
+    inner = [item for item in inner if not (pa.types.is_map(kind) and item.name == "key")]
+    return any((not item.nullable and not pa.types.is_map(kind)) or _strict(item.type) for item in inner)

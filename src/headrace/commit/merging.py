@@ -8,10 +8,11 @@ says nothing but its key has no sequence: it ends what came before its place.
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in the text
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from headrace import duck
 from headrace.batch import Merging
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE
 from headrace.tables.schema import SOURCE
@@ -43,6 +44,8 @@ class Dialect:
 
 
 SPARK = Dialect()
+DUCKDB = Dialect(duck.quote, "arg_max_null", "arg_min_null", "TIMESTAMPTZ")
+GO, WHOLE, PART = "go", "whole", "part"  # what becomes of a row: deleted, replaced, or changed in some columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +69,14 @@ class MergeSql:
     def statement(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
         """Merge the changes of one batch, of which no key may be left with two."""
         put = f" AND {self._op('s')} <> '{DELETE}'" if self.deletes else ""
+        fates = ((f"WHEN MATCHED AND {when} THEN", fate) for fate, when in self._fates())
         lines = [
             f"MERGE INTO {target} AS t",
             f"USING ({self.winners(changes, tombstones, now, bounds)}) AS s",
             f"ON {self._and((*self._same('t', 's'), *self._within('t', bounds)))}",
-            *self._updates(),
+            *(f"{when} {'DELETE' if fate == GO else f'UPDATE SET {self._set(fate)}'}" for when, fate in fates),
             f"WHEN NOT MATCHED{put} THEN INSERT ({self._list()}) VALUES ({self._list('s')})",
         ]
-        if self.deletes:
-            lines.insert(3, f"WHEN MATCHED AND {self._op('s')} = '{DELETE}' AND ({self._beats()}) THEN DELETE")
         if self.truncates:
             lines.append(f"WHEN NOT MATCHED BY SOURCE AND ({self._truncated_row()}) THEN DELETE")
         return "\n".join(lines)
@@ -87,10 +89,22 @@ class MergeSql:
         return live if self.distinct else self._newest(live)
 
     def met(self, rows: str, winners: str) -> str:
-        """Which rows have the key of which winner, by their numbers, and whether it comes after them."""
+        """Which rows have the key of which winner, by their numbers, and what becomes of them; NULL: they stay."""
         numbers = ", ".join(f"{self._name(row, NTH)} AS {row}" for row in "ts")
+        fate = " ".join(f"WHEN {when} THEN '{fate}'" for fate, when in self._fates())
         same = self._and(self._same("t", "s"))
-        return f"SELECT {numbers}, {self._beats()} AS beaten FROM {rows} AS t JOIN {winners} AS s ON {same}"
+        return f"SELECT {numbers}, CASE {fate} END AS fate FROM {rows} AS t JOIN {winners} AS s ON {same}"
+
+    def truncated(self, rows: str) -> str:
+        """The numbers of rows that a truncate of the batch ends."""
+        return f"SELECT {self._name('t', NTH)} AS t FROM {rows} AS t WHERE {self._truncated_row()}"
+
+    def taken(self, fate: str) -> dict[str, bool]:
+        """The columns that a row gets from a change, and whether a NULL there leaves what it has."""
+        columns = self._unkeyed()
+        if fate == WHOLE:
+            return dict.fromkeys(columns, False)
+        return {name: self._ignores(name) for name in columns if self._takes(name) or name == SOURCE.name}
 
     # ---- which changes count ----
 
@@ -164,22 +178,25 @@ class MergeSql:
 
     # ---- what they do to the row that is there ----
 
-    def _updates(self) -> Iterable[str]:
-        columns = self._unkeyed() or self.merging.keys  # where all are keys, a row is written as it was
-        whole = ", ".join(f"{self._q(name)} = {self._name('s', name)}" for name in columns)
-        if not self.merging.partial:
-            return [f"WHEN MATCHED AND ({self._beats()}) THEN UPDATE SET {whole}"]
-        taken = [name for name in self._unkeyed() if self._takes(name) or name == SOURCE.name]
-        part = ", ".join(f"{self._q(name)} = {self._taken(name)}" for name in taken)
-        fresh = self._or((self._name("s", FRESH), *([f"({self._truncated_row()})"] if self.truncates else ())))
-        return [
-            f"WHEN MATCHED AND ({self._beats()}) AND ({fresh}) THEN UPDATE SET {whole}",
-            f"WHEN MATCHED AND ({self._beats()}) THEN UPDATE SET {part}",
-        ]
+    def _fates(self) -> Iterator[tuple[str, str]]:
+        """What becomes of a row that a change meets, and when; the first that is true."""
+        beats = f"({self._beats()})"
+        if self.deletes:
+            yield GO, f"{self._op('s')} = '{DELETE}' AND {beats}"
+        if self.merging.partial:
+            fresh = self._or((self._name("s", FRESH), *([f"({self._truncated_row()})"] if self.truncates else ())))
+            yield WHOLE, f"{beats} AND ({fresh})"
+            yield PART, beats
+        else:
+            yield WHOLE, beats
 
-    def _taken(self, name: str) -> str:
+    def _set(self, fate: str) -> str:
+        taken = self.taken(fate) or dict.fromkeys(self.merging.keys, False)  # where all are keys, it is as it was
+        return ", ".join(f"{self._q(name)} = {self._taken(name, kept)}" for name, kept in taken.items())
+
+    def _taken(self, name: str, kept: bool) -> str:
         new = self._name("s", name)
-        return f"coalesce({new}, {self._name('t', name)})" if self._ignores(name) else new
+        return f"coalesce({new}, {self._name('t', name)})" if kept else new
 
     def _beats(self) -> str:
         """Whether the change `s` comes after the row `t`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ class SparkTable:
     def _write(self, table: TableIntent, intent: Intent) -> None:
         """Append the staged files."""
         frame = self._staged(self._spark, table, from_delta(table.schema))
-        said = account_text(intent, table, seen=self._known().version)
+        said = as_text(told(intent, table, seen=self._known().version))
         writer = frame.write.format("delta").mode("append").option("userMetadata", said)
         writer = writer.option("txnAppId", self._mark).option("txnVersion", intent.batch)
         with self._named():
@@ -248,10 +248,15 @@ def fillable(columns: pa.Schema) -> pa.Schema:
     return pa.schema([item for item in columns if not _FILLED_BY_SPARK & (item.metadata or {}).keys()])
 
 
-def account_text(intent: Intent, table: TableIntent, **more: object) -> str:
-    """What a commit that Spark makes says of its batch; the places of partitions are told here, not as marks."""
+def told(intent: Intent, table: TableIntent, **more: object) -> dict[str, Any]:
+    """What a commit to such a table says of its batch; the places of partitions are told here, not as marks."""
     rows = sum(item.rows for item in table.files)
-    return json.dumps({"headrace": {**account(intent), "marks": intent.marks(), "rows": rows, **more}})
+    return {**account(intent), "marks": intent.marks(), "rows": rows, **more}
+
+
+def as_text(account: Mapping[str, Any]) -> str:
+    """The same where Spark makes the commit."""
+    return json.dumps({"headrace": account})
 
 
 def ddl(schema: pa.Schema) -> str:

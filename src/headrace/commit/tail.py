@@ -32,7 +32,7 @@ from headrace.errors import (
 )
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables import log
-from headrace.tables.adopt import may_adopt, may_forget, protocol_for
+from headrace.tables.adopt import may_adopt, may_forget, may_rewrite, protocol_for
 from headrace.tables.evolve import check_fits, merge
 from headrace.tables.files import File, active, read
 from headrace.tables.log import Commit, Metadata, TableState, version_path
@@ -234,21 +234,26 @@ class Tail:
         said: Mapping[str, str],
         info: Mapping[str, Any],
         change: actions.RowChange | None = None,
+        *,
+        marks: Mapping[str, int] | None = None,
     ) -> int:
         """Let new files hold the rows of old ones, which were there in the version `since`; the version that does.
 
         Appends of others do not matter. Conflict where others have taken one of the old files away meanwhile; and,
-        where rows change, if others have changed any.
+        where rows change, if others have changed any. With marks it is a batch's part, whose pipeline alone writes the
+        table, also if it is one that Spark writes.
         """
-        state = self.known()
-        wish = replace(self._wish({}, state.schema_json, new, state), number=None)
+        state, marks = self.known(), marks or {}
+        wish = replace(self._wish(marks, state.schema_json, new, state), objection=may_rewrite if marks else may_adopt)
         told, changes = actions.rewritten(old, new, said, wish.commit_id, info, change), change is not None
         moved = (*actions.removes(old, lost=changes), *actions.adds(new, new=changes), *actions.fed(change))
-        text = actions.commit([told, *moved])
+        text = actions.commit([told, *moved, *actions.txns(marks)])
         mine, looked = {file.key for file in old}, since
 
-        def step(state: TableState) -> _Step:
+        def step(state: TableState) -> _Step | None:
             nonlocal looked
+            if _is_marked(state, wish, self.store.uri):
+                return None
             while looked < state.version:
                 looked += 1
                 commit = read(self.store, looked)
@@ -257,7 +262,7 @@ class Tail:
                 if changes and commit.changes:
                     raise Conflict(f"Version {looked} of {self.store.uri} changed rows or columns meanwhile.")
             self._check(state, wish)
-            return _Step(text, replace(state, version=state.version + 1))
+            return _Step(text, replace(state, version=state.version + 1, marks={**state.marks, **marks}))
 
         return self._commit(wish, step)[0]
 

@@ -27,7 +27,7 @@ from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE
 from headrace.tables.files import File, active
-from headrace.tables.rows import Columns
+from headrace.tables.rows import Columns, rows_of
 from headrace.tables.schema import TIMESTAMP, to_delta
 
 TOMBSTONES = "tombstones"  # the folder of the state that holds them, by table id
@@ -87,6 +87,11 @@ class Tombstones:
         state, today = self._committer.state, now.astimezone(UTC).date().isoformat()
         stands = active(self.store, state.version).values() if state else ()
         return [file for file in stands if (file.partition.get(DAY) or today) >= today]
+
+    def rows(self, files: Iterable[File]) -> pa.Table:
+        """What these files remember."""
+        empty = self.columns.empty_table()
+        return pa.concat_tables([empty, *(rows_of(self.store, file, self.columns, ()) for file in files)])
 
     def truncates(self, files: Iterable[File], now: datetime) -> Truncates:
         """The last truncate of each partition in these files, whichever batch it was of."""

@@ -19,10 +19,9 @@ from headrace.maintain import logs
 from headrace.maintain.picture import Picture
 from headrace.maintain.plan import Action, Wishes, partition_key
 from headrace.spec.table import TableSpec
-from headrace.stage import Layout
+from headrace.stage import Layout, layout_of
 from headrace.storage import Store
 from headrace.table.compact import ENOUGH, Optimized, Rewriter, can_order, ordered_name
-from headrace.table.insert import layout_of
 from headrace.table.spark_upkeep import Packing, SparkUpkeep
 from headrace.tables.files import File
 from headrace.tables.log import TableState

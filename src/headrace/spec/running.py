@@ -49,6 +49,11 @@ class Limits(Part):
     open_writers: Whole = Field(
         default=256, ge=1, description="Files a task writes at once; then the largest is closed."
     )
+    merge_bytes: Size = Field(
+        default=1_000_000_000,
+        ge=0,
+        description="Bytes of the files that a merge may have to write anew; beyond it, Spark merges. 0: always Spark.",
+    )
 
 
 class BackOff(Part):

@@ -14,11 +14,11 @@ from deltalake.exceptions import DeltaError
 from headrace.errors import ChangesUnknown, VersionNotFound
 from headrace.storage import Store
 from headrace.table.query import Rows
-from headrace.table.scan import Relation
 from headrace.table.versions import Moment, as_moment, opened, resolve
 from headrace.tables import files
 from headrace.tables.files import File, Logged
 from headrace.tables.rows import held_in, rows_of
+from headrace.tables.scan import Relation
 from headrace.tables.schema import TIMESTAMP, from_delta
 from headrace.tables.vectors import deleted
 

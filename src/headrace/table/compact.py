@@ -28,16 +28,15 @@ from headrace.errors import (
     TableRestored,
     UsageError,
 )
-from headrace.stage import MIB, Layout, Stager
+from headrace.stage import MIB, Layout, Stager, layout_of
 from headrace.storage import Store
-from headrace.table.insert import layout_of
 from headrace.table.query import Given
-from headrace.table.scan import Relation
 from headrace.table.writers import Writers, amid_others, found
 from headrace.tables import files
 from headrace.tables.files import File
 from headrace.tables.log import TableState
 from headrace.tables.rows import rows_of
+from headrace.tables.scan import Relation
 
 _TOGETHER = 512 * MIB  # of encoded files that are ordered together: they are in memory
 _COMMIT = 1024 * MIB  # of files that one commit rewrites, about

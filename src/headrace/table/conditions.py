@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.commit.edit import Done, Edit, Edited
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.storage import Store
 from headrace.table.query import DELETED, Given
 from headrace.table.records import fitted, partition_of, scalars
-from headrace.table.rewrite import Done, Edit, Edited, parameters, within
-from headrace.table.scan import Relation, rows_in
+from headrace.table.rewrite import parameters, within
 from headrace.tables.files import File
 from headrace.tables.log import TableState
 from headrace.tables.partitions import Partition
+from headrace.tables.scan import Relation, rows_in
 from headrace.tables.schema import TIMESTAMP, type_name
 from headrace.transform.expressions import columns_of
 
@@ -104,7 +105,7 @@ class Change(Edit):
             if self._meant(rows_in(self._store, [file], schema, by, asked)).count():
                 yield file
 
-    def edited(self, rows: pa.Table) -> Edited | None:
+    def edited(self, file: File, start: int, rows: pa.Table) -> Edited | None:
         """Those that are meant, and the others."""
         at = rows.append_column(_AT, pa.array(range(len(rows)), pa.int64()))
         found = self._meant(Relation(at.schema, at)).select(_AT).arrow()[_AT]
@@ -112,18 +113,18 @@ class Change(Edit):
             return None
         stays = np.ones(len(rows), dtype=bool)
         stays[found.to_numpy()] = False
-        before = rows.take(found)
-        values = self._wanted.values
-        after = None if values is None else changed(self._store, before, values, self._state)
-        return Edited(rows.filter(pa.array(stays)), before, after)
+        kept, meant, values = rows.filter(pa.array(stays)), rows.take(found), self._wanted.values
+        if values is None:
+            return Edited(kept, deleted=meant)
+        return Edited(kept, before=meant, after=changed(self._store, meant, values, self._state))
 
     def _meant(self, rows: Relation) -> Given:
         return Given(store=self._store, given=rows, predicates=self._wanted.predicates)
 
-    def counts(self, done: Done, copied: int) -> dict[str, int]:
+    def counts(self, done: Done) -> dict[str, int]:
         """As Spark's DELETE and UPDATE count."""
         told = {"numDeletedRows": done.deleted} if self._wanted.values is None else {"numUpdatedRows": done.updated}
-        return {**told, "numCopiedRows": copied}
+        return {**told, "numCopiedRows": done.copied}
 
 
 def check_values(values: Values, schema: pa.Schema) -> None:

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 
 from headrace.commit.tail import Tail
 from headrace.errors import SchemaMismatch, TableChanged
-from headrace.stage import MIB, Layout, Stager
+from headrace.stage import Stager, layout_of
 from headrace.storage import Store
 from headrace.table.records import Records, fitted, partition_of
 from headrace.tables.log import TableState
-from headrace.tables.parquet import SUFFIXES
-
-_TARGET, _INDEXED, _CODEC = (
-    "delta.targetFileSize",
-    "delta.dataSkippingNumIndexedCols",
-    "delta.parquet.compression.codec",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +46,3 @@ def bulk_insert(store: Store, state: TableState, records: Records, partition: st
             next="Look at it, then try again.",
         ) from None
     return Inserted(receipt.version, receipt.rows, receipt.files, receipt.bytes)
-
-
-def layout_of(state: TableState, uri: str = "") -> Layout:
-    """How the table wants its files, as its properties tell."""
-    said = state.properties
-    codec = said.get(_CODEC, "snappy").lower()
-    return Layout(
-        uri,
-        state.schema,
-        state.partition_by,
-        codec if codec in SUFFIXES else "snappy",
-        int(said[_TARGET]) if said.get(_TARGET, "").isdecimal() else 128 * MIB,
-        int(said.get(_INDEXED, "32")) if said.get(_INDEXED, "32").lstrip("-").isdecimal() else 32,
-    )

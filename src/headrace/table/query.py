@@ -20,9 +20,10 @@ import pyarrow as pa
 from headrace import duck
 from headrace.errors import SetupError, TableDamaged, UsageError
 from headrace.storage import Store
-from headrace.table.scan import Relation, rows_at
+from headrace.table.scan import rows_at
 from headrace.table.versions import Moment, opened, resolve
 from headrace.table.within import inhabited
+from headrace.tables.scan import Relation
 from headrace.transform.expressions import ROW, bound, check, columns_of
 from headrace.transform.tree import Refused
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.commit.edit import Done
 from headrace.errors import OperationDisabled
 from headrace.storage import Store
 from headrace.table.alter import SchemaChange, update_schema
 from headrace.table.conditions import Change, Condition, Deleted, Updated, lacking
-from headrace.table.rewrite import Done, rewrite
+from headrace.table.rewrite import rewrite
 from headrace.table.spark import SparkRows
 from headrace.table.upsert import Upsert, Upserted, Wanted
 from headrace.table.within import inhabited

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
+from headrace.commit.edit import Done
 from headrace.commit.merging import Bounds, MergeSql
 from headrace.commit.spark import ddl, gist, quoted
 from headrace.errors import Conflict, SchemaMismatch, TableError, TableFeature, UsageError
@@ -19,7 +20,6 @@ from headrace.storage import Store
 from headrace.table.conditions import Condition, check_values
 from headrace.table.query import Query
 from headrace.table.records import partition_of, scalars
-from headrace.table.rewrite import Done
 from headrace.table.upsert import Changes, Wanted
 from headrace.table.writers import amid_others, found
 from headrace.tables.log import TableState, newest
@@ -60,7 +60,7 @@ class SparkRows:
             changes = Changes.of(wanted, state)
             if not len(changes.rows):
                 return Done(state.version)
-            spark.createDataFrame(changes.of_columns(state.schema.names)).createOrReplaceTempView("changes")
+            spark.createDataFrame(changes.with_notes()).createOrReplaceTempView("changes")
             sql = MergeSql(wanted.merging, state.schema.names, deletes=False)
             bounds = [*_bounds(changes.rows, wanted.key), *self._within(changes.partition, state)]
             row = spark.sql(sql.statement(self._target, "changes", None, datetime.now(UTC), bounds)).collect()[0]

@@ -14,8 +14,9 @@ import pyarrow as pa
 from headrace.commit.actions import ENGINE
 from headrace.commit.spark import fillable, quoted
 from headrace.errors import Conflict, TableError, VersionNotFound
+from headrace.stage import layout_of
 from headrace.table.compact import ENOUGH, Optimized, check_columns, chosen, nothing, summed
-from headrace.table.insert import Inserted, layout_of
+from headrace.table.insert import Inserted
 from headrace.table.records import Records, fitted, partition_of
 from headrace.table.spark import SparkRows, is_equal
 from headrace.table.writers import found

@@ -96,6 +96,13 @@ def may_adopt(state: TableState) -> str | None:
     return next(_objections(state), None)
 
 
+def may_rewrite(state: TableState) -> str | None:
+    """Why the log tail must not put other rows in place of this table's, also where Spark writes it; None: it may."""
+    if state.properties.get("delta.appendOnly", "").lower() == "true":
+        return "it only takes rows"
+    return next(_content_objections(state), None)
+
+
 def may_forget(state: TableState) -> str | None:
     """Why the log tail must not take files out of this table, also where Spark writes it; None when it may."""
     return next(_protocol_objections(state.protocol, _UNTOUCHED), None)
@@ -109,12 +116,17 @@ def _protocol_objections(protocol: Protocol, known: frozenset[str]) -> Iterator[
 
 
 def _objections(state: TableState) -> Iterator[str]:
+    yield from _content_objections(state)
+    if state.properties.get(COMMITTER, "adopt") != "adopt":
+        yield f"its property {COMMITTER} says that only Spark writes it"
+
+
+def _content_objections(state: TableState) -> Iterator[str]:
+    """What asks more of a writer than rows in columns."""
     yield from _protocol_objections(state.protocol, _FEATURES)
     for name, value in sorted(state.properties.items()):
         if name.lower().startswith("delta.") and not _PROPERTIES.get(name, _is())(str(value)):
             yield f"its property {name} is '{value}'"
-    if state.properties.get(COMMITTER, "adopt") != "adopt":
-        yield f"its property {COMMITTER} says that only Spark writes it"
     yield from _schema_objections(state.schema_json)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
@@ -238,11 +238,33 @@ def active(store: Store, version: int) -> dict[tuple[str, str], File]:
     files: dict[tuple[str, str], File] = {}
     for part in parts:
         files |= {file.key: file for file in _checkpointed(store, part)}
-    for commit in _since(store, version, checkpoint):
+    return _after(files, _since(store, version, checkpoint))
+
+
+def _after(files: dict[tuple[str, str], File], commits: Iterable[Logged]) -> dict[tuple[str, str], File]:
+    for commit in commits:
         for file in commit.removed:
             files.pop(file.key, None)
         files |= {file.key: file for file in commit.added}
     return files
+
+
+class Standing:
+    """The files that a table stands on, followed from version to version: only what is new is read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._version = -1
+        self._files: dict[tuple[str, str], File] = {}
+
+    def at(self, version: int) -> list[File]:
+        """Those of a version."""
+        if 0 <= self._version <= version < self._version + _BLOCK:
+            self._files = _after(self._files, _since(self._store, version, self._version))
+        else:
+            self._files = active(self._store, version)
+        self._version = version
+        return list(self._files.values())
 
 
 def tombstones(store: Store, version: int, since: int) -> set[str]:
