@@ -97,7 +97,7 @@ def merge_headrace(order: Mapping[str, Any]) -> Work:
 
     def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         store = Store(str(folder / "table"))
-        table = MergeTable(spark, store, "bench", Store(str(folder / "tombstones")))
+        table = MergeTable(lambda: spark, store, "bench", Store(str(folder / "tombstones")))
         assert table.state is not None
         files = (asked["staged"],)
         merging = Merging(("id",), "seq", remember=60.0)

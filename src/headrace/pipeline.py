@@ -188,7 +188,7 @@ class Pipeline:
         from headrace.commit.merge import MergeTable
 
         by_hand = self.spec.limits.merge_bytes
-        return MergeTable(self.spark, store, self.writer, self.state.child(TOMBSTONES), by_hand)
+        return MergeTable(lambda: self.spark, store, self.writer, self.state.child(TOMBSTONES), by_hand)
 
     # ---- one batch ----
 

@@ -61,7 +61,7 @@ def _by_spark(folder: Path, request: pytest.FixtureRequest) -> Bench:
             "TBLPROPERTIES ('delta.constraints.whole' = 'id > -100')"
         )
 
-    return Bench(store, Store(str(folder / "staging")), lambda: SparkTable(spark, store, "shop"), make)
+    return Bench(store, Store(str(folder / "staging")), lambda: SparkTable(lambda: spark, store, "shop"), make)
 
 
 KINDS = {"adopt": _adopted, "spark": _by_spark}

@@ -41,7 +41,7 @@ class Bench:
         spark.sql(f"CREATE TABLE delta.`{self.table.spark_uri}` {columns}")
 
     def open(self) -> SparkTable:
-        return SparkTable(self.spark, self.table, "shop")
+        return SparkTable(lambda: self.spark, self.table, "shop")
 
     def part(self, values: list[int]) -> TableIntent:
         state = self.open().state

@@ -75,7 +75,7 @@ def test_the_life_of_a_table(base: str, profile: Profile) -> None:
 def test_the_life_of_a_table_that_spark_writes(base: str, profile: Profile, spark: Any) -> None:
     """By Spark what commits, without it what does not; the name of the bucket's folder has a blank in it."""
     store = Store(f"{base}/merged", profile)
-    made = MergeTable(spark, store, "shop", Store(f"{base}/state/tombstones", profile))
+    made = MergeTable(lambda: spark, store, "shop", Store(f"{base}/state/tombstones", profile))
     for name, value in profile.hadoop_conf().items():
         spark.conf.set(name.removeprefix("spark.hadoop."), value)
     properties = {"delta.enableDeletionVectors": "true"}

@@ -51,7 +51,7 @@ class Merged:
 
     def open(self, pipeline: str = "shop") -> MergeTable:
         """A driver that has seen nothing yet."""
-        return MergeTable(self.spark, self.table, pipeline, self.state.child("tombstones"), self.by_hand)
+        return MergeTable(lambda: self.spark, self.table, pipeline, self.state.child("tombstones"), self.by_hand)
 
     def stage(self, changes: Sequence[Change], batch: int) -> tuple[StagedFile, ...]:
         """The changes in files of their own, as tasks stage them."""

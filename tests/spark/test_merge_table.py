@@ -27,6 +27,12 @@ PARTIAL = Merging(("id",), partial=True, ignore_nulls=True, remember=3600)
 MARK = "headrace:shop"
 
 
+@pytest.fixture(autouse=True)
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No merge is small enough to be done without Spark."""
+    monkeypatch.setattr(Merged, "by_hand", 0)
+
+
 def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tmp_path: Path) -> None:
     made, changes = Merged(spark, tmp_path, BY_SEQUENCE), log(3000, 400, seed=1)
     mixed = [*changes, *changes[::5]]
@@ -39,6 +45,22 @@ def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tm
     assert state is not None
     assert state.marks == {MARK: 4}
     assert "only Spark writes it" in (may_adopt(state) or "")
+
+
+def test_who_merges_may_change_with_every_batch(spark: Any, tmp_path: Path) -> None:
+    """Each finds what the other has committed, and its tombstones."""
+    made, changes = Merged(spark, tmp_path, BY_SEQUENCE), log(800, 100, seed=11)
+    for number, batch in enumerate(cut([*changes[::-1], *changes[::7]], 5), 1):
+        made.by_hand = number % 2 * 1_000_000
+        made.batch(batch, number)
+    in_order = sorted(changes, key=lambda each: each.sequence or 0)
+    assert made.rows() == Model(BY_SEQUENCE).take(in_order).table()
+    found = spark.sql(f"SELECT id, seq, a, b FROM delta.`{made.table.spark_uri}`").collect()
+    assert {row.id: (row.seq, row.a, row.b) for row in found} == made.rows()
+    said = [
+        commit["engineInfo"].split("/")[0] for commit in opened(made.table).history() if "MERGE" in commit["operation"]
+    ]
+    assert said == ["headrace", "Apache-Spark", "headrace", "Apache-Spark", "headrace"]
 
 
 def test_partial_changes_and_a_truncate(spark: Any, tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_half_a_widening_is_finished_by_the_next(spark: Any, lake: Path) -> None
     widening = "TBLPROPERTIES ('delta.enableTypeWidening' = 'true', 'delta.columnMapping.mode' = 'name')"
     spark.sql(f"CREATE TABLE {table} (a INT, b INT, `odd ``name` STRUCT<c: INT>) USING delta {widening}")
     spark.sql(f"ALTER TABLE {table} ALTER COLUMN a TYPE BIGINT")
-    heir = SparkTable(spark, store, "shop")
+    heir = SparkTable(lambda: spark, store, "shop")
     wide = (pa.int64(), pa.int64(), pa.struct([pa.field("c", pa.float64())]))
     wanted = pa.schema([item.with_type(kind) for item, kind in zip(heir.writable(), wide, strict=True)])
     for _ in range(2):

@@ -23,6 +23,7 @@ from headrace.commit.tail import Tail
 from headrace.errors import Conflict, UsageError
 from headrace.stage import Stager, layout_of
 from headrace.storage import Store
+from headrace.tables.adopt import may_adopt, may_rewrite
 from headrace.tables.files import File, active
 from headrace.tables.log import TableState
 from headrace.tables.rows import pieces_of
@@ -117,7 +118,7 @@ class Editing:
         new = [file for file in staged if file.table == self._store.uri]
         feed = [file for file in staged if file.table != self._store.uri]
         change = RowChange(self._edit.operation, self._edit.counts(done), feed)
-        tail = Tail.open(self._store, marks or ())
+        tail = Tail.open(self._store, marks or (), may_rewrite if marks else may_adopt)
         try:
             version = tail.rewrite(old, new, self._state.version, self._edit.said, info, change, marks=marks)
         except Conflict:  # certainly not committed

@@ -6,7 +6,7 @@ By our own hands where the table and what is touched of it let us, else by a MER
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from headrace.commit.edit import Editing
 from headrace.commit.hand import Merge, Staged
 from headrace.commit.history import HistorySql
 from headrace.commit.merging import DUCKDB, MergeSql, Truncates
-from headrace.commit.spark import SparkTable, as_text, ddl, quoted, told
+from headrace.commit.spark import SparkTable, as_text, ddl, quoted, told, wider
+from headrace.commit.tail import Tail, first_state
 from headrace.commit.tombstones import Tombstones, holds, last_truncates
 from headrace.errors import MarksDisagree
 from headrace.storage import Store
@@ -30,7 +31,7 @@ from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
 from headrace.tables.files import Standing, as_file
 from headrace.tables.log import read_commit
 from headrace.tables.rows import Columns, rows_of
-from headrace.tables.schema import from_delta
+from headrace.tables.schema import from_delta, to_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,12 @@ class MergeTable(SparkTable):
     """A table that nobody else writes meanwhile: changes are merged by key, rows without one are appended."""
 
     def __init__(
-        self, spark: SparkSession, store: Store, pipeline: str, tombstones: Store, by_hand: int = 1_000_000_000
+        self,
+        spark: Callable[[], SparkSession],
+        store: Store,
+        pipeline: str,
+        tombstones: Store,
+        by_hand: int = 1_000_000_000,
     ) -> None:
         super().__init__(spark, store, pipeline)
         self._by_hand = by_hand  # bytes that a merge may touch, and still be done without Spark
@@ -80,7 +86,30 @@ class MergeTable(SparkTable):
 
     def _create(self, table: TableIntent) -> None:
         """The table without rows, which says of itself that only Spark writes it; made twice, it is made once."""
-        super()._create(replace(table, properties={**table.properties, COMMITTER: "spark"}))
+        table = replace(table, properties={**table.properties, COMMITTER: "spark"})
+        if not self._created(table):
+            super()._create(table)
+
+    # ---- by our own hands ----
+
+    def _created(self, table: TableIntent) -> bool:
+        """Whether the table could be made without Spark; or somebody else has made it meanwhile."""
+        wanted = first_state(table.schema, table.partition_by, table.properties, table.table_id)
+        if not self._by_hand or table.merging is None or table.cluster_by or may_rewrite(wanted):
+            return False
+        tail = Tail.open(self._store, objection=may_rewrite)
+        tail.create(table.schema, table.partition_by, table.properties, table.table_id, (), {}, {})
+        self._reload()
+        return True
+
+    def evolve(self, schema: pa.Schema) -> None:
+        """Add the columns the table lacks; types are widened by Spark."""
+        self.follow()
+        if not self._by_hand or may_rewrite(self._known()) or wider(self._known().schema, schema):
+            super().evolve(schema)
+            return
+        Tail.open(self._store, objection=may_rewrite).evolve(to_delta(schema), {})
+        self._reload()
 
     def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
         tombstones = self._remembered(table, merging, intent, from_delta(table.schema))
@@ -91,8 +120,6 @@ class MergeTable(SparkTable):
         work.carry_out(said, marks={self._mark: intent.batch})
         self._reload()
         SHARED.note(self._store, self._known())
-
-    # ---- by our own hands ----
 
     def _handwork(self, table: TableIntent, merging: Merging, tombstones: Tombstones, now: datetime) -> Editing | None:
         """The merge as we do it ourselves; None where the table, or how much of it is touched, asks for Spark."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +37,15 @@ class SparkTable:
 
     adopts = False
 
-    def __init__(self, spark: SparkSession, store: Store, pipeline: str) -> None:
-        self._spark = spark
+    def __init__(self, spark: Callable[[], SparkSession], store: Store, pipeline: str) -> None:
+        self._get_spark = spark  # asked for where it is needed: not every merge is Spark's
         self._store = store
         self._mark = batch_mark(pipeline)
         self.state: TableState | None = load(store, [self._mark])
+
+    @property
+    def _spark(self) -> SparkSession:
+        return self._get_spark()
 
     def writable(self) -> pa.Schema:
         """The columns rows may fill; what Spark computes itself is left to it."""
@@ -53,9 +57,9 @@ class SparkTable:
         Each change is a commit of its own: after a crash between two of them, the rest is what is found to be lacking.
         """
         self.follow()
-        wider = list(_wider(pa.struct(list(self._known().schema)), pa.struct(list(schema)), ""))
-        self._allow(schema, bool(wider))
-        for path, kind in wider:
+        grows = wider(self._known().schema, schema)
+        self._allow(schema, bool(grows))
+        for path, kind in grows:
             self._alter(f"ALTER COLUMN {path} TYPE {type_name(kind)}")
         if merge(self._known().schema_json, to_delta(schema)) != self._known().schema_json:
             self._add(schema)
@@ -201,8 +205,12 @@ class SparkTable:
             )
 
 
+def wider(have: pa.Schema, want: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    """The places whose type must grow until rows of a schema fit, as Spark spells them, and what to."""
+    return list(_wider(pa.struct(list(have)), pa.struct(list(want)), ""))
+
+
 def _wider(have: pa.DataType, want: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
-    """The places whose type must grow, as Spark spells them, and what to."""
     if pa.types.is_struct(have) and pa.types.is_struct(want):
         wanted = {item.name: item.type for item in want}
         for item in have:

@@ -32,11 +32,12 @@ from headrace.errors import (
 )
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables import log
-from headrace.tables.adopt import may_adopt, may_forget, may_rewrite, protocol_for
+from headrace.tables.adopt import may_adopt, protocol_for
 from headrace.tables.evolve import check_fits, merge
 from headrace.tables.files import File, active, read
 from headrace.tables.log import Commit, Metadata, TableState, version_path
 
+Objection = Callable[[TableState], str | None]
 _DEFAULTS = {"delta.checkpointInterval": str(INTERVAL)}
 
 
@@ -48,7 +49,6 @@ class _Wish:
     number: tuple[str, int] | None = None  # the mark that numbers it
     schema: str | None = None  # its files were written for this one
     partition_by: tuple[str, ...] | None = None
-    objection: Callable[[TableState], str | None] = may_adopt  # why it may not be in a table of this state
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,22 @@ class _Step:
 class Tail:
     """Follows one table's log and appends to it; for one thread at a time."""
 
-    def __init__(self, store: Store, names: Sequence[str]) -> None:
+    def __init__(self, store: Store, names: Sequence[str], objection: Objection = may_adopt) -> None:
         self.store = store
         self._names = names
+        self._objection = objection
         self._state: TableState | None = None
         self._tag: str | None = None  # of the state's JSON: tells the log we know from one made or written over anew
         self._driver = uuid.uuid4()
 
     @classmethod
-    def open(cls, store: Store, marks: Iterable[str] = ()) -> Tail:
-        """Begin at the newest version, or before the first one where there is no table."""
-        tail = cls(store, tuple(marks))
+    def open(cls, store: Store, marks: Iterable[str] = (), objection: Objection = may_adopt) -> Tail:
+        """Begin at the newest version, or before the first one where there is no table.
+
+        `objection` says why a table of some state may not be written; where it lets tables pass that Spark writes,
+        nobody else may write them meanwhile.
+        """
+        tail = cls(store, tuple(marks), objection)
         tail._reload()
         return tail
 
@@ -113,9 +118,8 @@ class Tail:
         """Make the table with its first rows in one commit; None when somebody else was first: then append."""
         if self._state is not None:
             return None
-        wanted = {**_DEFAULTS, **properties}
-        metadata = Metadata(table_id, schema, tuple(partition_by), wanted, actions.now())
-        state = TableState(0, metadata, protocol_for(schema, wanted))
+        state = first_state(schema, partition_by, properties, table_id)
+        metadata = state.metadata
         wish = self._wish(marks, schema, files, state)
         self._check(state, wish)
         said = actions.created(metadata, files, wish.commit_id, info)
@@ -207,11 +211,8 @@ class Tail:
         return self.known()
 
     def forget(self, files: Sequence[File], info: Mapping[str, Any]) -> int:
-        """Take files that are gone out of the table; the version that does. To take one out twice does no harm.
-
-        Where Spark writes the table, nobody else may do so meanwhile.
-        """
-        wish = _Wish(str(uuid.uuid4()), objection=may_forget)
+        """Take files that are gone out of the table; the version that does. To take one out twice does no harm."""
+        wish = _Wish(str(uuid.uuid4()))
         text = actions.commit([actions.forgotten(files, wish.commit_id, info), *actions.removes(files)])
 
         def step(state: TableState) -> _Step:
@@ -240,11 +241,10 @@ class Tail:
         """Let new files hold the rows of old ones, which were there in the version `since`; the version that does.
 
         Appends of others do not matter. Conflict where others have taken one of the old files away meanwhile; and,
-        where rows change, if others have changed any. With marks it is a batch's part, whose pipeline alone writes the
-        table, also if it is one that Spark writes.
+        where rows change, if others have changed any. With marks it is a batch's part.
         """
         state, marks = self.known(), marks or {}
-        wish = replace(self._wish(marks, state.schema_json, new, state), objection=may_rewrite if marks else may_adopt)
+        wish = self._wish(marks, state.schema_json, new, state)
         told, changes = actions.rewritten(old, new, said, wish.commit_id, info, change), change is not None
         moved = (*actions.removes(old, lost=changes), *actions.adds(new, new=changes), *actions.fed(change))
         text = actions.commit([told, *moved, *actions.txns(marks)])
@@ -334,7 +334,7 @@ class Tail:
         if wish is not None and wish.schema not in (None, state.schema_json):
             with self._named():
                 check_fits(wish.schema or "", state)
-        if reason := (wish.objection if wish else may_adopt)(state):
+        if reason := self._objection(state):
             raise NotAdoptable(
                 f"{self.store.uri} cannot be written by its log: {reason}.",
                 next="Take the feature away, or write to a new table; then run again.",
@@ -390,6 +390,13 @@ class Tail:
         if len(layouts) > 1:
             raise stop(TableChanged, f"{self.store.uri}: files of one batch are partitioned in {len(layouts)} ways.")
         return _Wish(str(commit_id), number, schema, layouts.pop())
+
+
+def first_state(schema: str, partition_by: Sequence[str], properties: Mapping[str, str], table_id: str) -> TableState:
+    """What a table begins with."""
+    wanted = {**_DEFAULTS, **properties}
+    metadata = Metadata(table_id, schema, tuple(partition_by), wanted, actions.now())
+    return TableState(0, metadata, protocol_for(schema, wanted))
 
 
 def _is_in(state: TableState, wish: _Wish) -> bool:

@@ -20,6 +20,7 @@ from headrace.reingest import Reingest
 from headrace.storage import Store
 from headrace.table.writers import SPARK, Pipeline, Writers
 from headrace.tables import files
+from headrace.tables.adopt import may_forget
 from headrace.tables.files import File
 from headrace.tables.rows import filesystem
 
@@ -97,7 +98,7 @@ def _repaired(store: Store, writers: Writers, dry_run: bool, deep: bool) -> Repa
     )
     if dry_run or not missing:
         return told
-    version = Tail.open(store).forget(missing, {"operation": "repair", "files": len(missing)})
+    version = Tail.open(store, objection=may_forget).forget(missing, {"operation": "repair", "files": len(missing)})
     return replace(told, version=version)
 
 

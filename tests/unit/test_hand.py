@@ -1,0 +1,269 @@
+"""Merges by our own hands: the model's table, whatever the order, the files and the pieces; and when Spark is asked."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import Table
+from headrace.batch import Historic, Merging
+from headrace.commit import edit
+from headrace.commit.parts import newest_part
+from headrace.errors import Conflict, Fenced, MarksDisagree, TableChanged
+from headrace.tables import rows
+from headrace.tables.files import active, read
+from headrace.tables.log import load
+from model.logs import cut, logs, shuffled
+from model.merging import Change, Model
+from services.changes import SCHEMA, Merged
+from services.desk import no_spark
+from services.staging import intent, opened
+
+KEYED = Merging(("id",), remember=3600)
+BY_SEQUENCE = Merging(("id",), sequence="seq", remember=3600)
+PARTIAL = (
+    Merging(("id",), partial=True, ignore_nulls=True, remember=3600),
+    Merging(("id",), partial=True, columns=("a",), remember=3600),
+    Merging(("id",), partial=True, columns=("b",), ignore_nulls=True, remember=3600),
+)
+MARK = "headrace:shop"
+
+
+class ByHand(Merged):
+    """Whoever asks for Spark here is wrong."""
+
+    def __init__(self, folder: Any, merging: Merging, **more: Any) -> None:
+        super().__init__(None, folder, merging, **more)
+
+    @property
+    def spark(self) -> Any:
+        return no_spark()
+
+    @spark.setter
+    def spark(self, _: Any) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read two rows at a time."""
+    monkeypatch.setattr(rows, "PIECE", 2)
+
+
+def merged(merging: Merging, batches: Sequence[Sequence[Change]], **more: Any) -> dict[int, tuple[int | None, ...]]:
+    with tempfile.TemporaryDirectory() as folder:
+        made = ByHand(folder, merging, **more)
+        for number, batch in enumerate(batches, 1):
+            made.batch(batch, number)
+        return made.rows()
+
+
+# ---- the same table as the log in order ----
+
+
+@settings(max_examples=25, deadline=None)
+@given(shuffled(sequences=True))
+def test_any_order_doubles_and_batches_end_in_the_table_of_the_log_in_order(given_: Any) -> None:
+    log, batches = given_
+    in_order = sorted(log, key=lambda each: each.sequence)
+    assert merged(BY_SEQUENCE, batches) == Model(BY_SEQUENCE).take(in_order).table()
+
+
+@settings(max_examples=15, deadline=None)
+@given(shuffled(sequences=False))
+def test_without_a_sequence_the_order_is_the_place_in_the_topic(given_: Any) -> None:
+    log, batches = given_
+    assert merged(KEYED, batches) == Model(KEYED).take(sorted(log, key=lambda each: each.place)).table()
+
+
+@pytest.mark.parametrize("merging", [BY_SEQUENCE, KEYED], ids=["sequence", "place"])
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_null_values_and_truncates_end_what_lies_before_them(merging: Merging, data: st.DataObject) -> None:
+    log = data.draw(logs(("put", "put", "put", "delete", "truncate"), merging.sequence is not None, silent=True))
+    assert merged(merging, data.draw(cut(log))) == Model(merging).take(log).table()
+
+
+@pytest.mark.parametrize("merging", PARTIAL, ids=["ignore nulls", "columns", "both"])
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_partial_changes_leave_what_they_do_not_bring(merging: Merging, data: st.DataObject) -> None:
+    log = data.draw(logs(("put", "put", "put", "delete", "truncate"), False))
+    placed = [Change(**{**vars(each), "partition": (each.key or 0) % 2, "offset": at}) for at, each in enumerate(log)]
+    assert merged(merging, data.draw(cut(placed))) == Model(merging).take(placed).table()
+
+
+@settings(max_examples=10, deadline=None)
+@given(shuffled(sequences=True))
+def test_rows_move_between_partitions_and_the_change_data_tells_all_of_it(given_: Any) -> None:
+    log, batches = given_
+    with tempfile.TemporaryDirectory() as folder:
+        feed = {"delta.enableChangeDataFeed": "true"}
+        made = ByHand(folder, BY_SEQUENCE, partition_by=("a",), properties=feed)
+        for number, batch in enumerate(batches, 1):
+            made.batch(batch, number)
+        wanted = Model(BY_SEQUENCE).take(sorted(log, key=lambda each: each.sequence)).table()
+        assert made.rows() == wanted
+        held: dict[int, tuple[Any, ...]] = {}
+        steps = {"delete": 0, "update_preimage": 0, "insert": 1, "update_postimage": 1}
+        changed = Table(made.table.uri).changes(0).records()
+        for row in sorted(changed, key=lambda each: (each["_commit_version"], steps[each["_change_type"]])):
+            values = (row["seq"], row["a"], row["b"])
+            if steps[row["_change_type"]]:
+                held[row["id"]] = values
+            else:
+                assert held.pop(row["id"]) == values
+        assert held == wanted
+
+
+# ---- once ----
+
+
+def test_a_batch_goes_in_once_and_a_zombie_never(tmp_path: Path) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    zombie = made.open()
+    part = made.part([Change("put", 1, 1, (1, 1)), Change("put", 2, 1, (1, 1), offset=1)], 1)
+    first = zombie.commit(part, intent(1))
+    assert (first.inserted, first.updated, first.deleted, first.skipped) == (2, 0, 0, False)
+    for driver in (zombie, made.open()):
+        assert driver.commit(part, intent(1)).skipped
+    assert opened(made.table).version() == first.version
+    second = made.batch([Change("put", 1, 2, (2, 2), offset=2), Change("delete", 2, 2, offset=3)], 2)
+    assert (second.inserted, second.updated, second.deleted) == (0, 1, 1)
+    with pytest.raises(Fenced):
+        zombie.commit(part, intent(1))
+    assert made.rows() == {1: (2, 2, 2)}
+
+
+def test_a_batch_that_changes_nothing_is_marked_and_writes_no_file(tmp_path: Path) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", 1, 5, (5, 5))], 1)
+    before = set(tmp_path.glob("t/*.parquet"))
+    late = made.batch([Change("put", 1, 4, (4, 4), offset=1), Change("delete", 7, 1, offset=2)], 2)
+    assert (late.inserted, late.updated, late.deleted) == (0, 0, 0)
+    assert opened(made.table).transaction_version(MARK) == 2
+    assert set(tmp_path.glob("t/*.parquet")) == before
+    part = newest_part(made.table, late.version, MARK)
+    assert part is not None
+    assert (part.rows, part.marks) == (2, {MARK: 2, f"{MARK}:orders:0": 19})
+
+
+def test_who_comes_between_is_met_with_fresh_state_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(5)], 1)
+    part, driver = made.part([Change("put", key, 2, (2, 2), offset=100 + key) for key in range(5)], 2), made.open()
+    whole = edit.Editing._staged
+
+    def slow(work: Any) -> Any:
+        done = whole(work)
+        monkeypatch.setattr(edit.Editing, "_staged", whole)
+        made.open("other").commit(made.part([Change("put", 9, 1, (9, 9))], 1), intent(1, "other"))
+        return done
+
+    monkeypatch.setattr(edit.Editing, "_staged", slow)
+    with pytest.raises(Conflict, match="meanwhile"):
+        driver.commit(part, intent(2))
+    state = load(made.table)
+    assert state is not None
+    named = {added.path for version in range(state.version + 1) for added in read(made.table, version).added}  # type: ignore[union-attr]
+    assert {path.name for path in tmp_path.glob("t/*.parquet")} == named, "what was staged in vain is deleted"
+    assert driver.commit(part, intent(2)).updated == 5
+    assert {row[0] for key, row in made.rows().items() if key < 9} == {2}
+
+
+def test_remembered_deletes_that_are_gone_stop_it(tmp_path: Path) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", 1, 1, (1, 1)), Change("delete", 2, 1, offset=1)], 1)
+    made.batch([Change("put", 3, 1, (1, 1), offset=2)], 2)
+    (tmp_path / "state" / "tombstones").rename(tmp_path / "elsewhere")
+    with pytest.raises(MarksDisagree, match="remembered"):
+        made.batch([Change("put", 2, 0, (0, 0), offset=3)], 3)
+
+
+# ---- what it reads and writes ----
+
+
+def test_files_outside_the_keys_of_a_batch_are_not_even_read(tmp_path: Path) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    for number in (1, 2):
+        made.batch([Change("put", number * 1000 + at, 1, (at, at), offset=number) for at in range(3)], number)
+    for file in pa.table(opened(made.table).get_add_actions(flatten=True)).to_pylist():
+        if file["max.id"] < 2000:
+            (Path(made.table.root) / file["path"]).unlink()
+    assert made.batch([Change("put", 2001, 2, (7, 7), offset=3)], 3).updated == 1
+
+
+def test_columns_that_others_have_added_keep_their_values(tmp_path: Path) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", key, 1, (1, 1), offset=key) for key in (1, 2)], 1)
+    table = Table(made.table.uri, states={"shop": made.state.uri})
+    wider = pa.schema([*SCHEMA, pa.field("note", pa.string())])
+    made.open().evolve(wider)
+    whole, made.schema = made.schema, wider
+    made.batch([Change("put", 1, 2, (2, 2), offset=3)], 2)
+    made.schema = whole
+    assert table.metadata().schema.names == wider.names
+    made.batch([Change("put", 2, 3, (3, 3), offset=4), Change("put", 3, 1, (1, 1), offset=5)], 3)
+    assert {row["id"]: (row["a"], row["note"]) for row in made.read()} == {1: (2, None), 2: (3, None), 3: (1, None)}
+
+
+def test_a_column_that_takes_no_null_is_named(tmp_path: Path) -> None:
+    strict = SCHEMA.set(SCHEMA.get_field_index("a"), pa.field("a", pa.int64(), nullable=False))
+    made = ByHand(tmp_path, BY_SEQUENCE, schema=strict)
+    made.batch([Change("put", 1, 1, (1, 1))], 1)
+    with pytest.raises(TableChanged, match="column a takes no NULL"):
+        made.batch([Change("put", 1, 2, (None, 2), offset=1)], 2)
+    assert made.rows() == {1: (1, 1, 1)}
+
+
+def test_checkpoints_of_the_log_are_written_on_the_way(tmp_path: Path) -> None:
+    from headrace.commit.checkpoints import SHARED
+
+    made = ByHand(tmp_path, BY_SEQUENCE, properties={"delta.checkpointInterval": "3"})
+    for number in range(1, 5):
+        made.batch([Change("put", number, 1, (1, 1), offset=number)], number)
+    assert SHARED.wait(10)
+    assert list(Path(made.table.root).glob("_delta_log/*.checkpoint.parquet"))
+
+
+# ---- when Spark is asked ----
+
+
+@pytest.mark.parametrize(
+    ("merging", "properties", "by_hand"),
+    [
+        (BY_SEQUENCE, {}, 0),
+        (BY_SEQUENCE, {"delta.enableDeletionVectors": "true"}, 1_000_000),
+        (BY_SEQUENCE, {"delta.constraints.c": "a > 0"}, 1_000_000),
+        (BY_SEQUENCE, {"delta.appendOnly": "true"}, 1_000_000),
+        (Merging(("id",), "seq", history=Historic("seq", "b", "a")), {}, 1_000_000),
+    ],
+    ids=["never small", "vectors", "constraint", "append only", "history"],
+)
+def test_some_tables_are_left_to_spark(
+    merging: Merging, properties: dict[str, str], by_hand: int, tmp_path: Path
+) -> None:
+    made = ByHand(tmp_path, merging, properties=properties)
+    made.by_hand = by_hand
+    with pytest.raises(AssertionError, match="a JVM was asked for"):
+        made.batch([Change("put", 1, 1, (1, 1))], 1)
+
+
+def test_a_merge_that_touches_much_is_left_to_spark(tmp_path: Path) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(500)], 1)
+    made.batch([Change("put", 1000, 1, (1, 1), offset=501)], 2)
+    made.by_hand = max(file.size for file in active(made.table, 2).values()) - 1
+    made.batch([Change("put", 1000, 2, (2, 2), offset=502)], 3)
+    with pytest.raises(AssertionError, match="a JVM was asked for"):
+        made.batch([Change("put", 7, 2, (2, 2), offset=503)], 4)
+    assert made.rows()[7] == (1, 1, 1)
