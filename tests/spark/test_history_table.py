@@ -32,6 +32,12 @@ TRACKED = Merging(("id",), sequence="seq", remember=3600, history=Historic("vali
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
 
+@pytest.fixture(autouse=True)
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No merge is small enough to be done without Spark."""
+    monkeypatch.setattr(Merged, "by_hand", 0)
+
+
 def found(made: Merged) -> list[Row]:
     """The rows as the model tells them."""
     read = made.read()

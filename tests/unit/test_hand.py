@@ -22,6 +22,7 @@ from headrace.tables.files import active, read
 from headrace.tables.log import load
 from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
+from model.states import history
 from services.changes import SCHEMA, Merged
 from services.desk import no_spark
 from services.staging import intent, opened
@@ -121,6 +122,25 @@ def test_rows_move_between_partitions_and_the_change_data_tells_all_of_it(given_
             else:
                 assert held.pop(row["id"]) == values
         assert held == wanted
+
+
+KEPT = ("valid_from", "valid_to", "current")
+HISTORY = pa.schema([*SCHEMA, *((name, pa.int64()) for name in KEPT[:2]), ("current", pa.bool_())])
+EVERY = Merging(("id",), sequence="seq", remember=3600, history=Historic(*KEPT))
+TRACKED = Merging(("id",), sequence="seq", remember=3600, history=Historic(*KEPT, track=("a",)))
+
+
+@pytest.mark.parametrize(("merging", "track"), [(EVERY, ()), (TRACKED, (0,))], ids=["every change", "tracked"])
+@settings(max_examples=20, deadline=None)
+@given(shuffled(sequences=True))
+def test_a_history_has_every_state_of_every_key(merging: Merging, track: tuple[int, ...], given_: Any) -> None:
+    log, batches = given_
+    with tempfile.TemporaryDirectory() as folder:
+        made = ByHand(folder, merging, schema=HISTORY, partition_by=("current",))
+        for number, batch in enumerate(batches, 1):
+            made.batch(batch, number)
+        told = [(r["id"], r["valid_from"], r["valid_to"], r["seq"], (r["a"], r["b"])) for r in made.read()]
+    assert sorted(told) == history(log, track)
 
 
 # ---- once ----
@@ -239,20 +259,17 @@ def test_checkpoints_of_the_log_are_written_on_the_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("merging", "properties", "by_hand"),
+    ("properties", "by_hand"),
     [
-        (BY_SEQUENCE, {}, 0),
-        (BY_SEQUENCE, {"delta.enableDeletionVectors": "true"}, 1_000_000),
-        (BY_SEQUENCE, {"delta.constraints.c": "a > 0"}, 1_000_000),
-        (BY_SEQUENCE, {"delta.appendOnly": "true"}, 1_000_000),
-        (Merging(("id",), "seq", history=Historic("seq", "b", "a")), {}, 1_000_000),
+        ({}, 0),
+        ({"delta.enableDeletionVectors": "true"}, 1_000_000),
+        ({"delta.constraints.c": "a > 0"}, 1_000_000),
+        ({"delta.appendOnly": "true"}, 1_000_000),
     ],
-    ids=["never small", "vectors", "constraint", "append only", "history"],
+    ids=["never small", "vectors", "constraint", "append only"],
 )
-def test_some_tables_are_left_to_spark(
-    merging: Merging, properties: dict[str, str], by_hand: int, tmp_path: Path
-) -> None:
-    made = ByHand(tmp_path, merging, properties=properties)
+def test_some_tables_are_left_to_spark(properties: dict[str, str], by_hand: int, tmp_path: Path) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE, properties=properties)
     made.by_hand = by_hand
     with pytest.raises(AssertionError, match="a JVM was asked for"):
         made.batch([Change("put", 1, 1, (1, 1))], 1)

@@ -6,9 +6,10 @@ joined; rows that stay are copied as columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,10 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.commit.edit import Done, Edit, Edited
-from headrace.commit.merging import FRESH, GO, GONE, NTH, PART, WHOLE, MergeSql
+from headrace.commit.merging import GO, NTH, PART, WHOLE, MergeSql
 from headrace.errors import TableChanged
 from headrace.storage import Store
-from headrace.tables.changes import CHANGE, DELETE
+from headrace.tables.changes import CHANGE
 from headrace.tables.files import File
 from headrace.tables.log import TableState
 from headrace.tables.rows import pieces_of
@@ -37,6 +38,12 @@ class Staged:
     tombstones: pa.Table | None
     now: datetime
 
+    def query(self, sql: Callable[[str, str | None, datetime], str], changes: pa.Table, **more: pa.Table) -> pa.Table:
+        """The answer to a text over changes, and over what is remembered."""
+        remembered = {} if self.tombstones is None else {"tombstones": self.tombstones}
+        text = sql("changes", "tombstones" if remembered else None, self.now)
+        return duck.query(text, changes=changes, **remembered, **more)
+
 
 class Merge(Edit):
     """Changes go to the rows of their keys; `sql`, in the words of DuckDB, decides which, and over which rows."""
@@ -46,29 +53,30 @@ class Merge(Edit):
     def __init__(
         self, store: Store, state: TableState, sql: MergeSql, changes: Staged, said: Mapping[str, str]
     ) -> None:
-        self._store, self._state, self._sql, self.said = store, state, sql, said
+        self._store, self._state, self._sql, self._changes, self.said = store, state, sql, changes, said
         self._keys = list(sql.merging.keys)
-        self._names = list(dict.fromkeys([*self._keys, *filter(None, [sql.merging.sequence])]))
-        winners, rows = self._chosen(changes)
-        self._deletes = pc.equal(pc.struct_field(winners[CHANGE.name], "op"), DELETE).to_numpy()
-        brings = [name for name in state.schema.names if name in sql.columns]
-        self._brought = {name: rows[name].cast(state.schema.field(name).type).combine_chunks() for name in brings}
-        told = {*self._names, CHANGE.name, *GONE, FRESH}
-        self._winners = _numbered(winners.select([name for name in winners.column_names if name in told]))
-        self._met = np.zeros(len(winners), dtype=bool)
+        kept = sql.merging.history.columns[:2] if sql.merging.history else ()
+        self._names = list(dict.fromkeys([*self._keys, *filter(None, [sql.merging.sequence]), *kept]))
         self._fates: dict[tuple[str, str], pa.Table] = {}  # of a file's rows, in their order
+        self._choose()
 
-    def _chosen(self, changes: Staged) -> tuple[pa.Table, pa.Table]:
+    def _choose(self) -> None:
         """One change per key, and the row that each brings."""
-        given = changes.rows
-        if not self._sql.merging.partial:
-            given = given.select([*self._names, CHANGE.name])
-            given = given.append_column(_AT, pa.array(range(len(given)), pa.int64()))
-        named = {"changes": given} | ({} if changes.tombstones is None else {"tombstones": changes.tombstones})
-        text = self._sql.winners("changes", "tombstones" if "tombstones" in named else None, changes.now)
-        winners = duck.query(text, **named)
-        rows = winners if self._sql.merging.partial else changes.rows.take(winners[_AT])
-        return winners.drop_columns([name for name in (NTH, _AT) if name in winners.column_names]), rows
+        rows, folded = self._changes.rows, self._sql.merging.partial
+        narrow = rows.select([*self._names, CHANGE.name])
+        given = rows if folded else narrow.append_column(_AT, pa.array(np.arange(len(rows))))
+        winners = self._changes.query(self._sql.winners, given)
+        self._hold(winners, winners if folded else rows.take(winners[_AT]))
+
+    def _hold(self, winners: pa.Table, rows: pa.Table) -> None:
+        """What the table's rows are held against, and what each brings."""
+        schema, brings = self._state.schema, self._sql.columns
+        self._brought = {
+            item.name: rows[item.name].cast(item.type).combine_chunks() for item in schema if item.name in brings
+        }
+        own = [name for name in winners.column_names if name in self._names or name not in brings]
+        self._winners = _numbered(winners.select([name for name in own if name not in (NTH, _AT)]))
+        self._met = np.zeros(len(winners), dtype=bool)
 
     # ---- which rows ----
 
@@ -76,21 +84,24 @@ class Merge(Edit):
         """Files that may have a row which a change is for, as their bounds tell."""
         if self._sql.truncates:
             return list(stands)
-        return among(stands, self._winners.select(self._keys), self._state.schema, self._state.partition_by)
+        return among(stands, self._changes.rows.select(self._keys), self._state.schema, self._state.partition_by)
 
     def candidates(self, stands: Sequence[File]) -> Iterator[File]:
         """Those that do have one: their keys tell."""
-        by = self._state.partition_by
-        narrow = pa.schema([item for item in self._state.schema if item.name in {*self._names, SOURCE.name}])
         for file in self.near(stands):
-            pieces = pieces_of(self._store, file, narrow, by)
-            found = self._found(_numbered(pa.concat_tables([narrow.empty_table(), *pieces])))
+            found = self._found(self._narrow(file))
             if len(found):
                 self._fates[file.key] = found
                 yield file
 
+    def _narrow(self, file: File) -> pa.Table:
+        """What of a file's rows decides, and their numbers."""
+        narrow = pa.schema([item for item in self._state.schema if item.name in {*self._names, SOURCE.name}])
+        pieces = pieces_of(self._store, file, narrow, self._state.partition_by)
+        return _numbered(pa.concat_tables([narrow.empty_table(), *pieces]))
+
     def _found(self, rows: pa.Table) -> pa.Table:
-        """What becomes of which rows of a file, and by which change."""
+        """What becomes of which rows, and by which change; in their order."""
         met = duck.query(self._sql.met("found", "winners"), found=rows, winners=self._winners)
         self._met[met["s"].to_numpy()] = True
         fates = met.filter(pc.is_valid(met["fate"]))
@@ -105,9 +116,7 @@ class Merge(Edit):
 
     def edited(self, file: File, start: int, rows: pa.Table) -> Edited | None:
         """Rows that a change comes after go, or become what it makes of them."""
-        fates = self._fates[file.key]
-        here = np.searchsorted(fates["t"].to_numpy(), [start, start + len(rows)])
-        mine = fates.slice(here[0], here[1] - here[0])
+        mine = _between(self._fates[file.key], start, start + len(rows))
         if not len(mine):
             return None
         stays = np.ones(len(rows), dtype=bool)
@@ -129,8 +138,9 @@ class Merge(Edit):
         return self._whole(columns)
 
     def inserts(self) -> pa.Table:
-        """Changes whose key no row has."""
-        new = pa.array(np.flatnonzero(~self._met & ~self._deletes))
+        """Changes that met no row and are no delete."""
+        told = duck.query(self._sql.arriving("winners"), winners=self._winners)["s"]
+        new = told.filter(pa.array(~self._met).take(told)).combine_chunks()
         columns = [
             self._brought[item.name].take(new) if item.name in self._brought else pa.nulls(len(new), item.type)
             for item in self._state.schema
@@ -158,6 +168,49 @@ class Merge(Edit):
             "numTargetRowsCopied": done.copied,
             "numOutputRows": done.inserted + done.updated + done.copied,
         }
+
+
+class History(Merge):
+    """Every state of a key is a row: those that are there of the batch's keys are read first, and decide as well."""
+
+    def _choose(self) -> None:
+        """Nothing, before it is known what is there."""
+
+    def candidates(self, stands: Sequence[File]) -> Iterator[File]:
+        """The rows of the batch's keys, wherever they are, are held against those that the keys are to have."""
+        near = self.near(stands)
+        parts = [self._of_batch(file) for file in near]
+        rows = pa.concat_tables([self._state.schema.empty_table(), *(part.drop_columns([NTH]) for part in parts)])
+        states = self._changes.query(partial(self._sql.source, "held"), self._changes.rows, held=rows)
+        self._hold(states, states)
+        fates, start = self._found(_numbered(rows)), 0
+        for file, part in zip(near, parts, strict=True):
+            mine = _between(fates, start, start + len(part))
+            if len(mine):
+                places = part[NTH].take(pc.subtract(mine["t"], start))
+                self._fates[file.key] = mine.set_column(0, "t", places)
+                yield file
+            start += len(part)
+
+    def _of_batch(self, file: File) -> pa.Table:
+        """A file's rows with a key of the batch, and their numbers."""
+        keys = self._changes.rows.select(self._keys)
+        same = " AND ".join(f"t.{duck.quote(name)} = c.{duck.quote(name)}" for name in self._keys)
+        sql = f"SELECT t.{NTH} AS t FROM found AS t SEMI JOIN keys AS c ON {same} ORDER BY 1"  # noqa: S608 quoted
+        found = duck.query(sql, found=self._narrow(file), keys=keys).column("t")
+        wanted, start = [], 0
+        schema, numbers = self._state.schema, found.to_numpy()
+        for piece in pieces_of(self._store, file, schema, self._state.partition_by) if len(found) else ():
+            low, high = np.searchsorted(numbers, [start, start + len(piece)])
+            wanted.append(piece.take(pa.array(numbers[low:high] - start)))
+            start += len(piece)
+        return pa.concat_tables([schema.empty_table(), *wanted]).append_column(NTH, found)
+
+
+def _between(fates: pa.Table, start: int, until: int) -> pa.Table:
+    """Those of the rows from one up to another."""
+    low, high = np.searchsorted(fates["t"].to_numpy(), [start, until])
+    return fates.slice(low, high - low)
 
 
 def _numbered(rows: pa.Table) -> pa.Table:

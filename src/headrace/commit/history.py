@@ -11,11 +11,12 @@ itself is known, it counts instead of such a trace.
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in the text
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from headrace.batch import Historic
-from headrace.commit.merging import UNTIL, Bounds, MergeSql
+from headrace.commit.merging import GO, UNTIL, WHOLE, Bounds, MergeSql
 from headrace.tables.changes import DELETE, PUT
 from headrace.tables.schema import SOURCE
 
@@ -24,22 +25,7 @@ from headrace.tables.schema import SOURCE
 class HistorySql(MergeSql):
     """The statement for one table that keeps a history; `columns` are those that rows fill, its own among them."""
 
-    def statement(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
-        """Make the rows of the batch's keys those that all known changes leave."""
-        begins = self._name("t", self._kept.valid_from)
-        matched = (*self._same("t", "s"), f"{begins} = {self._name('s', self._kept.valid_from)}")
-        every = ", ".join(f"{self._q(name)} = {self._name('s', name)}" for name in self.columns)
-        lines = [
-            f"MERGE INTO {target} AS t",
-            f"USING ({self.states(target, changes, tombstones, now, bounds)}) AS s",
-            f"ON {self._and((*matched, *self._within('t', bounds)))}",
-            f"WHEN MATCHED AND {self._name('s', GONE)} THEN DELETE",
-            f"WHEN MATCHED AND ({self._differs()}) THEN UPDATE SET {every}",
-            f"WHEN NOT MATCHED AND NOT {self._name('s', GONE)} THEN INSERT ({self._list()}) VALUES ({self._list('s')})",
-        ]
-        return "\n".join(lines)
-
-    def states(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds) -> str:
+    def source(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
         """A row for each state of the batch's keys, and one for each row that is there and is none any more."""
         told = self._told(target, changes, tombstones, now, bounds)
         runs = self._runs(self._once(told))
@@ -58,6 +44,21 @@ class HistorySql(MergeSql):
         columns += [f"{text} AS {self._q(name)}" for name, text in made.items()]
         rows = f"({self._beside(runs, {ENDS: ends})}) AS c CROSS JOIN (VALUES (0), (1)) AS w({self._q(KIND)})"
         return f"SELECT {', '.join(columns)} FROM {rows} WHERE ({state}) OR ({no_state})"
+
+    def taken(self, fate: str) -> dict[str, bool]:
+        """Every column of the state."""
+        return dict.fromkeys(self.columns, False)
+
+    def _meets(self) -> list[str]:
+        begins = self._kept.valid_from
+        return [*self._same("t", "s"), f"{self._name('t', begins)} = {self._name('s', begins)}"]
+
+    def _fates(self) -> Iterator[tuple[str, str]]:
+        yield GO, self._name("s", GONE)
+        yield WHOLE, f"({self._differs()})"
+
+    def _arrives(self) -> str:
+        return f"NOT {self._name('s', GONE)}"
 
     # ---- what is known ----
 

@@ -18,9 +18,9 @@ from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit.bounds import key_bounds
 from headrace.commit.checkpoints import SHARED
 from headrace.commit.edit import Editing
-from headrace.commit.hand import Merge, Staged
+from headrace.commit.hand import History, Merge, Staged
 from headrace.commit.history import HistorySql
-from headrace.commit.merging import DUCKDB, MergeSql, Truncates
+from headrace.commit.merging import DUCKDB, SPARK, Dialect, MergeSql, Truncates
 from headrace.commit.spark import SparkTable, as_text, ddl, quoted, told, wider
 from headrace.commit.tail import Tail, first_state
 from headrace.commit.tombstones import Tombstones, holds, last_truncates
@@ -125,14 +125,15 @@ class MergeTable(SparkTable):
         """The merge as we do it ourselves; None where the table, or how much of it is touched, asks for Spark."""
         state, ended = self._known(), tombstones.files(now)
         small = sum(item.size for item in table.files) + sum(file.size for file in ended) <= self._by_hand
-        if merging.history is not None or not small or may_rewrite(state) or _strict_inside(state.schema):
+        if not small or may_rewrite(state) or _strict_inside(state.schema):
             return None
         schema = from_delta(table.schema)
-        columns, past = staged(schema, merging.keys), tombstones.truncates(ended, now)
-        sql = MergeSql(merging, schema.names, DUCKDB, truncates=self._truncates(table.files), past=past)
+        columns = staged(schema, merging.keys)
         rows = [rows_of(Store(each.table, self._store.profile), as_file(each), columns, ()) for each in table.files]
         changes = Staged(pa.concat_tables(rows), tombstones.rows(ended) if ended else None, now)
-        edit = Merge(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
+        sql = self._sql(table, merging, schema.names, tombstones.truncates(ended, now), DUCKDB)
+        kind = History if merging.history else Merge
+        edit = kind(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
         near = edit.near(self._standing.at(state.version))
         fits = sum(file.size for file in near) <= self._by_hand
         return Editing(self._store, state, edit, near) if fits else None
@@ -148,7 +149,7 @@ class MergeTable(SparkTable):
         if files:
             paths = [f"{tombstones.store.spark_uri}/{file.path}" for file in files]
             session.read.schema(ddl(tombstones.columns)).parquet(*paths).createOrReplaceTempView("tombstones")
-        past = tombstones.truncates(files, intent.started) if merging.history is None else {}
+        past = tombstones.truncates(files, intent.started)
         text = self._sql(table, merging, schema.names, past).statement(
             f"delta.{quoted(self._store.spark_uri)}",
             "changes",
@@ -178,12 +179,15 @@ class MergeTable(SparkTable):
         tombstones.commit(table, merging, intent, schema)
         return tombstones
 
-    def _sql(self, table: TableIntent, merging: Merging, columns: Sequence[str], past: Truncates) -> MergeSql:
+    def _sql(
+        self, table: TableIntent, merging: Merging, columns: Sequence[str], past: Truncates, dialect: Dialect = SPARK
+    ) -> MergeSql:
         if merging.history is not None:
-            return HistorySql(merging, columns)
+            return HistorySql(merging, columns, dialect)
         truncates, deletes = self._truncates(table.files), any(holds(item, DELETE) for item in table.files)
-        distinct = not merging.partial and self._distinct(table.files, merging.keys)
-        return MergeSql(merging, columns, truncates=truncates, deletes=deletes, distinct=distinct, past=past)
+        # Only Spark takes long to put changes in order.
+        distinct = dialect is SPARK and not merging.partial and self._distinct(table.files, merging.keys)
+        return MergeSql(merging, columns, dialect, truncates, deletes, distinct, past)
 
     def _session(self) -> SparkSession:
         """A session of the table's own: what makes a MERGE count once is a setting of the whole session."""

@@ -68,18 +68,21 @@ class MergeSql:
 
     def statement(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
         """Merge the changes of one batch, of which no key may be left with two."""
-        put = f" AND {self._op('s')} <> '{DELETE}'" if self.deletes else ""
         fates = ((f"WHEN MATCHED AND {when} THEN", fate) for fate, when in self._fates())
         lines = [
             f"MERGE INTO {target} AS t",
-            f"USING ({self.winners(changes, tombstones, now, bounds)}) AS s",
-            f"ON {self._and((*self._same('t', 's'), *self._within('t', bounds)))}",
+            f"USING ({self.source(target, changes, tombstones, now, bounds)}) AS s",
+            f"ON {self._and((*self._meets(), *self._within('t', bounds)))}",
             *(f"{when} {'DELETE' if fate == GO else f'UPDATE SET {self._set(fate)}'}" for when, fate in fates),
-            f"WHEN NOT MATCHED{put} THEN INSERT ({self._list()}) VALUES ({self._list('s')})",
+            f"WHEN NOT MATCHED AND {self._arrives()} THEN INSERT ({self._list()}) VALUES ({self._list('s')})",
         ]
         if self.truncates:
             lines.append(f"WHEN NOT MATCHED BY SOURCE AND ({self._truncated_row()}) THEN DELETE")
         return "\n".join(lines)
+
+    def source(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
+        """What the rows of `target` are held against."""
+        return self.winners(changes, tombstones, now, bounds)
 
     def winners(self, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:
         """One row per key: the change that counts, or all that partial updates leave together."""
@@ -89,11 +92,15 @@ class MergeSql:
         return live if self.distinct else self._newest(live)
 
     def met(self, rows: str, winners: str) -> str:
-        """Which rows have the key of which winner, by their numbers, and what becomes of them; NULL: they stay."""
+        """Which rows are met by which winner, by their numbers, and what becomes of them; NULL: they stay."""
         numbers = ", ".join(f"{self._name(row, NTH)} AS {row}" for row in "ts")
         fate = " ".join(f"WHEN {when} THEN '{fate}'" for fate, when in self._fates())
-        same = self._and(self._same("t", "s"))
-        return f"SELECT {numbers}, CASE {fate} END AS fate FROM {rows} AS t JOIN {winners} AS s ON {same}"
+        on = self._and(self._meets())
+        return f"SELECT {numbers}, CASE {fate} END AS fate FROM {rows} AS t JOIN {winners} AS s ON {on}"
+
+    def arriving(self, winners: str) -> str:
+        """The numbers of winners that become a row where they meet none."""
+        return f"SELECT {self._name('s', NTH)} AS s FROM {winners} AS s WHERE {self._arrives()}"
 
     def truncated(self, rows: str) -> str:
         """The numbers of rows that a truncate of the batch ends."""
@@ -189,6 +196,12 @@ class MergeSql:
             yield PART, beats
         else:
             yield WHOLE, beats
+
+    def _meets(self) -> list[str]:
+        return self._same("t", "s")
+
+    def _arrives(self) -> str:
+        return f"{self._op('s')} <> '{DELETE}'"
 
     def _set(self, fate: str) -> str:
         taken = self.taken(fate) or dict.fromkeys(self.merging.keys, False)  # where all are keys, it is as it was
