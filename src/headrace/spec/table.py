@@ -147,8 +147,8 @@ class TableOptions(Part):
     strict: Flag = Field(default=False, description="`reject` for every key of the contract.")
     mode: Mode = Field(
         default="append",
-        description="How rows are written: each record adds one; changes the one of its key (`upsert`, by Spark); or "
-        "ends it and begins the next (`scd2`, by Spark). Or every run reads all records anew, and what they make is "
+        description="How rows are written: each record adds one; changes the one of its key (`upsert`); or "
+        "ends it and begins the next (`scd2`). Or every run reads all records anew, and what they make is "
         "in the place of the table (`overwrite`), or of the partitions that they are of (`overwrite_partitions`).",
     )
     merge: Merge | None = Field(
