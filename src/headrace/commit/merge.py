@@ -117,9 +117,8 @@ class MergeTable(SparkTable):
         if (work := self._handwork(table, merging, tombstones, intent.started)) is None:
             self._by_spark(table, merging, tombstones, intent, said)
             return
-        work.carry_out(said, marks={self._mark: intent.batch})
-        self._reload()
-        SHARED.note(self._store, self._known())
+        done = work.carry_out(said, marks={self._mark: intent.batch})
+        SHARED.note(self._store, replace(self._known(), version=done.version))
 
     def _handwork(self, table: TableIntent, merging: Merging, tombstones: Tombstones, now: datetime) -> Editing | None:
         """The merge as we do it ourselves; None where the table, or how much of it is touched, asks for Spark."""
