@@ -16,6 +16,7 @@ from headrace.batch import TableIntent
 from headrace.commit import Tail
 from headrace.commit.marks import batch_mark
 from headrace.commit.merge import MergeTable
+from headrace.connector import DeltaConfig, DeltaLakeConnector, UpsertOperation
 from headrace.errors import LeaseHeld, TableDamaged
 from headrace.lease import Lease
 from headrace.maintain import Maintainer
@@ -37,6 +38,19 @@ def profile(s3: S3) -> Profile:
 @pytest.fixture
 def base(bucket: str) -> str:
     return f"s3://{bucket}/my lake"
+
+
+def test_a_table_by_builders(base: str, profile: Profile) -> None:
+    storage = {name: value for name, value in asdict(profile).items() if name != "path_style"}
+    config = DeltaConfig().with_table_path(f"{base}/spans").with_partition_by(["date"]).with_storage(storage)
+    assert profile.secret_access_key not in repr(config)
+    table = DeltaLakeConnector(config).get_or_create_table()
+    spans = [{"id": number, "timestamp": "2024-01-01T00:00:00Z"} for number in range(3)]
+    assert table.upsert(UpsertOperation().with_records(spans).with_merge_key("id")).inserted_count == 3
+    assert DeltaLakeConnector(config).list_tables() == [f"{base}/spans"]
+    assert len(DeltaLakeConnector(config).get_table().query().filter("date = '2024-01-01'").execute().records) == 3
+    DeltaLakeConnector(config).delete_table()
+    assert DeltaLakeConnector(config).list_tables() == []
 
 
 def test_the_life_of_a_table(base: str, profile: Profile) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import Table
+from headrace.cli import main
 from headrace.errors import FeatureRequired, PartitionNotFound, SchemaMismatch, TableFeature, UsageError
 from headrace.table.spark import SparkRows
 
@@ -156,3 +158,24 @@ def test_columns_are_widened_renamed_commented_and_dropped(make: Callable[..., T
     assert table.update("id = 1", {"v": 6}).rows == 1  # which nobody but Spark can read by now
     with pytest.raises(TableFeature, match="without Spark"):
         table.query().count()
+
+
+@pytest.mark.slow
+def test_commands_change_columns_that_spark_writes(
+    make: Callable[..., Table], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = make("t", "'delta.columnMapping.mode' = 'name'", "'delta.enableTypeWidening' = 'true'")
+
+    def run(*options: str) -> tuple[int, str]:
+        command = ["headrace", "table", "update-schema", table.path, *options]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    monkeypatch.setattr("typer.confirm", lambda _: False)
+    code, out = run("--drop", "text")
+    assert (code, "drop text, with its values" in out, table.schema().names) == (0, True, list(COLUMNS))
+    assert run("--drop", "text", "--widen", "v decimal(20,0)", "--rename", "id=key", "--yes")[0] == 0
+    about = table.schema()
+    assert (about.names, about.field("v").type) == (["key", "p", "v"], pa.decimal128(20, 0))

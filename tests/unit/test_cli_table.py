@@ -230,6 +230,51 @@ def test_rows_are_changed(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch)
     assert cli("insert", "lake/new", "nothing.jsonl")[0] == 2
 
 
+def test_options_of_changes(cli: Run, desk: Desk) -> None:
+    columns = ("--column", "id bigint", "--column", "p string", "--column", "n int", "--partition-by", "p")
+    assert cli("create", "lake/new", *columns)[0] == 0
+
+    def put(command: str, *records: dict[str, Any], more: tuple[str, ...] = ()) -> tuple[int, dict[str, Any]]:
+        (desk.folder / "some.jsonl").write_text("\n".join(map(json.dumps, records)))
+        code, out, _ = cli(command, "lake/new", "some.jsonl", *more, "--json")
+        return code, lines(out)[-1] if out else {}
+
+    assert put("insert", {"id": 1, "n": 5}, {"id": 2, "n": 5}, more=("--partition", "p=a"))[1]["rows"] == 2
+    by_key = ("--key", "id", "--yes")
+    code, said = put(
+        "upsert", {"id": 1, "p": "a", "n": 4}, {"id": 2, "p": "a", "n": 6}, more=(*by_key, "--sequence-by", "n")
+    )
+    assert (code, said["updated"], said["inserted"]) == (0, 1, 0), "an older one loses"
+    twice = {"id": 3, "p": "b", "n": 1}, {"id": 3, "p": "b", "n": 2}
+    assert put("upsert", *twice, more=(*by_key, "--no-deduplicate"))[0] == 2
+    assert put("upsert", *twice, more=(*by_key, "--deduplicate"))[1]["inserted"] == 1
+    assert put("upsert", {"id": 3, "n": 3}, more=(*by_key, "--partition", "p=b"))[1]["updated"] == 1
+    found = Table("lake/new").query().select("id", "n").order_by("id").records()
+    assert [each["n"] for each in found] == [5, 6, 3]
+    changed = ("--where", "true", "--partition", "p=b", "--yes", "--json")
+    assert lines(cli("update", "lake/new", "--set", "n=9", *changed)[1])[0]["rows"] == 1
+    assert lines(cli("delete", "lake/new", "--soft", *changed)[1])[0]["rows"] == 1
+    assert cli("delete", "lake/new", "--where", "true", "--partition", "p=c", "--yes")[0] == 1
+    for more, ids in (((), [1, 2]), (("--deleted",), [1, 2, 3])):
+        *rows, _ = lines(cli("query", "lake/new", "--select", "id", "--order-by", "id", *more, "--json")[1])
+        assert [each["row"]["id"] for each in rows] == ids
+    code, out, _ = cli("delete", "lake/new", "--where", "id > 1", "--soft", "--yes")
+    assert "1 rows to hide" in out, "those that are hidden already are not hidden again"
+
+
+def test_files_in_an_order(cli: Run, desk: Desk) -> None:
+    table = Table.get_or_create(desk.folder / "lake" / "new", {"id": "bigint", "n": "bigint", "p": "string"}, ["p"])
+    for part in "ab":
+        for start in (0, 50):
+            table.bulk_insert([{"id": n, "n": -n, "p": part} for n in range(start, start + 50)])
+    (said,) = lines(cli("optimize", "lake/new", "--where", "p = 'a'", "--json")[1])
+    assert (said["files_removed"], said["files_added"], said["partitions"]) == (2, 1, 1)
+    (said,) = lines(cli("optimize", "lake/new", "--z-order", "id", "--z-order", "n", "--json")[1])
+    assert (said["files_removed"], said["files_added"], said["z_order"]) == (3, 2, ["id", "n"])
+    assert cli("optimize", "lake/new", "--where", "id = 1")[0] == 2, "of partitions alone"
+    assert cli("optimize", "lake/new", "--z-order", "nobody")[0] != 0
+
+
 def test_upkeep(cli: Run, desk: Desk) -> None:
     (said,) = lines(cli("optimize", "lake/alpha", "--target-size", "64MB", "--json")[1])
     assert (said["files_removed"], said["files_added"]) == (2, 1)
@@ -302,6 +347,9 @@ def test_repair_restore_and_drop(cli: Run, desk: Desk) -> None:
     assert (code, "files cannot be read" in out) == (1, True)
     code, out, _ = cli("restore", "lake/alpha", "--version", 0, "--yes")
     assert (code, "--table-restored=refill" in out) == (0, True)
+    then = lines(cli("history", "lake/alpha", "--json")[1])[3]["timestamp"]
+    (said,) = lines(cli("restore", "lake/alpha", "--timestamp", then, "--yes", "--json")[1])
+    assert said["to"] == 0
     assert cli("restore", "lake/alpha", "--yes")[0] == 2
     assert lines(cli("drop", "lake/alpha", "--yes", "--json")[1])[0]["operation"] == "drop"
     assert cli("info", "lake/alpha")[0] == 1

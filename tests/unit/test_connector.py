@@ -395,8 +395,19 @@ def test_a_table_without_nulls(tmp_path: Path) -> None:
 def test_a_table_has_a_place() -> None:
     with pytest.raises(UsageError, match="no table_path"):
         DeltaLakeConnector(DeltaConfig()).get_or_create_table()
-    with pytest.raises(UsageError, match="partition_by is 'date'"):
-        DeltaConfig().with_partition_by("date")
+    somewhere = DeltaConfig().with_table_path("s3://bucket/table")
+    with pytest.raises(UsageError, match="not all known keys"):
+        DeltaLakeConnector(somewhere.with_storage({"endpoints": "x"})).get_or_create_table()
+    with pytest.raises(UsageError, match="storage is 'x'"):
+        somewhere.with_storage("x")  # type: ignore[arg-type]
+
+
+def test_one_column_may_be_a_text(table: DeltaTable) -> None:
+    assert DeltaConfig().with_partition_by("date").partition_by == ("date",)
+    asked = TimeTravelQueryOperation().with_version(1).with_select_fields("id")
+    assert list(table.time_travel_query(asked).records[0]) == ["id"]
+    assert list(table.query().select("id").limit(1).execute().records[0]) == ["id"]
+    assert table.optimize("id").z_order_columns == ("id",)
 
 
 @pytest.mark.parametrize(

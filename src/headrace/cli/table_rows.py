@@ -73,7 +73,7 @@ def delete(
 ) -> None:
     """Delete rows, or hide them; says how many there are, then asks."""
     table = opened(path, spec, adopt)
-    what = f"{_met(table, where, partition)} rows to {'hide' if soft else 'delete'}"
+    what = f"{_met(table, where, partition, hidden=not soft)} rows to {'hide' if soft else 'delete'}"
     _changed("delete", table, what, lambda: table.delete(where, partition, hard=not soft), yes, as_json)
 
 
@@ -103,9 +103,10 @@ def _changed(operation: str, table: Table, plan: str, change: Callable[[], Any],
         concluded(operation, table.path, asdict(change()), as_json)
 
 
-def _met(table: Table, where: str, partition: str | None) -> str:
-    """How many rows are meant."""
-    return f"{table.query().where(where).within(partition).with_deleted().count():,}"
+def _met(table: Table, where: str, partition: str | None, hidden: bool = True) -> str:
+    """How many rows are meant; hidden ones are not hidden again."""
+    asked = table.query().where(where).within(partition)
+    return f"{(asked.with_deleted() if hidden else asked).count():,}"
 
 
 def _records(file: str, table: Table) -> Any:

@@ -127,9 +127,9 @@ class DeltaConfig:
         """What people call it."""
         return self.having(table_name=name)
 
-    def with_partition_by(self, columns: Iterable[str]) -> Self:
+    def with_partition_by(self, columns: str | Iterable[str]) -> Self:
         """The partition columns; `date` and `hour` come from `timestamp` where records lack them."""
-        return self.having(partition_by=columns if isinstance(columns, str) else tuple(columns))
+        return self.having(partition_by=(columns,) if isinstance(columns, str) else tuple(columns))
 
     def with_partition_strategy(self, strategy: str) -> Self:
         """By `value`, or by `hash`: in buckets."""

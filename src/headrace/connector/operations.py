@@ -94,9 +94,9 @@ class TimeTravelQueryOperation:
         """Only those for which this SQL expression is true."""
         return replace(self, filter=filter)
 
-    def with_select_fields(self, fields: Iterable[str]) -> Self:
+    def with_select_fields(self, fields: str | Iterable[str]) -> Self:
         """Only these columns."""
-        return replace(self, select_fields=tuple(fields))
+        return replace(self, select_fields=(fields,) if isinstance(fields, str) else tuple(fields))
 
 
 @dataclass(frozen=True, slots=True)

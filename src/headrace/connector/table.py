@@ -50,9 +50,10 @@ class QueryBuilder:
         """Only rows for which this SQL expression is true; several must all be."""
         return replace(self, asked=self.asked.where(condition))
 
-    def select(self, fields: Iterable[str]) -> Self:
+    def select(self, fields: str | Iterable[str]) -> Self:
         """Only these columns."""
-        return replace(self, asked=self.asked.select(*fields))
+        names = (fields,) if isinstance(fields, str) else fields
+        return replace(self, asked=self.asked.select(*names))
 
     def order_by(self, *columns: str) -> Self:
         """In this order; `name desc` for the largest first."""
@@ -147,7 +148,7 @@ class DeltaTable:
         took = {name: found[name].mean if name in found else None for name in ("upsert", "query", "optimize")}
         return OperationMetrics(took["upsert"], took["query"], took["optimize"])
 
-    def optimize(self, z_order: Iterable[str] = ()) -> OptimizeResult:
+    def optimize(self, z_order: str | Iterable[str] = ()) -> OptimizeResult:
         """Fewer, larger files."""
         self._enabled("optimize")
         done = self._table.optimize(target_size=self.config.file_size_target, z_order=z_order)
@@ -173,7 +174,7 @@ class DeltaTable:
             return rows if rules.allow_nullable else _required(rows)
         state = found(self._table._store)
         rows = placed(arrow(records, state.schema, rules.grows), rules.partitions)
-        new = pa.schema([item for item in rows.schema if item.name not in state.schema.names])
+        new = pa.schema([item.with_nullable(True) for item in rows.schema if item.name not in state.schema.names])
         if rules.grows and len(new):
             check(rows, _grown(state, schema_of(new)))
             self._table.update_schema(add=new)
