@@ -1,0 +1,137 @@
+"""A whole pipeline that merges, in this process: change events in any order, doubled, cut anywhere, and it dies."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import Table
+from headrace.faults import Abandoned, Point, armed
+from services.desk import Desk, ingest
+
+POINTS = [Point.PLANNED, Point.ALL_STAGED, Point.TABLE_MADE, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT]
+COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]
+State = dict[int, tuple[int, str]]
+
+
+def desk(folder: str, mode: str, **merge: Any) -> Desk:
+    """One table that merges by `id`, ordered by `seq`."""
+    made = Desk(Path(folder))
+    table = {"path": f"{folder}/lake/orders", "columns": COLUMNS, "mode": mode}
+    made.options = {
+        "decode": {"json": {"envelope": "debezium"}},
+        "route": {"by": "fixed"},
+        "table": {**table, "merge": {"keys": ["id"], "sequence_by": "seq", **merge}},
+    }
+    return made
+
+
+def brought(made: Desk, events: list[Any], deaths: list[Point | None]) -> None:
+    """The events, a few each time, by pipelines of which some die; whoever comes next finds more of them."""
+    size = -(-len(events) // max(len(deaths), 1))
+    for number, point in enumerate(deaths):
+        made.send(events[number * size : (number + 1) * size])
+        if point is None:
+            go_on(made)
+            continue
+        try:
+            with armed(point, "abandon"):
+                go_on(made)
+        except Abandoned:
+            pass
+    made.send(events[len(deaths) * size :])
+    go_on(made)
+
+
+def go_on(made: Desk) -> None:
+    """Finish what was begun, then read on from where the ledger stands."""
+    ingest(made.spec, made.envelopes(len(made.sent)))
+    ingest(made.spec, made.envelopes(booked(made)))
+
+
+def booked(made: Desk) -> int:
+    return max((item["until"] for row in made.rows("lake/_headrace/shop/ledger") for item in row["ranges"]), default=0)
+
+
+@st.composite
+def days(draw: st.DrawFn) -> tuple[list[dict[str, Any]], State]:
+    """What a database does to a small table, as Debezium tells it, and the rows it ends with."""
+    rows: State = {}
+    events: list[dict[str, Any]] = []
+    for seq in range(1, draw(st.integers(2, 12))):
+        key, name = draw(st.integers(1, 4)), draw(st.sampled_from("abc"))
+        old, new = rows.get(key), draw(st.none() | st.integers(1, 4))
+        before = None if old is None else {"id": key, "seq": seq, "name": old[1]}
+        if old is None or new is None:
+            op = "c" if old is None else "d"
+        elif new != key and new in rows:
+            continue  # a key that is taken
+        else:
+            op = "u"
+        rows.pop(key, None)
+        after = None if op == "d" else {"id": key if op == "c" or new is None else new, "seq": seq, "name": name}
+        if after is not None:
+            rows[after["id"]] = (seq, name)
+        events.append({"op": op, "before": before, "after": after, "ts_ms": seq, "source": {"table": "orders"}})
+    return events, rows
+
+
+@settings(max_examples=12, deadline=None)
+@given(days(), st.data())
+def test_a_day_in_any_order_with_doubles_and_deaths_ends_as_its_table_did(given_: Any, data: st.DataObject) -> None:
+    events, wanted = given_
+    doubles = data.draw(st.lists(st.sampled_from(events), max_size=3)) if events else []
+    mixed = data.draw(st.permutations([*events, *doubles]))
+    deaths = data.draw(st.lists(st.none() | st.sampled_from(POINTS), min_size=1, max_size=3))
+    with tempfile.TemporaryDirectory() as folder:
+        made = desk(folder, "upsert")
+        brought(made, mixed, deaths)
+        found = made.rows("lake/orders")
+        assert {row["id"]: (row["seq"], row["name"]) for row in found} == wanted
+        assert len(found) == len(wanted)
+        assert (booked(made), made.dead()) == (len(mixed), [])
+
+
+@settings(max_examples=8, deadline=None)
+@given(days(), st.data())
+def test_a_history_in_any_order_ends_as_that_of_the_day_in_order(given_: Any, data: st.DataObject) -> None:
+    events, wanted = given_
+    mixed = data.draw(st.permutations([*events, *events[:2]]))
+    deaths = data.draw(st.lists(st.none() | st.sampled_from(POINTS), min_size=1, max_size=3))
+    told = []
+    for order, dying in ((events, [None]), (mixed, deaths)):
+        with tempfile.TemporaryDirectory() as folder:
+            made = desk(folder, "scd2")
+            brought(made, list(order), list(dying))
+            names = ("id", "name", "valid_from", "valid_to", "current")
+            told.append(sorted(str([row[name] for name in names]) for row in made.rows("lake/orders")))
+            now = {row["id"]: (row["seq"], row["name"]) for row in made.rows("lake/orders") if row["current"]}
+            assert now == wanted
+    assert told[0] == told[1]
+
+
+def test_a_column_that_comes_later_is_added_and_merged(tmp_path: Path) -> None:
+    made = desk(str(tmp_path), "upsert")
+    del made.options["table"]["columns"]
+    for seq, more in enumerate(({}, {"note": "x"}, {"note": "y", "deep": {"a": 1}}), 1):
+        after = {"id": 1, "seq": seq, "name": "a", **more}
+        made.feed([{"op": "c" if seq == 1 else "u", "before": None, "after": after, "ts_ms": seq}])
+    (row,) = made.rows("lake/orders")
+    assert (row["seq"], row["note"], row["deep"]) == (3, "y", {"a": 1})
+    table = Table(tmp_path / "lake" / "orders")
+    assert table.metadata().committer == "spark"
+    assert [entry.operation for entry in table.history()][:2] == ["MERGE", "CHANGE COLUMNS"]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+def test_the_first_batch_that_is_all_deletes_makes_an_empty_table(mode: str, tmp_path: Path) -> None:
+    made = desk(str(tmp_path), mode)
+    made.feed([{"op": "d", "before": {"id": 1, "seq": 5, "name": "a"}, "after": None, "ts_ms": 1}])
+    made.feed([{"op": "c", "before": None, "after": {"id": 1, "seq": 4, "name": "late"}, "ts_ms": 1}])
+    now = [row for row in made.rows("lake/orders") if row.get("current", True)]
+    assert now == []
