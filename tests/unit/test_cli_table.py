@@ -230,6 +230,26 @@ def test_rows_are_changed(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch)
     assert cli("insert", "lake/new", "nothing.jsonl")[0] == 2
 
 
+@pytest.mark.parametrize(("command", "more"), [("insert", ()), ("upsert", ("--key", "id", "--yes"))])
+def test_records_make_a_table(cli: Run, desk: Desk, command: str, more: tuple[str, ...]) -> None:
+    (desk.folder / "new.jsonl").write_text(
+        '{"id": 1, "x": 0.5, "s": {"a": 1.5}, "day": "mon"}\n{"id": 2, "none": null}'
+    )
+    run = command, "lake/new", "new.jsonl", *more
+    assert cli(*run)[0] == 1, "there is no table"
+    assert cli(*run, "--partition-by", "day")[0] == 2
+    code, out, _ = cli(*run, "--create", "--partition-by", "day", "--property", "owner=ann")
+    assert (code, "into a new table" in out) == (0, command == "upsert")
+    about = Table("lake/new").metadata()
+    assert (about.partition_by, about.properties["owner"], about.version) == (("day",), "ann", 1)
+    assert [str(each) for each in about.schema.types] == ["int64", "double", "struct<a: double>", "string"]
+    (desk.folder / "new.jsonl").write_text('{"id": 1}\n{"id": 2}')
+    assert cli(*run, "--create")[0] == 0, "it is there now"
+    assert Table("lake/new").query().count() == (4 if command == "insert" else 2)
+    pq.write_table(pa.table({"id": [3]}), desk.folder / "one.parquet")
+    assert cli(command, "lake/other", "one.parquet", *more, "--create")[0] == 0
+
+
 def test_options_of_changes(cli: Run, desk: Desk) -> None:
     columns = ("--column", "id bigint", "--column", "p string", "--column", "n int", "--partition-by", "p")
     assert cli("create", "lake/new", *columns)[0] == 0

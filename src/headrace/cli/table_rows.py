@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, content, opened, pairs_of
+from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, content, opened, pairs_of, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from headrace.table import Table
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The records: JSON lines or Parquet; - for standard input.")]
 Partition = Annotated[str | None, typer.Option(help="Only in this partition: a=x/b=y.")]
+Create = Annotated[bool, typer.Option("--create", help="Make the table of the records, where there is none.")]
+PartitionBy = Annotated[
+    list[str] | None, typer.Option(help="With --create: a partition column of the new table; may be repeated.")
+]
+Properties = Annotated[
+    list[str] | None, typer.Option("--property", help="With --create: name=value of the new table; may be repeated.")
+]
 Condition = Annotated[str, typer.Option(help="The rows for which this SQL expression is true.")]
 
 
@@ -29,12 +37,15 @@ def insert(
     path: Place,
     file: File,
     partition: Annotated[str | None, typer.Option(help="The partition of them all: a=x/b=y.")] = None,
+    create: Create = False,
+    partition_by: PartitionBy = None,
+    properties: Properties = None,
     spec: SpecFile = None,
     adopt: Adopt = False,
     as_json: AsJson = False,
 ) -> None:
     """Add records to a table, all of them in one commit."""
-    table = opened(path, spec, adopt)
+    table = _made(opened(path, spec, adopt), create, partition_by, properties, spec)
     concluded("insert", table.path, asdict(table.bulk_insert(_records(file, table), partition)), as_json)
 
 
@@ -47,13 +58,16 @@ def upsert(
     deduplicate: Annotated[
         bool, typer.Option("--deduplicate/--no-deduplicate", help="Whether a key may be there twice.")
     ] = True,
+    create: Create = False,
+    partition_by: PartitionBy = None,
+    properties: Properties = None,
     yes: Yes = False,
     spec: SpecFile = None,
     adopt: Adopt = False,
     as_json: AsJson = False,
 ) -> None:
     """Put records in place of the rows with their key, and add the others; says how many there are, then asks."""
-    table = opened(path, spec, adopt)
+    table = _made(opened(path, spec, adopt), create, partition_by, properties, spec)
     records = _records(file, table)
     plan = f"{len(records):,} records by {', '.join(key)}"
     _changed(
@@ -98,7 +112,8 @@ def _changed(operation: str, table: Table, plan: str, change: Callable[[], Any],
     from headrace.cli.ask import agreed
 
     if not as_json:
-        typer.echo(f"{table.path}: {plan}, at version {table.resolve()}")
+        at = f"at version {table.resolve()}" if table.exists() else "into a new table"
+        typer.echo(f"{table.path}: {plan}, {at}")
     if agreed("Do it?", yes, as_json):
         concluded(operation, table.path, asdict(change()), as_json)
 
@@ -109,8 +124,25 @@ def _met(table: Table, where: str, partition: str | None, hidden: bool = True) -
     return f"{(asked.with_deleted() if hidden else asked).count():,}"
 
 
+def _made(
+    table: Table, create: bool, partition_by: list[str] | None, properties: list[str] | None, spec: Path | None
+) -> Table:
+    """The table; one that its first records make where there is none, if that is wanted."""
+    from headrace.errors import UsageError
+
+    if not create and (partition_by or properties):
+        raise UsageError("--partition-by and --property are of a new table.", next="Say --create, too.")
+    if not create:
+        table.resolve()  # or TableNotFound
+    if not create or table.exists():
+        return table
+    return type(table).get_or_create(table.path, None, partition_by or (), pairs_of(properties), storage_of(spec))
+
+
 def _records(file: str, table: Table) -> Any:
     from headrace.table.records import from_json, from_parquet
 
     data = content(file)
-    return from_parquet(data, file) if data[:4] == b"PAR1" else from_json(data, table.schema(), file)
+    if data[:4] == b"PAR1":
+        return from_parquet(data, file)
+    return from_json(data, table.schema() if table.exists() else None, file)

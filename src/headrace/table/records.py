@@ -135,15 +135,15 @@ def at_hand(records: Records) -> pa.Table | list[Mapping[str, Any]]:
     return list(records)
 
 
-def from_json(data: bytes, schema: pa.Schema, name: str) -> list[dict[str, Any]]:
-    """Records out of JSON lines; numbers keep their digits where the column does."""
-    fractions = {item.name for item in schema if pa.types.is_floating(item.type)}
+def from_json(data: bytes, schema: pa.Schema | None, name: str) -> list[dict[str, Any]]:
+    """Records out of JSON lines; numbers keep their digits where the column does, and without columns are doubles."""
+    fractions = {item.name for item in schema or () if pa.types.is_floating(item.type)}
     records = []
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line, parse_float=Decimal)
+            record = json.loads(line, parse_float=float if schema is None else Decimal)
         except ValueError as error:
             raise UsageError(f"{name}, line {number}, is no JSON: {error}.") from None
         if not isinstance(record, dict):
