@@ -341,13 +341,17 @@ def test_what_cannot_be_taken_back_is_asked_about(cli: Run, desk: Desk, monkeypa
     Table.get_or_create(path, {"id": "bigint", "v": "int", "s": "string"})
     info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
     (path / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
+    code, out, _ = cli("set-properties", "lake/theirs", "--set", "delta.enableTypeWidening=true")
+    assert (code, "delta.enableTypeWidening: not set becomes true" in out) == (0, True)
+    code, _, err = cli("set-properties", "lake/alpha", "--set", "delta.enableTypeWidening=true")
+    assert (code, "FeatureRequired" in err) == (1, True), "what is refused anyway is not asked about"
     changes = ("--drop", "s"), ("--rename", "s=t"), ("--widen", "v bigint"), ("--schema", "less.json")
     (desk.folder / "less.json").write_text('{"id": "bigint", "s": "string"}')
     for change, words in zip(changes, ("drop s", "rename s to t", "widen v to bigint", "drop v"), strict=True):
         code, out, _ = cli("update-schema", "lake/theirs", *change)
         assert (code, words in out) == (0, True)
         assert cli("update-schema", "lake/theirs", *change, "--json")[0] == 2, "nobody can be asked"
-    assert len(asked) == 5
+    assert len(asked) == 6
     assert Table(path).resolve() == 1
 
 

@@ -9,9 +9,11 @@ import typer
 from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, content, opened, pairs_of, storage_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
-    from headrace.table import Table
+    from headrace.table import Metadata, Table
     from headrace.table.alter import SchemaChange
 
 SchemaFile = Annotated[
@@ -21,18 +23,15 @@ SchemaFile = Annotated[
     ),
 ]
 
-# Properties whose change cannot be taken back: what they let go is gone, or other readers stay away.
-_FOR_GOOD = (
-    "delta.checkpointPolicy",
+# Properties whose change cannot be taken back: what they let go is gone; other readers and writers stay away for good.
+_KEPT = (
     "delta.checkpointRetentionDuration",
-    "delta.columnMapping.mode",
     "delta.deletedFileRetentionDuration",
-    "delta.enable",
-    "delta.feature.",
+    "delta.enableExpiredLogCleanup",
     "delta.logRetentionDuration",
-    "delta.min",
     "delta.setTransactionRetentionDuration",
 )
+_FEATURES = ("delta.checkpointPolicy", "delta.columnMapping.", "delta.enable", "delta.feature.", "delta.min")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -82,15 +81,25 @@ def set_properties(
     if not wanted:
         raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
     table = opened(path, spec, adopt)
-    if lasting := [name for name in wanted if name.startswith(_FOR_GOOD)]:
-        before = table.metadata().properties
+    if lasting := _lasting(wanted, table.metadata()):
         if not as_json:
-            said = [f"{name}: {before.get(name, 'not set')} becomes {wanted[name] or 'not set'}" for name in lasting]
-            listed(f"{table.path}: what cannot be taken back:", said)
+            listed(f"{table.path}: what cannot be taken back:", lasting)
         if not agreed("Set them?", yes, as_json):
             return
     after = table.set_properties(wanted)
     concluded("set-properties", after.path, {"version": after.version, "properties": dict(after.properties)}, as_json)
+
+
+def _lasting(wanted: Mapping[str, str | None], about: Metadata) -> list[str]:
+    """What becomes of properties for good, in words; features are Spark's to turn on, and refused elsewhere."""
+    from headrace.table.writers import SPARK
+
+    lasting = (*_KEPT, *_FEATURES) if about.committer == SPARK else _KEPT
+    return [
+        f"{name}: {about.properties.get(name, 'not set')} becomes {'not set' if value is None else value}"
+        for name, value in wanted.items()
+        if name.startswith(lasting)
+    ]
 
 
 def update_schema(
