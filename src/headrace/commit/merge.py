@@ -31,6 +31,7 @@ from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
 from headrace.tables.files import Standing, as_file
 from headrace.tables.log import read_commit
 from headrace.tables.rows import Columns, rows_of
+from headrace.tables.scan import among
 from headrace.tables.schema import from_delta, to_delta
 
 if TYPE_CHECKING:
@@ -122,15 +123,17 @@ class MergeTable(SparkTable):
 
     def _handwork(self, table: TableIntent, merging: Merging, tombstones: Tombstones, now: datetime) -> Editing | None:
         """The merge as we do it ourselves; None where the table, or how much of it is touched, asks for Spark."""
-        state, ended = self._known(), tombstones.files(now)
-        small = sum(item.size for item in table.files) + sum(file.size for file in ended) <= self._by_hand
+        state, remembered = self._known(), tombstones.files(now)
+        small = sum(item.size for item in table.files) + sum(file.size for file in remembered) <= self._by_hand
         if not small or may_rewrite(state) or _strict_inside(state.schema):
             return None
         schema = from_delta(table.schema)
         columns = staged(schema, merging.keys)
-        rows = [rows_of(Store(each.table, self._store.profile), as_file(each), columns, ()) for each in table.files]
-        changes = Staged(pa.concat_tables(rows), tombstones.rows(ended) if ended else None, now)
-        sql = self._sql(table, merging, schema.names, tombstones.truncates(ended, now), DUCKDB)
+        each = [rows_of(Store(item.table, self._store.profile), as_file(item), columns, ()) for item in table.files]
+        rows = pa.concat_tables(each)
+        ended = among(remembered, rows.select(merging.keys), tombstones.columns, ())
+        changes = Staged(rows, tombstones.rows(ended) if ended else None, now)
+        sql = self._sql(table, merging, schema.names, tombstones.truncates(remembered, now), DUCKDB)
         kind = History if merging.history else Merge
         edit = kind(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
         near = edit.near(self._standing.at(state.version))

@@ -51,11 +51,11 @@ def rows_in(
 
 def among(stands: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[str, ...]) -> list[File]:
     """Those of the files that may hold one of these keys: their bounds and partition values do not exclude it."""
-    if not len(keys):
+    there = {file.path: file for file in stands}
+    if not there or not len(keys):
         return []
     hulls = {item.name: pc.min_max(keys[item.name]) for item in keys.schema}
     met = reduce(and_, [(pc.field(n) >= hull["min"]) & (pc.field(n) <= hull["max"]) for n, hull in hulls.items()])
-    there = {file.path: file for file in stands}
     wanted = [schema.field(name) for name in hulls]
     system = LocalFileSystem()  # nothing is opened
     told = [
