@@ -229,6 +229,7 @@ TABLE = [
     ("target_file_size: 1KB", "table.target_file_size", "'1KB'", ""),
     ("properties: {delta.enableDeletionVectors: true}", "table.properties.delta.enableDeletionVectors", "'true'", ""),
     ("properties: {delta.columnMapping.mode: name}", "table.properties.delta.columnMapping.mode", "'name'", ""),
+    ("properties: {delta.checkpointInterval: often}", "table.properties.delta.checkpointInterval", "'often'", ""),
     ("properties: {delta.setTransactionRetentionDuration: interval 1 day}",
      "table.properties.delta.setTransactionRetentionDuration", "marks that expire", ""),
 ]  # fmt: skip

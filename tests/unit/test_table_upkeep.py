@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -19,7 +20,7 @@ from headrace import Table
 from headrace.batch import Range
 from headrace.commit import Tail
 from headrace.commit.marks import batch_mark
-from headrace.errors import PartitionNotFound, TableRestored, UsageError, VersionNotFound
+from headrace.errors import OperationDisabled, PartitionNotFound, TableError, TableRestored, UsageError, VersionNotFound
 from headrace.ledger import Ledger
 from headrace.storage import Store
 from headrace.tables import files
@@ -226,6 +227,23 @@ def test_the_table_s_own_retention_counts(table: Table) -> None:
     table.set_properties({"delta.deletedFileRetentionDuration": "interval 3 weeks"})
     with pytest.raises(UsageError, match="504 h"):
         table.vacuum()
+    table.set_properties({"delta.deletedFileRetentionDuration": "interval 30 days 12 hours"})
+    with pytest.raises(UsageError, match="732 h"):
+        table.vacuum("30d", dry_run=True)
+
+
+def test_a_retention_that_nobody_reads_is_no_retention_of_a_week(table: Table) -> None:
+    filled(table, 1)
+    odd = {"delta.deletedFileRetentionDuration": "interval '30' day"}  # as others may have left it
+    Tail.open(Store(table.path)).alter(
+        lambda metadata: replace(metadata, properties=odd), lambda _: ("SET TBLPROPERTIES", {}), {}
+    )
+    for force in (True, False):
+        with pytest.raises(TableError, match="deletedFileRetentionDuration is 'interval '30' day'"):
+            table.vacuum("9000h", force=force)
+    assert table.bulk_insert([{"id": 1}]).rows == 1, "it is written to all the same"
+    table.set_properties({"delta.deletedFileRetentionDuration": "30 days"})
+    assert table.vacuum("30d").files == ()
 
 
 def test_files_of_a_batch_that_is_begun_are_never_vacuumed(tmp_path: Path) -> None:
@@ -283,13 +301,38 @@ def test_an_older_version_is_held_again(table: Table) -> None:
         table.restore(1, datetime.now(UTC))
 
 
-def test_a_version_whose_files_are_gone_is_not_restored(table: Table) -> None:
+def test_a_moment_tells_the_version_to_go_back_to(table: Table) -> None:
+    filled(table, 4)
+    moment = table.history()[2].timestamp
+    assert moment is not None
+    to = table.resolve(timestamp=moment)
+    assert 2 <= to < 4
+    done = table.restore(timestamp=moment.isoformat())
+    assert (done.to, held(table)) == (to, list(range(to)))
+
+
+def test_a_table_that_only_takes_rows_is_not_restored(table: Table) -> None:
+    filled(table, 1)
+    table.set_properties({"delta.appendOnly": "true"})
+    with pytest.raises(OperationDisabled, match="restore"):
+        table.restore(version=0)
+    assert held(table) == [0]
+
+
+def test_a_version_whose_files_are_gone_is_not_restored_and_not_found(table: Table) -> None:
     filled(table, 2)
     table.optimize()
     table.vacuum("0s", force=True)
     with pytest.raises(VersionNotFound, match="gone"):
         table.restore(version=1)
+    with pytest.raises(VersionNotFound, match="vacuum"):
+        table.query().at(version=1).records()
+    with pytest.raises(VersionNotFound, match="vacuum"):
+        list(table.query().at(version=2).batches())
+    with pytest.raises(VersionNotFound, match="vacuum"):
+        table.changes(1, 2).records()
     assert held(table) == [0, 1]
+    assert not table.repair(dry_run=True).missing
 
 
 def test_a_restored_table_asks_its_pipeline(tmp_path: Path) -> None:

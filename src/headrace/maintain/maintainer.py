@@ -25,8 +25,9 @@ from headrace.maintain.record import Record
 from headrace.pipeline import Pipeline
 from headrace.rebuild import folders
 from headrace.spec.maintain import Maintain
-from headrace.table.vacuum import interval, retention, unneeded
+from headrace.table.vacuum import retention, unneeded
 from headrace.table.writers import Writers
+from headrace.tables.properties import interval_of
 
 _PASSES = (Conflict, Transient, TableError, PermissionRefused)  # told, and tried again at a later look
 
@@ -102,7 +103,7 @@ class Maintainer:
         if state.version != kept.seen:
             kept.picture.follow(state.version)
             kept.seen = state.version
-            retain = max(self._rules.retain, interval(state, logs.RETENTION) or self._rules.retain)
+            retain = max(self._rules.retain, interval_of(state, logs.RETENTION) or self._rules.retain)
             yield from kept.checkpoints_due()
             yield from logs.cleaning_due(store, retain, now)
         yield from rewrites(store.uri, kept.picture.files, kept.wishes, self._rules, now, kept.in_order)
@@ -114,7 +115,11 @@ class Maintainer:
             if now - record.vacuumed.get(uri, 0.0) < self._rules.vacuum.total_seconds():
                 continue
             writers = Writers(kept.store, {self._pipeline.spec.pipeline: self._pipeline.state.uri})
-            retain = max(self._rules.retain, retention(kept.state))
+            try:
+                retain = max(self._rules.retain, retention(kept.state))
+            except TableError:  # told; the other tables must not wait until somebody mends it
+                record.looked(uri, now)
+                raise
             found = unneeded(kept.store, writers, retain, now)
             record.looked(uri, now)
             if found.files:

@@ -257,11 +257,15 @@ def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Compl
 
 
 def _properties(table: TableOptions, here: Path) -> Iterator[Complaint]:
-    """A table made here must be one that a blind append may write, for good."""
+    """A table made here must be one that a blind append may write, for good, and that Spark can open."""
+    from headrace.tables.properties import expected
+
     for name, value in table.properties.items():
         path = (*here, "properties", name)
         if not _adoptable(name, value):
             yield Complaint(path, f"'{value}'", "properties that ask nothing of an append")
+        elif wanted := expected(name, value):
+            yield Complaint(path, f"'{value}'", wanted)
         if name == "delta.setTransactionRetentionDuration":
             yield Complaint(
                 path, "marks that expire", "no such retention: the marks are what makes a record count once"

@@ -19,6 +19,7 @@ from headrace.tables.adopt import may_adopt
 from headrace.tables.evolve import check_fits, merge
 from headrace.tables.log import LOG, Metadata, TableState
 from headrace.tables.partitions import check_partitioning
+from headrace.tables.properties import check_properties, text_of
 from headrace.tables.schema import check_names, from_delta, held_field, parse_type, to_delta, type_name
 from headrace.tables.widen import widens
 
@@ -52,9 +53,10 @@ def create(store: Store, columns: Columns, partition_by: Iterable[str], properti
     """Make the table, empty; whether we did: one that is there must have these columns and this partitioning."""
     schema, by = schema_of(columns), tuple(partition_by)
     check_partitioning(schema, by)
+    check_properties(properties)
     tail = Tail.open(store)
     try:
-        made = tail.create(to_delta(schema), by, properties, str(uuid.uuid4()), (), {}, {})
+        made = tail.create(to_delta(schema), by, _texts(properties), str(uuid.uuid4()), (), {}, {})
     except NotAdoptable as refused:
         raise FeatureRequired(
             refused.seen, next="Leave it out; or make the table with Spark, which alone may write it then."
@@ -85,8 +87,9 @@ def _spelled(schema: pa.Schema, by: tuple[str, ...]) -> str:
 
 def set_properties(store: Store, state: TableState, properties: Mapping[str, str | None]) -> TableState:
     """Set table properties, or take them away (None); refused where only Spark could write the table then."""
-    after = {**state.properties, **properties}
-    kept = {name: str(value) for name, value in after.items() if value is not None}
+    given = {name: value for name, value in properties.items() if value is not None}
+    check_properties(given)
+    kept = _texts({**state.properties, **properties})
     if objection := may_adopt(replace(state, metadata=replace(state.metadata, properties=kept))):
         raise FeatureRequired(
             f"{store.uri}: with these properties only Spark could write to the table: {objection}.",
@@ -94,12 +97,15 @@ def set_properties(store: Store, state: TableState, properties: Mapping[str, str
         )
 
     def change(metadata: Metadata) -> Metadata:
-        merged = {**metadata.properties, **properties}
-        return replace(metadata, properties={name: str(value) for name, value in merged.items() if value is not None})
+        return replace(metadata, properties=_texts({**metadata.properties, **properties}))
 
-    told = json.dumps({name: value for name, value in properties.items() if value is not None})
-    operation = "SET TBLPROPERTIES" if told != "{}" else "UNSET TBLPROPERTIES"
+    told = json.dumps(_texts(given))
+    operation = "SET TBLPROPERTIES" if given else "UNSET TBLPROPERTIES"
     return Tail.open(store).alter(change, lambda _: (operation, {"properties": told}), {})
+
+
+def _texts(properties: Mapping[str, object]) -> dict[str, str]:
+    return {name: text_of(value) for name, value in properties.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

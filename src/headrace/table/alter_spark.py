@@ -14,6 +14,7 @@ from headrace.table.adding import Added
 from headrace.table.alter import SchemaChange, added_by, check_known, needs, widening
 from headrace.table.spark import spelled
 from headrace.tables.log import TableState
+from headrace.tables.properties import text_of
 from headrace.tables.schema import parse_type, type_name
 
 _WIDENING, _MAPPING = "delta.enableTypeWidening", "delta.columnMapping.mode"
@@ -71,7 +72,7 @@ def _check_moves(store: Store, state: TableState, verb: str, name: str) -> None:
 
 def properties(values: Mapping[str, str | None]) -> Iterator[str]:
     """Properties that are set, and those that are taken away."""
-    given = [f"{spelled(name)} = {spelled(str(value))}" for name, value in values.items() if value is not None]
+    given = [f"{spelled(name)} = {spelled(text_of(value))}" for name, value in values.items() if value is not None]
     gone = [spelled(name) for name, value in values.items() if value is None]
     yield from [f"SET TBLPROPERTIES ({', '.join(given)})"] if given else []
     yield from [f"UNSET TBLPROPERTIES IF EXISTS ({', '.join(gone)})"] if gone else []

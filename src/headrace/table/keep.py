@@ -44,6 +44,7 @@ class FileOperations:
 
     def restore(self, version: int | None, timestamp: Moment | None) -> Restored:
         """The rows of an older version again."""
+        self._writers.check_changeable("restore")
         by_spark = self._by_spark().restore if self._writers.committer == SPARK else None
         return upkeep.restore(self._store, self._writers, version, timestamp, by_spark)
 

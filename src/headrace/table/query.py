@@ -18,11 +18,13 @@ import duckdb
 import pyarrow as pa
 
 from headrace import duck
-from headrace.errors import SetupError, TableDamaged, UsageError
+from headrace.errors import SetupError, TableDamaged, UsageError, VersionNotFound
 from headrace.storage import Store
 from headrace.table.scan import rows_at
 from headrace.table.versions import Moment, opened, resolve
 from headrace.table.within import inhabited
+from headrace.tables import files
+from headrace.tables.log import newest
 from headrace.tables.scan import Relation
 from headrace.transform.expressions import ROW, bound, check, columns_of
 from headrace.transform.tree import Refused
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 DELETED = "_deleted"
 _ROWS, _NOW = "_rows_", "_now_"
 _ORDER = re.compile(r"(.+?)(?:\s+(asc|desc))?", re.IGNORECASE | re.DOTALL)
-_DAMAGE = re.compile(r"no such file|not found|nosuchkey|magic bytes|parquet file size|deserialize|unexpected end", re.I)
+_GONE = re.compile(r"no such file|not found|nosuchkey|is gone: vacuumed", re.I)
+_DAMAGE = re.compile(rf"{_GONE.pattern}|magic bytes|parquet file size|deserialize|unexpected end", re.I)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +241,20 @@ def _named(store: Store) -> Iterator[None]:
         yield
     except (duckdb.Error, OSError) as error:
         said = (str(error).splitlines() or [""])[0].split("Error: ", 1)[-1][:300]
+        if _GONE.search(str(error)) and _superseded(store, str(error)):
+            raise VersionNotFound(
+                f"{store.uri}: files of the version that is asked about are gone, most likely by a vacuum: {said}",
+                next="Ask about a newer version.",
+            ) from error
         if isinstance(error, OSError) or _DAMAGE.search(str(error)):
             raise TableDamaged(
                 f"{store.uri}: a file that its log names cannot be read: {said}",
                 next="`headrace table repair PATH --dry-run` tells which.",
             ) from error
         raise UsageError(f"{store.uri}: the question has no answer: {said}") from error
+
+
+def _superseded(store: Store, said: str) -> bool:
+    """Whether a failure is about a file that the newest version does not need."""
+    last = newest(store)
+    return last is not None and not any(file.path in said for file in files.active(store, last).values())

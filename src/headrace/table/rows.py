@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.commit.edit import Done
-from headrace.errors import OperationDisabled
 from headrace.storage import Store
 from headrace.table.alter import SchemaChange, update_schema
 from headrace.table.conditions import Change, Condition, Deleted, Updated, lacking
@@ -21,8 +20,6 @@ from headrace.table.writers import SPARK, Writers, found
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_APPEND_ONLY = "delta.appendOnly"
-
 
 class RowOperations:
     """The rows of one table, to be changed."""
@@ -32,7 +29,7 @@ class RowOperations:
 
     def upsert(self, wanted: Wanted) -> Upserted:
         """Records by their key."""
-        self._check("upsert")
+        self._writers.check_changeable("upsert")
         with self._writers.resting("upsert"):
             if self._writers.committer == SPARK:
                 done = SparkRows(self._store, self._spark).upsert(wanted)
@@ -42,7 +39,7 @@ class RowOperations:
 
     def delete(self, wanted: Condition, hard: bool) -> Deleted:
         """Rows for good, or only from what queries see."""
-        self._check("delete")
+        self._writers.check_changeable("delete")
         self._check_partition(wanted)
         with self._writers.resting("delete"):
             if hard:
@@ -54,7 +51,7 @@ class RowOperations:
 
     def update(self, wanted: Condition) -> Updated:
         """Other values for some rows."""
-        self._check("update")
+        self._writers.check_changeable("update")
         self._check_partition(wanted)
         with self._writers.resting("update"):
             done = self._change(wanted)
@@ -79,10 +76,3 @@ class RowOperations:
     def _check_partition(self, wanted: Condition) -> None:
         state = self._writers.state
         inhabited(self._store, state.version, state.schema, state.partition_by, wanted.partition)
-
-    def _check(self, operation: str) -> None:
-        if self._writers.state.properties.get(_APPEND_ONLY, "").lower() == "true":
-            raise OperationDisabled(
-                f"{self._store.uri} only takes rows ({_APPEND_ONLY} is true): {operation} would change some.",
-                next=f"Take the property away: `headrace table set-properties PATH --unset {_APPEND_ONLY}`.",
-            )

@@ -6,7 +6,6 @@ that comes back after weeks commits just these.
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,10 +16,10 @@ from headrace.storage import Store
 from headrace.table.writers import Writers
 from headrace.tables import files
 from headrace.tables.log import LOG, TableState
+from headrace.tables.properties import interval_of
 
 RETAIN = timedelta(hours=168)
 _KEPT = "delta.deletedFileRetentionDuration"
-_INTERVAL = re.compile(r"(?:interval )?(\d+) (week|day|hour|minute|second)s?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,9 @@ def vacuum(
 
 
 def retention(state: TableState) -> timedelta:
-    """How long a table keeps files that it no longer needs."""
-    return interval(state, _KEPT) or RETAIN
-
-
-def interval(state: TableState, name: str) -> timedelta | None:
-    """A property that is a time, as `interval 7 days`; None where the table does not have it."""
-    found = _INTERVAL.fullmatch(state.properties.get(name, "").strip().lower())
-    return timedelta(**{f"{found[2]}s": int(found[1])}) if found else None
+    """How long a table keeps files that it no longer needs; TableError where it says so in words nobody reads."""
+    kept = interval_of(state, _KEPT)
+    return RETAIN if kept is None else kept
 
 
 def _hours(age: timedelta) -> str:

@@ -17,7 +17,15 @@ from typing import TypeVar
 from headrace import lease
 from headrace.commit.marks import batch_mark, numbered, pipeline_of
 from headrace.commit.traces import REPAIR
-from headrace.errors import ConcurrentModification, Conflict, LeaseHeld, TableNotFound, UsageError, WrittenBySpark
+from headrace.errors import (
+    ConcurrentModification,
+    Conflict,
+    LeaseHeld,
+    OperationDisabled,
+    TableNotFound,
+    UsageError,
+    WrittenBySpark,
+)
 from headrace.lease import Lease
 from headrace.ledger import Known, Ledger
 from headrace.ledger.replays import Replays, writer
@@ -30,6 +38,7 @@ from headrace.tables.log import TableState
 T = TypeVar("T")
 ADOPT, SPARK = "adopt", "spark"
 _PAUSES, _TRIES = Retry(first=0.02, longest=1.0), 10
+_APPEND_ONLY = "delta.appendOnly"
 _LEVELS = 8  # folders above a table in which the state of a pipeline is looked for
 _LOOK_BACK = 20  # commits in which the engine of a table's writer is looked for
 
@@ -99,6 +108,14 @@ class Writers:
                 next="Use Spark for it; or, when Spark will never write to it again, say so (`--adopt`).",
             )
         return self.state
+
+    def check_changeable(self, operation: str) -> None:
+        """OperationDisabled where a table only takes rows."""
+        if self.state.properties.get(_APPEND_ONLY, "").lower() == "true":
+            raise OperationDisabled(
+                f"{self._store.uri} only takes rows ({_APPEND_ONLY} is true): {operation} would change some.",
+                next=f"Take the property away: `headrace table set-properties PATH --unset {_APPEND_ONLY}`.",
+            )
 
     @contextmanager
     def resting(self, operation: str) -> Iterator[None]:

@@ -132,9 +132,7 @@ def check_names(fields: Iterable[pa.Field], has: str = "The table has the column
     held = list(fields)
     names = [item.name.lower() for item in held]
     if twice := [item.name for item in held if names.count(item.name.lower()) > 1]:
-        raise UsageError(
-            f"{has} '{twice[0]}' twice; names that differ only in case are the same.", next="Give one another name."
-        )
+        raise UsageError(f"{has} '{twice[0]}' twice; names that differ only in case are the same.")
     for item in held:
         for inner in _inner(item.type):
             check_names(inner, f"Column {item.name} has the field")
