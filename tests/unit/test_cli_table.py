@@ -334,6 +334,7 @@ def test_what_cannot_be_taken_back_is_asked_about(cli: Run, desk: Desk, monkeypa
     code, out, _ = cli("set-properties", "lake/alpha", "--set", shorter)
     assert (code, "delta.logRetentionDuration: not set becomes interval 1 day" in out, len(asked)) == (0, True, 1)
     assert cli("set-properties", "lake/alpha", "--set", shorter, "--json")[0] == 2, "nobody can be asked"
+    assert cli("set-properties", "lake/alpha", "--set", "delta.logRetentionDuration=soon")[0] == 2, "nothing to ask"
     assert Table("lake/alpha").resolve() == 1
     assert cli("set-properties", "lake/alpha", "--set", shorter, "--yes")[0] == 0
     assert cli("set-properties", "lake/alpha", "--set", "team=ann")[0] == 0, "that can be set back"

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from headrace import Table
 from headrace.connector import (
     BulkInsertOperation,
     ConcurrentModification,
@@ -268,6 +269,8 @@ def test_a_schema_says_what_a_table_cannot_become(tmp_path: Path, table: DeltaTa
     retyped = DeltaSchema().with_field("id", "string").with_field("duration_ms", "string").with_field("user", "string")
     with pytest.raises(SchemaMismatch, match="duration_ms is long and cannot become string"):
         table.update_schema(retyped)
+    with pytest.raises(SchemaMismatch, match="NOT NULL"):
+        table.update_schema(DeltaSchema().with_field("id", "string", True))
     assert table.update_schema(DeltaSchema().with_field("id", "string")) == before, "what is not named stays"
     lazy = DeltaLakeConnector(config(tmp_path / "lazy", "a")).get_or_create_table()
     made = lazy.update_schema(DeltaSchema().with_field("a", "string").with_field("b", "struct<c:int>"))
@@ -332,7 +335,8 @@ FRAMES: dict[str, Callable[[], Any]] = {
     "arrow": spans,
     "reader": lambda: spans().to_reader(),
     "pandas": lambda: spans().to_pandas(),
-    "polars": lambda: pl.DataFrame(spans()).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(spans().schema),
+    "nanoseconds": lambda: spans().to_pandas().astype({"timestamp": "datetime64[ns, UTC]", "id": "category"}),
+    "polars": lambda: pl.DataFrame(spans()),
     "texts": lambda: pd.DataFrame(generate_telemetry_data()[:3]),
 }
 
@@ -476,6 +480,12 @@ def test_records_that_are_refused_add_no_column(table: DeltaTable) -> None:
     with pytest.raises(SchemaMismatch):
         table.bulk_insert(BulkInsertOperation().with_records(pa.Table.from_pylist([{**span, "duration_ms": 1.5}])))
     assert table.get_metadata() == before
+    Table(table.config.table_path).set_properties({"delta.appendOnly": "true"})
+    with pytest.raises(OperationDisabled, match="only takes rows"):
+        table.upsert(upsert([span]))
+    assert table.get_metadata().schema == before.schema
+    table.bulk_insert(BulkInsertOperation().with_records([span]))
+    assert table.get_metadata().schema.names == [*before.schema.names, "user"]
 
 
 def test_soft_deletes(table: DeltaTable) -> None:

@@ -76,10 +76,12 @@ def set_properties(
     from headrace.cli.ask import agreed
     from headrace.cli.table_show import listed
     from headrace.errors import UsageError
+    from headrace.tables.properties import check_properties
 
     wanted = {**pairs_of(given), **dict.fromkeys(unset or ())}
     if not wanted:
         raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
+    check_properties({name: value for name, value in wanted.items() if value is not None})
     table = opened(path, spec, adopt)
     if lasting := _lasting(wanted, table.metadata()):
         if not as_json:

@@ -83,7 +83,7 @@ class DeltaTable:
     def upsert(self, operation: UpsertOperation) -> UpsertResult:
         """Put records in place of the rows with their key, and add the others."""
         self._enabled("upsert")
-        rows = self._ready(operation.records, lambda rows, state: Changes.of(_wanted(operation, rows), state))
+        rows = self._ready(operation.records, partial(self._check_upsert, operation))
         done = self._table.upsert(
             rows, operation.merge_key, partition=operation.partition_path, deduplicate=operation.deduplication
         )
@@ -180,16 +180,16 @@ class DeltaTable:
             self._table.update_schema(add=new)
         return rows
 
+    def _check_upsert(self, operation: UpsertOperation, rows: pa.Table, state: TableState) -> None:
+        """Whatever would refuse it."""
+        key, path = operation.merge_key, operation.partition_path
+        self._table._writers().check_changeable("upsert")
+        Changes.of(Wanted(rows, (key,) if isinstance(key, str) else key, None, path, operation.deduplication), state)
+
 
 def _grown(state: TableState, new: pa.Schema) -> TableState:
     """A table as if it had some columns more."""
     return replace(state, metadata=replace(state.metadata, schema_json=to_delta(pa.schema([*state.schema, *new]))))
-
-
-def _wanted(operation: UpsertOperation, rows: pa.Table) -> Wanted:
-    key = operation.merge_key
-    keys = (key,) if isinstance(key, str) else key
-    return Wanted(rows, keys, partition=operation.partition_path, deduplicate=operation.deduplication)
 
 
 def _fitted(path: str | None, rows: pa.Table, state: TableState) -> pa.Table:
