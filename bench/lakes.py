@@ -54,7 +54,7 @@ def rows(ids: Any, seq: int) -> pa.Table:
 
 
 def merged_into(folder: Path, count: int, changes: int) -> None:
-    """The table that is merged into, in the order of its keys, and the changes: to all of it, and to its end."""
+    """The table that is merged into, in the order of its keys; and changes to all of it, to its end, and a few."""
     from deltalake import write_deltalake
 
     for part in np.array_split(np.arange(count), FILES):
@@ -62,7 +62,8 @@ def merged_into(folder: Path, count: int, changes: int) -> None:
     generator = np.random.default_rng(7)
     everywhere = generator.choice(count, changes, replace=False)
     at_the_end = count - changes // 2 + np.arange(changes)  # half of them are new
-    for name, ids in (("everywhere", everywhere), ("at the end", at_the_end)):
+    few = at_the_end[: max(2, changes // 1000)]
+    for name, ids in (("everywhere", everywhere), ("at the end", at_the_end), ("a thousandth of them", few)):
         pq.write_table(rows(ids, 1), folder / f"{name}.parquet")
 
 
@@ -86,18 +87,18 @@ def grown(folder: Path, commits: int) -> None:
 
 
 def merge_headrace(order: Mapping[str, Any]) -> Work:
-    """The commit of a batch of a table with `mode: upsert`."""
+    """The commit of a batch of a table with `mode: upsert`; by Spark where the peer's name says so."""
     from headrace.batch import Counts, Intent, Merging, Range, TableIntent
     from headrace.commit.merge import MergeTable
     from headrace.runtime import session
     from headrace.storage import Store
     from headrace.tables.schema import to_delta
 
-    spark = session.start("headrace")
+    spark, by_hand = session.start("headrace"), 0 if order["peer"].endswith("-spark") else 1_000_000_000
 
     def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         store = Store(str(folder / "table"))
-        table = MergeTable(lambda: spark, store, "bench", Store(str(folder / "tombstones")))
+        table = MergeTable(lambda: spark, store, "bench", Store(str(folder / "tombstones")), by_hand)
         assert table.state is not None
         files = (asked["staged"],)
         merging = Merging(("id",), "seq", remember=60.0)
@@ -234,6 +235,7 @@ def look_headrace(order: Mapping[str, Any]) -> Work:
 
 PEERS: dict[str, Callable[[Mapping[str, Any]], Work]] = {
     "merge headrace": merge_headrace,
+    "merge headrace-spark": merge_headrace,
     "merge spark": merge_spark,
     "merge delta-rs": merge_delta_rs,
     "merge headrace-vectors": merge_headrace,

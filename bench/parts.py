@@ -272,9 +272,9 @@ def upsert(bench: Bench) -> list[Figures]:
             "changes": changes,
             "copy": True,
         }
-        for label in ("everywhere", "at the end")
+        for label in ("everywhere", "at the end", "a thousandth of them")
     ]
-    peers = ("headrace", "spark", "delta-rs", "headrace-vectors", "spark-vectors")
+    peers = ("headrace", "spark", "delta-rs", "headrace-spark", "headrace-vectors", "spark-vectors")
     return _on_tables(bench, [f"merge {peer}" for peer in peers], drains, changes)
 
 

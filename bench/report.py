@@ -22,6 +22,7 @@ LAKES = {
     "headrace": "Headrace",
     "spark": "by hand on Spark",
     "delta-rs": "delta-rs",
+    "headrace-spark": "Headrace, by Spark alone",
     "headrace-vectors": "Headrace with deletion vectors",
     "spark-vectors": "by hand on Spark with deletion vectors",
 }
@@ -138,6 +139,7 @@ _TARGETS: tuple[tuple[str, str, float, Callable[[Results], float]], ...] = (
     ("records/s, 200 types in one topic ÷ one", "≥", 0.6, _labelled("per_second", "types", "200 types", "one type")),
     ("upsert, keys everywhere: time ÷ MERGE by hand", "≤", 1.0, _on_table("upsert", "merge", "everywhere")),
     ("upsert, keys at the end: time ÷ MERGE by hand", "≤", 1.0, _on_table("upsert", "merge", "at the end")),
+    ("upsert, a thousandth: time ÷ MERGE by hand", "≤", 1.0, _on_table("upsert", "merge", "a thousandth of them")),
     ("append and compact: time ÷ by hand", "≤", 1.0, _on_table("compact", "compact", "append and compact")),
     ("history of 10,000 commits, s", "≤", 2.0, lambda found: _aged(found, "history")),
     ("statistics of 10,000 commits, s", "≤", 2.0, lambda found: _aged(found, "statistics")),

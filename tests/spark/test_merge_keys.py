@@ -1,4 +1,4 @@
-"""Merges by Spark at keys of every kind, whose values are texts of a statement, statistics and filters of files."""
+"""Merges at keys of every kind, whose values are texts of a statement, statistics and filters of files."""
 
 from __future__ import annotations
 
@@ -65,9 +65,11 @@ class Keyed(Merged):
         return sorted(row[0] for row in rows)
 
 
-def test_a_key_of_any_kind_finds_its_row_and_its_delete(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_hand", [0, 1_000_000], ids=["by Spark", "by hand"])
+def test_a_key_of_any_kind_finds_its_row_and_its_delete(by_hand: int, spark: Any, tmp_path: Path) -> None:
     ntz = {"delta.feature.timestampNtz": "supported"}
     made = Keyed(spark, tmp_path, Merging(NAMES, sequence="seq", remember=3600), schema=SCHEMA, properties=ntz)
+    made.by_hand = by_hand
     made.batch([Change("put", key, 10 + key, offset=key) for key in range(3)], 1)
     for key in range(3):
         made.batch([Change("put", key, 20 + key, offset=3 + key)], 2 + key)

@@ -164,8 +164,10 @@ class SparkTable:
         """Go along with what others did, as long as what we knew of the table still holds."""
         known = self.state
         self._reload()
-        if known is not None and self.state is not None:
-            self._fits(known.schema_json, self.state)
+        found, self.state = self.state, known  # a stop stays a stop
+        if known is not None and found is not None:
+            self._fits(known.schema_json, found)
+        self.state = found
 
     def _fits(self, schema_json: str, state: TableState) -> None:
         try:

@@ -100,7 +100,8 @@ def _day(raw: str) -> tuple[date, date]:
 
 def _instant(raw: str) -> tuple[datetime, datetime]:
     at = datetime.fromisoformat(raw)
-    return at, at + _SLACK
+    last = datetime.max.replace(tzinfo=at.tzinfo)
+    return at, last if last - at < _SLACK else at + _SLACK
 
 
 # Floats are not among them: writers differ on NaN; nor are decimals, which some write by way of a float.
