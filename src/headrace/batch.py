@@ -128,6 +128,14 @@ class Merging:
     remember: float = 0.0  # seconds for which a delete keeps older changes of its key away
     history: Historic | None = None  # where a row that changes is ended, and stays
 
+    @property
+    def rows(self) -> str:
+        """What is one row of the table, in words that stay the same while it does."""
+        keys = ", ".join(self.keys)
+        if self.history is None:
+            return f"a row for each {keys}"
+        return f"a row for each state of {keys}, by {self.sequence} in {', '.join(self.history.columns)}"
+
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Merging:
         """Out of its JSON form."""

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace import faults
-from headrace.batch import ALL, Historic, Intent, Merging, Receipt, StagedFile, TableIntent
+from headrace.batch import ALL, Intent, Receipt, StagedFile, TableIntent
 from headrace.commit import Committer
 from headrace.commit.marks import batch_mark
 from headrace.decode.layout import NOTES
 from headrace.decode.structure import Structure, stated
 from headrace.decode.structure import merge as merge_structures
-from headrace.entries import Entry, Opener
+from headrace.entries import Entry, Opener, check_rows, merging_of, rows_of
 from headrace.errors import ColumnsDisagree, Stop
 from headrace.explode import without_conflict
 from headrace.generations import replaced, stale_letters
@@ -99,6 +99,8 @@ class Catalog:
         rules = branch.rules(route if name == branch.prefix + route and name != LETTERS else "")
         store, letters = Store(uri, self.profile), name == LETTERS
         committer = self._opener.open(store, None if letters else rules, apart)
+        if not letters and self.spec.name_of(uri) is not None:  # of one that no route leads to, the rules are unknown
+            check_rows(uri, rules, self.ledger.known.tables.get(uri))
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         return Entry(name, branch, store, rules, committer, table_id)
 
@@ -322,6 +324,8 @@ class Catalog:
 
     def _intent(self, name: str, layout: Layout, files: list[StagedFile]) -> TableIntent:
         entry = self._entries[name]
+        if name != LETTERS:
+            check_rows(entry.store.uri, entry.rules, self.ledger.known.tables.get(entry.store.uri))
         shape = self.shapes.get(name)
         properties = entry.rules.all_properties if name != LETTERS else {}
         partition_by = ("date",) if name == LETTERS else self.partition_by(entry)
@@ -343,6 +347,7 @@ class Catalog:
         """One table's part of a batch; the same part twice changes nothing."""
         entry = self._entry_of(table)
         receipt = entry.committer.commit(table, intent)
+        entry.rows = rows_of(table.merging)
         if entry.committer.state is not None:
             entry.table_id = entry.committer.state.table_id  # Spark names the tables that it makes
         if table.create and receipt.version == 0:
@@ -381,27 +386,16 @@ class Catalog:
     def tables(self) -> dict[str, KnownTable]:
         """What the ledger should remember of the tables that exist."""
         return {
-            entry.store.uri: self._known_as(entry.store.uri, entry.committer)
+            entry.store.uri: self._known_as(entry)
             for entry in self._entries.values()
             if entry.committer.state is not None
         }
 
-    def _known_as(self, uri: str, committer: Committer) -> KnownTable:
-        assert committer.state is not None  # noqa: S101
-        before = self.ledger.known.tables.get(uri, KnownTable("", ""))
-        return replace(before, id=committer.state.table_id, committer="adopt" if committer.adopts else "spark")
-
-
-def merging_of(rules: TableSpec) -> Merging | None:
-    """What the batch decides of the merge; whoever finishes it finishes this one."""
-    if rules.merges is None:
-        return None
-    update, remember = rules.merges.update, rules.merges.remember.total_seconds()
-    columns, ignore_nulls = (update.columns, update.ignore_nulls) if update else ((), False)
-    kept = rules.merges.history
-    history = Historic(*kept.columns, kept.track) if kept else None
-    keys, sequence = rules.merges.keys, rules.merges.sequence_by
-    return Merging(keys, sequence, update is not None, columns, ignore_nulls, remember, history)
+    def _known_as(self, entry: Entry) -> KnownTable:
+        assert entry.committer.state is not None  # noqa: S101
+        before = self.ledger.known.tables.get(entry.store.uri, KnownTable("", ""))
+        kind = "adopt" if entry.committer.adopts else "spark"
+        return replace(before, id=entry.committer.state.table_id, committer=kind, rows=entry.rows or before.rows)
 
 
 def _clusters(entry: Entry, shape: Shape | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from headrace.batch import Historic, Merging
 from headrace.commit import Committer, LogTable
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
@@ -33,6 +34,7 @@ class Entry:
     table_id: str
     learned: Structure | None = None
     floors: Offsets = field(default_factory=dict)
+    rows: str = ""  # what tells them apart, as it was last written
 
     @property
     def existing(self) -> pa.Schema | None:
@@ -99,6 +101,33 @@ class Opener:
         if why_not or (known is not None and known.committer == "spark"):
             return self.spark_table(store)
         return tail
+
+
+def merging_of(rules: TableSpec) -> Merging | None:
+    """What the batch decides of the merge; whoever finishes it finishes this one."""
+    if rules.merges is None:
+        return None
+    update, remember = rules.merges.update, rules.merges.remember.total_seconds()
+    columns, ignore_nulls = (update.columns, update.ignore_nulls) if update else ((), False)
+    kept = rules.merges.history
+    history = Historic(*kept.columns, kept.track) if kept else None
+    keys, sequence = rules.merges.keys, rules.merges.sequence_by
+    return Merging(keys, sequence, update is not None, columns, ignore_nulls, remember, history)
+
+
+def rows_of(merging: Merging | None) -> str:
+    """What is one row of a table that is written so."""
+    return merging.rows if merging else "rows that are only added"
+
+
+def check_rows(uri: str, rules: TableSpec, known: KnownTable | None) -> None:
+    """TableFeature where the rows that are there were told apart in another way: they do not become what is asked."""
+    wanted = rows_of(merging_of(rules))
+    if known is not None and known.rows not in ("", wanted):
+        raise TableFeature(
+            f"{uri} has {known.rows}, and the spec asks for {wanted}.",
+            next="Change table.mode and table.merge back, or write to a new table.",
+        )
 
 
 def _check_identity(uri: str, committer: Committer, known: KnownTable | None) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.batch import Intent
-from headrace.catalog import merging_of
 from headrace.commit.parts import Part
 from headrace.commit.tombstones import TOMBSTONES, Tombstones
+from headrace.entries import merging_of
 from headrace.errors import HeadraceError, MarksDisagree, SourceGap, Transient
 from headrace.ledger import KnownTable, Position, is_refill, lost
 from headrace.route import NAME

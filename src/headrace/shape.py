@@ -17,7 +17,7 @@ from headrace.errors import ColumnsDisagree, UsageError
 from headrace.spec import Column, TableSpec
 from headrace.spec.explode import Explode
 from headrace.spec.partition import PartitionBy
-from headrace.tables.changes import check_merging, with_history
+from headrace.tables.changes import check_keys, check_merging, with_history
 from headrace.tables.derive import check_origin, field_of
 from headrace.tables.partitions import check_partitioning
 from headrace.tables.schema import (
@@ -110,11 +110,9 @@ def _check_merging(table: pa.Schema, rules: TableSpec) -> None:
 def _check_once(table: pa.Schema, rules: TableSpec) -> None:
     if rules.deduplicate is None:
         return
-    for name in (*rules.deduplicate.keys, SOURCE.name):
-        if name not in table.names:
-            raise UsageError(f"deduplicate needs the column '{name}': there are {', '.join(table.names)}.")
-        if name != SOURCE.name and pa.types.is_nested(table.field(name).type):
-            raise UsageError(f"deduplicate.keys names '{name}', which has parts.", next="Use columns of plain values.")
+    check_keys(table, "deduplicate.keys", rules.deduplicate.keys, "", None)
+    if SOURCE.name not in table.names:
+        raise UsageError(f"deduplicate needs the column '{SOURCE.name}': there are {', '.join(table.names)}.")
 
 
 def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict[str, str]:

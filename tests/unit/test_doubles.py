@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.doubles import TIME, _later_ones, _one_by_one, doubles
+from headrace.doubles import TIME, _keys, _later_ones, _one_by_one, doubles
 from headrace.errors import ColumnsDisagree
 from headrace.spec import examine_text
+from headrace.storage import Store
+from headrace.tables.files import File
+from headrace.tables.rows import Columns
+from headrace.tables.schema import SOURCE
 from services.plans import LAKE, envelopes, plan_of
 
 WITHIN = 10
@@ -84,11 +92,40 @@ def test_the_first_by_its_place_is_kept():
     assert np.array_equal(doubles(backwards, [], ["id"], WITHIN), [False, True, False])
 
 
-def test_a_table_without_the_keys_or_with_parts_in_them_stops_the_pipeline():
-    for keys, said in ((["nr"], "'nr'"), (["at"], "has parts")):
+def test_a_table_without_the_keys_or_with_such_as_are_not_equal_to_everyone_stops_the_pipeline():
+    """0.0 and -0.0 are one number and two keys."""
+    for keys, said in ((["nr"], "'nr'"), (["at"], "'at', which is struct"), (["total"], "'total', which is double")):
         plan = plan_of(table={"deduplicate": {"keys": keys, "within": "1h"}})
         with pytest.raises(ColumnsDisagree, match=said):
-            plan.apply(envelopes([{"id": 1, "at": {"x": 1}}]))
+            plan.apply(envelopes([{"id": 1, "at": {"x": 1}, "total": 0.5}]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.string(), "a", "a"),
+        (pa.int64(), 7, "7"),
+        (pa.date32(), date(2026, 1, 2), "2026-01-02"),
+        (pa.bool_(), True, "true"),
+        (pa.decimal128(9, 2), Decimal("1.50"), "1.50"),
+        (pa.timestamp("us", "UTC"), datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00.000000Z"),
+    ],
+)
+def test_a_key_in_the_folders_of_the_table_is_the_key_of_the_rows(
+    tmp_path: Path, kind: pa.DataType, value: Any, text: str
+) -> None:
+    """What Spark is to append is staged without folders, and is in folders once it has."""
+    schema, store = pa.schema([pa.field("id", kind), SOURCE]), Store(str(tmp_path))
+    place = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 5}
+    row = pa.table({"id": [value], "_source": [place]}, schema=schema)
+    pq.write_table(row, tmp_path / "staged.parquet")
+    pq.write_table(row.select(["_source"]), tmp_path / "stored.parquet")
+    columns = Columns(store, ["id", "_source"])
+    staged, stored = (
+        _keys(columns, File(path, path, partition, 1, 1), ["id"], schema)
+        for path, partition in (("staged.parquet", {}), ("stored.parquet", {"id": text}))
+    )
+    assert doubles(staged, [stored], ["id"], WITHIN).tolist() == [True]
 
 
 ONCE = {"deduplicate": {"keys": ["id"], "within": "1h"}}

@@ -30,6 +30,7 @@ class KnownTable:
 
     id: str
     committer: str  # "adopt" or "spark": one kind for good
+    rows: str = ""  # what tells its rows apart, for good; empty: nobody has noted it
     restored: int = -1  # a RESTORE up to this version was answered by a person
     refill: int = -1  # the first RESTORE whose undone rows are still owed to the table
     generation: int = 0  # in which the table was last overwritten

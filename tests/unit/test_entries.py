@@ -1,0 +1,75 @@
+"""How a table's rows are told apart stays as it was: noted with the first batch, held at every start after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.entries import check_rows, merging_of, rows_of
+from headrace.errors import TableFeature
+from headrace.ledger import KnownTable
+from headrace.ledger.known import Known
+from headrace.storage import Store
+from services.desk import Desk
+from services.plans import spec_of
+
+
+def upsert(*keys: str, **more: Any) -> dict[str, Any]:
+    return {"mode": "upsert", "merge": {"keys": list(keys), **more}}
+
+
+def scd2(*keys: str, by: str = "at", **more: Any) -> dict[str, Any]:
+    return {"mode": "scd2", "merge": {"keys": list(keys), "sequence_by": by, **more}}
+
+
+def known(table: dict[str, Any]) -> KnownTable:
+    return KnownTable("id", "spark", rows=rows_of(merging_of(spec_of(table=table).table)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (upsert("id"), scd2("id")),
+        (scd2("id"), upsert("id", sequence_by="at")),
+        (upsert("id"), upsert("id", "day")),
+        (upsert("id"), {}),
+        ({"cluster_by": ["id"]}, upsert("id")),
+        (scd2("id"), scd2("other")),
+        (scd2("id"), scd2("id", by="changed")),
+        (scd2("id"), scd2("id", history={"valid_from": "since"})),
+    ],
+)
+def test_what_tells_rows_apart_does_not_change(before: dict[str, Any], after: dict[str, Any]) -> None:
+    check_rows("/lake/web", spec_of(table=before).table, known(before))
+    with pytest.raises(TableFeature) as stopped:
+        check_rows("/lake/web", spec_of(table=after).table, known(before))
+    assert "/lake/web has " in stopped.value.seen
+    assert "table.mode" in stopped.value.next
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (upsert("id"), upsert("id", sequence_by="at", remember="1d")),
+        (upsert("id"), upsert("id", update={"ignore_nulls": True})),
+        (scd2("id"), scd2("id", history={"track": ["total"]})),
+        ({}, {"mode": "overwrite"}),
+    ],
+)
+def test_how_changes_are_taken_may_change(before: dict[str, Any], after: dict[str, Any]) -> None:
+    check_rows("/lake/web", spec_of(table=after).table, known(before))
+    check_rows("/lake/web", spec_of(table=after).table, KnownTable("id", "spark"))  # of an older state
+
+
+def test_it_is_noted_with_the_batch_and_held_at_the_next_start(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {})
+    desk.feed([{"kind": "a", "id": 1}])
+    state = Store(desk.spec.state_uri)
+    uri, noted = next(each for each in Known.load(state).tables.items() if each[0].endswith("/a"))
+    assert noted.rows == "rows that are only added"
+    Known.load(state).remember(tables={uri: replace(noted, rows="a row for each id")})
+    with pytest.raises(TableFeature, match="only added"):
+        desk.feed([{"kind": "a", "id": 2}])
