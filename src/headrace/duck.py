@@ -13,6 +13,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+TooLarge = duckdb.OutOfMemoryException  # for the memory that a thread's DuckDB may take
+
 _local = threading.local()
 _free: list[_Duck] = []  # of threads that have ended
 _numbers = itertools.count()

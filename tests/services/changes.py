@@ -34,6 +34,7 @@ class Merged:
     """One table, the folder of its state, and drivers that merge into it."""
 
     by_hand = 1_000_000_000  # bytes up to which they do so without Spark
+    more: Mapping[str, Any] = {}  # columns beside those of the changes
 
     def __init__(
         self,
@@ -59,7 +60,8 @@ class Merged:
         place = self.state.child(f"staging/{batch}/{self.table_id}")
         stager = Stager(lambda uri: Store(uri), f"{batch:08d}-{uuid.uuid4()}")
         silent = {name: [None] * len(changes) for name in schema.names}
-        stager.add(Layout(place.uri, schema), pa.table({**silent, **columns_of(changes)}, schema=schema))
+        brought = {**silent, **columns_of(changes), **self.more}
+        stager.add(Layout(place.uri, schema), pa.table(brought, schema=schema))
         return stager.finish()
 
     def part(self, changes: Sequence[Change], batch: int) -> TableIntent:

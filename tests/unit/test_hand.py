@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import Table
+from headrace import Table, duck
 from headrace.batch import Historic, Merging
 from headrace.commit import edit
+from headrace.commit.hand import Merge
 from headrace.commit.parts import newest_part
 from headrace.errors import Conflict, Fenced, MarksDisagree, TableChanged
 from headrace.tables import rows
 from headrace.tables.files import active, read
 from headrace.tables.log import load
+from headrace.tables.schema import parse_type
 from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
 from model.states import history
@@ -255,6 +259,41 @@ def test_checkpoints_of_the_log_are_written_on_the_way(tmp_path: Path) -> None:
     assert list(Path(made.table.root).glob("_delta_log/*.checkpoint.parquet"))
 
 
+ODD = {
+    "double": [-0.0, float("inf"), 1e-300],
+    "decimal(38,10)": [Decimal("-1234567890123456789012345678.0123456789"), Decimal(0), None],
+    "timestamp": [datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC), None],
+    "timestamp_ntz": [datetime(1582, 10, 10), datetime.max, None],
+    "date": [date(1, 1, 1), date(9999, 12, 31), None],
+    "binary": [b"\x00\xff", b"", None],
+    "string": ["\U0010ffff", "", "x'\"\\"],
+    "array<struct<a:int,b:string>>": [[{"a": 1, "b": None}, None], [], None],
+    "map<string,array<int>>": [[("k", [1, None]), ("j", None)], [], None],
+    "struct<a:struct<b:boolean>>": [{"a": {"b": True}}, {"a": None}, None],
+    "tinyint": [-128, 127, None],
+}
+TYPES = pa.schema([*SCHEMA, *((f"c{at}", parse_type(kind)) for at, kind in enumerate(ODD))])
+
+
+@pytest.mark.parametrize("merging", [BY_SEQUENCE, *PARTIAL[:1]], ids=["whole", "partial"])
+def test_values_of_every_kind_are_what_they_were(merging: Merging, tmp_path: Path) -> None:
+    made = ByHand(tmp_path, merging, schema=TYPES)
+    names, held = [f"c{at}" for at in range(len(ODD))], dict[tuple[int, str], Any]()
+    for batch in range(3):
+        rows = [
+            {name: values[(batch + key) % 3] for name, values in zip(names, ODD.values(), strict=True)}
+            for key in range(3)
+        ]
+        brought = pa.Table.from_pylist(rows, pa.schema([TYPES.field(name) for name in names]))
+        made.more = {name: brought[name] for name in names}
+        made.batch([Change("put", key, batch, (1, 1), offset=batch * 3 + key) for key in range(3)], batch + 1)
+        for key, row in enumerate(rows):
+            held |= {(key, name): value for name, value in row.items() if value is not None or not merging.partial}
+        found = {(row["id"], name): row[name] for row in made.read() for name in names}
+        assert found == {place: held.get(place) for place in found}
+        assert [str(found[key, "c0"]) for key in range(3)] == [str(held[key, "c0"]) for key in range(3)], "-0.0 is"
+
+
 # ---- when Spark is asked ----
 
 
@@ -277,10 +316,24 @@ def test_some_tables_are_left_to_spark(properties: dict[str, str], by_hand: int,
 
 def test_a_merge_that_touches_much_is_left_to_spark(tmp_path: Path) -> None:
     made = ByHand(tmp_path, BY_SEQUENCE)
-    made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(500)], 1)
-    made.batch([Change("put", 1000, 1, (1, 1), offset=501)], 2)
+    made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(20_000)], 1)
+    made.batch([Change("put", 99_999, 1, (1, 1), offset=20_001)], 2)
     made.by_hand = max(file.size for file in active(made.table, 2).values()) - 1
-    made.batch([Change("put", 1000, 2, (2, 2), offset=502)], 3)
+    made.batch([Change("put", 99_999, 2, (2, 2), offset=20_002)], 3)
     with pytest.raises(AssertionError, match="a JVM was asked for"):
-        made.batch([Change("put", 7, 2, (2, 2), offset=503)], 4)
+        made.batch([Change("put", 7, 2, (2, 2), offset=20_003)], 4)
     assert made.rows()[7] == (1, 1, 1)
+
+
+def test_what_does_not_fit_into_memory_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", 1, 1, (1, 1))], 1)
+
+    def too_large(*_: Any) -> Any:
+        raise duck.TooLarge("out of memory")
+
+    monkeypatch.setattr(Merge, "inserts", too_large)
+    before = set(tmp_path.glob("t/*.parquet"))
+    with pytest.raises(AssertionError, match="a JVM was asked for"):
+        made.batch([Change("put", 1, 2, (2, 2), offset=1)], 2)
+    assert set(tmp_path.glob("t/*.parquet")) == before, "what was staged in vain is deleted"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace import duck
 from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit.bounds import key_bounds
 from headrace.commit.checkpoints import SHARED
@@ -47,6 +48,7 @@ _JOIN = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcast
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _FEW = 100_000  # rows
+_HELD = 8  # a merge by our own hands holds its changes in memory: they may be this part of what it may touch
 _MANY = 1_000_000
 # Staged files never change, so they can be read twice; a history also reads its table, which can.
 _SOURCE = "spark.databricks.delta.merge.materializeSource"
@@ -115,16 +117,27 @@ class MergeTable(SparkTable):
     def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
         tombstones = self._remembered(table, merging, intent, from_delta(table.schema))
         said = told(intent, table, seen=self._known().version, remembers=tombstones.are_there)
-        if (work := self._handwork(table, merging, tombstones, intent.started)) is None:
-            self._by_spark(table, merging, tombstones, intent, said)
-            return
-        done = work.carry_out(said, marks={self._mark: intent.batch})
-        SHARED.note(self._store, replace(self._known(), version=done.version))
+        if not self._merged_here(table, merging, tombstones, intent, said):
+            self._merge_by_spark(table, merging, tombstones, intent, said)
+
+    def _merged_here(
+        self, table: TableIntent, merging: Merging, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
+    ) -> bool:
+        """Whether it could be done without Spark."""
+        try:
+            work = self._handwork(table, merging, tombstones, intent.started)
+            done = work and work.carry_out(said, marks={self._mark: intent.batch})
+        except duck.TooLarge:
+            return False
+        if done:
+            SHARED.note(self._store, replace(self._known(), version=done.version))
+        return done is not None
 
     def _handwork(self, table: TableIntent, merging: Merging, tombstones: Tombstones, now: datetime) -> Editing | None:
         """The merge as we do it ourselves; None where the table, or how much of it is touched, asks for Spark."""
         state, remembered = self._known(), tombstones.files(now)
-        small = sum(item.size for item in table.files) + sum(file.size for file in remembered) <= self._by_hand
+        size = sum(item.size for item in table.files) + sum(file.size for file in remembered)
+        small = size <= self._by_hand // _HELD
         if not small or may_rewrite(state) or _strict_inside(state.schema):
             return None
         schema = from_delta(table.schema)
@@ -142,7 +155,7 @@ class MergeTable(SparkTable):
 
     # ---- by Spark ----
 
-    def _by_spark(
+    def _merge_by_spark(
         self, table: TableIntent, merging: Merging, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
     ) -> None:
         schema, session = from_delta(table.schema), self._session()
@@ -231,6 +244,6 @@ def _strict_inside(schema: pa.Schema) -> bool:
 
 
 def _strict(kind: pa.DataType) -> bool:
-    inner = [kind.field(at) for at in range(kind.num_fields)]
-    inner = [item for item in inner if not (pa.types.is_map(kind) and item.name == "key")]
-    return any((not item.nullable and not pa.types.is_map(kind)) or _strict(item.type) for item in inner)
+    if pa.types.is_map(kind):
+        return not kind.item_field.nullable or _strict(kind.key_type) or _strict(kind.item_type)
+    return any(not item.nullable or _strict(item.type) for item in (kind.field(at) for at in range(kind.num_fields)))
