@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from headrace import Table
 from headrace.errors import PartitionNotFound, SchemaMismatch, TooManyPartitions, UsageError
+from headrace.table.records import from_json
 from headrace.tables.log import version_path
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -160,6 +161,60 @@ def test_a_value_comes_back_as_itself_or_is_refused(table: Table, values: list[i
         return
     rows = table.changes(done.version, done.version).order_by("id").records() if values else []
     assert [row["real"] for row in rows] == values
+
+
+def test_frames_bring_their_index_categories_and_whole_numbers(table: Table) -> None:
+    frame = pd.DataFrame({"id": [1, 2], "text": pd.Categorical(["a", "b"]), "real": [3, 4]}).set_index("id")
+    assert table.bulk_insert(frame).rows == 2
+    table.bulk_insert(frame.set_axis([8, 9]).assign(id=[3, 4]))  # an index without a name is none
+    table.bulk_insert(pl.DataFrame({"id": [5], "text": ["c"]}, schema_overrides={"text": pl.Categorical}))
+    found = table.query().order_by("id").select("id", "text", "real").records()
+    assert [tuple(each.values()) for each in found] == [
+        (1, "a", 3.0), (2, "b", 4.0), (3, "a", 3.0), (4, "b", 4.0), (5, "c", None)
+    ]  # fmt: skip
+    with pytest.raises(SchemaMismatch, match="real is float"):
+        table.bulk_insert(pa.table({"id": [6], "real": [2**24 + 1]}))
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["id", "id"]), "Duplicate column names|'id' twice"),
+        (pa.table([[1], [2]], names=["id", "id"]), "'id' twice"),
+        (pd.DataFrame({"id": [1, 2], "text": ["a", 3]}), "no table of columns"),
+        (pd.Series([1]), "cannot be a Series"),
+        ([1, 2], "Record 0 is no dictionary: 1"),
+        ([{"id": 1}, None], "Record 1 is no dictionary"),
+        ("id", "cannot be a str"),
+        (None, "cannot be a NoneType"),
+    ],
+)
+def test_what_are_no_records_is_said(table: Table, records: Any, said: str) -> None:
+    for write in (table.bulk_insert, lambda given: table.upsert(given, "id")):
+        with pytest.raises((SchemaMismatch, UsageError), match=said):
+            write(records)
+    assert table.resolve() == 0
+
+
+def test_fractions_of_json_are_doubles_at_any_depth_and_digits_are_kept(tmp_path: Path) -> None:
+    columns = {
+        "d": "double", "p": "decimal(20,10)", "s": "struct<a: double, b: decimal(4,2), n: long>",
+        "l": "array<struct<x: float>>", "m": "map<string,double>",
+    }  # fmt: skip
+    table = Table.get_or_create(tmp_path / "t", columns)
+    record = '{"d": 0.1, "p": 0.1234567891, "s": {"a": 1.5, "b": 0.25}, "l": [{"x": 0.5}, null], "m": {"k": 2.5}}'
+    table.bulk_insert(from_json(record.encode(), table.schema(), "-"))
+    assert table.query().records() == [
+        {
+            "d": 0.1,
+            "p": Decimal("0.1234567891"),
+            "s": {"a": 1.5, "b": Decimal("0.25"), "n": None},
+            "l": [{"x": 0.5}, None],
+            "m": {"k": 2.5},
+        }
+    ]
+    with pytest.raises(SchemaMismatch, match=r"s\.n: Decimal"):
+        table.bulk_insert(from_json(b'{"s": {"n": 1.5}}', table.schema(), "-"))
 
 
 def test_nothing_is_no_commit(table: Table) -> None:

@@ -235,6 +235,8 @@ def test_what_makes_no_sense(table: Table) -> None:
         table.query().select("id", "ID").arrow()
     with pytest.raises(UsageError):
         table.query().limit(-1)
+    with pytest.raises(UsageError, match="'1' is no version"):
+        table.query().at(version="1").arrow()  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="zone"):
         table.query().at(timestamp="2026-01-01").arrow()
     with pytest.raises(UsageError, match="no answer"):

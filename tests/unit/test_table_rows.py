@@ -308,7 +308,21 @@ def test_values_must_fit_their_columns(tmp_path: Path) -> None:
     for values in ({}, {"nothing": 1}):
         with pytest.raises(UsageError):
             table.update("true", values)
+    for text in ("1 / 0", "0 / 0", "x / 0"):
+        with pytest.raises(SchemaMismatch, match="not a finite number"):
+            table.update("true", {"x": text})
     assert table.query().records() == [{"id": 1, "x": 3.0, "n": 1}]
+
+
+def test_rows_written_are_those_that_changed(table: Table) -> None:
+    table.upsert([row(1, "new"), row(90)], "id")
+    table.update("id = 1", {"seq": 1})
+    table.delete("id = 2")
+    table.delete("id = 1", hard=False)
+    table.optimize()
+    told = {each.operation: (each.rows_written, each.rows_after) for each in table.history(6) if each.rows_written != 1}
+    assert told == {"MERGE": (2, 10), "DELETE": (0, 9), "OPTIMIZE": (0, 9), "ADD COLUMNS": (0, 9)}
+    assert [each.rows_written for each in table.history(6) if each.operation == "UPDATE"] == [1, 1]
 
 
 # ---- beside others ----

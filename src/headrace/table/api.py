@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,16 @@ from headrace.table.columns import ColumnOperations
 from headrace.table.compact import Optimized
 from headrace.table.conditions import Condition, Deleted, Updated, Values
 from headrace.table.facts import Metadata, Statistics
-from headrace.table.first import Undescribed
+from headrace.table.first import Check, Undescribed
 from headrace.table.history import Entry, OperationMetrics, Watch
 from headrace.table.insert import Inserted
 from headrace.table.keep import FileOperations
 from headrace.table.query import Query
-from headrace.table.records import Records, at_hand
+from headrace.table.records import Records, at_hand, rows_for
 from headrace.table.repair import Repaired
 from headrace.table.rows import RowOperations
 from headrace.table.upkeep import Restored
+from headrace.table.upsert import Changes as Puts
 from headrace.table.upsert import Upserted, Wanted
 from headrace.table.vacuum import RETAIN, Vacuumed
 from headrace.table.versions import Moment, resolve
@@ -122,7 +124,8 @@ class Table:
 
     def operation_metrics(self) -> OperationMetrics:
         """Latencies by operation: of this object since it was opened, and what commits tell of themselves."""
-        return self._watch.metrics(self.history() if self.exists() else [])
+        there = newest(self._store)
+        return self._watch.metrics([] if there is None else history.history(self._store, there))
 
     # ---- its rows ----
 
@@ -137,7 +140,8 @@ class Table:
     def bulk_insert(self, records: Records, partition: str | None = None) -> Inserted:
         """Add records in one commit: dictionaries, Arrow, any data frame; `partition="a=x/b=y"` places them all."""
         with self._watch("bulk_insert"):
-            return self._files().bulk_insert(self._first(records, partition), partition)
+            first = self._first(records, partition, lambda rows, state: rows_for(state, rows, partition))
+            return self._files().bulk_insert(first, partition)
 
     def upsert(
         self,
@@ -153,8 +157,9 @@ class Table:
         the row loses by, too. `partition="a=x/b=y"` says that all of them, and their rows, are in there.
         """
         with self._watch("upsert"):
-            first = self._first(records, partition)
-            return self._rows().upsert(Wanted(first, _names(key), sequence_by, partition, deduplicate))
+            wanted = Wanted(records, _names(key), sequence_by, partition, deduplicate)
+            first = self._first(records, partition, lambda rows, state: Puts.of(replace(wanted, records=rows), state))
+            return self._rows().upsert(replace(wanted, records=first))
 
     def delete(self, where: str, partition: str | None = None, hard: bool = True) -> Deleted:
         """Delete the rows for which an SQL expression is true; not `hard`: hide them from queries."""
@@ -247,12 +252,12 @@ class Table:
         """Its columns now."""
         return found(self._store).schema
 
-    def _first(self, records: Records, partition: str | None) -> Records:
+    def _first(self, records: Records, partition: str | None, check: Check) -> Records:
         """The records, to be read as often as it takes; those that come first make the table, where nobody has."""
         held = at_hand(records)
         if self._undescribed is None or self.exists():
             return held
-        return self._undescribed.made(self._store, held, partition)
+        return self._undescribed.made(self._store, held, partition, check)
 
     def _columns(self) -> ColumnOperations:
         return ColumnOperations(self._store, self._writers(), self._spark)

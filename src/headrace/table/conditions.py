@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.commit.edit import Done, Edit, Edited
 from headrace.errors import SchemaMismatch, UsageError
@@ -140,15 +141,15 @@ def changed(store: Store, rows: pa.Table, values: Values, state: TableState) -> 
     made: dict[str, Any] = {name: pa.repeat(value, len(rows)) for name, value in given.items()}
     if spelled:
         asked = Given(store=store, given=Relation(rows.schema, rows)).select(**spelled).arrow()
-        made |= {name: _numeric(asked[name], state.schema.field(name)) for name in spelled}
+        made |= {name: _finite(asked[name], spelled[name]) for name in spelled}
     fields = pa.schema([item for item in state.schema if item.name in values])
     fits = fitted(pa.table(made), fields, tuple(name for name in state.partition_by if name in values))
     columns = [fits[name] if name in values else rows[name] for name in rows.column_names]
     return pa.table(columns, schema=rows.schema)
 
 
-def _numeric(column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
-    """In an expression a whole number may stand for a fraction, which no record's may."""
-    if pa.types.is_integer(column.type) and pa.types.is_floating(item.type):
-        return column.cast(item.type)
+def _finite(column: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
+    """What an expression makes; as in a spec, it is refused where that is no number."""
+    if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
+        raise SchemaMismatch(f"{text} is not a finite number for every row.", expected="numbers", actual="inf or NaN")
     return column

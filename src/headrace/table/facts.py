@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import TableFeature, UsageError
+from headrace.errors import TableFeature
 from headrace.storage import Profile, Store
 from headrace.table.versions import opened
 from headrace.table.writers import Writers
@@ -17,7 +18,6 @@ from headrace.tables import files
 from headrace.tables.log import LOG, newest
 
 SMALL = 32 * 1024 * 1024  # bytes; files below it are worth compacting
-_DEEPEST = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,13 @@ def _summed(store: Store, version: int, small: int) -> Statistics:
 
 def list_tables(base: str, storage: Profile | None = None) -> list[str]:
     """The URIs of the Delta tables below a folder; what Headrace keeps for itself is left out."""
-    return sorted(_tables(Store(base, storage), "", 0))
+    return sorted(_tables(Store(base, storage), "", frozenset()))
 
 
-def _tables(store: Store, folder: str, depth: int) -> Iterator[str]:
-    if depth > _DEEPEST:
-        raise UsageError(f"{store.uri}/{folder} is more than {_DEEPEST} folders down.", next="Begin further down.")
+def _tables(store: Store, folder: str, above: frozenset[str]) -> Iterator[str]:
+    here = str(Path(store.root, folder).resolve()) if store.local else folder
+    if here in above:  # a link to a folder that it is in
+        return
     inner = store.folders(folder)
     names = {path.rpartition("/")[2] for path in inner}
     if LOG in names:
@@ -138,4 +139,4 @@ def _tables(store: Store, folder: str, depth: int) -> Iterator[str]:
         return
     for path in inner:
         if not path.rpartition("/")[2].startswith(("_", ".")):
-            yield from _tables(store, path, depth + 1)
+            yield from _tables(store, path, above | {here})

@@ -17,7 +17,15 @@ from headrace.tables import files
 from headrace.tables.files import File, Logged
 
 _NAMES = ("userName", "userId", "engineInfo", "clientVersion")  # who did it, the most telling first
-_WRITTEN = ("numOutputRows", "num_added_rows", "numTargetRowsInserted")
+_WRITTEN = (  # the most telling first, by the names of Spark and of delta-rs
+    ("numTargetRowsInserted", "numTargetRowsUpdated"),
+    ("num_target_rows_inserted", "num_target_rows_updated"),
+    ("numUpdatedRows",),
+    ("num_updated_rows",),
+    ("numOutputRows",),
+    ("num_added_rows",),
+)
+_DELETED = ("numDeletedRows", "num_deleted_rows")
 _TOOK = ("executionTimeMs", "execution_time_ms")
 
 
@@ -90,8 +98,12 @@ def _entry(commit: Logged, rows_after: int | None) -> Entry:
 
 
 def _written(commit: Logged, metrics: Mapping[str, Any]) -> int | None:
-    if told := next((metrics[name] for name in _WRITTEN if metrics.get(name) is not None), None):
-        return int(told)
+    """Rows that are new or other than before; those that a rewrite only carried over are not among them."""
+    for names in _WRITTEN:
+        if told := [int(metrics[name]) for name in names if metrics.get(name) is not None]:
+            return sum(told)
+    if any(metrics.get(name) is not None for name in _DELETED):
+        return 0
     added = [file.held for file in commit.added if file.changes_data]
     known = [rows for rows in added if rows is not None]
     return sum(known) if len(known) == len(added) else None

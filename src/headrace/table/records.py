@@ -20,8 +20,9 @@ from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
 from headrace.fit import fit
 from headrace.shape import Shape
 from headrace.spec.units import moment
+from headrace.tables.log import TableState
 from headrace.tables.partitions import Partition, named, spelled
-from headrace.tables.schema import ENVELOPE, KEPT, type_name
+from headrace.tables.schema import ENVELOPE, KEPT, held_as, type_name
 
 Records = Any  # dictionaries, an Arrow table, batch or reader, a pandas, polars or Spark DataFrame
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -30,7 +31,7 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (  # within o
     _TEXT,
     _BYTES,
     (pa.types.is_integer,),
-    (pa.types.is_floating,),
+    (pa.types.is_floating, pa.types.is_integer),
     (pa.types.is_decimal, pa.types.is_integer),
     (pa.types.is_date,),
     (pa.types.is_timestamp,),
@@ -57,6 +58,12 @@ def fitted(records: Records, schema: pa.Schema, partition_by: tuple[str, ...], p
             actual=_spelled(rows.schema),
         )
     return made
+
+
+def rows_for(state: TableState, records: Records, partition: str | None) -> pa.Table:
+    """The records as rows of a table as it is, all of them in the partition that is given."""
+    by = state.partition_by
+    return fitted(records, state.schema, by, partition_of(partition, state.schema, by))
 
 
 def scalars(values: Mapping[str, Any], schema: pa.Schema) -> dict[str, pa.Scalar]:
@@ -117,27 +124,76 @@ def at_hand(records: Records) -> pa.Table | list[Mapping[str, Any]]:
 
     A write that others come before reads them once more. What is in memory already is not copied.
     """
+    held = _held(records)
+    if isinstance(held, pa.Table):
+        _refuse_doubles(held.column_names)
+    else:
+        _refuse_others(held)
+    return held
+
+
+def _held(records: Records) -> pa.Table | list[Mapping[str, Any]]:
     if isinstance(records, pa.Table | list):
         return records
     if isinstance(records, pa.RecordBatch):
         return pa.Table.from_batches([records])
     if type(records).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(records, preserve_index=False)
+        return _from_pandas(records)
     if hasattr(records, "__arrow_c_stream__"):  # polars, DuckDB, readers
-        return pa.table(records)
+        return _arrow(lambda: pa.table(records), records)
     if hasattr(records, "toArrow"):  # Spark
         return records.toArrow()
     if isinstance(records, Mapping | str | bytes) or not isinstance(records, Iterable):
-        raise UsageError(
-            f"Records cannot be a {type(records).__name__}.",
-            next="Give a list of dictionaries, Arrow, pandas, polars or Spark.",
-        )
+        raise _no_records(records)
     return list(records)
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    """A pandas frame; an index that has a name is a column of it."""
+    if not hasattr(frame, "columns"):
+        raise _no_records(frame)
+    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    whole = frame.reset_index(level=named) if named else frame
+    return _arrow(lambda: pa.Table.from_pandas(whole, preserve_index=False), frame)
+
+
+def _arrow(read: Callable[[], pa.Table], records: Records) -> pa.Table:
+    try:
+        return read()
+    except (ValueError, TypeError) as error:  # Arrow's own are among them
+        raise SchemaMismatch(
+            f"The {type(records).__name__} is no table of columns: {'; '.join(map(str, error.args))[:300]}.",
+            expected="columns of one type each, with names of their own",
+            actual="others",
+        ) from None
+
+
+def _no_records(given: Any) -> UsageError:
+    return UsageError(
+        f"Records cannot be a {type(given).__name__}.",
+        next="Give a list of dictionaries, Arrow, pandas, polars or Spark.",
+    )
+
+
+def _refuse_doubles(names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaMismatch(
+            f"The records have the column '{twice}' twice.", expected="one column a name", actual=", ".join(names)
+        )
+
+
+def _refuse_others(records: list[Any]) -> None:
+    for number, record in enumerate(records):
+        if not isinstance(record, Mapping):
+            raise UsageError(
+                f"Record {number} is no dictionary: {record!r:.80}.", next="Give each as names with their values."
+            )
 
 
 def from_json(data: bytes, schema: pa.Schema | None, name: str) -> list[dict[str, Any]]:
     """Records out of JSON lines; numbers keep their digits where the column does, and without columns are doubles."""
-    fractions = {item.name for item in schema or () if pa.types.is_floating(item.type)}
+    fractions = {item.name: item.type for item in schema or () if _has_fractions(item.type)}
     records = []
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -148,12 +204,27 @@ def from_json(data: bytes, schema: pa.Schema | None, name: str) -> list[dict[str
             raise UsageError(f"{name}, line {number}, is no JSON: {error}.") from None
         if not isinstance(record, dict):
             raise UsageError(f"{name}, line {number}, is no record.", next="Give one JSON object a line, or Parquet.")
-        records.append({key: _fraction(value) if key in fractions else value for key, value in record.items()})
+        records.append({key: _fractions(value, fractions.get(key)) for key, value in record.items()})
     return records
 
 
-def _fraction(value: Any) -> Any:
-    return float(value) if isinstance(value, Decimal) else value
+def _has_fractions(kind: pa.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return bool(pa.types.is_floating(kind) or any(map(_has_fractions, inner)))
+
+
+def _fractions(value: Any, kind: pa.DataType | None) -> Any:
+    """A value of JSON with doubles where its column has them, at any depth; other numbers keep their digits."""
+    if isinstance(value, Decimal):
+        return float(value) if kind is not None and pa.types.is_floating(kind) else value
+    if kind is None or not isinstance(value, dict | list):
+        return value
+    if isinstance(value, list):
+        return [_fractions(each, kind.value_type) for each in value] if pa.types.is_list(kind) else value
+    if pa.types.is_map(kind):
+        return {key: _fractions(each, kind.item_type) for key, each in value.items()}
+    kinds = {item.name: item.type for item in kind} if pa.types.is_struct(kind) else {}
+    return {key: _fractions(each, kinds.get(key)) for key, each in value.items()}
 
 
 def from_parquet(data: bytes, name: str) -> pa.Table:
@@ -253,9 +324,17 @@ def _same(column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
             actual=str(column.type),
         )
     try:
-        return column if column.type == item.type else column.cast(item.type)
+        return column if column.type == item.type else _decoded(column).cast(item.type)
     except pa.ArrowException as error:
         raise _misfit(item, [], str(error)) from None
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories as their values; Arrow itself does not take them where they are views of texts."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = held_as(column.type)
+    return pa.chunked_array([each.dictionary.cast(kind).take(each.indices) for each in column.chunks], kind)
 
 
 def _related(one: pa.DataType, two: pa.DataType) -> bool:

@@ -18,6 +18,8 @@ def resolve(store: Store, version: int | None = None, timestamp: Moment | None =
     """The version that is meant; VersionNotFound when the table has it not, or no longer."""
     if version is not None and timestamp is not None:
         raise UsageError("A version and a timestamp are both given.", next="Give one of them.")
+    if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
+        raise UsageError(f"{version!r} is no version.", next="Give its number; a moment is a `timestamp`.")
     last = newest(store)
     if last is None:
         raise TableNotFound(f"There is no Delta table at {store.uri}.", next="`headrace table list FOLDER` names some.")

@@ -205,21 +205,25 @@ def held_as(kind: pa.DataType) -> pa.DataType:
         return pa.list_(pa.field("element", held_as(kind.value_type), kind.value_field.nullable))
     if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _DIGITS:
         return pa.decimal128(kind.precision, kind.scale)
-    held = next((held for is_kind, held in _HELD if is_kind(kind)), kind)
-    if held not in _DELTA_NAMES and not pa.types.is_decimal(held):
-        raise UsageError(f"A table cannot hold {kind}.", next=f"Its types are {', '.join(_PRIMITIVES)}, decimal(p,s).")
-    return held
+    for is_kind, held in _HELD:
+        if is_kind(kind):
+            return held
+    if kind in _DELTA_NAMES:
+        return kind
+    raise UsageError(f"A table cannot hold {kind}.", next=f"Its types are {', '.join(_PRIMITIVES)} and decimal(p,s).")
 
 
 def held_field(item: pa.Field) -> pa.Field:
-    """A column as a table holds it."""
+    """A column as a table holds it, without what Parquet and frames note beside it for themselves."""
+    notes = {key: value for key, value in (item.metadata or {}).items() if not key.startswith(_NOTES)}
     try:
-        return item.with_type(held_as(item.type))
+        return item.with_type(held_as(item.type)).with_metadata(notes or None)
     except UsageError as refused:
         raise UsageError(f"Column {item.name}: {refused.seen}", next=refused.next) from None
 
 
 _DIGITS = 38  # of a decimal
+_NOTES = (b"PARQUET:", b"ARROW:", b"_PL_")
 _HELD: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
     (pa.types.is_uint8, pa.int16()),
     (pa.types.is_uint16, pa.int32()),
