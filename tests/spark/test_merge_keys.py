@@ -90,3 +90,17 @@ def test_a_restore_underneath_stops_the_merge(spark: Any, tmp_path: Path) -> Non
     with pytest.raises(TableRestored, match="restored the table"):
         running.commit(part, intent(3))
     assert made.rows().keys() == {1}
+
+
+def test_deletes_from_before_the_types_grew_still_count(spark: Any, tmp_path: Path) -> None:
+    narrow, wide = ([("id", kind), ("seq", kind)] for kind in (pa.int32(), pa.int64()))
+    rest = [("a", pa.int64()), ("b", pa.int64()), SOURCE]
+    by_sequence, wider = Merging(("id",), sequence="seq", remember=3600), {"delta.enableTypeWidening": "true"}
+    made = Merged(spark, tmp_path, by_sequence, schema=pa.schema([*narrow, *rest]), properties=wider)
+    made.batch([Change("put", 1, 1), Change("delete", 2, 10, offset=1)], 1)
+    made.schema = pa.schema([*wide, *rest])
+    made.open().evolve(made.schema)
+    made.batch([Change("delete", 1, 2**40, offset=2), Change("put", 2**40, 1, offset=3)], 2)
+    made.batch([Change("put", 1, 2**39, offset=4), Change("put", 2, 9, offset=5)], 3)
+    rows = spark.read.format("delta").load(made.table.spark_uri).select("id", "seq").collect()
+    assert [tuple(row) for row in rows] == [(2**40, 1)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from headrace.tables.changes import CHANGE, DELETE, TRUNCATE
 from headrace.tables.files import File, active
 from headrace.tables.rows import Columns, rows_of
 from headrace.tables.schema import TIMESTAMP, to_delta
+from headrace.tables.widen import widens
 
 TOMBSTONES = "tombstones"  # the folder of the state that holds them, by table id
 DAY = "_headrace_day"  # the partition column: what has expired leaves as whole files
@@ -51,13 +53,22 @@ class Tombstones:
             return
         columns = _columns(schema, merging)
         if committer.state is not None:
-            committer.evolve(columns)
+            self._grow(columns)
             columns = committer.writable()
         until = intent.started + timedelta(seconds=merging.remember)
         files = self._staged(holding, columns, until, intent, _keeps_all(merging))
         made = committer.state is None
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         committer.commit(TableIntent(self.store.uri, table_id, made, to_delta(columns), (DAY,), {}, files), intent)
+
+    def _grow(self, columns: pa.Schema) -> None:
+        """Become as wide as the table has become. Files stay as they are: whoever reads them here casts them."""
+        tail, known = self._committer.tail, self._committer.writable()
+        if (wide := _widened(known, columns)) != known:
+            schema = to_delta(wide)
+            said = "CHANGE COLUMNS", {"schema": schema}
+            tail.alter(lambda metadata: replace(metadata, schema_json=schema), lambda _: said, {})
+        self._committer.evolve(columns)
 
     @property
     def are_there(self) -> bool:
@@ -139,6 +150,14 @@ def _columns(schema: pa.Schema, merging: Merging) -> pa.Schema:
         named += [name for name in schema.names if name not in (*named, *merging.history.columns)]
     own = [pa.field(name, schema.field(name).type) for name in named]
     return pa.schema([*own, CHANGE, pa.field(UNTIL, TIMESTAMP), pa.field(DAY, pa.date32())])
+
+
+def _widened(have: pa.Schema, want: pa.Schema) -> pa.Schema:
+    """The columns that are there, in the types that they are asked to have where those are wider."""
+    asked = {item.name: item for item in want}
+    return pa.schema(
+        [asked[item.name] if item.name in asked and widens(item.type, asked[item.name].type) else item for item in have]
+    )
 
 
 def _changes(store: Store, item: StagedFile, columns: Sequence[str], every: bool) -> Iterator[pa.Table]:
