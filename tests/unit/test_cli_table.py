@@ -243,7 +243,7 @@ def test_records_make_a_table(cli: Run, desk: Desk, command: str, more: tuple[st
     about = Table("lake/new").metadata()
     assert (about.partition_by, about.properties["owner"], about.version) == (("day",), "ann", 1)
     assert [str(each) for each in about.schema.types] == ["int64", "double", "struct<a: double>", "string"]
-    (desk.folder / "new.jsonl").write_text('{"id": 1}\n{"id": 2}')
+    (desk.folder / "new.jsonl").write_text('{"id": 1, "s": {"a": 2.5}}\n{"id": 2}')
     assert cli(*run, "--create")[0] == 0, "it is there now"
     assert Table("lake/new").query().count() == (4 if command == "insert" else 2)
     pq.write_table(pa.table({"id": [3]}), desk.folder / "one.parquet")

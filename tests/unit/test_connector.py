@@ -337,6 +337,7 @@ FRAMES: dict[str, Callable[[], Any]] = {
     "pandas": lambda: spans().to_pandas(),
     "nanoseconds": lambda: spans().to_pandas().astype({"timestamp": "datetime64[ns, UTC]", "id": "category"}),
     "polars": lambda: pl.DataFrame(spans()),
+    "categories": lambda: pl.DataFrame(spans()).with_columns(pl.col("id").cast(pl.Categorical)),
     "texts": lambda: pd.DataFrame(generate_telemetry_data()[:3]),
 }
 
@@ -495,9 +496,18 @@ def test_soft_deletes(table: DeltaTable) -> None:
     assert table.query().filter("id = 'span_0'").execute().records == []
 
 
-@pytest.mark.parametrize("records", [[{"timestamp": "today"}], [{"a": 1}, {"a": "x"}]])
+@pytest.mark.parametrize(
+    "records",
+    [
+        [{"timestamp": "today"}],
+        [{"a": 1}, {"a": "x"}],
+        pd.DataFrame({"timestamp": ["today"]}),
+        pa.table({"timestamp": [3]}),
+        [{"timestamp": "2024-01-01T00:00:00Z"}, 5],
+    ],
+)
 def test_records_that_make_no_table_are_refused(tmp_path: Path, records: Any) -> None:
     table = DeltaLakeConnector(config(tmp_path, "date")).get_or_create_table()
-    with pytest.raises(SchemaMismatch):
+    with pytest.raises((SchemaMismatch, UsageError)):
         table.bulk_insert(BulkInsertOperation().with_records(records))
     assert not (tmp_path / "telemetry").exists()

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from headrace.connector.config import TIME
 from headrace.spec.partition import PartitionBy
 from headrace.table.first import shown
-from headrace.table.records import Records, as_table, at_hand
+from headrace.table.records import Records, as_table, at_hand, decoded
 from headrace.tables.derive import check_origin, derive, field_of
-from headrace.tables.schema import TIMESTAMP
+from headrace.tables.schema import TIMESTAMP, held_as, held_field
 
 Partitions = Iterable[str | PartitionBy]
 _TIMES = pa.schema([pa.field(TIME, TIMESTAMP)])
@@ -53,7 +53,7 @@ def _timed(rows: pa.Table, there: pa.Schema) -> pa.Table:
     """Texts in a table's `timestamp` as times, as those in dictionaries are."""
     if TIME not in rows.column_names or (TIME in there.names and there.field(TIME).type != TIMESTAMP):
         return rows
-    if _plain(rows.schema.field(TIME)).type != pa.string():
+    if pa.types.is_null(rows[TIME].type) or held_as(rows[TIME].type) != pa.string():
         return rows
     times = as_table([{TIME: text} for text in rows[TIME].to_pylist()], _TIMES)
     return _with(rows, _TIMES.field(0), times[TIME])
@@ -79,21 +79,12 @@ def placed(rows: pa.Table, partitions: Partitions) -> pa.Table:
 def _made(rows: pa.Table, by: PartitionBy) -> pa.Table:
     item = rows.schema.field(by.column) if by.column in rows.column_names else field_of(by)
     said = rows[by.column] if by.column in rows.column_names else pa.nulls(len(rows), item.type)
-    if not said.null_count or pa.types.is_null(rows.schema.field(by.origin).type):
+    if not said.null_count or pa.types.is_null(rows[by.origin].type):
         return _with(rows, item, said)
-    origin = _plain(rows.schema.field(by.origin))
+    origin = held_field(rows.schema.field(by.origin))
     check_origin(by, pa.schema([origin]))
-    values = derive(by, rows[by.origin].cast(origin.type, safe=False))
+    values = derive(by, decoded(rows[by.origin]).cast(origin.type, safe=False))
     return _with(rows, item, pc.coalesce(said, values.cast(item.type)))
-
-
-def _plain(item: pa.Field) -> pa.Field:
-    """A column in the type that its values are derived from, whatever a data frame calls it."""
-    kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
-    if pa.types.is_timestamp(kind):
-        return item.with_type(pa.timestamp("us", kind.tz))
-    is_text = pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return item.with_type(pa.string() if is_text else kind)
 
 
 def _with(rows: pa.Table, item: pa.Field, column: Any) -> pa.Table:

@@ -324,12 +324,12 @@ def _same(column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
             actual=str(column.type),
         )
     try:
-        return column if column.type == item.type else _decoded(column).cast(item.type)
+        return column if column.type == item.type else decoded(column).cast(item.type)
     except pa.ArrowException as error:
         raise _misfit(item, [], str(error)) from None
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Categories as their values; Arrow itself does not take them where they are views of texts."""
     if not pa.types.is_dictionary(column.type):
         return column
