@@ -16,7 +16,8 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.batch import StagedFile, TableIntent
-from headrace.commit import LogTable, actions, adopt
+from headrace.commit import LogTable, actions
+from headrace.commit.checkpoints import SHARED
 from headrace.maintain import Maintainer
 from headrace.storage import local
 from services.desk import Desk, InProcess, no_spark, ranges_of
@@ -110,7 +111,7 @@ class Keeping:
 
     def settle(self) -> None:
         """Wait for log checkpoints that are being written."""
-        assert adopt._checkpoints.wait(30)
+        assert SHARED.wait(30)
         self.clock.age(self.place)
 
     def ids(self) -> list[int]:

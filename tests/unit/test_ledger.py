@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from headrace import ledger as ledger_module
 from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
 from headrace.commit import checkpoints
 from headrace.errors import Fenced, MarksDisagree, NewerFormat, StorageUnreachable
@@ -246,7 +245,7 @@ def test_the_log_gets_checkpoints_so_that_opening_stays_cheap(store, monkeypatch
     ledger = reopened(store)
     for number in range(5):
         run(ledger, ("orders", 0, number, number + 1))
-    assert ledger_module._checkpoints.wait(20)
+    assert checkpoints.SHARED.wait(20)
     assert [path.name for path in Path(store.root, "ledger", "_delta_log").glob("*.checkpoint.parquet")]
     assert reopened(store).position() == {("orders", 0): 5}
 

@@ -6,7 +6,6 @@ partition; `begun/<n>`, the whole decision of batch n, durable before any of it 
 
 from __future__ import annotations
 
-import atexit
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 
 from headrace.batch import Counts, Intent, Range, Receipt, StagedFile
 from headrace.commit.actions import ENGINE
-from headrace.commit.checkpoints import Checkpoints
+from headrace.commit.checkpoints import SHARED
 from headrace.commit.marks import batch_mark, range_mark
 from headrace.commit.tail import Tail
 from headrace.errors import Fenced, HeadraceError, MarksDisagree
@@ -31,8 +30,6 @@ __all__ = ["Generation", "Known", "KnownTable", "Ledger", "Position", "is_decisi
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32
-_checkpoints = Checkpoints()
-atexit.register(_checkpoints.wait, 10)
 
 
 def is_decision(intent: Intent) -> bool:
@@ -143,7 +140,7 @@ class Ledger:
         staged = self._rows(intent, receipts, finished, note)
         self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch})
         self._marks = marks
-        _checkpoints.note(self._table, self._tail.known())
+        SHARED.note(self._table, self._tail.known())
         self._forget()
 
     def decide(self, note: str, position: Mapping[tuple[str, int], int], ranges: Sequence[Range] = ()) -> None:
