@@ -22,6 +22,7 @@ class Change:
     partition: int = 0
     offset: int = 0
     at: int = 0  # the record's time
+    topic: str = "t"
 
     @property
     def place(self) -> Place:
@@ -124,7 +125,7 @@ def columns_of(changes: Iterable[Change], source: bool = True) -> dict[str, list
     """Changes as the columns of a staged file: `_headrace`, `id`, `seq`, `a`, `b`, `_source`."""
     made: dict[str, list[Any]] = {name: [] for name in ("_headrace", "id", "seq", "a", "b", "_source")}
     for row, change in enumerate(changes):
-        place = {"topic": "t", "partition": change.partition, "offset": change.offset, "timestamp": change.at}
+        place = {"topic": change.topic, "partition": change.partition, "offset": change.offset, "timestamp": change.at}
         made["_headrace"].append({"op": change.op, **place, "row": row})
         made["id"].append(change.key)
         made["seq"].append(change.sequence)

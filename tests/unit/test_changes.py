@@ -254,6 +254,26 @@ def test_a_spec_that_cannot_be_is_refused(table: dict[str, Any], path: str) -> N
     assert [each.key for each in findings if each.severity == "error"] == [path]
 
 
+@pytest.mark.parametrize(
+    ("source", "more", "merge", "said"),
+    [
+        ({"topics": ["a", "b"]}, {}, {}, ["whose offsets do not order"]),
+        ({"pattern": "^a"}, {}, {}, ["whose offsets do not order"]),
+        ({"topics": ["a", "b"]}, {}, {"sequence_by": "name"}, []),
+        ({"topics": ["a", "b"]}, {}, {"sequence_by": "name", "truncate_when": "id = 0"}, ["a truncate in one of them"]),
+        ({"topics": ["a"]}, {}, {"truncate_when": "id = 0"}, []),
+        ({"topics": ["a", "b"]}, {"route": {"by": "topic"}}, {"truncate_when": "id = 0"}, []),
+    ],
+)
+def test_several_topics_in_one_table_are_doubtful(source: Any, more: Any, merge: Any, said: list[str]) -> None:
+    table = {"path": "/lake/{route}" if more else "/lake/web", "columns": COLUMNS, "mode": "upsert"}
+    whole = {"pipeline": "web", "source": {"kafka": {"brokers": "localhost:9", **source}}, **more}
+    text = json.dumps({**whole, "table": {**table, "merge": {"keys": ["id"], **merge}}})
+    found = [each for each in examine_text(text, LAKE, "web.yaml")[1] if each.key == "table.merge"]
+    assert [each.severity for each in found] == ["warning"] * len(said)
+    assert all(part in each.seen for part, each in zip(said, found, strict=True))
+
+
 def test_a_topic_that_begins_anew_is_refused_where_offsets_are_the_order():
     check_order(spec_of(table=merge(sequence_by="at")), {"web"})
     check_order(spec_of(), {"web"})

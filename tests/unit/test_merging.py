@@ -64,9 +64,12 @@ class World(DuckWorld):
 
 
 def _truncates(changes: Sequence[Change]) -> Truncates:
-    last: dict[int, tuple[int, datetime]] = {}
+    last: dict[tuple[str, int], tuple[int, datetime]] = {}
     for each in (each for each in changes if each.op == "truncate"):
-        last[each.partition] = (each.offset, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=each.at))
+        last[each.topic, each.partition] = (
+            each.offset,
+            datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=each.at),
+        )
     return last
 
 
@@ -112,6 +115,18 @@ def test_what_a_truncate_has_ended_does_not_come_back_however_far_a_partition_is
     ends = [each for each in log if each.op == "truncate"]
     stay = [each for each in log if each.op != "truncate" and not any(ended(each, end) for end in ends)]
     assert merged(KEYED, data.draw(cut(late))) == Model(KEYED).take(stay).table()
+
+
+def test_a_truncate_goes_by_time_in_other_topics_whatever_their_partitions() -> None:
+    world = World(KEYED)
+    told = {"topic": "b", "values": (1, 1)}
+    early, late = Change("put", 1, at=10, offset=100, **told), Change("put", 2, at=90, offset=3, **told)
+    own = [Change("put", 3, values=(1, 1), offset=4, at=95), Change("put", 4, values=(1, 1), offset=6, at=5)]
+    world.batch([early, late, *own])
+    world.batch([Change("truncate", offset=5, at=50)])
+    assert world.table().keys() == {2, 4}
+    world.batch([Change("put", 5, at=20, offset=200, **told), Change("put", 6, at=60, offset=0, **told)])
+    assert world.table().keys() == {2, 4, 6}, "what was before it comes late"
 
 
 @pytest.mark.parametrize("merging", PARTIAL, ids=["ignore nulls", "columns", "both"])

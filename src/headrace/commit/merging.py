@@ -17,12 +17,13 @@ from headrace.batch import Merging
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE
 from headrace.tables.schema import SOURCE
 
-Truncates = Mapping[int, tuple[int, datetime]]  # by partition: the offset and the time of its last truncate
+Partition = tuple[str, int]  # of a topic
+Truncates = Mapping[Partition, tuple[int, datetime]]  # by partition: the offset and the time of its last truncate
 
 
 def later(*said: Truncates) -> Truncates:
     """The last truncate of each partition in any of these."""
-    last: dict[int, tuple[int, datetime]] = {}
+    last: dict[Partition, tuple[int, datetime]] = {}
     for partition, (offset, at) in (each for truncates in said for each in truncates.items()):
         known = last.get(partition, (offset, at))
         last[partition] = max(known[0], offset), max(known[1], at)
@@ -119,7 +120,7 @@ class MergeSql:
         """Without what a delete or a truncate, of this batch or of one before it, has ended already."""
         wanted = [f"{self._op('c')} <> '{TRUNCATE}'"]
         if last := later(self.truncates or {}, self.past or {}):
-            wanted.append(f"NOT ({self._truncated(last, self._place('c'), self._at('c', CHANGE.name, 'timestamp'))})")
+            wanted.append(f"NOT ({self._truncated(last, 'c', CHANGE.name)})")
         if tombstones is not None:
             until = f"{self._name('d', UNTIL)} > {self._instant(now)}"
             deletes = f"{self._op('d')} = '{DELETE}'"  # truncates are beside them
@@ -228,16 +229,17 @@ class MergeSql:
         """Whether a truncate of the batch ends the row `t`; a row of unknown origin was there before it."""
         if SOURCE.name not in self.columns:
             return "true"
-        at = self._at("t", SOURCE.name, "timestamp")
-        return f"coalesce({self._truncated(self.truncates or {}, self._place('t'), at)}, true)"
+        return f"coalesce({self._truncated(self.truncates or {}, 't', SOURCE.name)}, true)"
 
-    def _truncated(self, truncates: Truncates, place: tuple[str, str], at: str) -> str:
-        """Before a truncate: by the offset in its own partition, by the record's time in the others."""
-        partition, offset = place
-        return self._or(
-            f"({partition} = {own} AND {offset} < {last}) OR ({partition} <> {own} AND {at} <= {self._instant(time)})"
-            for own, (last, time) in sorted(truncates.items())
-        )
+    def _truncated(self, truncates: Truncates, row: str, column: str) -> str:
+        """Before a truncate: by the offset in its own partition, by the record's time in the others, of any topic."""
+        parts = ("topic", "partition", "offset", "timestamp")
+        topic, partition, offset, at = (self._at(row, column, part) for part in parts)
+        ways = []
+        for (name, number), (last, time) in sorted(truncates.items()):
+            own = f"({topic} = '{name}' AND {partition} = {number})"  # no topic's name has a quote
+            ways.append(f"({own} AND {offset} < {last}) OR (NOT {own} AND {at} <= {self._instant(time)})")
+        return self._or(ways)
 
     # ---- words ----
 

@@ -129,7 +129,8 @@ class Tombstones:
 def last_truncates(changes: Iterable[pa.ChunkedArray]) -> Truncates:
     """Where each partition was last truncated by these changes."""
     said = (each.filter(pc.equal(pc.struct_field(each, "op"), TRUNCATE)).to_pylist() for each in changes)
-    return later(*({row["partition"]: (row["offset"], row["timestamp"])} for rows in said for row in rows))
+    found = (row for rows in said for row in rows)
+    return later(*({(row["topic"], row["partition"]): (row["offset"], row["timestamp"])} for row in found))
 
 
 def holds(file: StagedFile | File, op: str) -> bool:

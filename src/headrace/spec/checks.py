@@ -13,7 +13,7 @@ from headrace.spec.expressing import check_expectations, check_letters, check_pr
 from headrace.spec.findings import Complaint, closest
 from headrace.spec.masking import check_masks
 from headrace.spec.model import SECRETS, Spec
-from headrace.spec.modes import check_mode
+from headrace.spec.modes import check_mode, check_topics
 from headrace.spec.places import holds, may_meet
 from headrace.spec.secrets import BadReference, Secret
 from headrace.spec.sourcing import check_source
@@ -116,6 +116,7 @@ def _tables(spec: Spec) -> Iterator[Complaint]:
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
         yield from check_columns(table, own, here, spec.transform)
         yield from check_mode(table, own, here, spec.transform)
+        yield from check_topics(spec, table, own, here)
         yield from check_expectations(spec, table, own, here)
         yield from check_predicates(spec, table, own, here)
 

@@ -12,6 +12,7 @@ from headrace.spec.table import TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 if TYPE_CHECKING:
+    from headrace.spec.model import Spec
     from headrace.spec.steps import Step
 
 _SAID = {"mode", "merge", "deduplicate", "source", "columns", "features", "cluster_by"}
@@ -36,6 +37,21 @@ def check_mode(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[
     yield from _history(table, merge, path)
     if table.declared and table.contract.new_field != "evolve":
         yield from _names(merge, path, names_after(steps, columns_of(table)))
+
+
+def check_topics(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+    """What several topics in one table that merges may do to each other."""
+    merge, kafka = table.merges, spec.source.kafka
+    alone = kafka is None or (kafka.pattern is None and len(kafka.topics or ()) < 2) or spec.route.kind == "topic"
+    if merge is None or alone or (own is not table and not _SAID & own.model_fields_set):
+        return
+    path = (*here, "merge")
+    if merge.sequence_by is None:
+        seen = "several topics in one table, whose offsets do not order each other's records"
+        yield Complaint(path, seen, "sequence_by, or that all records of a key are in one topic", severity="warning")
+    if merge.truncates is not None and merge.history is None:
+        seen = "several topics in one table, which a truncate in one of them empties of all that came before"
+        yield Complaint(path, seen, "a table for each topic: route.by: topic", severity="warning")
 
 
 def _merge(table: TableSpec, merge: Merge, here: Path) -> Iterator[Complaint]:
