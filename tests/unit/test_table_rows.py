@@ -314,7 +314,7 @@ def test_values_must_fit_their_columns(tmp_path: Path) -> None:
     assert table.query().records() == [{"id": 1, "x": 3.0, "n": 1}]
 
 
-def test_rows_written_are_those_that_changed(table: Table) -> None:
+def test_commits_tell_the_rows_that_changed_and_the_time_it_took(table: Table) -> None:
     table.upsert([row(1, "new"), row(90)], "id")
     table.update("id = 1", {"seq": 1})
     table.delete("id = 2")
@@ -323,6 +323,9 @@ def test_rows_written_are_those_that_changed(table: Table) -> None:
     told = {each.operation: (each.rows_written, each.rows_after) for each in table.history(6) if each.rows_written != 1}
     assert told == {"MERGE": (2, 10), "DELETE": (0, 9), "OPTIMIZE": (0, 9), "ADD COLUMNS": (0, 9)}
     assert [each.rows_written for each in table.history(6) if each.operation == "UPDATE"] == [1, 1]
+    took = table.operation_metrics().history
+    assert {name: each.count for name, each in took.items()} == {"MERGE": 1, "UPDATE": 2, "DELETE": 1}
+    assert all(each.last > 0 for each in took.values())
 
 
 # ---- beside others ----

@@ -7,6 +7,7 @@ several at once, so neither their size nor their number matters to memory.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -104,6 +105,7 @@ class Editing:
         )
         self._feeds = state.properties.get(_FEED, "").lower() == "true"
         self._name = f"{edit.operation.lower()}-{uuid.uuid4().hex[:8]}"
+        self._began = time.monotonic()
         self._mine, self._tallies, self._lock = threading.local(), list[_Tally](), threading.Lock()
 
     def carry_out(self, info: Mapping[str, Any], *, marks: Mapping[str, int] | None = None) -> Done:
@@ -117,7 +119,8 @@ class Editing:
             return done
         new = [file for file in staged if file.table == self._store.uri]
         feed = [file for file in staged if file.table != self._store.uri]
-        change = RowChange(self._edit.operation, self._edit.counts(done), feed)
+        took = {"executionTimeMs": max(1, round(1000 * (time.monotonic() - self._began)))}
+        change = RowChange(self._edit.operation, {**self._edit.counts(done), **took}, feed)
         tail = Tail.open(self._store, marks or (), may_rewrite if marks else may_adopt)
         try:
             version = tail.rewrite(old, new, self._state.version, self._edit.said, info, change, marks=marks)
