@@ -14,7 +14,9 @@ import pytest
 from headrace import Table
 from headrace.cli import main
 from headrace.errors import FeatureRequired, PartitionNotFound, SchemaMismatch, TableFeature, UsageError
+from headrace.table.records import fitted
 from headrace.table.spark import SparkRows
+from headrace.tables.schema import parse_type, type_name
 
 COLUMNS = {"id": "bigint", "p": "string", "v": "bigint", "text": "string"}
 FEATURES = ("'delta.enableDeletionVectors' = 'true'", "'delta.enableRowTracking' = 'true'")
@@ -79,6 +81,56 @@ def test_spark_and_our_own_hands_lead_to_the_same_rows(
         ]
         assert found[0] == found[1], number
         assert one.version == by_spark.resolve()
+
+
+def test_frames_of_spark_are_records_and_answers(spark: Any, tmp_path: Path) -> None:
+    own = Table.get_or_create(tmp_path / "own", COLUMNS, ["p"])
+    frame = spark.createDataFrame([(1, "a", 1, "x"), (2, "b", 2, None)], "id BIGINT, p STRING, v BIGINT, text STRING")
+    assert own.bulk_insert(frame).rows == 2
+    done = own.upsert(frame.selectExpr("id + 1 AS id", "'b' AS p", "cast(v AS INT) AS v"), "id")
+    assert (done.inserted, done.updated) == (1, 1)
+    asked = own.query().where("id > 1").select("id", "v").order_by("id").spark(spark)
+    assert [tuple(row) for row in asked.collect()] == [(2, 1), (3, 2)]
+    made = Table.get_or_create(tmp_path / "made")
+    every = (
+        "1Y AS tiny, timestamp'2026-01-02T03:04:05.678901Z' AS at, timestamp_ntz'2026-01-02 03:04:05' AS local, "
+        "1.50 AS price, date'2026-01-02' AS day, X'FF' AS raw, array(1, NULL) AS l, named_struct('x', true) AS s"
+    )
+    assert made.bulk_insert(spark.sql(f"SELECT {every}")).rows == 1
+    there = spark.read.format("delta").load(made.path)
+    assert there.collect() == spark.sql(f"SELECT {every}").collect()
+    kinds = {item.name: type_name(item.type) for item in made.schema()}
+    assert (kinds["at"], kinds["local"], kinds["price"]) == ("timestamp", "timestamp_ntz", "decimal(3,2)")
+
+
+def test_records_that_can_be_read_once_survive_a_second_attempt_of_spark(
+    make: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, late = make(), [True, True]
+
+    def read(*given: Any) -> Any:
+        rows = fitted(*given)
+        if len(late) and late.pop():
+            raise _Concurrent("[DELTA_CONCURRENT_APPEND] files were added")
+        return rows
+
+    for module in ("spark_upkeep", "upsert"):
+        monkeypatch.setattr(f"headrace.table.{module}.fitted", read)
+    assert table.bulk_insert({"id": number, "p": part} for number, part in enumerate(["a", None])).rows == 2
+    late.append(True)
+    done = table.upsert(pa.table({"id": [1, 2], "v": [5, 5]}).to_reader(), "id")
+    assert (done.inserted, done.updated, late) == (1, 1, [])
+
+    nowhere = "p=__HIVE_DEFAULT_PARTITION__"
+    with pytest.raises(UsageError, match="no partition of NULL"):
+        table.upsert([{"id": 1}], "id", partition=nowhere)
+    assert table.update("id = 1", {"v": 6}, nowhere).rows == 1
+    assert table.delete("v = 5", nowhere).rows == 1
+    assert [(row["id"], row["p"]) for row in table.query().order_by("id").records()] == [(0, "a"), (1, None)]
+    with pytest.raises(SchemaMismatch, match="NOT NULL"):
+        table.update_schema(add={"q": "long!"})
+    table.update_schema(add={"s": "struct<a: int>"})
+    assert table.update_schema(add={"s.b": "date"}).schema.field("s").type == parse_type("struct<a: int, b: date>")
 
 
 def test_what_does_not_fit_is_refused_by_name(make: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> None:

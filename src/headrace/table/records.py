@@ -139,10 +139,10 @@ def _held(records: Records) -> pa.Table | list[Mapping[str, Any]]:
         return pa.Table.from_batches([records])
     if type(records).__module__.partition(".")[0] == "pandas":
         return _from_pandas(records)
+    if hasattr(records, "toArrow"):  # Spark, whose stream knows no timestamps
+        return records.toArrow()
     if hasattr(records, "__arrow_c_stream__"):  # polars, DuckDB, readers
         return _arrow(lambda: pa.table(records), records)
-    if hasattr(records, "toArrow"):  # Spark
-        return records.toArrow()
     if isinstance(records, Mapping | str | bytes) or not isinstance(records, Iterable):
         raise _no_records(records)
     return list(records)
