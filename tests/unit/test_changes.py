@@ -176,6 +176,26 @@ def test_the_delete_of_the_key_that_was_is_as_old_as_the_put_of_the_one_that_is(
         assert delete["_headrace"]["row"] == put["_headrace"]["row"]
 
 
+def test_a_delete_that_knows_only_its_key_has_the_time_of_its_event():
+    """PostgreSQL's default tells no more of a row that is deleted."""
+    said = [event("c", after={"id": 1, "at": 5}), event("d", {"id": 1, "at": None}), event("d", {"id": 2})]
+    applied = debezium(*said, merge={"keys": ["id"], "sequence_by": "_changed_at"})
+    assert changes(applied, "id") == [("put", 0, 1), ("delete", 1, 1), ("delete", 2, 2)]
+    applied = debezium(*said, merge={"keys": ["id"], "sequence_by": "at"})
+    assert letters(applied) == [(1, "stage", "missing"), (2, "stage", "missing")]
+
+
+def test_a_value_that_debezium_does_not_have_can_be_none():
+    said = {"body": "nullif(body, '__debezium_unavailable_value')"}
+    table = merge(update={"ignore_nulls": True})
+    plan = plan_of(table=table, decode={"json": {"envelope": "debezium"}}, transform=[{"set": said}])
+    rows = [{"id": 1, "body": body} for body in ("long", "__debezium_unavailable_value")]
+    assert changes(plan.apply(envelopes([event("u", None, row) for row in rows])), "body") == [
+        ("put", 0, "long"),
+        ("put", 1, None),
+    ]
+
+
 def test_changes_of_rivven_are_changes_too():
     common = {"source_type": "postgres", "schema": "public", "table": "orders", "timestamp": 1_700_000_000}
     said = [
@@ -196,6 +216,23 @@ def test_changes_of_rivven_are_changes_too():
         ("truncate", 3, None),
     ]
     assert letters(applied) == [(4, "decode", "unknown_operation")]
+
+
+def test_a_tombstone_of_rivven_deletes_by_its_records_key():
+    common = {"source_type": "postgres", "table": "orders", "timestamp": 1_700_000_000, "after": None}
+    values = [
+        {**common, "op": "Insert", "before": None, "after": {"id": 7, "name": "a"}},
+        {**common, "op": "Tombstone", "before": None},
+        {**common, "op": "Tombstone", "before": {"id": 8, "name": "b"}},
+        {**common, "op": "Delete", "before": None},
+    ]
+    records = keyed([(b'{"id": 7}', value) for value in values])
+    decode = {"json": {"envelope": "rivven_changes"}}
+    applied = shaped(plan_of(table={**UPSERT, "columns": COLUMNS}, decode=decode)).apply(records)
+    assert changes(applied, "id") == [("put", 0, 7), ("delete", 1, 7), ("delete", 2, 8)]
+    assert letters(applied) == [(3, "decode", "unknown_operation")]
+    applied = shaped(plan_of(table={"columns": COLUMNS}, decode=decode)).apply(records)
+    assert letters(applied) == [(1, "decode", "tombstone"), (3, "decode", "unknown_operation")]
 
 
 def test_a_truncate_is_a_letter_where_rows_are_only_added():

@@ -43,6 +43,7 @@ class Form:
     whole: str = ""  # a column that keeps the whole value as text
     both: str = ""  # a column that keeps what was before and what is after as one text
     merged: bool = False  # it says something only to a table that merges
+    bare: Reason = Reason.UNKNOWN_OPERATION  # what one is that says nothing of its row
 
     def __hash__(self) -> int:
         return hash((self.way, tuple(self.places.items()), tuple(self.said.items()), self.known))
@@ -165,7 +166,7 @@ class Enveloped:
         if not form.alone and len(rows) and (bare := _bare(rows, self._envelope.columns)).any():
             for position in index[bare].tolist():
                 word = form.said.get("_op", "event")
-                rejects.add(position, Reason.UNKNOWN_OPERATION, f"the {word} says nothing of its row")
+                rejects.add(position, form.bare, f"the {word} says nothing of its row")
             rows, index = rows.filter(pa.array(~bare)), index[~bare]
         columns = [self._column(item, form, rows, look, values, index) for item in self._schema]
         made = pa.Table.from_arrays(columns, schema=self._schema) if columns else _rows_only(len(index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -113,6 +114,9 @@ class Rivven:
         return Form((), places, {"event_type": word}, {"timestamp": "s"}, alone=True, both=both)
 
 
+_TOMBSTONE = "tombstone"
+
+
 class RivvenChanges:
     """Rivven's changes as the rows they are of: as they are after the change, or were before a delete."""
 
@@ -124,7 +128,7 @@ class RivvenChanges:
         "Snapshot": "snapshot",
         "Update": "update",
         "Delete": "delete",
-        "Tombstone": "delete",
+        "Tombstone": _TOMBSTONE,
         "Truncate": "truncate",
     }
     _AROUND = ("source_type", "database", "schema", "table", "op", "before", "after", "timestamp", "transaction")
@@ -140,6 +144,8 @@ class RivvenChanges:
         return Reason.UNKNOWN_OPERATION, f"{said}: not a change of a row"
 
     def _form(self, word: str) -> Form:
+        if word == _TOMBSTONE:  # deletes as a null value does, by its record's key, where it has no row
+            return replace(self._form("delete"), bare=Reason.TOMBSTONE)
         row = "before" if word == "delete" else "after"
         places: dict[str, Path] = {"_changed_at": ("timestamp",), "_before": ("before",)}
         said, units, alone = {"_op": word}, {"_changed_at": "s"}, word == "truncate"
