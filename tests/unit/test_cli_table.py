@@ -195,6 +195,8 @@ def test_latencies(cli: Run, desk: Desk) -> None:
     assert written in took
     assert summary == {"event": "summary", "operations": len(took)}
     assert "WRITE" in cli("metrics", "lake/alpha")[1]
+    assert cli("delete", "lake/alpha", "--where", "id = 0", "--yes")[0] == 0
+    assert "DELETE" in cli("metrics", "lake/alpha")[1]
     assert cli("metrics", "lake/nothing")[0] == 1
 
 
