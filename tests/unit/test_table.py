@@ -345,6 +345,11 @@ def test_names_that_differ_only_in_case_make_no_table(lake: Path) -> None:
     assert not Table(lake / "t").exists()
 
 
+def test_a_table_has_columns(lake: Path) -> None:
+    with pytest.raises(UsageError, match="has columns"):
+        Table.get_or_create(lake / "t", {})
+
+
 def test_one_name_may_be_a_text(lake: Path) -> None:
     table = Table.get_or_create(lake / "t", {"id": "int", "day": "date"}, "day")
     table.bulk_insert([{"id": 1}])

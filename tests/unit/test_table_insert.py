@@ -213,6 +213,14 @@ def test_fractions_of_json_are_doubles_at_any_depth_and_digits_are_kept(tmp_path
             "m": {"k": 2.5},
         }
     ]
+    for wrong in (
+        b'{"d": 1}\n{"d": NaN}',
+        b'{"d": 1}\n{"s": {"a": 1, "a": 2}}',
+        b'{"d": 1}\n{"d": 1,}',
+        b'{"d": 1}\n[1]',
+    ):
+        with pytest.raises(UsageError, match="line 2"):
+            from_json(wrong, table.schema(), "-")
     with pytest.raises(SchemaMismatch, match=r"s\.n: Decimal"):
         table.bulk_insert(from_json(b'{"s": {"n": 1.5}}', table.schema(), "-"))
 

@@ -97,6 +97,10 @@ def test_several_columns_are_one_key(table: Table) -> None:
     assert table.query().where("id = 1").count() == 2
 
 
+def test_a_column_of_the_key_may_be_named_twice(table: Table) -> None:
+    assert table.upsert([row(1, "a"), row(1, "b")], ["id", "id"]).updated == 1
+
+
 def test_a_row_may_move_to_another_partition(table: Table) -> None:
     assert table.upsert([row(0, day=2)], "id").updated == 1
     assert table.query().where("id = 0").select("day").records() == [{"day": DAYS[2]}]

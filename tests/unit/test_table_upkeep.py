@@ -9,7 +9,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
@@ -216,6 +216,8 @@ def test_below_the_retention_it_is_refused(table: Table, retain: str) -> None:
             table.vacuum(retain, dry_run=dry_run)
     with pytest.raises(UsageError, match="no duration"):
         table.vacuum("soon")
+    with pytest.raises(UsageError, match="future"):
+        table.vacuum(timedelta(hours=-1), force=True)
 
 
 def test_the_table_s_own_retention_counts(table: Table) -> None:

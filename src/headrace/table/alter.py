@@ -52,6 +52,8 @@ def _field(name: str, spelled: str) -> pa.Field:
 def create(store: Store, columns: Columns, partition_by: Iterable[str], properties: Mapping[str, str]) -> bool:
     """Make the table, empty; whether we did: one that is there must have these columns and this partitioning."""
     schema, by = schema_of(columns), tuple(partition_by)
+    if not len(schema):
+        raise UsageError("A table has columns.", next="Name at least one; without a schema its first records do.")
     check_partitioning(schema, by)
     check_properties(properties)
     tail = Tail.open(store)

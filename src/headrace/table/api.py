@@ -157,7 +157,7 @@ class Table:
         the row loses by, too. `partition="a=x/b=y"` says that all of them, and their rows, are in there.
         """
         with self._watch("upsert"):
-            wanted = Wanted(records, _names(key), sequence_by, partition, deduplicate)
+            wanted = Wanted(records, tuple(dict.fromkeys(_names(key))), sequence_by, partition, deduplicate)
             first = self._first(records, partition, lambda rows, state: Puts.of(replace(wanted, records=rows), state))
             return self._rows().upsert(replace(wanted, records=first))
 
@@ -290,6 +290,9 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
 
 def _duration(given: timedelta | str) -> timedelta:
     try:
-        return duration(given)
+        found = duration(given)
     except ValueError as wanted:
         raise UsageError(f"'{given}' is no duration.", next=f"Give {wanted}.") from None
+    if found < timedelta():
+        raise UsageError(f"'{given}' is in the future.", next="Give a duration from 0s.")
+    return found

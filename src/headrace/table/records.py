@@ -199,13 +199,26 @@ def from_json(data: bytes, schema: pa.Schema | None, name: str) -> list[dict[str
         if not line.strip():
             continue
         try:
-            record = json.loads(line, parse_float=float if schema is None else Decimal)
+            fraction = float if schema is None else Decimal
+            record = json.loads(line, parse_float=fraction, parse_constant=_refused, object_pairs_hook=_object)
         except ValueError as error:
             raise UsageError(f"{name}, line {number}, is no JSON: {error}.") from None
         if not isinstance(record, dict):
             raise UsageError(f"{name}, line {number}, is no record.", next="Give one JSON object a line, or Parquet.")
         records.append({key: _fractions(value, fractions.get(key)) for key, value in record.items()})
     return records
+
+
+def _refused(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key '{next(name for name in names if names.count(name) > 1)}' is there twice")
+    return found
 
 
 def _has_fractions(kind: pa.DataType) -> bool:
