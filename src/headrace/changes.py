@@ -16,7 +16,7 @@ from headrace.fit import fit, source_of
 from headrace.keys import keys_before, keys_of
 from headrace.reasons import Reason
 from headrace.shape import Shape, columns_disagree
-from headrace.spec.decode import Key
+from headrace.spec.decode import Format
 from headrace.spec.merge import Merge
 from headrace.tables.changes import CHANGE, DELETE, PUT, TRUNCATE, staged
 from headrace.tables.schema import SOURCE
@@ -46,7 +46,7 @@ def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: Shape, merge: Merge,
 
 
 def deletes_by_key(
-    envelopes: pa.Table, shape: Shape, merge: Merge, how: Key
+    envelopes: pa.Table, shape: Shape, merge: Merge, how: Format
 ) -> tuple[pa.Table, pa.Int64Array, Rejects]:
     """Deletes of the rows whose keys are the records' own; a key that cannot be read is a reject."""
     wanted = staged(shape.table, merge.keys)

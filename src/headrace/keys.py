@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode import Rejects, decoder
+from headrace.decode import Decoder, Rejects, decoder
+from headrace.decode.avro import VALUE
 from headrace.decode.layout import PATH
 from headrace.reasons import Reason
 from headrace.shape import Shape
-from headrace.spec.decode import Key
+from headrace.spec.decode import Format, Key
 from headrace.spec.merge import Merge
 
 Keys = tuple[pa.Table, pa.Int64Array, Rejects]
@@ -38,13 +39,13 @@ def _payload(shape: Shape, merge: Merge) -> pa.Schema:
     )
 
 
-def keys_of(keys: pa.ChunkedArray, shape: Shape, merge: Merge, how: Key) -> Keys:
+def keys_of(keys: pa.ChunkedArray, shape: Shape, merge: Merge, how: Format) -> Keys:
     """Key columns out of records' keys, the records that have them, and why the others have none."""
     values = keys.combine_chunks()
     there = values.is_valid().to_numpy(zero_copy_only=False)
     rejects, at = Rejects(), np.flatnonzero(there)
     rejects.add_all(np.flatnonzero(~there), Reason.NO_KEY, "a null value deletes by its key, and there is none")
-    rows, index, refused = _READ[how](values.take(pa.array(at)), _payload(shape, merge))
+    rows, index, refused = _READ[how.keyed_by](values.take(pa.array(at)), _payload(shape, merge), how)
     for position, reason, detail in zip(refused.index, refused.reason, refused.detail, strict=True):
         rejects.add(int(at[position]), reason, f"the key: {detail}")
     table, at = rows.rename_columns(list(merge.keys)), at[index.to_numpy()]
@@ -59,21 +60,17 @@ def _whole(keys: pa.Table) -> np.ndarray:
     return found
 
 
-def _json_keys(values: pa.BinaryArray, payload: pa.Schema) -> Keys:
+def _json_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
     """Objects, in Debezium's schema part or not; or, where there is one key, its value alone."""
     if len(payload) == 1:
         values = _as_objects(values, payload.field(0).name)
     kinds, _ = decoder("json", pa.schema([])).peek(values, "schema.type")
     wrapped = kinds.is_valid().to_numpy(zero_copy_only=False)
-    rows, index, rejects = _decoded(values, np.flatnonzero(~wrapped), payload)
+    bare = _decoded(decoder("json", payload), values, np.flatnonzero(~wrapped))
     if not wrapped.any():
-        return rows, pa.array(index), rejects
-    inside = pa.schema([_below(item) for item in payload])
-    more, others, refused = _decoded(values, np.flatnonzero(wrapped), inside)
-    index = np.concatenate([index, others])
-    rows = pa.concat_tables([rows.replace_schema_metadata(), more.cast(rows.schema)])
-    order = np.argsort(index)
-    return rows.take(pa.array(order)), pa.array(index[order]), rejects.and_then(refused)
+        return bare
+    inside = decoder("json", pa.schema([_below(item) for item in payload]))
+    return _together(bare, _decoded(inside, values, np.flatnonzero(wrapped)))
 
 
 def _as_objects(values: pa.BinaryArray, name: str) -> pa.BinaryArray:
@@ -89,27 +86,50 @@ def _below(item: pa.Field) -> pa.Field:
     return item.with_metadata({**metadata, PATH: b"payload." + metadata.get(PATH, item.name.encode())})
 
 
-def _decoded(values: pa.BinaryArray, at: np.ndarray, payload: pa.Schema) -> tuple[pa.Table, np.ndarray, Rejects]:
-    found = decoder("json", payload).decode(values.take(pa.array(at, pa.int64())))
+def _decoded(read: Decoder, values: pa.BinaryArray, at: np.ndarray) -> Keys:
+    """Some of the values."""
+    found = read.decode(values.take(pa.array(at, pa.int64())))
     refused = Rejects([int(at[each]) for each in found.rejects.index], found.rejects.reason, found.rejects.detail)
-    return found.rows, at[found.index.to_numpy()], refused
+    return found.rows, pa.array(at[found.index.to_numpy()], pa.int64()), refused
 
 
-def _text_keys(values: pa.BinaryArray, payload: pa.Schema) -> Keys:
+def _together(some: Keys, others: Keys) -> Keys:
+    """Both, in the order of the values."""
+    rows = some[0].replace_schema_metadata()
+    rows = pa.concat_tables([rows, others[0].rename_columns(rows.column_names).cast(rows.schema)])
+    index = np.concatenate([some[1].to_numpy(), others[1].to_numpy()])
+    order = np.argsort(index)
+    return rows.take(pa.array(order)), pa.array(index[order]), some[2].and_then(others[2])
+
+
+def _text_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
     """The text itself, or the number that it writes."""
     if not pa.types.is_string(payload.field(0).type):
-        return _json_keys(values, payload)
+        return _json_keys(values, payload, how)
     found = decoder("string", pa.schema([pa.field("data", pa.string())])).decode(values)
     return found.rows, found.index, found.rejects
 
 
-def _int64_keys(values: pa.BinaryArray, payload: pa.Schema) -> Keys:
+def _int64_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
     found = decoder("int64", pa.schema([pa.field("value", payload.field(0).type)])).decode(values)
     return found.rows, found.index, found.rejects
 
 
-_READ: Mapping[Key, Callable[[pa.BinaryArray, pa.Schema], Keys]] = {
+def _avro_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+    """Records in the frame of the values' registry; or, where there is one key, its value alone."""
+    bare = how.model_copy(update={"envelope": "none"})
+    found = _decoded(decoder("avro", payload, options=bare), values, np.arange(len(values)))
+    whole = _whole(found[0])
+    if len(payload) > 1 or whole.all():
+        return found
+    alone = decoder("avro", pa.schema([pa.field(VALUE, payload.field(0).type)]), options=bare)
+    known = found[0].filter(pa.array(whole)), found[1].filter(pa.array(whole)), found[2]
+    return _together(known, _decoded(alone, values, found[1].to_numpy()[~whole]))
+
+
+_READ: Mapping[Key, Callable[[pa.BinaryArray, pa.Schema, Format], Keys]] = {
     "json": _json_keys,
     "text": _text_keys,
     "int64": _int64_keys,
+    "avro": _avro_keys,
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
@@ -14,6 +16,7 @@ from headrace.plan import Applied
 from headrace.spec import examine_text
 from headrace.tables.schema import SOURCE
 from services.plans import LAKE, MOMENT, changes, envelopes, event, letters, plan_of, shaped, spec_of
+from services.schemas import registered, registry_url
 
 UPSERT = {"mode": "upsert", "merge": {"keys": ["id"]}}
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "name", "type": "string"}]
@@ -114,6 +117,34 @@ def test_a_key_that_cannot_be_read_is_a_letter(how: str, key: bytes | None, reas
     applied = plan.apply(keyed([(key, None)]))
     assert changes(applied) == []
     assert letters(applied) == [(0, "decode", reason)]
+
+
+def framed(schema: Any, value: Any) -> bytes:
+    """In the frame of a registry that knows the schema."""
+    made = io.BytesIO()
+    fastavro.schemaless_writer(made, fastavro.parse_schema(schema), value)
+    return b"\0" + registered(json.dumps(schema), "AVRO").to_bytes(4, "big") + made.getvalue()
+
+
+def test_an_avro_key_is_of_the_registry_that_values_are_of():
+    """As Debezium writes them: a record with the key's columns; a producer of its own may write the value alone."""
+    record = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+    other = {"type": "record", "name": "Other", "fields": [{"name": "nr", "type": "long"}]}
+    avro = {"registry": {"url": registry_url(), "plaintext": True}}
+    keys = [framed(record, {"id": 7}), framed("long", 8), framed(other, {"nr": 9}), framed("string", "x"), b"{}"]
+    for said in ({}, {"key": "avro"}):
+        plan = shaped(plan_of(table={**UPSERT, "columns": COLUMNS}, decode={"avro": {**avro, **said}}))
+        applied = plan.apply(keyed([(key, None) for key in keys]))
+        assert changes(applied, "id") == [("delete", 0, 7), ("delete", 1, 8)]
+        assert letters(applied) == [(2, "decode", "no_key"), (3, "decode", "type"), (4, "decode", "framing")]
+    plan = shaped(plan_of(table={**UPSERT, "columns": COLUMNS}, decode={"avro": {**avro, "key": "json"}}))
+    assert changes(plan.apply(keyed([(b'{"id": 7}', None)])), "id") == [("delete", 0, 7)]
+
+
+def test_avro_keys_need_the_registry_of_avro_values():
+    text = json.dumps({"pipeline": "web", "source": {"generate": {}}, "decode": {"json": {"key": "avro"}}})
+    found = examine_text(text, LAKE, "web.yaml")[1]
+    assert "decode.json.key" in {each.key for each in found}
 
 
 def test_a_text_key_is_the_text():

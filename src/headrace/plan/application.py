@@ -188,7 +188,7 @@ class Application:
             return found
         nulls = [at for at, reason, _ in found.rejects if reason is Reason.TOMBSTONE]
         theirs = envelopes.take(nulls)
-        table, index, rejects = deletes_by_key(theirs, shape, merge, decode.options.key)
+        table, index, rejects = deletes_by_key(theirs, shape, merge, decode.options)
         self._reject(theirs, rejects, "decode", shape.uri)
         self.gathering.add(self.branch.prefix + name, table, theirs.take(index))
         return replace(found, rejects=found.rejects.without(Reason.TOMBSTONE))

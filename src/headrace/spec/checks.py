@@ -143,10 +143,10 @@ def _generations(spec: Spec) -> Iterator[Complaint]:
 
 def _keys(spec: Spec) -> Iterator[Complaint]:
     """A record's key that is one value can be only one column's."""
-    how = spec.decode.options.key
+    how = spec.decode.options.keyed_by
     for options in (spec.table, *spec.tables):
-        if how != "json" and options.merge is not None and len(options.merge.keys) > 1:
-            yield Complaint(("decode", spec.format, "key"), f"{how} for {len(options.merge.keys)} keys", "json")
+        if how in ("text", "int64") and options.merge is not None and len(options.merge.keys) > 1:
+            yield Complaint(("decode", spec.format, "key"), f"{how} for {len(options.merge.keys)} keys", "json or avro")
 
 
 def _storage(spec: Spec) -> Iterator[Complaint]:

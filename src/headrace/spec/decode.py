@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,7 @@ from headrace.spec.units import Flag
 
 Envelope = Literal["none", "debezium", "rivven", "rivven_changes", "cloudevents"]
 Tombstone = Literal["dead_letter", "skip", "row"]
-Key = Literal["json", "text", "int64"]
+Key = Literal["json", "text", "int64", "avro"]
 
 
 class Format(Part):
@@ -24,11 +24,28 @@ class Format(Part):
         description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs. Without it, a "
         "dead letter; where the table merges, the row of its key is deleted.",
     )
-    key: Key = Field(
-        default="json",
+    key: Key | None = Field(
+        default=None,
         description="How the key of such a record is read: `json` (an object with the key columns, with or without "
-        "Debezium's schema part, or the one value itself), `text` or `int64` (8 bytes, big-endian).",
+        "Debezium's schema part, or the one value itself), `text`, `int64` (8 bytes, big-endian), or `avro` of the "
+        "registry that values are of. Without it `avro` with `decode.avro.registry`, else `json`.",
     )
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        if self.key == "avro" and self.keyed_by_default != "avro":
+            raise Wrong("json, text or int64", seen="avro without decode.avro.registry", key="key")
+        return self
+
+    @property
+    def keyed_by(self) -> Key:
+        """How keys are read."""
+        return self.key or self.keyed_by_default
+
+    @property
+    def keyed_by_default(self) -> Key:
+        """How they are where nothing is said."""
+        return "json"
 
     @property
     def many(self) -> bool:
@@ -117,6 +134,11 @@ class Avro(Format):
     def many(self) -> bool:
         """Whether a record may have many rows."""
         return self.container
+
+    @property
+    def keyed_by_default(self) -> Key:
+        """As values are: a serializer is usually set for both."""
+        return "avro" if self.registry else "json"
 
     @property
     def typed(self) -> bool:
