@@ -64,7 +64,7 @@ def ingest(spec: Spec, envelopes: pa.Table, spark: Callable[[], Any] = no_spark)
         refill_all(pipeline)
         pipeline.catalog.open()
         if len(envelopes):
-            pipeline.one_batch(envelopes.combine_chunks().to_batches()[0], ranges_of(envelopes))
+            pipeline.one_batch(Records(envelopes.combine_chunks().to_batches()), ranges_of(envelopes))
 
 
 def ranges_of(envelopes: pa.Table) -> tuple[Range, ...]:
@@ -76,7 +76,11 @@ def ranges_of(envelopes: pa.Table) -> tuple[Range, ...]:
 
 
 class Records(list[pa.RecordBatch]):
-    """Envelopes that were read again, in several parts."""
+    """Envelopes in several parts, as much of a frame as a pipeline asks of one."""
+
+    def coalesce(self, _: int) -> Records:
+        """There is one task."""
+        return self
 
     def union(self, others: Records) -> Records:
         """Both."""

@@ -106,6 +106,19 @@ def test_null_values_and_truncates_end_what_lies_before_them(merging: Merging, d
     assert merged(merging, data.draw(cut(log))) == Model(merging).take(log).table()
 
 
+@pytest.mark.parametrize("merging", [BY_SEQUENCE, KEYED], ids=["sequence", "place"])
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_null_values_end_what_lies_before_them_in_their_partition_however_far_it_is_behind(
+    merging: Merging, data: st.DataObject
+) -> None:
+    log = data.draw(logs(("put", "put", "delete"), merging.sequence is not None, silent=True))
+    log = _one_place_for_each_key(log)
+    behind = data.draw(st.integers(0, 1))
+    late = sorted(log, key=lambda each: (each.partition == behind, each.offset))
+    assert merged(merging, data.draw(cut(late))) == Model(merging).take(log).table()
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_what_a_truncate_has_ended_does_not_come_back_however_far_a_partition_is_behind(data: st.DataObject) -> None:

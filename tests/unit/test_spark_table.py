@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.batch import Intent, TableIntent
+from headrace.batch import Intent, Merging, TableIntent
 from headrace.commit import LogTable
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
@@ -18,6 +18,8 @@ from headrace.commit.spark import SparkTable
 from headrace.errors import Stop, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.storage import Store
 from headrace.tables.log import load
+from model.merging import Change
+from services.changes import Merged
 from services.staging import SCHEMA, intent, opened, staged, table_intent
 
 MARK = batch_mark("shop")
@@ -128,3 +130,17 @@ def test_a_restore_beside_a_commit_is_found_after_it_and_at_the_next_start(lake:
     running.commit(part(lake, 4), intent(4))  # once somebody has answered
     assert DeltaTable(lake.root).version() == 4
     assert restored_since(lake, load(lake) or state, MARK) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "distinct"),
+    [((1, 2, 3), True), ((1, 2, 1), False), ((1, None, None), True), ((), True)],
+    ids=["each once", "one twice", "truncates", "none"],
+)
+def test_a_batch_without_a_key_twice_is_known_as_such(
+    tmp_path: Path, keys: tuple[int | None, ...], distinct: bool
+) -> None:
+    made = Merged(None, tmp_path, Merging(("id",)))
+    said = [Change("put" if key else "truncate", key, offset=at) for at, key in enumerate(keys)]
+    files = [file for each in said for file in made.stage([each], each.offset)]  # also over files
+    assert made.open()._distinct([*files, *made.stage([Change("put", 9)], 9)], ("id",)) is distinct

@@ -1,0 +1,161 @@
+"""A pipeline that merges, and others who alter its table or write to it meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from headrace.commit.edit import Editing
+from headrace.decisions import Decision, decide
+from headrace.errors import Conflict, Stop, TableChanged, TableGone, TableReplaced, TableRestored
+from services.desk import Desk, InProcess, ingest, no_spark, ranges_of
+
+COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    merge = {"keys": ["id"], "sequence_by": "seq"}
+    table = {"path": f"{tmp_path}/lake/orders", "columns": COLUMNS, "mode": "upsert", "merge": merge}
+    return Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
+
+
+def row(key: int, seq: int) -> dict[str, Any]:
+    return {"id": key, "seq": seq, "name": f"{seq}"}
+
+
+def rows(desk: Desk) -> dict[int, int]:
+    return {row["id"]: row["seq"] for row in desk.rows("lake/orders")}
+
+
+@contextmanager
+def running(desk: Desk) -> Iterator[Callable[[Any], None]]:
+    """A pipeline that stays open from batch to batch."""
+    pipeline = InProcess(desk.spec, no_spark)
+
+    def feed(*values: Any) -> None:
+        start = len(desk.sent)
+        desk.send(values)
+        records = desk.envelopes(start)
+        pipeline.one_batch(records.combine_chunks().to_batches()[0], ranges_of(records))
+
+    with pipeline.take_lease():
+        pipeline.open_ledger()
+        pipeline.catalog.open()
+        yield feed
+
+
+def _restored(path: str) -> None:
+    DeltaTable(path).restore(1)
+
+
+def _gone(path: str) -> None:
+    shutil.rmtree(path)
+
+
+def _replaced(path: str) -> None:
+    _gone(path)
+    for _ in range(4):
+        write_deltalake(path, pa.table({"id": [9], "seq": [9], "name": ["x"]}), mode="append")
+
+
+def _dropped(path: str) -> None:
+    write_deltalake(path, pa.table({"id": [9], "seq": [9]}), mode="overwrite", schema_mode="overwrite")
+
+
+def _retyped(path: str) -> None:
+    there = DeltaTable(path).to_pyarrow_table()
+    text = there.set_column(1, "seq", there["seq"].cast(pa.string()))
+    write_deltalake(path, text, mode="overwrite", schema_mode="overwrite")
+
+
+def _grown(path: str) -> None:
+    DeltaTable(path).alter.add_columns([Field("note", PrimitiveType("string"))])
+
+
+def _appended(path: str) -> None:
+    write_deltalake(path, pa.table({"id": [9], "seq": [9], "name": ["theirs"]}), mode="append", schema_mode="merge")
+
+
+ALTERED: dict[str, tuple[Callable[[str], None], type[Stop], str]] = {
+    "restored": (_restored, TableRestored, "--table-restored=refill"),
+    "gone": (_gone, TableGone, "--accept-new-table"),
+    "replaced": (_replaced, TableReplaced, "--accept-new-table"),
+    "dropped": (_dropped, TableChanged, "--accept-new-table"),
+    "retyped": (_retyped, TableChanged, "--accept-new-table"),
+}
+
+
+@pytest.mark.parametrize("name", ALTERED)
+def test_a_merged_table_that_is_altered_stops_it_by_name_again_and_again(desk: Desk, name: str) -> None:
+    alter, named, command = ALTERED[name]
+    with running(desk) as feed:
+        feed(row(1, 1))
+        feed(row(2, 1))
+        alter(f"{desk.folder}/lake/orders")
+        with pytest.raises(named) as stopped:
+            feed(row(3, 1))
+    assert command in stopped.value.next
+    with pytest.raises(named):
+        ingest(desk.spec, desk.envelopes(len(desk.sent)))
+
+
+@pytest.mark.parametrize("alter", [_grown, _appended], ids=["a column", "rows"])
+def test_what_others_add_is_gone_along_with(desk: Desk, alter: Callable[[str], None]) -> None:
+    with running(desk) as feed:
+        feed(row(1, 1), row(2, 1))
+        alter(f"{desk.folder}/lake/orders")
+        feed(row(1, 2), {"id": 9, "seq": 10, "name": "ours"})
+    assert rows(desk) == {1: 2, 2: 1, 9: 10}
+
+
+@pytest.mark.parametrize(
+    ("decision", "left"), [(Decision.RESTORED_TABLE, {1: 1, 3: 1}), (Decision.REFILLED_TABLE, {1: 1, 2: 1, 3: 1})]
+)
+def test_the_command_goes_on_after_a_restore_also_one_beside_the_merge(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, decision: Decision, left: dict[int, int]
+) -> None:
+    with running(desk) as feed:
+        feed(row(1, 1))
+        feed(row(2, 1))
+        _restored(f"{desk.folder}/lake/orders")
+        with pytest.raises(TableRestored):
+            feed(row(3, 1))
+    desk.serve(monkeypatch)
+    assert any("restored in version" in line for line in decide(desk.spec, [decision]))
+    ingest(desk.spec, desk.envelopes(len(desk.sent)))
+    assert rows(desk) == left
+
+
+@pytest.mark.parametrize("times", [4, 5])
+def test_others_that_are_always_first_are_met_five_times(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Each time, somebody rewrites the file that the merge is about to replace."""
+    desk.feed([row(1, 1), row(2, 1)])
+    left, stage = iter(range(times)), Editing._staged
+
+    def beside(editing: Editing) -> Any:
+        made = stage(editing)
+        if next(left, None) is not None:
+            DeltaTable(f"{desk.folder}/lake/orders").update(updates={"name": "'theirs'"}, predicate="id = 2")
+        return made
+
+    monkeypatch.setattr(Editing, "_staged", beside)
+    if times < 5:
+        desk.feed([row(1, 2)])
+    else:
+        with pytest.raises(Conflict):
+            desk.feed([row(1, 2)])
+        assert rows(desk) == {1: 1, 2: 1}
+        ingest(desk.spec, desk.envelopes(len(desk.sent)))  # the batch was decided: whoever starts next finishes it
+    assert rows(desk) == {1: 2, 2: 1}
+    assert next(left, None) is None
