@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from headrace.commit.edit import Editing
+from headrace.commit.merge import MergeTable
 from headrace.decisions import Decision, decide
 from headrace.errors import Conflict, Stop, TableChanged, TableGone, TableReplaced, TableRestored
+from headrace.tables.log import load
 from services.desk import Desk, InProcess, ingest, no_spark, ranges_of
 
 COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]
@@ -120,19 +122,52 @@ def test_what_others_add_is_gone_along_with(desk: Desk, alter: Callable[[str], N
 @pytest.mark.parametrize(
     ("decision", "left"), [(Decision.RESTORED_TABLE, {1: 1, 3: 1}), (Decision.REFILLED_TABLE, {1: 1, 2: 1, 3: 1})]
 )
-def test_the_command_goes_on_after_a_restore_also_one_beside_the_merge(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, decision: Decision, left: dict[int, int]
+@pytest.mark.parametrize("when", ["before", "beside", "unseen"])
+def test_the_command_goes_on_after_a_restore(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, when: str, decision: Decision, left: dict[int, int]
 ) -> None:
+    restore = _once(lambda: _restored(f"{desk.folder}/lake/orders"))
     with running(desk) as feed:
         feed(row(1, 1))
         feed(row(2, 1))
-        _restored(f"{desk.folder}/lake/orders")
-        with pytest.raises(TableRestored):
-            feed(row(3, 1))
+        if when == "before":
+            restore()
+        with monkeypatch.context() as patch:
+            patch.setattr(*_BESIDE[when](restore))
+            with nullcontext() if when == "unseen" else pytest.raises(TableRestored):
+                feed(row(3, 1))
+    with pytest.raises(TableRestored):
+        ingest(desk.spec, desk.envelopes(len(desk.sent)))
     desk.serve(monkeypatch)
     assert any("restored in version" in line for line in decide(desk.spec, [decision]))
     ingest(desk.spec, desk.envelopes(len(desk.sent)))
     assert rows(desk) == left
+
+
+def _once(work: Callable[[], None]) -> Callable[[], None]:
+    left = [work]
+    return lambda: left.pop()() if left else None
+
+
+def _staging(restore: Callable[[], None]) -> tuple[Any, str, Any]:
+    """While the merge writes its files."""
+    stage = Editing._staged
+    return Editing, "_staged", lambda editing: (stage(editing), restore())[0]
+
+
+def _reading(restore: Callable[[], None]) -> tuple[Any, str, Any]:
+    """Before a merge that looks at the newest version by itself, as Spark's does, and lands on top of it."""
+    work = MergeTable._handwork
+
+    def unseen(table: MergeTable, *given: Any) -> Any:
+        restore()
+        table.state = load(table._store, [table._mark])
+        return work(table, *given)
+
+    return MergeTable, "_handwork", unseen
+
+
+_BESIDE = {"before": _staging, "beside": _staging, "unseen": _reading}
 
 
 @pytest.mark.parametrize("times", [4, 5])
