@@ -73,3 +73,21 @@ def test_it_is_noted_with_the_batch_and_held_at_the_next_start(tmp_path: Path) -
     Known.load(state).remember(tables={uri: replace(noted, rows="a row for each id")})
     with pytest.raises(TableFeature, match="only added"):
         desk.feed([{"kind": "a", "id": 2}])
+
+
+@pytest.mark.parametrize("after", [scd2("id"), upsert("id", "at"), {}], ids=["scd2", "other keys", "append"])
+def test_a_table_that_merges_is_left_as_it_is_when_the_spec_wants_another(
+    tmp_path: Path, after: dict[str, Any]
+) -> None:
+    def table(said: dict[str, Any]) -> dict[str, Any]:
+        return {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/orders", "infer": {"records": 1}, **said}}
+
+    desk = Desk(tmp_path, table(upsert("id", sequence_by="at")))
+    desk.feed([{"id": 1, "at": 1}, {"id": 1, "at": 2}])
+    desk.options = table(after)
+    for _ in range(2):
+        with pytest.raises(TableFeature, match="has a row for each id, and the spec asks for"):
+            desk.feed([{"id": 1, "at": 3}])
+    desk.options = table(upsert("id", sequence_by="at"))
+    desk.feed([{"id": 1, "at": 4}])
+    assert [row["at"] for row in desk.rows("lake/orders")] == [4]
