@@ -6,6 +6,7 @@ several at once, so neither their size nor their number matters to memory.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _KIND = pa.field("_change_type", pa.string())
 _FEED = "delta.enableChangeDataFeed"
-_AT_ONCE = 2  # files written anew at the same time
+_AT_ONCE = min(4, os.cpu_count() or 1)  # files written anew at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class Editing:
 
     def _insert(self, rows: pa.Table | None) -> None:
         if rows is not None and len(rows):
-            tally = self._tally()
+            tally = self._tallies[0] if self._tallies else self._tally()  # no file of their own, where one is open
             tally.count("inserted", rows)
             tally.stager.add(self._layout, rows)
             self._tell(tally, "insert", rows)
