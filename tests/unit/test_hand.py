@@ -294,6 +294,19 @@ def test_values_of_every_kind_are_what_they_were(merging: Merging, tmp_path: Pat
         assert [str(found[key, "c0"]) for key in range(3)] == [str(held[key, "c0"]) for key in range(3)], "-0.0 is"
 
 
+def test_a_log_that_was_cleaned_meanwhile_is_read_from_its_checkpoint(tmp_path: Path) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    driver = made.open()
+    driver.commit(made.part([Change("put", 1, 1, (1, 1))], 1), intent(1))
+    made.batch([Change("put", 2, 1, (1, 1), offset=1)], 2)
+    made.batch([Change("put", 3, 1, (1, 1), offset=2)], 3)
+    assert Table(made.table.uri).checkpoint() == 3
+    for version in range(3):
+        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+    assert driver.commit(made.part([Change("put", 1, 2, (2, 2), offset=3)], 4), intent(4)).updated == 1
+    assert made.rows() == {1: (2, 2, 2), 2: (1, 1, 1), 3: (1, 1, 1)}
+
+
 # ---- when Spark is asked ----
 
 

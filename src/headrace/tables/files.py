@@ -259,12 +259,18 @@ class Standing:
 
     def at(self, version: int) -> list[File]:
         """Those of a version."""
-        if 0 <= self._version <= version < self._version + _BLOCK:
-            self._files = _after(self._files, _since(self._store, version, self._version))
-        else:
+        if not 0 <= self._version <= version < self._version + _BLOCK or not self._follow(version):
             self._files = active(self._store, version)
         self._version = version
         return list(self._files.values())
+
+    def _follow(self, version: int) -> bool:
+        """Whether all commits since are still there."""
+        try:
+            self._files = _after(self._files, _since(self._store, version, self._version))
+        except StorageUnreachable:
+            return False
+        return True
 
 
 def tombstones(store: Store, version: int, since: int) -> set[str]:
