@@ -16,7 +16,7 @@ from headrace.read import open_source
 from headrace.reasons import MISFITS, Reason
 from headrace.spec import Finding, Spec
 from headrace.storage import Profile, Store
-from headrace.tables.adopt import may_adopt
+from headrace.tables.adopt import may_adopt, may_rewrite
 from headrace.tables.log import load
 
 _CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_NAME})  # whatever the values are
@@ -82,8 +82,9 @@ def _table(branch: Branch) -> Iterator[Finding]:
             yield _finding(spec, "table.path", f"no table at {store.uri}", "an existing table, or create: auto")
         return
     branch.shape_of("", existing=state.schema)
-    if why := may_adopt(state):
-        text = f"{store.uri} is appended by Spark, more slowly, because {why}"
+    merges = spec.table.merge is not None
+    if why := (may_rewrite if merges else may_adopt)(state):
+        text = f"{store.uri} is {'merged' if merges else 'appended'} by Spark, more slowly, because {why}"
         yield _finding(spec, "table.path", text, "a table on plain protocol features", "warning")
     elif not store.local:
         text = f"{store.uri} is on S3: a Spark writer beside Headrace would overwrite commits without an error"

@@ -21,10 +21,13 @@ from rich.console import Console
 from headrace.batch import Counts, Intent, Range
 from headrace.cli import main
 from headrace.cli.show import Show, fitting, sentence
+from headrace.commit import Tail
 from headrace.lease import Lease
 from headrace.ledger import Ledger
 from headrace.runtime.kafka import free_ports
 from headrace.storage import Profile, Store
+from headrace.tables.adopt import COMMITTER
+from headrace.tables.schema import to_delta
 from headrace.version import VERSION
 from services.pipelines import environment, start_cli
 from services.wait import eventually
@@ -362,6 +365,18 @@ def test_check_online_warns_of_a_table_that_spark_must_append_to(cli: Run):
     assert code == 0
     assert out.startswith("warning: ")
     assert "appended by Spark" in out
+
+
+@pytest.mark.parametrize("constraint", [{"delta.constraints.positive": "id > 0"}, {}], ids=["constraint", "plain"])
+def test_check_online_warns_of_a_table_that_only_spark_may_merge_into(cli: Run, constraint: dict[str, str]):
+    schema = to_delta(pa.schema([pa.field("id", pa.int64()), pa.field("seq", pa.int64())]))
+    tail = Tail.open(Store(str(Path("lake/web").absolute())), objection=lambda _: None)
+    tail.create(schema, (), {COMMITTER: "spark", **constraint}, "id", (), {}, {})
+    merging = ", mode: upsert, merge: {keys: [id], sequence_by: seq}, source: false}"
+    Path("web.yaml").write_text(GENERATE.format(name="web").replace("/web}", "/web" + merging))
+    code, out, _ = cli("check", "web.yaml", "--online")
+    assert code == 0, out
+    assert ("is merged by Spark, more slowly" in out) == bool(constraint)
 
 
 def test_check_online_finds_a_state_folder_it_cannot_write(cli: Run):
