@@ -333,6 +333,12 @@ def test_commits_tell_the_rows_that_changed_and_the_time_it_took(table: Table) -
     assert all(each.last > 0 for each in took.values())
 
 
+def test_a_column_under_a_name_of_the_merge_is_refused_by_it(tmp_path: Path) -> None:
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint", "_headrace_nth": "bigint"})
+    with pytest.raises(UsageError, match="_headrace_nth"):
+        table.upsert([{"id": 1, "_headrace_nth": 1}], "id")
+
+
 # ---- beside others ----
 
 

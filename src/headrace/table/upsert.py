@@ -16,7 +16,7 @@ from headrace.errors import SchemaMismatch, UsageError
 from headrace.storage import Store
 from headrace.table.records import Records, fitted, partition_of
 from headrace.table.rewrite import parameters, within
-from headrace.tables.changes import CHANGE, PUT, check_keys
+from headrace.tables.changes import CHANGE, PUT, check_keys, check_names
 from headrace.tables.files import File
 from headrace.tables.log import TableState
 from headrace.tables.partitions import Partition
@@ -77,6 +77,7 @@ class Changes:
 def _check(wanted: Wanted, state: TableState) -> None:
     if not wanted.key:
         raise UsageError("An upsert needs a key.", next="Name the columns that tell rows apart.")
+    check_names(state.schema)
     check_keys(state.schema, "key", wanted.key, "sequence_by", wanted.sequence_by)
 
 

@@ -47,6 +47,15 @@ def with_history(schema: pa.Schema, brought: pa.Schema, merge: Merge | None) -> 
     return pa.schema([*kept[:at], *new, *kept[at:]])
 
 
+def check_names(schema: pa.Schema) -> None:
+    """UsageError for a table with a column under a name that a merge has for itself."""
+    if ours := [name for name in schema.names if reserved(name) and name not in KEPT]:
+        raise UsageError(
+            f"the table has a column '{ours[0]}': a merge has columns of such names itself.",
+            next="Rename the column, or merge into another table.",
+        )
+
+
 def check_keys(schema: pa.Schema, keyed: str, keys: Sequence[str], ordered: str, sequence: str | None) -> None:
     """UsageError unless these are columns whose values can be told apart and ordered; `keyed`, `ordered` name them."""
     for name, what in (*((key, keyed) for key in keys), *([(sequence, ordered)] if sequence else ())):
@@ -64,11 +73,7 @@ def check_merging(
     schema: pa.Schema, keys: Sequence[str], sequence: str | None, columns: Sequence[str], track: Sequence[str] = ()
 ) -> None:
     """UsageError unless rows of this schema can be told apart and ordered by these columns."""
-    if ours := [name for name in schema.names if reserved(name) and name not in KEPT]:
-        raise UsageError(
-            f"the table has a column '{ours[0]}': a merge has columns of such names itself.",
-            next="Rename the column, or merge into another table.",
-        )
+    check_names(schema)
     check_keys(schema, "merge.keys", keys, "merge.sequence_by", sequence)
     for what, named in (("merge.update.columns", columns), ("merge.history.track", track)):
         if absent := [name for name in named if name not in schema.names]:
