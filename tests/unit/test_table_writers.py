@@ -43,7 +43,7 @@ ALONE: dict[str, Operation] = {  # need the table to themselves
 BY_SPARK = {"bulk_insert", "optimize", "restore", "set_properties", "update_schema"}
 WITHOUT_COMMIT = {"vacuum", "vacuum below the retention", "drop", "checkpoint"}
 AT_REST = {"repair"}
-CHANGING: dict[str, Operation] = {  # as well; where Spark writes the table, Spark does them
+CHANGING: dict[str, Operation] = {  # as well; by Spark where the table has features
     "upsert": lambda table: table.upsert([{"id": 0}], "id"),
     "delete": lambda table: table.delete("id = 0"),
     "update": lambda table: table.update("id = 1", {"id": "7"}),
@@ -151,6 +151,16 @@ def test_what_spark_does_waits_for_the_pipeline(name: str, by_spark: Table, stat
     with Lease.take(state), pytest.raises(LeaseHeld):
         (BESIDE | ALONE | CHANGING)[name](by_spark)
     assert by_spark.resolve() == before
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_rows_that_a_pipeline_merges_itself_are_changed_without_spark(name: str, by_spark: Table, state: Store) -> None:
+    before = by_spark.resolve()
+    CHANGING[name](by_spark)
+    newest = by_spark.history(1)[0]
+    assert (newest.version, newest.operation) == (before + 1, "MERGE" if name == "upsert" else name.upper())
+    assert by_spark.metadata().committer == "spark"
+    assert holder(state) is None
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_COMMIT))

@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from headrace.batch import StagedFile
 from headrace.commit.actions import CHANGE_DATA, RowChange
-from headrace.commit.tail import Tail
+from headrace.commit.tail import Objection, Tail
 from headrace.errors import Conflict, UsageError
 from headrace.stage import Stager, layout_of
 from headrace.storage import Store
-from headrace.tables.adopt import may_adopt, may_rewrite
+from headrace.tables.adopt import may_adopt
 from headrace.tables.files import File, active
 from headrace.tables.log import TableState
 from headrace.tables.rows import pieces_of
@@ -97,8 +97,15 @@ class _Tally:
 class Editing:
     """One attempt at an edit, on the files of one version."""
 
-    def __init__(self, store: Store, state: TableState, edit: Edit, stands: Sequence[File] | None = None) -> None:
-        self._store, self._state, self._edit = store, state, edit
+    def __init__(
+        self,
+        store: Store,
+        state: TableState,
+        edit: Edit,
+        objection: Objection = may_adopt,
+        stands: Sequence[File] | None = None,
+    ) -> None:
+        self._store, self._state, self._edit, self._objection = store, state, edit, objection
         self._stands = list(active(store, state.version).values()) if stands is None else stands
         self._layout = layout_of(state, store.uri)
         self._feed = replace(
@@ -122,7 +129,7 @@ class Editing:
         feed = [file for file in staged if file.table != self._store.uri]
         took = {"executionTimeMs": max(1, round(1000 * (time.monotonic() - self._began)))}
         change = RowChange(self._edit.operation, {**self._edit.counts(done), **took}, feed)
-        tail = Tail.open(self._store, marks or (), may_rewrite if marks else may_adopt)
+        tail = Tail.open(self._store, marks or (), self._objection)
         try:
             version = tail.rewrite(old, new, self._state.version, self._edit.said, info, change, marks=marks)
         except Conflict:  # certainly not committed

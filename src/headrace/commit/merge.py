@@ -138,7 +138,7 @@ class MergeTable(SparkTable):
         state, remembered = self._known(), tombstones.files(now)
         size = sum(item.size for item in table.files) + sum(file.size for file in remembered)
         small = size <= self._by_hand // _HELD
-        if not small or may_rewrite(state) or _strict_inside(state.schema):
+        if not small or may_rewrite(state):
             return None
         schema = from_delta(table.schema)
         columns = staged(schema, merging.keys)
@@ -151,7 +151,7 @@ class MergeTable(SparkTable):
         edit = kind(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
         near = edit.near(self._standing.at(state.version))
         fits = sum(file.size for file in near) <= self._by_hand
-        return Editing(self._store, state, edit, near) if fits else None
+        return Editing(self._store, state, edit, may_rewrite, near) if fits else None
 
     # ---- by Spark ----
 
@@ -236,14 +236,3 @@ class MergeTable(SparkTable):
         metrics = commit.info.get("operationMetrics") or {}
         self._wrote = int(metrics.get("numOutputRows", 0))
         return [int(metrics[key]) if key in metrics else None for key in _COUNTS]
-
-
-def _strict_inside(schema: pa.Schema) -> bool:
-    """Whether something within a column takes no NULL: Spark looks there."""
-    return any(_strict(item.type) for item in schema)
-
-
-def _strict(kind: pa.DataType) -> bool:
-    if pa.types.is_map(kind):
-        return not kind.item_field.nullable or _strict(kind.key_type) or _strict(kind.item_type)
-    return any(not item.nullable or _strict(item.type) for item in (kind.field(at) for at in range(kind.num_fields)))

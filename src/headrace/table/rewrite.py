@@ -1,6 +1,7 @@
 """Rows are changed by our own hands, amid others: who comes first is told by put-if-absent.
 
-Whoever does not, does all of it again, on what is there by now. For tables that the log tail may write.
+Whoever does not, does all of it again, on what is there by now. For tables that the log tail may write, and for those
+of a pipeline that merges, while it rests.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from headrace.commit.edit import Done, Edit, Editing
+from headrace.commit.tail import Objection
 from headrace.errors import Conflict, TableChanged, TableReplaced, TableRestored
 from headrace.storage import Store
 from headrace.table.writers import amid_others, found
+from headrace.tables.adopt import may_adopt
 from headrace.tables.files import File
 from headrace.tables.log import TableState
 from headrace.tables.partitions import Partition
 
 
-def rewrite(store: Store, plan: Callable[[TableState], Edit]) -> Done:
+def rewrite(store: Store, plan: Callable[[TableState], Edit], objection: Objection = may_adopt) -> Done:
     """Carry out a change; it is planned anew each time that others came first."""
 
     def attempt() -> Done:
         state = found(store)
         edit = plan(state)
-        work = Editing(store, state, edit)
+        work = Editing(store, state, edit, objection)
         try:
             return work.carry_out({"operation": edit.operation.lower()})
         except (TableChanged, TableReplaced, TableRestored) as between:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.commit.edit import Done
+from headrace.commit.tail import Objection
 from headrace.storage import Store
 from headrace.table.alter import SchemaChange, update_schema
 from headrace.table.conditions import Change, Condition, Deleted, Updated, lacking
@@ -16,6 +17,7 @@ from headrace.table.spark import SparkRows
 from headrace.table.upsert import Upsert, Upserted, Wanted
 from headrace.table.within import inhabited
 from headrace.table.writers import SPARK, Writers, found
+from headrace.tables.adopt import may_adopt, may_rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,10 +33,10 @@ class RowOperations:
         """Records by their key."""
         self._writers.check_changeable("upsert")
         with self._writers.resting("upsert"):
-            if self._writers.committer == SPARK:
+            if self._writers.only_spark_rewrites:
                 done = SparkRows(self._store, self._spark).upsert(wanted)
             else:
-                done = rewrite(self._store, lambda state: Upsert(self._store, wanted, state))
+                done = rewrite(self._store, lambda state: Upsert(self._store, wanted, state), self._objection)
         return Upserted(done.version, done.inserted, done.updated)
 
     def delete(self, wanted: Condition, hard: bool) -> Deleted:
@@ -58,9 +60,13 @@ class RowOperations:
         return Updated(done.version, done.updated)
 
     def _change(self, wanted: Condition) -> Done:
-        if self._writers.committer == SPARK:
+        if self._writers.only_spark_rewrites:
             return SparkRows(self._store, self._spark).change(wanted)
-        return rewrite(self._store, lambda state: Change(self._store, wanted, state))
+        return rewrite(self._store, lambda state: Change(self._store, wanted, state), self._objection)
+
+    @property
+    def _objection(self) -> Objection:
+        return may_rewrite if self._writers.committer == SPARK else may_adopt
 
     def _can_hide(self) -> None:
         """Give the table the columns that tell what is deleted."""

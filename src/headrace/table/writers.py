@@ -32,7 +32,7 @@ from headrace.ledger.replays import Replays, writer
 from headrace.retry import Retry
 from headrace.storage import Store
 from headrace.tables import files, log
-from headrace.tables.adopt import may_adopt
+from headrace.tables.adopt import may_adopt, may_rewrite
 from headrace.tables.log import TableState
 
 T = TypeVar("T")
@@ -88,6 +88,11 @@ class Writers:
         if kinds:
             return SPARK if SPARK in kinds else ADOPT
         return SPARK if self.why_spark() else ADOPT
+
+    @property
+    def only_spark_rewrites(self) -> bool:
+        """Whether rows are changed by Spark alone. A pipeline that merges does so itself, so we may, while it rests."""
+        return self.committer == SPARK and (not self.pipelines or may_rewrite(self.state) is not None)
 
     def why_spark(self) -> str | None:
         """What tells that only Spark may change the table, where no pipeline does; None when nothing does."""

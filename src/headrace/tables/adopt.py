@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.errors import TableFeature
 from headrace.tables.log import Protocol, TableState
 from headrace.tables.schema import from_delta
@@ -100,7 +102,16 @@ def may_rewrite(state: TableState) -> str | None:
     """Why the log tail must not put other rows in place of this table's, also where Spark writes it; None: it may."""
     if state.properties.get("delta.appendOnly", "").lower() == "true":
         return "it only takes rows"
+    if strict := next((item.name for item in state.schema if _strict(item.type)), None):
+        return f"something within its column {strict} takes no NULL, which Spark looks for"
     return next(_content_objections(state), None)
+
+
+def _strict(kind: pa.DataType) -> bool:
+    """Whether something within a value may not be NULL."""
+    if pa.types.is_map(kind):
+        return not kind.item_field.nullable or _strict(kind.key_type) or _strict(kind.item_type)
+    return any(not item.nullable or _strict(item.type) for item in (kind.field(at) for at in range(kind.num_fields)))
 
 
 def may_forget(state: TableState) -> str | None:
