@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, example, given, settings
@@ -99,6 +100,19 @@ def test_rows_come_back_as_they_went_in(table: Table) -> None:
     expected = pa.Table.from_pylist(given_rows, table.schema()).to_pylist(maps_as_pydicts="strict")
     assert repr(table.query().order_by("id").records()) == repr(expected)  # NaN is itself, and -0.0 is not 0.0
     assert len(table.query().pandas()) == 60
+
+
+def test_times_in_the_old_form_of_spark_are_read_and_copied_as_they_are(tmp_path: Path) -> None:
+    """96 bits, which Arrow takes for nanoseconds: those end in 2262 and then begin anew, without an error."""
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint", "at": "timestamp"})
+    times = {1: datetime(9999, 12, 31, tzinfo=UTC), 2: datetime(1500, 1, 1, tzinfo=UTC)}
+    table.bulk_insert([{"id": key, "at": at} for key, at in times.items()])
+    (file,) = (tmp_path / "t").glob("*.parquet")
+    pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
+    assert pq.ParquetFile(file).schema.column(1).physical_type == "INT96"
+    assert {row["id"]: row["at"] for row in table.query().records()} == times
+    table.upsert([{"id": 3, "at": times[1]}, {"id": 2, "at": times[2]}], "id")
+    assert {row["id"]: row["at"] for row in table.query().records()} == {**times, 3: times[1]}
 
 
 def test_steps_narrow_and_change_nothing(table: Table) -> None:
