@@ -8,16 +8,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from headrace import Table
 from headrace.batch import Merging, StagedFile, TableIntent
 from headrace.commit.merge import MergeTable
+from headrace.errors import Fenced
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables.changes import staged
 from headrace.tables.schema import SOURCE, to_delta
 from model.merging import Change, columns_of
-from services.staging import intent, rows
+from services.staging import intent, opened, rows
 
 SCHEMA = pa.schema(
     [
@@ -93,6 +95,22 @@ class Merged:
         found = self.read()
         assert len({row["id"] for row in found}) == len(found)
         return {row["id"]: (row["seq"], row["a"], row["b"]) for row in found}
+
+
+def goes_in_once(made: Merged) -> None:
+    """A batch counts once whoever comes again with it, and never for one that others have passed."""
+    zombie = made.open()
+    part = made.part([Change("put", 1, 1, (1, 1)), Change("put", 2, 1, (1, 1), offset=1)], 1)
+    first = zombie.commit(part, intent(1))
+    assert (first.inserted, first.updated, first.deleted, first.skipped) == (2, 0, 0, False)
+    for driver in (zombie, made.open()):
+        assert driver.commit(part, intent(1)).skipped
+    assert opened(made.table).version() == first.version
+    second = made.batch([Change("put", 1, 2, (2, 2), offset=2), Change("delete", 2, 2, offset=3)], 2)
+    assert (second.inserted, second.updated, second.deleted) == (0, 1, 1)
+    with pytest.raises(Fenced):
+        zombie.commit(part, intent(1))
+    assert made.rows() == {1: (2, 2, 2)}
 
 
 def log(count: int, keys: int, seed: int, sequences: bool = True, deletes: float = 0.3) -> list[Change]:

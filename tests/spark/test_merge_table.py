@@ -14,11 +14,11 @@ import pytest
 from headrace.batch import Merging
 from headrace.commit.merging import MergeSql
 from headrace.commit.parts import newest_part
-from headrace.errors import Conflict, Fenced, TableChanged
+from headrace.errors import Conflict, TableChanged
 from headrace.tables.adopt import may_adopt
 from headrace.tables.log import load
 from model.merging import Change, Model
-from services.changes import Merged, cut, log
+from services.changes import Merged, cut, goes_in_once, log
 from services.staging import intent, opened
 from services.wait import eventually
 
@@ -73,19 +73,7 @@ def test_partial_changes_and_a_truncate(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_batch_goes_in_once_and_a_zombie_never(spark: Any, tmp_path: Path) -> None:
-    made = Merged(spark, tmp_path, BY_SEQUENCE)
-    zombie = made.open()
-    part = made.part([Change("put", 1, 1, (1, 1)), Change("put", 2, 1, (1, 1), offset=1)], 1)
-    first = zombie.commit(part, intent(1))
-    assert (first.inserted, first.updated, first.deleted, first.skipped) == (2, 0, 0, False)
-    for driver in (zombie, made.open()):
-        assert driver.commit(part, intent(1)).skipped
-    assert opened(made.table).version() == first.version
-    second = made.batch([Change("put", 1, 2, (2, 2), offset=2), Change("delete", 2, 2, offset=3)], 2)
-    assert (second.inserted, second.updated, second.deleted) == (0, 1, 1)
-    with pytest.raises(Fenced):
-        zombie.commit(part, intent(1))
-    assert made.rows() == {1: (2, 2, 2)}
+    goes_in_once(Merged(spark, tmp_path, BY_SEQUENCE))
 
 
 def test_delta_itself_skips_a_batch_that_it_has(spark: Any, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from headrace.batch import Historic, Merging
 from headrace.commit import edit
 from headrace.commit.hand import Merge
 from headrace.commit.parts import newest_part
-from headrace.errors import Conflict, Fenced, MarksDisagree, TableChanged
+from headrace.errors import Conflict, MarksDisagree, TableChanged
 from headrace.tables import rows
 from headrace.tables.files import active, read
 from headrace.tables.log import load
@@ -27,7 +27,7 @@ from headrace.tables.schema import parse_type
 from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
 from model.states import history
-from services.changes import SCHEMA, Merged
+from services.changes import SCHEMA, Merged, goes_in_once
 from services.desk import no_spark
 from services.staging import intent, opened
 
@@ -151,19 +151,7 @@ def test_a_history_has_every_state_of_every_key(merging: Merging, track: tuple[i
 
 
 def test_a_batch_goes_in_once_and_a_zombie_never(tmp_path: Path) -> None:
-    made = ByHand(tmp_path, BY_SEQUENCE)
-    zombie = made.open()
-    part = made.part([Change("put", 1, 1, (1, 1)), Change("put", 2, 1, (1, 1), offset=1)], 1)
-    first = zombie.commit(part, intent(1))
-    assert (first.inserted, first.updated, first.deleted, first.skipped) == (2, 0, 0, False)
-    for driver in (zombie, made.open()):
-        assert driver.commit(part, intent(1)).skipped
-    assert opened(made.table).version() == first.version
-    second = made.batch([Change("put", 1, 2, (2, 2), offset=2), Change("delete", 2, 2, offset=3)], 2)
-    assert (second.inserted, second.updated, second.deleted) == (0, 1, 1)
-    with pytest.raises(Fenced):
-        zombie.commit(part, intent(1))
-    assert made.rows() == {1: (2, 2, 2)}
+    goes_in_once(ByHand(tmp_path, BY_SEQUENCE))
 
 
 def test_a_batch_that_changes_nothing_is_marked_and_writes_no_file(tmp_path: Path) -> None:

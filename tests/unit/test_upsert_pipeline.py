@@ -14,7 +14,7 @@ from headrace import Table
 from headrace.faults import Abandoned, Point, armed
 from services.desk import Desk, ingest
 
-POINTS = [Point.PLANNED, Point.ALL_STAGED, Point.TABLE_MADE, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT]
+POINTS = [Point.PLANNED, Point.ALL_STAGED, Point.TABLE_MADE, Point.COMMIT_LANDED, Point.LEDGER_NOT]
 COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]
 State = dict[int, tuple[int, str]]
 
@@ -113,6 +113,26 @@ def test_a_history_in_any_order_ends_as_that_of_the_day_in_order(given_: Any, da
             now = {row["id"]: (row["seq"], row["name"]) for row in made.rows("lake/orders") if row["current"]}
             assert now == wanted
     assert told[0] == told[1]
+
+
+STRIKING = [*POINTS, Point.SOME_STAGED, Point.LETTERS_NOT, Point.LEDGER_DONE]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+@pytest.mark.parametrize("point", STRIKING)
+def test_a_batch_that_dies_is_merged_once(point: Point, mode: str, tmp_path: Path) -> None:
+    made = desk(str(tmp_path), mode)
+    first = 1 if point is Point.TABLE_MADE else 2
+    for number in range(1, 3):
+        after = {"id": 1, "seq": number, "name": "ab"[number - 1]}
+        made.send([{"op": "c" if number == 1 else "u", "before": None, "after": after, "ts_ms": number}, b"{"])
+        if number == first:
+            with armed(point, "abandon"), pytest.raises(Abandoned):
+                go_on(made)
+        go_on(made)
+    found = sorted((row["seq"], row["name"]) for row in made.rows("lake/orders"))
+    assert found == ([(2, "b")] if mode == "upsert" else [(1, "a"), (2, "b")])
+    assert (booked(made), len(made.dead())) == (4, 2)
 
 
 def test_a_column_that_comes_later_is_added_and_merged(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,11 +30,9 @@ from headrace.tables.files import File, active
 from headrace.tables.log import TableState
 from headrace.tables.rows import pieces_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _KIND = pa.field("_change_type", pa.string())
 _FEED = "delta.enableChangeDataFeed"
+_COUNTED = ("inserted", "updated", "deleted", "copied")
 _AT_ONCE = min(4, os.cpu_count() or 1)  # files written anew at the same time
 
 
@@ -206,6 +204,3 @@ class Editing:
         if self._feeds and len(rows):
             kinds = pa.repeat(pa.scalar(kind), len(rows))
             tally.stager.add(self._feed, pa.table([*rows.columns, kinds], schema=self._feed.schema))
-
-
-_COUNTED = ("inserted", "updated", "deleted", "copied")

@@ -58,7 +58,6 @@ class Merge(Edit):
         kept = sql.merging.history.columns[:2] if sql.merging.history else ()
         self._names = list(dict.fromkeys([*self._keys, *filter(None, [sql.merging.sequence]), *kept]))
         self._fates: dict[tuple[str, str], pa.Table] = {}  # of a file's rows, in their order
-        self._choose()
 
     def _choose(self) -> None:
         """One change per key, and the row that each brings."""
@@ -88,6 +87,7 @@ class Merge(Edit):
 
     def candidates(self, stands: Sequence[File]) -> Iterator[File]:
         """Those that do have one: their keys tell."""
+        self._choose()
         for file in self.near(stands):
             found = self._found(self._narrow(file))
             if len(found):
@@ -172,9 +172,6 @@ class Merge(Edit):
 
 class History(Merge):
     """Every state of a key is a row: those that are there of the batch's keys are read first, and decide as well."""
-
-    def _choose(self) -> None:
-        """Nothing, before it is known what is there."""
 
     def candidates(self, stands: Sequence[File]) -> Iterator[File]:
         """The rows of the batch's keys, wherever they are, are held against those that the keys are to have."""
