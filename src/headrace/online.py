@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
@@ -15,11 +17,17 @@ from headrace.plan.reading import foreseen
 from headrace.read import open_source
 from headrace.reasons import MISFITS, Reason
 from headrace.spec import Finding, Spec
+from headrace.spec.findings import Complaint, located
+from headrace.spec.tree import Path
 from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt, may_rewrite
 from headrace.tables.log import load
 
 _CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_NAME})  # whatever the values are
+
+
+_KEYS = {"BrokerUnreachable": "source.kafka.brokers", "SourceTopicGone": "source.kafka.topics"}  # of an error
+_STANDS_FOR = {"state": "table.path", "storage": "table.path"}  # the key that says it where this one is not written
 
 
 def online(spec: Spec) -> list[Finding]:
@@ -29,14 +37,36 @@ def online(spec: Spec) -> list[Finding]:
 
 
 def _asked(spec: Spec, key: str, ask: Callable[[Spec], Iterator[Finding]]) -> list[Finding]:
+    """Everything found until something stops the question, and that."""
+    found: list[Finding] = []
     try:
-        return list(ask(spec))
+        found.extend(ask(spec))
     except HeadraceError as error:
-        return [_finding(spec, key, f"{error.name}: {error.seen}", error.next or "an answer")]
+        key = _KEYS.get(error.name, key)
+        found.append(_finding(spec, key, f"{error.name}: {error.seen}", error.next or "an answer"))
+    return found
 
 
-def _finding(spec: Spec, key: str, seen: str, allowed: str, severity: Literal["error", "warning"] = "error") -> Finding:
-    return Finding(spec.pipeline, 1, 1, key, seen, allowed, severity=severity)
+def _finding(
+    spec: Spec,
+    key: str | Path,
+    seen: str,
+    allowed: str,
+    severity: Literal["error", "warning"] = "error",
+    meant: str = "",
+) -> Finding:
+    """A finding at the line of its key (`table.path`, or a path such as `("table", "columns", 0)`)."""
+    path = tuple(key.split(".")) if isinstance(key, str) else key
+    finding = located(spec, Complaint(path, seen, allowed, meant, severity))
+    other = _STANDS_FOR.get(str(path[0]))
+    if other is None or path[0] in _written_keys(spec):
+        return finding
+    elsewhere = located(spec, Complaint(tuple(other.split(".")), seen))
+    return replace(finding, line=elsewhere.line, column=elsewhere.column)
+
+
+def _written_keys(spec: Spec) -> frozenset[str]:
+    return frozenset(spec.written.root.plain()) if spec.written else frozenset()
 
 
 def _source(spec: Spec) -> Iterator[Finding]:
@@ -70,11 +100,10 @@ def _storage(spec: Spec) -> Iterator[Finding]:
 def _tables(spec: Spec) -> Iterator[Finding]:
     for branch in Plan(spec, {}).branches.values():
         if branch.routing.by == "fixed":
-            yield from _table(branch)
+            yield from _asked(branch.spec, "table", partial(_table, branch))
 
 
-def _table(branch: Branch) -> Iterator[Finding]:
-    spec = branch.spec
+def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
     store = Store(spec.table.path, Profile(**spec.storage_profile()))
     state = load(store)
     if state is None:

@@ -109,8 +109,9 @@ def test_check_online_asks_for_the_topics(kafka: Broker, topic: str, tmp_path: P
     wrong = _file(tmp_path, spec_text(kafka.bootstrap, [topic, "absent"], tmp_path / "lake"), "wrong")
     code, told, _ = cli("check", wrong, "--online")
     assert code == 1
-    assert (told[0]["key"], told[0]["seen"].partition(":")[0]) == ("source", "SourceTopicGone")
+    assert (told[0]["key"], told[0]["seen"].partition(":")[0]) == ("source.kafka.topics", "SourceTopicGone")
     assert "'absent'" in told[0]["seen"]
+    assert (told[0]["file"], told[0]["line"]) == (str(wrong), 1)
     source = {"kafka": {"brokers": kafka.bootstrap, "pattern": "^nothing-like-it$"}}
     none = _file(tmp_path, spec_text(kafka.bootstrap, [], tmp_path / "lake", source=source), "none")
     code, told, _ = cli("check", none, "--online")

@@ -328,7 +328,8 @@ def test_check_online_names_a_broker_that_is_down(cli: Run):
     Path("far.yaml").write_text(_kafka(next(iter(free_ports()))))
     code, out, _ = cli("check", "far.yaml", "--online", "--json")
     finding, summary = lines(out)
-    assert (code, finding["key"], summary["errors"]) == (1, "source", 1)
+    assert (code, finding["key"], summary["errors"]) == (1, "source.kafka.brokers", 1)
+    assert (finding["file"], finding["line"], finding["column"]) == ("far.yaml", 2, 27)
     assert finding["seen"].startswith("BrokerUnreachable: ")
 
 
@@ -349,6 +350,39 @@ def test_check_online_compares_the_spec_with_the_table(cli: Run, more: str, key:
     code, out, _ = cli("check", "web.yaml", "--online", "--json")
     assert (code, lines(out)[0]["key"]) == (1, key)
     assert said in lines(out)[0]["seen"]
+
+
+LINES = """\
+pipeline: web
+source: {generate: {}}
+table:
+  path: ./lake/web
+  columns: [{name: id, type: string}]
+also:
+  - name: raw
+    table:
+      path: ./lake/raw
+      create: never
+"""
+
+
+def test_check_online_says_on_which_line_a_table_disagrees(cli: Run):
+    """Of the pipeline and of its branch, each at its own key, although the first one stops its question."""
+    write_deltalake("lake/web", pa.table({"id": [1]}))
+    Path("web.yaml").write_text(LINES)
+    code, out, _ = cli("check", "web.yaml", "--online", "--json")
+    found = [(each["file"], each["line"], each["key"]) for each in lines(out) if each["event"] == "finding"]
+    assert code == 1
+    assert found == [("web.yaml", 4, "table"), ("web.yaml", 9, "also[0].table.path")]
+
+
+def test_check_online_names_a_key_for_a_state_that_the_spec_does_not_write(cli: Run):
+    """Where the state is follows from the table's path, so that is the line."""
+    Path("lake").write_text("a file where a folder should be")
+    Path("web.yaml").write_text("pipeline: web\nsource: {generate: {}}\ntable:\n  create: auto\n  path: ./lake/web\n")
+    _, out, _ = cli("check", "web.yaml", "--online", "--json")
+    assert {each["line"] for each in lines(out) if each["event"] == "finding"} <= {4, 5}
+    assert any((each["key"], each["line"]) == ("storage", 5) for each in lines(out) if each["event"] == "finding")
 
 
 def test_check_online_asks_for_a_table_that_must_be_there(cli: Run):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -85,6 +85,21 @@ class Document:
             found = node.child(step) if node else None
             node = found[1] if found else None
         return node
+
+
+def located(spec: Spec, complaint: Complaint) -> Finding:
+    """A complaint about a spec, or a branch of it, at its line in the file that the spec was read from.
+
+    A branch has only some keys of its own; the others are the pipeline's.
+    """
+    written = spec.written
+    if written is None:
+        return Document(spec.pipeline, Node(None, Spot())).finding(complaint)
+    document = Document(written.file, written.root)
+    own = (*written.path, *complaint.path)
+    return document.finding(
+        replace(complaint, path=own if document.at(own[: len(written.path) + 1]) else complaint.path)
+    )
 
 
 def at_spot(file: str, spot: Spot, seen: str, allowed: str) -> Finding:

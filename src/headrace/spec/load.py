@@ -77,7 +77,7 @@ def _spec(document: Document, base: Path) -> tuple[Spec | None, list[Complaint]]
         astray = {each.path for each in complaints}
         complaints += [each for each in from_validation(trouble, document) if each.path not in astray]
         return None, complaints
-    spec.remember(canonical(raw), base)
+    spec.remember(canonical(raw), base, tree.Written(document.file, document.root))
     return spec, [*complaints, *check(spec)]
 
 

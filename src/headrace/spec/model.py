@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -19,6 +20,7 @@ from headrace.spec.running import Breaker, Flush, Lease, Limits, Retry, Spark
 from headrace.spec.source import Generate, Kafka, Source
 from headrace.spec.steps import Step
 from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
+from headrace.spec.tree import Written
 
 if TYPE_CHECKING:
     from headrace.route import Routing
@@ -114,6 +116,7 @@ class Spec(Part):
 
     _text: str = PrivateAttr("")
     _base: Path = PrivateAttr(default_factory=Path.cwd)
+    _written: Written | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _one_name_for_the_route(self) -> Spec:
@@ -129,9 +132,14 @@ class Spec(Part):
                     options.merge.told_by_events()
         return self
 
-    def remember(self, text: str, base: Path) -> None:
+    def remember(self, text: str, base: Path, written: Written | None = None) -> None:
         """Keep how the spec was written, and where."""
-        self._text, self._base = text, base
+        self._text, self._base, self._written = text, base, written
+
+    @property
+    def written(self) -> Written | None:
+        """Where the spec stands in its file; None for one that was made without a file."""
+        return self._written
 
     @property
     def text(self) -> str:
@@ -199,7 +207,10 @@ class Spec(Part):
     def along(self, branch: Branch) -> Spec:
         """The pipeline as if a branch were all of it; its state stays where it is."""
         own = {key: getattr(branch, key) for key in type(branch).model_fields if key != "name"}
-        return self.model_copy(update={**own, "also": (), "state": self.state_uri})
+        copy = self.model_copy(update={**own, "also": (), "state": self.state_uri})
+        if self._written is not None:
+            copy._written = replace(self._written, path=("also", self.also.index(branch)))
+        return copy
 
     def branch_of(self, name: str) -> tuple[Spec, str]:
         """The branch of a name and the route it has there: `items/eu` is the route `eu` of the branch `items`."""

@@ -60,6 +60,15 @@ class Node:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A part of a spec as it stands in its file: the document, and the path to the part."""
+
+    file: str
+    root: Node
+    path: Path = ()
+
+
 class Unreadable(ValueError):
     """The text is not YAML, or more of YAML than a spec needs."""
 
