@@ -16,7 +16,7 @@ from headrace.errors import MarksDisagree, TableFeature, TableRestored
 from headrace.faults import Point
 from headrace.replay import replay
 from headrace.runtime.kafka import Broker
-from services.debezium import FINAL, recorded
+from services.debezium import RECORDED_FINAL, WRITTEN_FINAL, recorded, written
 from services.pipelines import Shop
 
 DEBEZIUM = {
@@ -54,31 +54,31 @@ def shop(spark: Any, kafka: Broker, new_topic: Any, tmp_path: Path) -> Shop:
 def test_a_recorded_day_of_debezium_ends_as_its_table_did(shop: Shop) -> None:
     shop.send_values(recorded())
     shop.run()
-    assert table(shop) == FINAL
+    assert table(shop) == RECORDED_FINAL
     rows = ledger(shop)
     assert sum(row["read"] for row in rows) == sum(row["routed"] for row in rows) == shop.sent
     told = [item for row in rows for item in row["tables"]]
-    assert sum(item["inserted"] - item["deleted"] for item in told) == len(FINAL)
+    assert sum(item["inserted"] - item["deleted"] for item in told) == len(RECORDED_FINAL)
     assert "_op" not in DeltaTable(f"{shop.lake}/orders").to_pyarrow_table().column_names
     shop.run()
-    assert table(shop) == FINAL
+    assert table(shop) == RECORDED_FINAL
 
 
 @pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT])
 def test_a_batch_that_dies_is_merged_once(shop: Shop, point: Point) -> None:
     """Whoever comes next has no file of the machine it died on, and finds another backlog."""
-    events = list(recorded())
+    events = list(written())
     shop.send_values(events[:10])
     shop.die(point, 2)
     shop.send_values(events[10:])
     shop.die(Point.COMMIT_LANDED)
     shop.run()
-    assert table(shop) == FINAL
+    assert table(shop) == WRITTEN_FINAL
     assert [row["batch"] for row in ledger(shop)] == list(range(1, len(ledger(shop)) + 1))
 
 
 def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
-    events = list(recorded())
+    events = list(written())
     shop.send_values(events[:10])
     shop.run()
     for lost in ("ledger", "tombstones"):
@@ -89,7 +89,7 @@ def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
     (said,) = [line for line in decide(shop.spec, [Decision.LOST_LEDGER]) if "deletes" in line]
     assert "goes on without" in said
     shop.run()
-    assert table(shop) == FINAL
+    assert table(shop) == WRITTEN_FINAL
 
 
 def test_several_tables_are_merged_side_by_side(shop: Shop) -> None:
@@ -116,10 +116,10 @@ def _kinds(numbers: Iterable[int]) -> Iterator[bytes]:
 def test_a_table_that_was_appended_to_is_not_merged_into(shop: Shop) -> None:
     options = shop.options
     shop.options = {**options, "table": {"path": f"{shop.lake}/orders", "infer": {"records": 1}}}
-    shop.send_values(list(recorded())[:3])
+    shop.send_values(list(written())[:3])
     shop.run()
     shop.options = options
-    shop.send_values(list(recorded())[3:5])
+    shop.send_values(list(written())[3:5])
     with pytest.raises(TableFeature, match="merged"):
         shop.run()
 
@@ -139,11 +139,11 @@ def test_a_replayed_letter_does_not_replace_what_came_after_it(shop: Shop) -> No
 
 
 def test_a_restored_table_is_refilled(shop: Shop, spark: Any) -> None:
-    shop.send_values(recorded())
+    shop.send_values(written())
     shop.run()
     spark.sql(f"RESTORE TABLE delta.`{shop.lake}/orders` TO VERSION AS OF 1")
     with pytest.raises(TableRestored, match="--table-restored=refill"):
         shop.run()
     with shop.elsewhere():
         decide(shop.spec, [Decision.REFILLED_TABLE])
-    assert table(shop) == FINAL
+    assert table(shop) == WRITTEN_FINAL

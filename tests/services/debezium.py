@@ -1,10 +1,15 @@
-"""A day of a small table, as Debezium tells it."""
+"""Two days of a small table as Debezium sends them: one recorded from a real connector, one written by hand."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+_RECORDING = Path(__file__).parents[1] / "golden" / "debezium"
+TABLE_TOPIC = "shop.public.orders"
 
 
 def event(op: str, before: Any, after: Any, at: int) -> dict[str, Any]:
@@ -17,8 +22,8 @@ def event(op: str, before: Any, after: Any, at: int) -> dict[str, Any]:
     }
 
 
-def recorded() -> Iterator[dict[str, Any]]:
-    """What Debezium sends for a small table's day: a snapshot, inserts, updates, a change of a key, deletes with their
+def written() -> Iterator[dict[str, Any]]:
+    """A day written by hand: a snapshot, inserts, updates, a change of a key in both forms, deletes with their
     tombstones, and a row that comes back."""
     row = {number: {"id": number, "state": "new", "total": number * 10} for number in range(1, 9)}
     yield from (event("r", None, row[number], 100) for number in (1, 2, 3))
@@ -34,7 +39,7 @@ def recorded() -> Iterator[dict[str, Any]]:
     yield event("u", {**row[1], "state": "paid"}, {**row[1], "state": "sent"}, 170)
 
 
-FINAL = {
+WRITTEN_FINAL = {
     1: ("sent", 10),
     2: ("again", 20),
     5: ("new", 50),
@@ -42,3 +47,22 @@ FINAL = {
     30: ("new", 30),
     40: ("new", 40),
 }
+
+
+def recorded(file: str = "orders.jsonl", topic: str = TABLE_TOPIC) -> list[dict[str, Any]]:
+    """What a real connector sent for `golden/debezium-maker/day.sql` to one topic; keys and values as text."""
+    lines = map(json.loads, (_RECORDING / file).read_text().splitlines())
+    return [{"key": _text(each["key"]), "value": _text(each["value"])} for each in lines if each["topic"] == topic]
+
+
+def final() -> dict[int, dict[str, Any]]:
+    """The rows that the database had at the end of the recorded day, by id."""
+    return {row["id"]: row for row in json.loads((_RECORDING / "final.json").read_text())}
+
+
+def _text(coded: str | None) -> str | None:
+    return None if coded is None else base64.b64decode(coded).decode()
+
+
+RECORDED_FINAL = {id: (row["state"], row["total"]) for id, row in final().items()}
+DAYS = {"recorded": (recorded(), RECORDED_FINAL), "written": (list(written()), WRITTEN_FINAL)}

@@ -1,4 +1,4 @@
-"""Writes the recorded topics and their schemas; uses nothing of Headrace, and gives the same bytes every time."""
+"""Writes the sample topics and their schemas; uses nothing of Headrace, and gives the same bytes every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded topics of five systems, by the specs that the documentation shows, into Delta tables without a JVM."""
+"""Sample topics of five systems, by the specs that the documentation shows, into Delta tables without a JVM."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_every_topic_has_its_spec_its_records_and_what_is_expected():
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_recorded_topic_becomes_the_rows_and_letters_expected(name: str, tmp_path: Path):
-    spec, records = spec_of(name, tmp_path), recorded(name)
+def test_a_sample_topic_becomes_the_rows_and_letters_expected(name: str, tmp_path: Path):
+    spec, records = spec_of(name, tmp_path), records_of(name)
     ingest(spec, records)
     tables, letters = stored(tmp_path / "lake"), letters_of(spec)
     expected = json.loads((HERE / f"{name}.json").read_text())
@@ -51,14 +51,14 @@ def test_a_recorded_topic_becomes_the_rows_and_letters_expected(name: str, tmp_p
 
 
 def spec_of(name: str, folder: Path) -> Spec:
-    """The spec of the page, over a registry that knows the recorded ids."""
+    """The spec of the page, over a registry that knows the ids of the samples."""
     for id, answer in json.loads((HERE / "registry.json").read_text()).items():
         schemas.answer(f"/schemas/ids/{id}", answer)
     shutil.copytree(HERE / "schemas", folder / "schemas")
     return loads(whole(SHOWN[name]).replace("http://localhost:8081", schemas.registry_url()), folder)[0]
 
 
-def recorded(name: str) -> pa.Table:
+def records_of(name: str) -> pa.Table:
     """The records of a topic."""
     lines = (HERE / f"{name}.jsonl").read_text().splitlines()
     made = [_envelope(offset, json.loads(line)) for offset, line in enumerate(lines)]
