@@ -110,7 +110,11 @@ def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
         if spec.table.create == "never":
             yield _finding(spec, "table.path", f"no table at {store.uri}", "an existing table, or create: auto")
         return
-    branch.shape_of("", existing=state.schema)
+    shape = branch.shape_of("", existing=state.schema)
+    if shape.unfilled:
+        names = ", ".join(shape.unfilled)
+        text = f"only_declared: no record fills {names} of {store.uri}; they will be NULL"
+        yield _finding(spec, "table.only_declared", text, "every column of the table declared", "warning")
     merges = spec.table.merge is not None
     if why := (may_rewrite if merges else may_adopt)(state):
         text = f"{store.uri} is {'merged' if merges else 'appended'} by Spark, more slowly, because {why}"

@@ -57,6 +57,7 @@ class Shape:
         default_factory=dict
     )  # keys of a table that merges: the fields they are copies of
     derived: tuple[PartitionBy, ...] = ()  # partition columns that are made from others
+    unfilled: tuple[str, ...] = ()  # columns of the table that no record fills, because the spec says only_declared
 
 
 def shape_of(
@@ -79,7 +80,7 @@ def shape_of(
     with _disagreement(uri, met):
         payload = payload_of(rules, transform, existing, learned, explode)
         absent = absent_from(columns_of(payload, explode), transform)
-    known = _targets(transform, _declared(rules.columns) or existing or ())
+    known = _targets(transform, _with_existing(_declared(rules.columns), existing))
     payload = with_message(payload, transform, known, open_=_grows(rules, existing))
     with _disagreement(uri, met):
         output = transform.output(with_absent(columns_of(payload, explode), absent), known)
@@ -90,14 +91,39 @@ def shape_of(
                 check_origin(each, table)
             _check_merging(table, rules)
             _check_once(table, rules)
+        unfilled = _unfilled(rules, output, existing)
     made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
     origins = _origins(payload, rules, transform) if explode is None else {}
-    return Shape(uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing))
+    return Shape(uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing), unfilled)
+
+
+def _with_existing(declared: list[pa.Field], existing: pa.Schema | None) -> list[pa.Field]:
+    """The declared columns, and the others that the table has."""
+    names = {item.name.lower() for item in declared}
+    return [*declared, *(item for item in existing or () if item.name.lower() not in names)]
 
 
 def _derived(rules: TableSpec, existing: pa.Schema | None) -> tuple[PartitionBy, ...]:
     """The partition columns to make; a table that is there is partitioned as it is."""
     return tuple(each for each in rules.derived if existing is None or each.column in existing.names)
+
+
+def _unfilled(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -> tuple[str, ...]:
+    """The table's columns that only_declared leaves out of the write; UsageError where one of them needs a value."""
+    if existing is None or not rules.only_declared:
+        return ()
+    filled = {*output.names, *KEPT, METADATA.name, *rules.history, *(each.column for each in rules.derived)}
+    left = [item for item in existing if item.name not in filled]
+    if required := [item.name for item in left if not item.nullable]:
+        raise UsageError(
+            f"only_declared leaves out {_listed(required)}, which must not be NULL in the table.",
+            next="Declare the columns, or remove only_declared.",
+        )
+    return tuple(item.name for item in left)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def _check_merging(table: pa.Schema, rules: TableSpec) -> None:
@@ -192,9 +218,7 @@ def payload_of(
 ) -> pa.Schema:
     """The fields decode looks for, with their types."""
     own = {*(each.column for each in rules.derived), *rules.history}
-    fields = _declared(rules.columns) if rules.columns else _stored(existing, transform, own)
-    if rules.columns and existing is not None and rules.contract.widens:
-        fields = [_widened(item, existing, transform) for item in fields]
+    fields = _known_fields(rules, transform, existing, own)
     derived = transform.derived()
     if explode is None:
         known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
@@ -204,6 +228,18 @@ def payload_of(
     payload = _grown_payload(known, learned if grows else widening(learned), explode) if learned else known
     payload = _for_changes(payload, rules)
     return payload.append(_rescued(rules)) if rules.contract.rescues else payload
+
+
+def _known_fields(
+    rules: TableSpec, transform: Transform, existing: pa.Schema | None, own: Collection[str]
+) -> list[pa.Field]:
+    """The declared fields, and those of the table's other columns: what the spec does not mention is still filled."""
+    fields = _declared(rules.columns)
+    if existing is not None and rules.contract.widens:
+        fields = [_widened(item, existing, transform) for item in fields]
+    declared = {item.name.lower() for item in fields}
+    stored = [] if rules.only_declared else _stored(existing, transform, own)
+    return [*fields, *(item for item in stored if item.name.lower() not in declared)]
 
 
 def _widened(item: pa.Field, existing: pa.Schema, transform: Transform) -> pa.Field:

@@ -131,3 +131,35 @@ def test_a_declared_struct_with_less_than_the_tables_is_refused():
     existing = pa.schema([pa.field("s", pa.struct([("a", pa.int64()), ("b", pa.int64())]))])
     with pytest.raises(ColumnsDisagree, match="column 's' is struct<a: long, b: long> in the table"):
         _shape({"columns": [{"name": "s", "type": "struct<a: bigint>"}]}, existing=existing)
+
+
+ORDERS = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string()), pa.field("at", pa.timestamp("us"))]
+)
+AMOUNT = [{"name": "amount", "type": "decimal(10,2)"}]
+
+
+def test_declared_columns_extend_those_of_the_table():
+    shape = _shape({"columns": AMOUNT}, existing=ORDERS)
+    assert shape.payload.names == ["amount", "id", "name", "at"]
+    assert shape.payload.field("id") == ORDERS.field("id")
+    assert shape.table == ORDERS.append(pa.field("amount", pa.decimal128(10, 2)))
+    assert shape.unfilled == ()
+
+
+def test_a_declared_column_is_read_as_declared_and_the_others_as_the_table_has_them():
+    columns = [{"name": "n", "type": "string", "path": "who.name"}, {"name": "ID", "type": "bigint"}]
+    shape = _shape({"columns": columns[:1]}, existing=ORDERS, steps=[{"rename": {"n": "name"}}])
+    assert shape.payload.names == ["n", "id", "at"]
+    assert shape.table == ORDERS
+    assert _shape({"columns": columns[1:]}, existing=pa.schema([pa.field("ID", pa.int64())])).payload.names == ["ID"]
+
+
+def test_columns_are_left_out_of_the_write_only_by_a_word_of_the_spec():
+    table = {"columns": AMOUNT, "only_declared": True}
+    loose = pa.schema([item.with_nullable(True) for item in ORDERS])
+    shape = _shape(table, existing=loose)
+    assert (shape.payload.names, shape.unfilled) == (["amount"], ("id", "name", "at"))
+    assert _shape(table, existing=loose, steps=[{"set": {"name": "'x'"}}]).unfilled == ("id", "at")
+    with pytest.raises(ColumnsDisagree, match="leaves out 'id', which must not be NULL"):
+        _shape(table, existing=ORDERS)

@@ -21,6 +21,8 @@ _REFUSED = re.compile(r"[ ,;{}()\n\t=\x00-\x1f]")
 def check_columns(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
     """Everything that is wrong with a table; `own` are the options written here, the others are inherited."""
     yield from _columns(own.columns, (*here, "columns"))
+    if own.only_declared and not table.declared:
+        yield Complaint((*here, "only_declared"), "no declared columns", "columns beside it")
     yield from _partitions(table, here, steps)
     yield from _contract(table, own, here)
     yield from _features(table, own, here)
@@ -159,7 +161,7 @@ def _target_names(step: Step, here: Path) -> Iterator[Complaint]:
 
 
 def _partitions(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
-    closed = table.declared and table.contract.new_field != "evolve"
+    closed = table.closed
     names = [*names_after(steps, [column.name for column in table.columns]), *table.history]
     nested = {column.name for column in table.columns if _is_nested(column.type)}
     for index, by in enumerate(table.partition_by):

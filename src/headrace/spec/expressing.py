@@ -15,7 +15,7 @@ from headrace.spec.tree import Path
 def check_transform(spec: Spec) -> Iterator[Complaint]:
     """What is wrong with the steps, and with the expression that routes."""
     yield from check_names(spec.transform)
-    closed = spec.table.declared and spec.table.contract.new_field != "evolve" and not spec.tables
+    closed = spec.table.closed and not spec.tables
     names = [*columns_of(spec.table), *_position(spec)] if closed else None
     for index, step in enumerate(spec.transform):
         here: Path = ("transform", index)
@@ -94,7 +94,7 @@ def _position(spec: Spec) -> list[str]:
 
 def check_expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
     """Those written here; the columns they see are the table's, after the transform."""
-    closed = table.declared and table.contract.new_field != "evolve"
+    closed = table.closed
     names = names_after(spec.transform, [*columns_of(table), *_position(spec)]) if closed else None
     known: set[str] = set()
     for index, each in enumerate(own.expectations):
@@ -109,7 +109,7 @@ def check_predicates(spec: Spec, table: TableSpec, own: TableOptions, here: Path
     """What deletes, over the columns after the transform and what the envelope says."""
     if own.merge is None:
         return
-    closed = table.declared and table.contract.new_field != "evolve"
+    closed = table.closed
     columns = [*columns_of(table), *_position(spec)]
     names = [*names_after(spec.transform, columns), *own.merge.aside] if closed else None
     for key in ("delete_when", "truncate_when"):

@@ -35,7 +35,7 @@ def check_mode(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[
         return
     yield from _merge(table, merge, here)
     yield from _history(table, merge, path)
-    if table.declared and table.contract.new_field != "evolve":
+    if table.closed:
         yield from _names(merge, path, names_after(steps, columns_of(table)))
 
 
@@ -135,7 +135,7 @@ def _once(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Compl
         yield Complaint((*here, "source"), "false, but the time of a record is in _source", "true")
     if len({key.lower() for key in keys}) < len(keys):
         yield Complaint((*path, "keys"), "a column a second time", "each once")
-    if table.declared and table.contract.new_field != "evolve":
+    if table.closed:
         names = names_after(steps, columns_of(table))
         for index, name in enumerate(keys):
             if name not in names:

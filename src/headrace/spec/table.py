@@ -139,7 +139,14 @@ class TableOptions(Part):
         "`{hash: user, buckets: 16}`).",
     )
     columns: tuple[Column, ...] = Field(
-        default=(), description="Declared columns, in order. Without them: the existing table's, else inferred."
+        default=(),
+        description="Declared columns, in order. An existing table keeps its other columns, and records fill them. "
+        "Without declared columns: the existing table's, else inferred.",
+    )
+    only_declared: Flag = Field(
+        default=False,
+        description="Whether records fill the declared columns alone: the other columns of an existing table get their "
+        "DEFAULT, or NULL. `check --online` lists them.",
     )
     contract_keys: ContractKeys = Field(
         default=ContractKeys(), alias="contract", description="What happens to a record that does not fit."
@@ -250,6 +257,12 @@ class TableOptions(Part):
     def declared(self) -> bool:
         """Whether the spec gives the columns."""
         return bool(self.columns)
+
+    @property
+    def closed(self) -> bool:
+        """Whether rows have no other columns than the declared ones, as far as the spec alone can tell."""
+        more = self.create == "never" and not self.only_declared  # then there is a table, and it may have others
+        return self.declared and self.contract.new_field != "evolve" and not more
 
     @property
     def contract(self) -> Contract:

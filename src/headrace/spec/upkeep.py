@@ -50,7 +50,7 @@ def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complain
 
 
 def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -> Iterator[Complaint]:
-    closed = table.declared and table.contract.new_field != "evolve"
+    closed = table.closed
     names = names_after(spec.transform, columns_of(table))
     for index, name in enumerate(z_order):
         if name in z_order[:index]:
