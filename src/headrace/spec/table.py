@@ -145,8 +145,8 @@ class TableOptions(Part):
     )
     only_declared: Flag = Field(
         default=False,
-        description="Whether records fill the declared columns alone: the other columns of an existing table get their "
-        "DEFAULT, or NULL. `check --online` lists them.",
+        description="Whether records fill the declared columns alone: the other columns of an existing table get "
+        "NULL. `check --online` lists them.",
     )
     contract_keys: ContractKeys = Field(
         default=ContractKeys(), alias="contract", description="What happens to a record that does not fit."
