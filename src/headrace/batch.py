@@ -162,6 +162,8 @@ class TableIntent:
     merging: Merging | None = None  # where the files are changes; without it they are rows to append
     instead: tuple[str, ...] = ()  # the folders of partitions that the files replace; ALL of them: the whole table
     cluster_by: tuple[str, ...] = ()  # what Spark makes the table with
+    version: int = -1  # of the table when this was planned; -1: there was none
+    plan: int = 0  # the plan of the batch that this part is of; a later plan keeps the parts that are committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ class Intent:
     taken: Taken | None = None  # where the batch is a replay plan
     reread: tuple[Range, ...] = ()  # where it gives one table back what it had lost: what is read again for it
     mends: tuple[str, ...] = ()  # and the files of that table whose rows these are, as they were first committed
+    plan: int = 0  # counts how often the batch was planned again, for tables that its files did not fit
 
     def marks(self) -> dict[str, int]:
         """App transactions every commit of the batch carries: its number, and where every partition stands after it."""

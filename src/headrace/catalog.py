@@ -13,11 +13,12 @@ from headrace import faults
 from headrace.batch import ALL, Intent, Receipt, StagedFile, TableIntent
 from headrace.commit import Committer
 from headrace.commit.marks import batch_mark
+from headrace.commit.parts import newest_part
 from headrace.decode.layout import NOTES
 from headrace.decode.structure import Structure, stated
 from headrace.decode.structure import merge as merge_structures
-from headrace.entries import Entry, Opener, check_rows, merging_of, rows_of
-from headrace.errors import ColumnsDisagree, Stop
+from headrace.entries import Entry, Opener, check_rows, fits, merging_of, rows_of
+from headrace.errors import ColumnsDisagree, Stop, TableChanged
 from headrace.explode import without_conflict
 from headrace.generations import replaced, stale_letters
 from headrace.ledger import KnownTable, Ledger
@@ -27,7 +28,8 @@ from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
 from headrace.storage import Profile, Store
 from headrace.tables.changes import staged
-from headrace.tables.schema import to_delta
+from headrace.tables.log import newest
+from headrace.tables.schema import from_delta, to_delta
 
 LETTERS = "dead letters"  # a route no record can have: names match no blank
 
@@ -137,9 +139,26 @@ class Catalog:
 
     def grow(self, batch: int) -> None:
         """Before a batch: add the columns that tables lack, those records brought and those the spec asks for."""
+        self._look_again()
         self._forget_conflicts()
         self._forget_limit()
         self._evolve_all(batch)
+
+    def _look_again(self) -> None:
+        """Read the tables again that did not exist: another tool or pipeline may have created one since."""
+        appeared = False
+        for name, entry in self._entries.items():
+            if entry.committer.state is None and newest(entry.store) is not None:
+                found = self._open(name, entry.store.uri)
+                entry.committer, entry.table_id, appeared = found.committer, found.table_id, True
+        if appeared:
+            self._refresh()
+
+    def keep(self, parts: Iterable[TableIntent]) -> None:
+        """Plan these parts of a batch as they were planned: their tables hold them already, so no record may leave."""
+        for part in parts:
+            self._entry_of(part).planned = from_delta(part.schema) if not part.letters else None
+        self._refresh()
 
     def _evolve_all(self, batch: int) -> None:
         for name, entry in self._entries.items():
@@ -250,7 +269,13 @@ class Catalog:
             return
         if entry.rules.create == "never":
             _check_declared(entry, have)
-        entry.committer.evolve(shape.table)
+        try:
+            entry.committer.evolve(shape.table)
+        except TableChanged:
+            if entry.existing == have:
+                raise
+            self.shapes[entry.name] = self._shape(entry)  # another writer added such a column first: records must fit
+            return self._evolve(entry, batch)
         faults.reach(faults.Point.EVOLVED, batch=batch)
         self.shapes[entry.name] = self._shape(entry)
 
@@ -341,6 +366,7 @@ class Catalog:
             merging_of(entry.rules) if name != LETTERS else None,
             self._instead(entry, files),
             _clusters(entry, shape) if name != LETTERS else (),
+            -1 if entry.committer.state is None else entry.committer.state.version,
         )
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -365,6 +391,22 @@ class Catalog:
         """Whether a table already holds its part of a batch."""
         state = self._entry_of(table).committer.state
         return state is not None and state.marks.get(batch_mark(intent.pipeline), 0) >= intent.batch
+
+    def appeared(self, intent: Intent) -> bool:
+        """Whether a table that the batch was to create exists now, and the files of the batch do not fit it."""
+        for table in intent.tables:
+            state = self._entry_of(table).committer.state
+            unknown = table.create and table.path not in self.ledger.known.tables
+            if unknown and state is not None and not self.has(table, intent) and not fits(table, state):
+                return True
+        return False
+
+    def plan_of(self, table: TableIntent, intent: Intent) -> int:
+        """By which plan of the batch a table holds its part; that of the part at hand where the log no longer tells."""
+        entry = self._entry_of(table)
+        version = newest(entry.store)
+        part = newest_part(entry.store, version, batch_mark(intent.pipeline)) if version is not None else None
+        return int(part.account.get("plan", 0)) if part is not None else table.plan
 
     def _entry_of(self, table: TableIntent) -> Entry:
         for entry in self._entries.values():

@@ -7,10 +7,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
 
-from headrace.batch import Range, TableIntent
+from headrace.batch import Range
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
-from headrace.errors import SourceReplaced, TableChanged, TableRestored
+from headrace.entries import fits
+from headrace.errors import SourceReplaced, TableRestored
 from headrace.ledger import KnownTable, Ledger, is_refill
 from headrace.ledger.owed import KEEP
 from headrace.pipeline import Pipeline
@@ -22,8 +23,7 @@ from headrace.spec import Spec
 from headrace.storage import Store
 from headrace.summary import Report
 from headrace.tables.adopt import may_adopt
-from headrace.tables.evolve import check_fits
-from headrace.tables.log import TableState, load
+from headrace.tables.log import load
 
 
 class Decision(StrEnum):
@@ -128,17 +128,9 @@ def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
         elif state.table_id != known.id:
             ledger.known.remember(tables={uri: KnownTable(state.table_id, "spark" if may_adopt(state) else "adopt")})
             said.append(f"{uri}: goes on with the table that is there now")
-        elif uri in staged and not _fits(staged[uri], state):
+        elif uri in staged and not fits(staged[uri], state):
             said.append(f"{uri}: goes on with the columns it has now")
     return said
-
-
-def _fits(table: TableIntent, state: TableState) -> bool:
-    try:
-        check_fits(table.schema, state)
-    except TableChanged:
-        return False
-    return table.partition_by == state.partition_by
 
 
 def _kept_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from headrace.batch import Historic, Merging
+from headrace.batch import Historic, Merging, TableIntent
 from headrace.commit import Committer, LogTable
 from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
 from headrace.commit.stops import stop
 from headrace.decode.structure import Structure
-from headrace.errors import TableFeature, TableGone, TableReplaced, TableRestored
+from headrace.errors import TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.ledger import KnownTable, Ledger
 from headrace.plan import Branch
 from headrace.shape import Offsets
 from headrace.spec import TableSpec
 from headrace.storage import Store
 from headrace.tables.adopt import may_adopt
+from headrace.tables.evolve import check_fits
+from headrace.tables.log import TableState
 
 
 @dataclass
@@ -35,10 +37,13 @@ class Entry:
     learned: Structure | None = None
     floors: Offsets = field(default_factory=dict)
     rows: str = ""  # what tells them apart, as it was last written
+    planned: pa.Schema | None = None  # the columns of an earlier plan, where the table holds the batch already
 
     @property
     def existing(self) -> pa.Schema | None:
         """The table's columns that rows may fill; None while it does not exist."""
+        if self.planned is not None:
+            return self.planned
         return None if self.committer.state is None else self.committer.writable()
 
 
@@ -101,6 +106,18 @@ class Opener:
         if why_not or (known is not None and known.committer == "spark"):
             return self.spark_table(store)
         return tail
+
+
+def fits(table: TableIntent, state: TableState) -> bool:
+    """Whether the files that a batch has for a table may still become the table's."""
+    adopted = all(file.table == table.path for file in table.files)
+    if adopted and (may_adopt(state) is not None or table.partition_by != state.partition_by):
+        return False
+    try:
+        check_fits(table.schema, state)
+    except TableChanged:
+        return False
+    return True
 
 
 def merging_of(rules: TableSpec) -> Merging | None:

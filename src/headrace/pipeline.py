@@ -14,12 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace import faults, floor, generations, retention, retry, task
-from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, merge
+from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, TableIntent, merge
 from headrace.breaker import Breaker
 from headrace.catalog import Catalog
 from headrace.commit.tombstones import DAY, TOMBSTONES
 from headrace.doubles import Doubles
-from headrace.errors import HeadraceError, StopAsked, Transient
+from headrace.errors import Fenced, HeadraceError, StopAsked, TableChanged, TableFeature, Transient
 from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision, is_mend, is_refill
 from headrace.ledger.replays import Replays
@@ -205,7 +205,7 @@ class Pipeline:
         intent = self.intend(batch, ranges, manifests, started, runs)
         self.lease.check()
         self.ledger.begin(intent)
-        self.settle(intent)
+        intent = self.settle(intent)
         self._breaker.note(intent.counts, datetime.now(UTC))
 
     def discover_and_stage(self, frame: DataFrame, batch: int, now: datetime) -> tuple[list[Manifest], int]:
@@ -279,9 +279,12 @@ class Pipeline:
         stand = {**self.ledger.position(), **self.position}
         return tuple(Range(*at, to, to, topics.get(at[0], "")) for at, to in sorted(stand.items()) if at not in read)
 
-    def settle(self, intent: Intent) -> None:
-        """Commit every table, then the dead letters, then book; also how an open batch is finished."""
-        receipts = self._commit(intent)
+    def settle(self, intent: Intent) -> Intent:
+        """Commit every table, then the dead letters, then book; also how an open batch is finished.
+
+        Answers the intent that was carried out, which is a later plan where a table had appeared meanwhile.
+        """
+        intent, receipts = self._committed(intent)
         faults.reach(faults.Point.LEDGER_NOT, batch=intent.batch)
         tables = self.catalog.tables()
         if is_refill(intent):
@@ -294,6 +297,7 @@ class Pipeline:
         self.summary.add(intent, receipts)
         self.position |= {(each.topic, each.partition): each.until for each in intent.ranges}
         self._tell(intent, receipts)
+        return intent
 
     def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         self.report(batch_event(intent, receipts))
@@ -305,6 +309,16 @@ class Pipeline:
             with suppress(HeadraceError):
                 for item in copied:
                     Store(item.table, self.profile).delete([item.path])
+
+    def _committed(self, intent: Intent) -> tuple[Intent, list[Receipt]]:
+        """Commit the batch; planned again where one of its tables was created by another writer meanwhile."""
+        while True:
+            try:
+                return intent, self._commit(intent)
+            except (TableChanged, TableFeature):
+                if not self.catalog.appeared(intent):
+                    raise
+                intent = self._plan_again(intent)
 
     def _commit(self, intent: Intent) -> list[Receipt]:
         data = [table for table in intent.tables if not table.letters]
@@ -320,9 +334,16 @@ class Pipeline:
             faults.reach(faults.Point.LETTERS_NOT, batch=intent.batch)
         return receipts + [self._commit_one(table, intent) for table in rest]
 
-    def _commit_one(self, table: Any, intent: Intent) -> Receipt:
+    def _commit_one(self, table: TableIntent, intent: Intent) -> Receipt:
         self.lease.check()
-        return self._retrying(lambda: self.catalog.commit(table, intent))
+        receipt = self._retrying(lambda: self.catalog.commit(table, intent))
+        if receipt.skipped and self.catalog.plan_of(table, intent) != table.plan:
+            raise Fenced(
+                f"{table.path} holds another plan of batch {intent.batch} than the one at hand: another driver has "
+                "planned it again.",
+                next="Start the pipeline again: it goes on with the plan that the tables hold.",
+            )
+        return receipt
 
     def _same_topics(self, ranges: Sequence[Range]) -> None:
         """What was just read must come from the topics we knew, not from ones made anew meanwhile."""
@@ -333,8 +354,8 @@ class Pipeline:
     def _finish(self, begun: Intent, anew: bool) -> None:
         """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
         self.report({"event": "recover", "pipeline": self.spec.pipeline, self.unit: begun.batch})
-        if not is_decision(begun) and (anew or self.missing(begun)):
-            begun = self.again(begun)
+        if not is_decision(begun) and (anew or self.missing(begun) or self._superseded(begun)):
+            begun = self._plan_again(begun)
         self.settle(begun)
         self.summary.recovered += 1
         self.open_catalog()
@@ -349,8 +370,41 @@ class Pipeline:
             if not Store(item.table, self.profile).exists(item.path)
         ]
 
-    def again(self, begun: Intent) -> Intent:
-        """Read exactly the batch's ranges once more, with the spec that began it."""
+    def _superseded(self, begun: Intent) -> bool:
+        """Whether a table holds the batch by another plan than the newest one."""
+        return any(
+            self.catalog.has(table, begun) and self.catalog.plan_of(table, begun) != table.plan
+            for table in begun.tables
+        )
+
+    def _plan_again(self, begun: Intent) -> Intent:
+        """A later plan of the same batch, durable before any of it is committed.
+
+        Its ranges and its spec are the same. What a table holds already stays as it was planned for that table.
+        """
+        plan = begun.plan + 1
+        held = {table.path: self._held(table, begun) for table in begun.tables if self.catalog.has(table, begun)}
+        made = self.again(begun, tuple(held.values()))
+        self.discard(item for table in made.tables if table.path in held for item in table.files)
+        left = tuple(replace(table, plan=plan) for table in made.tables if table.path not in held)
+        tables = sorted((*held.values(), *left), key=lambda table: (table.letters, table.path))
+        intent = replace(made, tables=tuple(tables), plan=plan)
+        self.lease.check()
+        self.ledger.revise(intent)
+        said = f"{self.unit} {intent.batch} is planned again: its files were gone, or did not fit a table any more"
+        self.report({"event": "replan", "pipeline": self.spec.pipeline, self.unit: intent.batch, "text": said})
+        self.open_catalog().open()
+        return intent
+
+    def _held(self, table: TableIntent, begun: Intent) -> TableIntent:
+        """The part of the batch that a table holds, as it was planned."""
+        plan = self.catalog.plan_of(table, begun)
+        intent = begun if plan == table.plan else self.ledger.planned(begun.batch, plan)
+        parts = intent.tables if intent is not None else ()
+        return next((part for part in parts if part.path == table.path), table)
+
+    def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
+        """Read exactly the batch's ranges once more, with the spec that began it; `held`: what tables hold of it."""
         if is_mend(begun):
             return replace(begun, tables=(), counts=Counts())  # the table's log tells what is lost still: ask again
         self._same_topics(begun.ranges)
@@ -361,7 +415,9 @@ class Pipeline:
             return replace(begun, tables=(), counts=Counts())  # the table is another one now: nothing is owed to it
         if is_refill(begun):
             return refilled(old, begun.tables[0].path, begun.batch, begun.started)
-        old.open_catalog().open()
+        catalog = old.open_catalog()
+        catalog.open()
+        catalog.keep(held)
         frame = old.source.read(self.spark, begun.ranges)
         manifests, runs = old.discover_and_stage(frame, begun.batch, begun.started)
         intent = old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from headrace import faults
-from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, Taken
+from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, TableIntent, Taken
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.doubles import PLACE
@@ -200,8 +200,8 @@ class Replaying(Pipeline):
         gone = [f"{each.table}/{each.path}" for each in files if not Store(each.table, self.profile).exists(each.path)]
         return super().missing(begun) + gone
 
-    def again(self, begun: Intent) -> Intent:
-        """Take the plan's own letters through its own spec once more."""
+    def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
+        """Take the plan's own letters through its own spec once more; `held`: what tables hold of it."""
         taken = begun.taken
         assert taken is not None  # noqa: S101
         since = datetime.fromisoformat(taken.since) if taken.since else None
@@ -209,7 +209,9 @@ class Replaying(Pipeline):
         spec = loads(begun.spec, self.spec.base)[0]
         old = Replaying(spec, lambda: self.spark, chosen, report=self.report, stop=self.stop)
         old.lease, old.ledger, old._version = self.lease, self.ledger, taken.version
-        old.open_catalog().open()
+        catalog = old.open_catalog()
+        catalog.open()
+        catalog.keep(held)
         manifests, runs = old.discover_and_stage(None, begun.batch, begun.started)
         return old.intend(begun.batch, (), manifests, begun.started, runs)
 

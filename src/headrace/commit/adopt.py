@@ -54,7 +54,7 @@ class LogTable:
     def _commit(self, table: TableIntent, intent: Intent) -> Receipt:
         if any(file.table != table.path for file in table.files):
             raise AssertionError(f"{table.path}: files that are staged elsewhere cannot become its own")
-        marks, info = intent.marks(), account(intent)
+        marks, info = intent.marks(), account(intent, table.plan)
         instead = _replaced(table.instead) if table.instead else None
         if not table.create:
             return self.tail.append(
@@ -71,8 +71,8 @@ def _replaced(folders: Sequence[str]) -> Callable[[File], bool]:
     return lambda file: ALL in folders or folder(tuple(file.partition.items())) in folders
 
 
-def account(intent: Intent) -> dict[str, Any]:
-    """What every commit of a batch says of the whole batch."""
+def account(intent: Intent, plan: int = 0) -> dict[str, Any]:
+    """What every commit of a batch says of the whole batch, and of which of its plans it is a part."""
     counts = intent.counts
     return {
         "pipeline": intent.pipeline,
@@ -84,6 +84,7 @@ def account(intent: Intent) -> dict[str, Any]:
         "dead": counts.dead,
         "filtered": counts.filtered,
         "held": counts.held,
+        **({"plan": plan} if plan else {}),
         **_given_back(intent),
     }
 

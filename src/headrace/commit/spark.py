@@ -261,7 +261,7 @@ def fillable(columns: pa.Schema) -> pa.Schema:
 def told(intent: Intent, table: TableIntent, **more: object) -> dict[str, Any]:
     """What a commit to such a table says of its batch; the places of partitions are told here, not as marks."""
     rows = sum(item.rows for item in table.files)
-    return {**account(intent), "marks": intent.marks(), "rows": rows, **more}
+    return {**account(intent, table.plan), "marks": intent.marks(), "rows": rows, **more}
 
 
 def as_text(account: Mapping[str, Any]) -> str:

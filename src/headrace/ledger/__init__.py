@@ -110,7 +110,27 @@ class Ledger:
         text = self._begun_text(self.batch + 1)
         if text is None or self._is_booked(self.batch + 1):
             return None
-        return Intent.from_json(text.decode())
+        intent = Intent.from_json(text.decode())
+        while (text := self._begun_text(intent.batch, intent.plan + 1)) is not None:
+            intent = Intent.from_json(text.decode())
+        return intent
+
+    def revise(self, intent: Intent) -> None:
+        """Make a later plan of the open batch durable; Fenced when another driver was first, or has finished it."""
+        self._expect_next(intent.batch)
+        text = intent.to_json().encode()
+        try:
+            self._store.put_new(self._begun(intent.batch, intent.plan), text)
+        except AlreadyThere:
+            if self._begun_text(intent.batch, intent.plan) != text:
+                raise self._fenced(f"batch {intent.batch} was planned again by another driver") from None
+        if self._is_booked(intent.batch):
+            raise self._fenced(f"batch {intent.batch} is booked already")
+
+    def planned(self, batch: int, plan: int) -> Intent | None:
+        """One of the plans of the open batch; None where it was not made."""
+        text = self._begun_text(batch, plan)
+        return Intent.from_json(text.decode()) if text is not None else None
 
     def begin(self, intent: Intent) -> None:
         """Make the batch's decision durable; Fenced when another driver was first.
@@ -214,13 +234,13 @@ class Ledger:
         """What the booking adds to the ledger."""
         return [account.stage(self._table, account.row(intent, receipts, finished, note))]
 
-    def _begun_text(self, batch: int) -> bytes | None:
+    def _begun_text(self, batch: int, plan: int = 0) -> bytes | None:
         with suppress(NotThere):
-            return self._store.get(self._begun(batch))
+            return self._store.get(self._begun(batch, plan))
         return None
 
-    def _begun(self, batch: int) -> str:
-        return f"{self.decisions}/{batch:012}"
+    def _begun(self, batch: int, plan: int = 0) -> str:
+        return f"{self.decisions}/{batch:012}.{plan}" if plan else f"{self.decisions}/{batch:012}"
 
     def _moved(self, at: tuple[str, int], until: int) -> Range:
         """A step forward spans what is given up; a step back spans nothing."""
