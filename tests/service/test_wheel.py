@@ -1,0 +1,113 @@
+"""The wheel, installed as a user installs it: the product's own lock, an empty environment, another folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.runtime import cache
+
+ROOT = Path(__file__).parents[2]
+SPEC = """\
+pipeline: web
+source: {generate: {records: 300, partitions: 2}}
+table: {path: ./lake/web}
+"""
+# What people have in their environment, and what is no business of a pipeline on local disk.
+USERS = {
+    "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+    "AWS_SECRET_ACCESS_KEY": "not-a-secret",
+    "AWS_REGION": "eu-central-1",
+    "AWS_PROFILE": "work",
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    "LANG": "C",
+    "TZ": "Pacific/Auckland",
+    "COLUMNS": "100",
+}
+_KEPT = ("PATH", "HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HEADRACE_JAVA", "HEADRACE_JVM", "JAVA_HOME")
+
+Command = Callable[..., str]
+
+
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+
+
+def _locked_packages() -> Path:
+    """The packages of the product's lock and no others: a gigabyte, so it is kept until the lock changes."""
+    lock = ROOT / "requirements.txt"
+    key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    with cache.locked("locked-packages") as scratch:
+        kept = cache.folder("locked-packages")
+        if not (kept / key).exists():
+            _do(*PIP, "install", "--require-hashes", "--target", scratch / key, "-r", lock)
+            for outdated in kept.iterdir():
+                shutil.rmtree(outdated)
+            (scratch / key).rename(kept / key)
+    return kept / key
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that holds the wheel and its lock, and nothing of the source tree or of the development lock."""
+    place = tmp_path_factory.mktemp("wheel")
+    _do(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", place, ROOT)
+    _do(sys.executable, "-m", "venv", "--without-pip", place / "venv")
+    [packages] = place.glob("venv/lib/python*/site-packages")
+    (packages / "locked.pth").write_text(f"{_locked_packages()}\n")
+    # No index: what the wheel asks for must be in the lock, or this fails.
+    _do(*PIP, "--python", place / "venv/bin/python", "install", "--no-index", *place.glob("*.whl"))
+    return place / "venv/bin"
+
+
+@pytest.fixture
+def headrace(installed: Path, tmp_path: Path) -> Command:
+    """The installed command, in a folder with a spec, with a user's variables: what it prints."""
+    (tmp_path / "web.yaml").write_text(SPEC)
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | USERS
+    return lambda *arguments: _do(installed / "headrace", *arguments, cwd=tmp_path, env=environment)
+
+
+def test_the_wheel_needs_nothing_but_its_lock(installed: Path, tmp_path: Path):
+    """Every module imports, out of the environment and not out of the source tree."""
+    script = (
+        "import headrace, importlib, pkgutil\n"
+        "for each in pkgutil.walk_packages(headrace.__path__, 'headrace.'): importlib.import_module(each.name)\n"
+        "print(headrace.__file__)\n"
+    )
+    where = _do(installed / "python", "-c", script, cwd=tmp_path, env={"PATH": os.environ["PATH"]})
+    assert Path(where.strip()).is_relative_to(installed.parent)
+
+
+def test_the_wheel_takes_a_spec_from_check_to_a_table(headrace: Command):
+    assert headrace("check", "web.yaml", "--online").startswith("web: ")
+    shown = _events(headrace("preview", "web.yaml", "--json"))
+    assert shown[-1]["read"] == 10
+    done = _events(headrace("run", "web.yaml", "--until", "latest", "--json"))
+    totals = [each for each in done if each["event"] == "summary"][-1]
+    assert totals["read"] == totals["routed"] + totals["dead"] + totals["filtered"] == 300
+    rows = totals["routed"]
+    assert _events(headrace("table", "stats", "lake/web", "--json"))[0]["rows"] == rows
+    assert len(_events(headrace("table", "query", "lake/web", "--limit", "0", "--json"))) - 1 == rows
+    assert "_source" in headrace("table", "info", "lake/web")
+    assert _events(headrace("table", "history", "lake/web", "--json"))[0]["rows_after"] == rows
+    assert "web: not running" in headrace("status", "web.yaml")
+    assert _events(headrace("dead-letters", "list", "web.yaml", "--json"))[-1]["letters"] == totals["dead"]
+
+
+def _events(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def _do(*command: object, **how: Any) -> str:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False, **how)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
