@@ -6,6 +6,7 @@ import pytest
 
 from headrace.errors import SpecError
 from headrace.spec import examine_text, loads
+from headrace.tables import schema
 
 GOOD = """\
 pipeline: shop
@@ -336,3 +337,100 @@ def test_strange_characters_do_not_reach_the_terminal():
     found = only('"\\e[31mred": 1\n')
     assert "\x1b" not in str(found)
     assert len(str(only(f"flush: {{every: {'x' * 10_000}}}\n"))) < 300
+
+
+# ---- types of other systems, and texts that YAML splits ----
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("datetime", "timestamp"),
+        ("TIMESTAMPTZ", "timestamp"),
+        ("timestamp with time zone", "timestamp"),
+        ("timestamp without time zone", "timestamp_ntz"),
+        ("datetime64[ns]", "timestamp"),
+        ("list", "array<T>"),
+        ("list<datetime>", "array<timestamp>"),
+        ("array", "array<T>"),
+        ("dict", "map<string,T>"),
+        ("jsonb", "string (with json: true it keeps the JSON text)"),
+        ("struct<a: jsonb, number: int4>", "struct<a: string, number: integer>"),
+        ("varchar(20)", "varchar"),
+        ("char(3)", "string"),
+        ("uuid", "string"),
+        ("decimal", "decimal(p,s)"),
+        ("number(10,2)", "decimal(10,2)"),
+        ("decimal(50,2)", "decimal(38,2)"),
+        ("array<decimal(50,40)>", "array<decimal(38,38)>"),
+        ("double precision", "double"),
+        ("strng", "string"),
+    ],
+)
+def test_a_type_of_another_system_points_to_the_right_one(written, meant):
+    found = only(f"  columns: [{{name: a, type: '{written}'}}]\n")
+    assert (found.key, found.line, found.meant) == ("table.columns[0].type", 8, meant)
+    assert "timestamp, timestamp_ntz, decimal(p,s), array<T>" in found.allowed
+
+
+def test_every_type_that_is_suggested_is_one():
+    for kind, names in schema._HOLD.items():
+        filled = kind.replace("p,s", "10,2").replace("name: T, …", "a: T").replace("T", "long")
+        schema.parse_type(filled)
+        for name in names.split():
+            assert name not in schema._SPELLINGS
+            assert schema.meant_type(name).startswith(kind)
+    assert schema.meant_type("no-type-like-it-at-all") == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("decimal(10,2)", 'type: "decimal(10,2)"'),
+        ("decimal(50,2)", 'type: "decimal(38,2)"'),
+        ("map<string,long>", 'type: "map<string,long>"'),
+        ("map<string,map<string,long>>", 'type: "map<string,map<string,long>>"'),
+    ],
+)
+def test_a_type_that_yaml_splits_at_its_comma_needs_quotes(written, meant):
+    found = only(f"  columns: [{{name: a, type: {written}, nullable: false}}]\n")
+    assert (found.key, found.line, found.column, found.meant) == ("table.columns[0].type", 8, 29, meant)
+    assert "without quotes" in found.seen
+    assert examine_text(GOOD + f"  columns: [{{name: a, {meant}, nullable: false}}]\n", Path("/base"))[1] == []
+
+
+@pytest.mark.parametrize("wrong", ["2)", "b>", "typ"])
+def test_a_key_that_nothing_was_split_from_is_only_unknown(wrong):
+    assert only(f"  columns: [{{name: a, type: string, {wrong}}}]\n").seen == "unknown key"
+
+
+# ---- regular expressions ----
+
+
+@pytest.mark.parametrize(
+    ("written", "seen", "meant"),
+    [
+        ("(a", "'(a': missing ), unterminated subpattern at character 1", ""),
+        ("ab[c-", "'ab[c-': unterminated character set at character 3", ""),
+        ("x(?=a)b", "'x(?=a)b': invalid perl operator '(?=' at character 2", ""),
+        (r"(a)\1", r"'(a)\1': invalid escape sequence '\1' at character 4", ""),
+        ("a{5000}", "'a{5000}': invalid repetition size '{5000}' at character 2", ""),
+        ("*-orders", "'*-orders': nothing to repeat at character 1", ".*-orders"),
+        ("*.orders", "'*.orders': nothing to repeat at character 1", r".*\.orders"),
+        ("[[a]", None, ""),
+    ],
+)
+def test_a_regular_expression_is_refused_with_the_reason_and_the_place(written, seen, meant):
+    found = findings(swap={"topics: [shop.orders]": f"pattern: '{written}'"})
+    assert [(each.key, each.seen, each.meant) for each in found] == (
+        [("source.kafka.pattern", seen, meant)] if seen else []
+    )
+
+
+@pytest.mark.parametrize("call", ["regexp_matches(a, {})", "regexp_extract(a, {}, 1)", "regexp_replace(a, {}, 'x')"])
+def test_a_regular_expression_in_sql_is_refused_as_well(call):
+    step = 'transform: [{{where: "{} IS NOT NULL"}}]\n'
+    found = only(step.format(call.format("'b(?=c'")))
+    assert (found.key, found.line) == ("transform[0].where", 8)
+    assert "'b(?=c': " in found.seen
+    assert findings(step.format(call.format("'b(?:c)'"))) == []

@@ -81,14 +81,15 @@ def _each_column(columns: Sequence[Column], here: Path) -> Iterator[Complaint]:
 
 
 def _column(column: Column, here: Path) -> Iterator[Complaint]:
-    from headrace.tables.schema import TIMESTAMP, parse_type, type_names
+    from headrace.tables.schema import TIMESTAMP, meant_type, parse_type, plain_type_names
 
     try:
         kind = parse_type(column.type)
     except UsageError as trouble:
-        names = type_names() if trouble.next else ()  # no name was wrong, only how they stand together
-        allowed = ", ".join(names) or "a type with each field once"
-        yield Complaint((*here, "type"), trouble.seen.removesuffix("."), allowed, closest(column.type, names))
+        meant = meant_type(column.type)
+        # no name was wrong, only how they stand together
+        allowed = ", ".join(plain_type_names()) if meant or trouble.next else "a type with each field once"
+        yield Complaint((*here, "type"), trouble.seen.removesuffix("."), allowed, meant)
         return
     yield from _inner_names(kind, (*here, "type"))
     if column.unit is not None and kind != TIMESTAMP:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
@@ -123,18 +123,22 @@ def closest(word: object, options: Collection[str]) -> str:
 def from_validation(trouble: ValidationError, document: Document) -> Iterator[Complaint]:
     """All that the models refuse, in our words."""
     errors = trouble.errors(include_url=False, include_input=False)
+    complaints: dict[Complaint, None] = {}  # each once: two pieces of one split text say the same
     for error in errors:
         # A list whose items are refused also counts as too short.
         inner = [each for each in errors if each["loc"][:-1] == error["loc"]]
         if not (error["type"] == "too_short" and inner):
-            yield _complaint(error, document)
+            complaints[_complaint(error, document)] = None
+    yield from complaints
 
 
 def _complaint(error: Any, document: Document) -> Complaint:
     path, kind, context = _path(error, document), error["type"], error.get("ctx", {})
     seen = show(document.at(path), path)
     if kind == "extra_forbidden":
-        return _unknown(path) if path[-1] == error["loc"][-1] else _unknown_word(path, seen, error["loc"][-1])
+        if path[-1] != error["loc"][-1]:
+            return _unknown_word(path, seen, error["loc"][-1])
+        return _split_text(path, document) or _unknown(path)
     if kind == "missing":
         return Complaint(path, "required, but missing", _description(path))
     if kind == "value_error":
@@ -175,6 +179,39 @@ def _unknown(path: Path) -> Complaint:
     return Complaint(path, "unknown key", ", ".join(keys), closest(word, keys), on_key=True)
 
 
+def _split_text(path: Path, document: Document) -> Complaint | None:
+    """`{type: decimal(10,2)}` without quotes, which YAML reads as `type: decimal(10` and a key `2)`."""
+    parent = document.at(path[:-1])
+    entries = parent.plain() if parent else None
+    if not isinstance(entries, dict) or entries.get(str(path[-1])) is not None:
+        return None
+    before = list(entries)[: list(entries).index(str(path[-1]))]
+    key = next((each for each in reversed(before) if entries[each] is not None), None)
+    text = _closed(str(entries[key]), list(entries)[before.index(key) + 1 :]) if key else ""
+    if not key or not text:
+        return None
+    seen = f"{text} without quotes: inside {{…}} YAML ends a text at its comma"
+    return Complaint((*path[:-1], key), seen, "quotes around the text", f'{key}: "{_quotable(key, text)}"')
+
+
+def _closed(text: str, pieces: Sequence[str]) -> str:
+    """A text with an open bracket, and the pieces after it up to the one that closes it; empty when none does."""
+    for piece in pieces:
+        if sum(map(text.count, "(<")) <= sum(map(text.count, ")>")):
+            return ""
+        text += f",{piece}"
+        if sum(map(text.count, "(<")) == sum(map(text.count, ")>")):
+            return text
+    return ""
+
+
+def _quotable(key: str, text: str) -> str:
+    """The text as it may stand in quotes; of a type the nearest one that exists."""
+    from headrace.tables.schema import meant_type
+
+    return (meant_type(text) or text) if key == "type" else text
+
+
 def _unknown_word(path: Path, seen: str, word: str) -> Complaint:
     """A word that stands for a mapping with that one key."""
     part = part_at(path)
@@ -196,7 +233,7 @@ def _refused(path: Path, seen: str, error: ValueError, on_key: bool) -> Complain
     if not isinstance(error, Wrong):
         return Complaint(path, seen, str(error))
     path = (*path, error.key) if error.key else path
-    meant = closest(path[-1], error.options) if path else ""
+    meant = error.meant or (closest(path[-1], error.options) if path else "")
     return Complaint(path, error.seen or seen, error.allowed, meant, on_key=on_key)
 
 

@@ -19,9 +19,11 @@ class Part(BaseModel):
 class Wrong(ValueError):
     """A value or a pair of values is refused: what is allowed, what was seen, and what could have been meant."""
 
-    def __init__(self, allowed: str, *, seen: str = "", key: str = "", options: Collection[str] = ()) -> None:
+    def __init__(
+        self, allowed: str, *, seen: str = "", key: str = "", options: Collection[str] = (), meant: str = ""
+    ) -> None:
         super().__init__(allowed)
-        self.allowed, self.seen, self.key, self.options = allowed, seen, key, options
+        self.allowed, self.seen, self.key, self.options, self.meant = allowed, seen, key, options, meant
 
 
 def exactly_one(part: Part, *names: str) -> None:

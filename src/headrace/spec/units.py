@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
+
+from headrace.spec.part import Wrong
 
 _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES: dict[str, int] = {
@@ -102,17 +105,39 @@ def plain_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+RE2_SYNTAX = "a regular expression in RE2's syntax (no look-around, no back references)"
+_GLOB = re.compile(r"\*?[\w.-]*\*?")  # what people write who think of file names
+
+
 def regex(text: str) -> str:
     """A regular expression that every engine on the way takes, in time that grows with the text alone."""
+    if trouble := regex_error(text):
+        meant = text.replace(".", r"\.").replace("*", ".*") if _GLOB.fullmatch(text) else ""
+        raise Wrong(RE2_SYNTAX, seen=trouble, meant=meant)
+    return text
+
+
+def regex_error(text: str, *, python: bool = True) -> str:
+    """Why a text is no regular expression to RE2 (and Python), and where in it; empty when it is one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
-        re.compile(text)
+        if python:
+            with warnings.catch_warnings(action="ignore", category=FutureWarning):
+                re.compile(text)
+    except re.error as error:
+        return f"'{text}': {error.msg} at character {(error.pos or 0) + 1}"
+    except RecursionError:
+        return f"'{text}': nested too deeply"
+    try:
         pc.match_substring_regex(pa.array([""]), text)
-    except (re.error, RecursionError, pa.ArrowInvalid):
-        raise ValueError("a regular expression in RE2's syntax (no look-around, no back references)") from None
-    return text
+    except pa.ArrowInvalid as error:
+        # RE2 names the part it does not take: "invalid perl operator: (?="
+        why, _, part = str(error).removeprefix("Invalid regular expression: ").partition(": ")
+        at = text.find(part) if part else -1
+        return f"'{text}': {why}" + (f" '{part}' at character {at + 1}" if at >= 0 else "")
+    return ""
 
 
 def spell_duration(value: timedelta) -> str:

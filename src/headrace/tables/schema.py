@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +61,7 @@ _SPELLINGS: dict[str, pa.DataType] = {
     "date32": pa.date32(),
     "date64": pa.date32(),
 }
+_COMPOUND = ("decimal(p,s)", "array<T>", "map<string,T>", "struct<name: T, …>")
 _PLAIN_NAME = r"[^\s:,<>`]+"
 _RAW = "\0"  # before metadata that is not text but JSON of another kind, so that it goes back as it came
 _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
@@ -67,12 +69,94 @@ _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 
 def type_names() -> tuple[str, ...]:
     """Every plain type name a spec may use."""
-    return (*_SPELLINGS, "decimal(p,s)", "array<T>", "map<string,T>", "struct<name: T, …>")
+    return (*_SPELLINGS, *_COMPOUND)
+
+
+def plain_type_names() -> tuple[str, ...]:
+    """The types, each under one name."""
+    return (*_PRIMITIVES, *_COMPOUND)
+
+
+# Types of databases, languages and other formats, and what holds their values here.
+_HOLD = {
+    "timestamp": "datetime datetime2 datetime64 datetimeoffset timestamptz timestamp_tz timestamp_ltz instant",
+    "timestamp_ntz": "timestampntz smalldatetime localdatetime",
+    "string": "str char character nchar nvarchar varchar2 clob citext uuid guid uniqueidentifier enum symbol inet "
+    "time timetz interval duration json jsonb variant super any",
+    "binary": "blob bytea varbinary bytearray fixed",
+    "array<T>": "list vector sequence repeated set tuple array",
+    "map<string,T>": "dict hstore hash map",
+    "struct<name: T, …>": "record row object message struct",
+    "decimal(p,s)": "decimal numeric number bignumeric dec",
+    "decimal(19,4)": "money",
+    "decimal(38,0)": "hugeint int128 biginteger",
+    "short": "int2 smallserial",
+    "integer": "int4 serial mediumint",
+    "long": "bigserial uint unsigned",
+    "float": "float4 float16 half",
+    "double": "float8 precision",
+    "boolean": "bit logical",
+}
+_FOREIGN = {name: kind for kind, names in _HOLD.items() for name in names.split()}
+_JSON = ("json", "jsonb", "variant", "super")
+_WORD = re.compile(
+    r"`[^`]*`\s*:|[A-Za-z_][\w.]*\s*:|(?:decimal|numeric|number|dec)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)"
+    r"|(double precision|character varying|timestamp with(?:out)? time zone)(?:\s*\(\s*\d+\s*\))?"
+    r"|([A-Za-z_]\w*)(?:\s*\(\s*\d+\s*\)|\s*\[\w*\])?",
+    re.IGNORECASE,
+)
+_TWO_WORDS = {
+    "double precision": "double",
+    "character varying": "string",
+    "timestamp with time zone": "timestamp",
+    "timestamp without time zone": "timestamp_ntz",
+}
+
+
+def meant_type(text: str) -> str:
+    """The type that a text was perhaps meant to be, `array<timestamp>` for `list<datetime>`; empty if there is none."""
+    text = text.strip()[:200]
+    if text.lower() in _JSON:
+        return "string (with json: true it keeps the JSON text)"
+    meant = _WORD.sub(_meant_word, text)
+    return meant if meant != text and _is_type(meant) else ""
+
+
+def _is_type(text: str) -> bool:
+    """Whether a text is a type, once its letters stand for something."""
+    filled = text.replace("(p,s)", "(38,18)").replace("<name: T, …>", "<name: long>").replace("T>", "long>")
+    try:
+        return not _parse(filled)[1].strip()
+    except UsageError:
+        return False
+
+
+def _meant_word(found: re.Match[str]) -> str:
+    word = found[0]
+    if word.endswith(":"):
+        return word  # a field's name
+    if found[1]:
+        precision, scale = min(int(found[1]), 38), int(found[2] or 0)
+        return f"decimal({max(precision, 1)},{min(scale, max(precision, 1))})"
+    if found[3]:
+        return _TWO_WORDS[found[3].lower()]
+    name = found[4].lower()
+    if name in _FOREIGN:
+        takes_types = found.string[found.end() :].lstrip().startswith("<")
+        return _FOREIGN[name].partition("<")[0] if takes_types else _FOREIGN[name]
+    if name in _SPELLINGS:
+        return name
+    near = get_close_matches(name, _SPELLINGS, n=1, cutoff=0.6)
+    return near[0] if near else word
 
 
 def parse_type(text: str) -> pa.DataType:
     """A spec's type name as a pyarrow type; UsageError when it is none."""
-    kind, rest = _parse(text.strip())
+    try:
+        kind, rest = _parse(text.strip())
+    except UsageError as refused:
+        hint = f"Did you mean {meant}? " if (meant := meant_type(text)) else ""
+        raise UsageError(refused.seen, next=f"{hint}{refused.next}".rstrip()) from None
     if rest.strip():
         raise UsageError(f"'{text}' is not a type: '{rest.strip()}' is left over.")
     return kind

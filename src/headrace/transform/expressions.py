@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from headrace.spec.units import regex_error
 from headrace.transform import allowed
 from headrace.transform.tree import (
     Node,
@@ -205,10 +206,17 @@ def _argument_findings(name: str, node: Node) -> Iterator[str]:
     place = allowed.INSERTED.get(name)
     if place is not None and len(arguments) > place and arguments[place]["class"] != "CONSTANT":
         yield f"{name}: the text to put in must be a literal, not an expression"
+    if name.startswith("regexp_") and name != "regexp_escape" and len(arguments) > 1:
+        yield from _pattern_findings(name, arguments[1])
     if name in ("list_transform", "list_apply", "list_filter"):
         for argument in arguments:
             if argument["class"] == "LAMBDA" and not is_lambda(argument):
                 yield f"{name}: write the lambda as 'lambda x: …', not 'x -> …'"
+
+
+def _pattern_findings(name: str, pattern: Node) -> Iterator[str]:
+    if pattern["class"] == "CONSTANT" and (trouble := regex_error(_text(pattern), python=False)):
+        yield f"{name}: {trouble}"
 
 
 def _is_width(node: Node) -> bool:
