@@ -91,7 +91,8 @@ def test_objects_and_lists():
     assert found["l"].type == pa.list_(pa.field("element", pa.float64()))
     assert found["s"].type.value_type == pa.struct([("k", pa.int64()), ("m", pa.string())])
     assert found["d"].type == pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int64()))))
-    assert all(is_text(found[name]) for name in "enh")
+    assert is_text(found["h"])
+    assert not {"e", "n"} & found.keys()
 
 
 def test_an_empty_object_becomes_what_others_hold():
@@ -149,3 +150,47 @@ def test_evolve_adds_at_every_depth_and_changes_nothing():
 def test_nothing_seen_makes_no_columns(structure):
     assert fields(structure) == []
     assert infer(pa.array([], pa.string())) == {}
+
+
+BIG = 2**53 + 1  # no double holds it
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [
+        ([1, 2.5], pa.float64()),
+        ([2**53, -(2**53), 0.5], pa.float64()),
+        ([BIG, 2], pa.int64()),
+        ([BIG, 2.5], None),
+        ([2.5, -BIG], None),
+        ([2**60, 2.5, 1], None),
+        ([2**70, 2.5], None),
+    ],
+)
+def test_a_double_is_inferred_only_where_it_holds_every_integer(field, kind):
+    item = columns(*({"n": value} for value in field))["n"]
+    assert is_text(item) if kind is None else item.type == kind
+
+
+@pytest.mark.parametrize("empty", [None, [], {}, [None], [[]], [{}], {"a": None}, {"a": []}, [{"a": {}}, None]])
+def test_what_has_no_typed_value_makes_no_column(empty):
+    assert columns({"id": 1, "f": empty}).keys() == {"id"}
+    assert columns({"o": {"a": 1, "f": empty}})["o"].type == pa.struct([("a", pa.int64())])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(values, min_size=1, max_size=4))
+def test_a_column_is_made_where_a_value_has_a_type(found):
+    def typed(value: object) -> bool:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        return value is not None if inner is None else any(map(typed, inner))
+
+    if any(map(typed, found)):
+        assert "f" in columns(*({"f": value} for value in found))
+
+
+def test_what_has_no_typed_value_decides_nothing():
+    assert columns({"f": []}, {"f": {}}) == {}
+    assert columns({"f": []}, {"f": {"a": 1}})["f"].type == pa.struct([("a", pa.int64())])
+    assert columns({"f": {}}, {"f": ["a"]})["f"].type == pa.list_(pa.field("element", pa.string()))
+    assert is_text(columns({"f": [[], {"a": 1}]})["f"])

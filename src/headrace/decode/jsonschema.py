@@ -18,7 +18,7 @@ from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
 from headrace.decode.framing import Framed, unframed
 from headrace.decode.registry import Registered, UnknownSchema, registry_of
 from headrace.decode.scan import Numbers, bools
-from headrace.decode.structure import JSON, Structure, evolve, merge, struct
+from headrace.decode.structure import BIG_LONG, JSON, Structure, evolve, merge, struct
 from headrace.decode.triage import sized, spread
 from headrace.reasons import Reason
 from headrace.spec.registry import RegistrySpec
@@ -123,8 +123,15 @@ class RegisteredJson:
             return unknown
         if not unknown:
             return said
-        fields = {name: item for name, item in unknown["fields"].items() if name not in said["fields"]}
-        return merge(said, struct(fields)) if fields else said
+        beside = {name: item for name, item in unknown["fields"].items() if name not in said["fields"]}
+        rounded = {name: JSON for name in _rounded(told, said) if unknown["fields"].get(name) in (BIG_LONG, JSON)}
+        return struct({**said["fields"], **rounded, **beside})
+
+
+def _rounded(told: list[Told], said: Structure) -> list[str]:
+    """Fields that are integers by one schema and doubles by another, so that an integer may be rounded."""
+    longs = {name for each in told for name, item in each.structure["fields"].items() if item == {"type": "long"}}
+    return [name for name in longs if said["fields"][name] == {"type": "double"}]
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.contract import Decoded, Decoder, Rejects
-from headrace.decode.structure import Structure, certain, evolve, merge_all
+from headrace.decode.structure import Structure, big_longs, certain, evolve, merge_all
 from headrace.reasons import Reason
 
 _SAMPLE = 1_000  # values that the first finding rests on
@@ -55,6 +55,8 @@ class Scout:
         seen = self._decoder.decode(values)
         doubtful = [at for at, why in zip(seen.rejects.index, seen.rejects.reason, strict=True) if why not in _FINAL]
         again = self._blank(values.take(pa.array(doubtful, pa.int64())))
+        # A long that was decoded well may still be one that a double, met later or elsewhere, cannot hold.
+        self._found = merge_all([self._found, big_longs(zip(seen.rows.column_names, seen.rows.columns, strict=True))])
         self._widen(seen, again)
         places = np.array(doubtful, np.int64)
         index = np.sort(np.concatenate([seen.index.to_numpy(), places[again.index.to_numpy()]]))

@@ -3,7 +3,8 @@
 A structure is JSON, so that it can leave a task: `{"type": "long"}`, `{"type": "struct", "fields": {…}}`,
 `{"type": "list", "element": …}`, `{"type": "map", "value": …}` (JSON has no maps, only structs); what brings its own
 type names it: `{"type": "decimal(9,2)"}`. `{}` is a value nobody has seen yet. `{"type": "wider", "to": "long"}` asks a
-known column for a wider type.
+known column for a wider type. A `big long` is a long that a double cannot hold exactly. What holds no typed value
+(`[]`, `{}`, `[null]`) is told as null is, so that it decides nothing, in whichever task or batch it is met.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ COLUMNS = 2_000  # top-level columns a table may grow to by discovery
 
 NULL: Structure = {"type": "null"}
 JSON: Structure = {"type": "json"}
+BIG_LONG: Structure = {"type": "big long"}
 WIDER = "wider"
+EXACT = 2**53  # integers up to here, of either sign, are exact as doubles
 
 _REFUSED = re.compile(r"[ ,;{}()\n\t=]")  # by Delta, in a column's name
 _SEEN_AS = {
@@ -42,9 +45,20 @@ _SEEN_AS = {
     "VARCHAR": "string",
     "JSON": "json",
 }
-_ARROW = {"long": pa.int64(), "double": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
-# DuckDB sees an integer beyond 64 bits as a double, and cannot tell `{}` from a conflict.
-_MISLEADING = r"[:\[,]\s*-?\d{19}|\{\s*\}"
+_ARROW = {
+    "long": pa.int64(),
+    "big long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+}
+_NUMBERS: dict[frozenset[str], Structure] = {
+    frozenset({"long", "double"}): {"type": "double"},
+    frozenset({"long", "big long"}): BIG_LONG,
+}
+# DuckDB does not tell which integers a double cannot hold (one beyond 64 bits it takes for a double), nor `{}` from a
+# conflict.
+_MISLEADING = r"[:\[,]\s*-?(9\d{15}|\d{17})|\{\s*\}"
 
 
 def name_fits(name: str) -> bool:
@@ -57,19 +71,41 @@ def struct(fields: Mapping[str, Structure]) -> Structure:
     return {"type": "struct", "fields": dict(fields)}
 
 
-def of(value: object) -> Structure:
-    """The structure of one JSON value as Python holds it."""
+def of(value: Mapping[str, object]) -> Structure:
+    """The structure of one JSON object as Python holds it."""
+    return _typed(_of(value))
+
+
+def _of(value: object) -> Structure:
     if isinstance(value, dict):
-        return struct({key: of(item) for key, item in value.items()})
+        return struct({key: _of(item) for key, item in value.items()})
     if isinstance(value, list):
-        return {"type": "list", "element": reduce(merge, map(of, value), NULL)}
+        return {"type": "list", "element": reduce(_merge_value, map(_of, value), NULL)}
     if value is None:
         return NULL
     if isinstance(value, bool):
         return {"type": "boolean"}
     if isinstance(value, str):
         return {"type": "string"}
-    return {"type": "long" if isinstance(value, int) else "double"}
+    if isinstance(value, int):
+        return {"type": "long"} if -EXACT <= value <= EXACT else BIG_LONG
+    return {"type": "double"}
+
+
+def _typed(structure: Structure) -> Structure:
+    """An object's structure, with null in the place of every field in which no value has a type."""
+    return struct({name: _typed_value(item) for name, item in structure["fields"].items()})
+
+
+def _typed_value(structure: Structure) -> Structure:
+    kind = _kind(structure)
+    if kind == "struct":
+        whole = _typed(structure)
+        return NULL if all(item == NULL for item in whole["fields"].values()) else whole
+    if kind == "list":
+        element = _typed_value(structure["element"])
+        return NULL if element == NULL else {"type": "list", "element": element}
+    return structure
 
 
 def stated(columns: Iterable[pa.Field]) -> Structure:
@@ -88,6 +124,31 @@ def _stated(item: pa.Field) -> Structure:
     return {"type": "map", "value": _stated(kind.item_field)} if pa.types.is_map(kind) else {"type": type_name(kind)}
 
 
+def big_longs(columns: Iterable[tuple[str, pa.Array | pa.ChunkedArray]]) -> Structure:
+    """The places of integers that a double cannot hold, in columns given by name; `{}` where there are none."""
+    found = {name: part for name, values in columns if (part := _big_longs(values))}
+    return struct(found) if found else {}
+
+
+def _big_longs(values: pa.Array | pa.ChunkedArray) -> Structure:
+    kind = values.type
+    if isinstance(values, pa.ChunkedArray) and pa.types.is_nested(kind):
+        values = values.combine_chunks()
+    if pa.types.is_int64(kind):
+        ends = pc.min_max(values)
+        low, high = ends["min"].as_py(), ends["max"].as_py()
+        return BIG_LONG if low is not None and (low < -EXACT or high > EXACT) else {}
+    if pa.types.is_struct(kind):
+        return big_longs(zip([item.name for item in kind], values.flatten(), strict=True))
+    if pa.types.is_list(kind):
+        element = _big_longs(values.flatten())
+        return {"type": "list", "element": element} if element else {}
+    if pa.types.is_map(kind):
+        value = _big_longs(values.items)
+        return {"type": "map", "value": value} if value else {}
+    return {}
+
+
 def infer(values: pa.StringArray) -> Structure:
     """The merged structure of good values, by their few distinct shapes."""
     if not len(values):
@@ -97,13 +158,13 @@ def infer(values: pa.StringArray) -> Structure:
         "SELECT DISTINCT CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",
         seen=pa.table({"v": values.filter(pc.invert(rare))}),
     )
-    seen = [_from_duck(json.loads(shape)) for shape in shapes["shape"].to_pylist() if shape is not None]
+    seen = [_typed(_from_duck(json.loads(shape))) for shape in shapes["shape"].to_pylist() if shape is not None]
     seen += [of(json.loads(text, parse_int=_integer)) for text in values.filter(rare).to_pylist()]
     return merge_all(seen)
 
 
 def _integer(text: str) -> int:
-    return 0 if len(text) > 64 else int(text)  # only its being an integer counts
+    return 2**64 if len(text) > 64 else int(text)  # only its being an integer that no double holds counts
 
 
 def _from_duck(shape: Any) -> Structure:
@@ -120,7 +181,10 @@ def merge_all(structures: Iterable[Structure]) -> Structure:
 
 
 def merge(one: Structure, two: Structure) -> Structure:
-    """What holds both: long and double make double, objects unite, other conflicts become JSON text."""
+    """What holds both: long and double make double, objects unite, other conflicts become JSON text.
+
+    So do a double and a long that it cannot hold.
+    """
     if _kind(one) == _kind(two) == "struct":
         return struct(_united(one["fields"], two["fields"]))
     return _merge_value(one, two)
@@ -141,7 +205,7 @@ def _merge_value(one: Structure, two: Structure) -> Structure:
         return _wider(one, two)
     if len(kinds) == 1:
         return one
-    return {"type": "double"} if kinds == {"long", "double"} else JSON
+    return _NUMBERS.get(frozenset(kinds), JSON)
 
 
 def _entry(structure: Structure) -> Structure:
@@ -196,7 +260,7 @@ def certain(structure: Structure) -> Structure:
 
 
 def fields(structure: Structure) -> list[pa.Field]:
-    """The columns an object's structure asks for; what was only ever null asks for none."""
+    """The columns an object's structure asks for; what was only ever null or empty asks for none."""
     made: dict[str, pa.Field] = {}
     for name, item in structure.get("fields", {}).items():
         if name_fits(name) and name.lower() not in made and (column := _field(name, item)) is not None:
@@ -205,8 +269,7 @@ def fields(structure: Structure) -> list[pa.Field]:
 
 
 def _field(name: str, structure: Structure) -> pa.Field | None:
-    kind = _kind(structure)
-    if kind == "null":
+    if _kind(structure) == "null":
         return None
     if (made := arrow_type(structure)) is None:
         return pa.field(name, pa.string(), metadata={JSON_TEXT: b"true"})

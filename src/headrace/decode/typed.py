@@ -36,7 +36,7 @@ from headrace.decode.pattern import Path
 from headrace.decode.rescue import outermost, rescued
 from headrace.decode.scan import Mask, Numbers
 from headrace.decode.spoken import as_json
-from headrace.decode.structure import Structure, evolve, name_fits, struct
+from headrace.decode.structure import JSON, Structure, big_longs, evolve, merge, name_fits, struct
 from headrace.errors import ContractBroken
 from headrace.reasons import MISFITS, Reason
 from headrace.tables.schema import type_name
@@ -62,7 +62,7 @@ def fitted(
         columns = [column.take(pa.array(good)) for column in columns]
     rows = pa.Table.from_arrays(columns, schema=layout.schema)
     rows = layout.with_message(rows, lambda: as_json(fit.whole.take(pa.array(good))))
-    unknown = _asked_by(natural.schema, layout) if new_field == "evolve" and len(good) else None
+    unknown = _asked_by(natural, layout) if new_field == "evolve" and len(good) else None
     ignored = strangers if new_field == "ignore" else {}
     return Decoded(rows, pa.array(at[good]), rejects.in_order(), unknown, ignored)
 
@@ -70,7 +70,8 @@ def fitted(
 def structure_of(kind: pa.DataType) -> Structure:
     """The column a natural type asks for: integers as long and floats as double, so that a producer may widen them."""
     if pa.types.is_struct(kind):
-        return struct({item.name: structure_of(item.type) for item in kind})
+        # A message without fields says something by being there.
+        return struct({item.name: structure_of(item.type) for item in kind}) if kind.num_fields else JSON
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return {"type": "list", "element": structure_of(kind.value_type)}
     if pa.types.is_map(kind):
@@ -78,15 +79,22 @@ def structure_of(kind: pa.DataType) -> Structure:
     return {"type": _kind_of(kind)}
 
 
-def _asked_by(natural: pa.Schema, layout: Layout) -> Structure | None:
+def _asked_by(natural: pa.Table, layout: Layout) -> Structure | None:
     """The columns that a writer's schema asks for, whether or not values fill them; None when all are there."""
-    said = structure_of(pa.struct(list(natural)))
-    for step in layout.way:
-        said = said.get("fields", {}).get(step, {})
+    said = _within(structure_of(pa.struct(list(natural.schema))), layout)
     if evolve(layout.own, said) == layout.own:
         return None
+    # Another schema of the batch may have a double where this one has longs.
+    big = _within(big_longs(zip(natural.column_names, natural.columns, strict=True)), layout)
+    said = merge(said, big) if big else said
     lacking = {name: item for name, item in said["fields"].items() if _adds(layout.own, name, item)}
     return struct(lacking) if lacking else None
+
+
+def _within(structure: Structure, layout: Layout) -> Structure:
+    for step in layout.way:
+        structure = structure.get("fields", {}).get(step, {})
+    return structure
 
 
 def _adds(own: pa.Schema, name: str, item: Structure) -> bool:
