@@ -30,6 +30,7 @@ from headrace.storage import Profile, Store
 from headrace.tables.changes import staged
 from headrace.tables.log import newest
 from headrace.tables.schema import from_delta, to_delta
+from headrace.transform.constraints import constraints_of
 
 LETTERS = "dead letters"  # a route no record can have: names match no blank
 
@@ -237,16 +238,21 @@ class Catalog:
         return self.shared.get(entry.branch.prefix)
 
     def _shape(self, entry: Entry) -> Shape:
-        return shape_of(
+        state, existing = entry.committer.state, entry.existing
+        by = self.partition_by(entry)
+        generated = () if state is None or existing is None else set(state.schema.names) - set(existing.names)
+        shape = shape_of(
             entry.store.uri,
             entry.rules,
             entry.branch.transform,
             entry.branch.explode,
-            existing=entry.existing,
+            existing=existing,
             learned=self._learned(entry),
             floors=entry.floors,
-            partition_by=self.partition_by(entry),
+            partition_by=tuple(name for name in by if name not in generated),
+            generated=generated,
         )
+        return replace(shape, constraints=constraints_of(entry.store.uri, state, entry.rules))
 
     def _share(self, prefix: str, branch: Branch) -> None:
         """One payload for all tables of an SQL route: the sum of what they have and what records have shown."""

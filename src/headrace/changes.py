@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.decode import Rejects
 from headrace.errors import UsageError
-from headrace.fit import fit, source_of
+from headrace.fit import broken, fit, source_of
 from headrace.keys import keys_before, keys_of
 from headrace.reasons import Reason
 from headrace.shape import Shape, columns_disagree
@@ -32,10 +32,11 @@ def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: Shape, merge: Merge,
     """
     wanted = staged(shape.table, merge.keys)
     ops, rejects = _operations(rows, envelopes, shape, merge, now)
-    loose = replace(shape, table=pa.schema(list(wanted)[1:]))
+    loose = replace(shape, table=pa.schema(list(wanted)[1:]), constraints=())
     table, keep, misfits = fit(rows, envelopes, loose)
     at = np.arange(len(envelopes)) if keep is None else keep.to_numpy()
     rejects = rejects.and_then(misfits).and_then(_holes(table, at, ops, shape, merge))
+    rejects = rejects.and_then(_broken(table, envelopes, at, ops, rejects, shape))
     good = ~np.isin(at, rejects.index)
     table, at = table.filter(pa.array(good)), at[good]
     made = _with_change(table, envelopes.take(pa.array(at)), ops[at], np.arange(len(at)))
@@ -116,6 +117,16 @@ def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: Shape, merge
                 at[puts & _nulls(table, item.name)], Reason.MISSING, f"{item.name}: required, and there is no value"
             )
     return rejects
+
+
+def _broken(
+    table: pa.Table, envelopes: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, shape: Shape
+) -> Rejects:
+    """Puts that break a constraint of the table."""
+    if not shape.constraints:
+        return Rejects()
+    puts = np.flatnonzero((ops[at] == PUT) & ~np.isin(at, rejects.index))
+    return broken(table.take(pa.array(puts)), envelopes.take(pa.array(at[puts])), shape, at[puts])
 
 
 def _nulls(table: pa.Table, name: str) -> np.ndarray:

@@ -17,6 +17,8 @@ from headrace.spec.partition import PartitionBy
 from headrace.tables.derive import RECORD_TIME, derive
 from headrace.tables.partitions import unstorable
 from headrace.tables.schema import METADATA, SOURCE, type_name
+from headrace.transform.constraints import violations
+from headrace.transform.defaults import default_value
 
 
 def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
@@ -41,7 +43,28 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa
         keep = _kept(len(envelopes), rejects.index)
         columns = [column.take(keep) for column in columns]
     fitted = [_as(column, item) for column, item in zip(columns, shape.table, strict=True)]
-    return pa.Table.from_arrays(fitted, schema=shape.table), keep, rejects
+    table = pa.Table.from_arrays(fitted, schema=shape.table)
+    return _constrained(table, envelopes, shape, keep, rejects) if shape.constraints else (table, keep, rejects)
+
+
+def broken(table: pa.Table, envelopes: pa.Table, shape: Shape, at: np.ndarray) -> Rejects:
+    """The rows that break a constraint of the table; `at` says where each was."""
+    rejects = Rejects([], [], [])
+    for detail, rows in violations(shape.constraints, table, envelopes):
+        rejects.add_all(at[rows], Reason.CONSTRAINT, detail)
+    return rejects.firsts().in_order()
+
+
+def _constrained(
+    table: pa.Table, envelopes: pa.Table, shape: Shape, keep: pa.Int64Array | None, rejects: Rejects
+) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
+    """Without the rows that break a constraint of the table."""
+    at = np.arange(len(table)) if keep is None else keep.to_numpy()
+    found = broken(table, envelopes if keep is None else envelopes.take(keep), shape, at)
+    if not found.index:
+        return table, keep, rejects
+    good = ~np.isin(at, found.index)
+    return table.filter(pa.array(good)), pa.array(at[good], pa.int64()), rejects.and_then(found).in_order()
 
 
 def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
@@ -50,7 +73,8 @@ def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Reject
     if item.name == METADATA.name and same_type(item.type, METADATA.type):
         return metadata_of(envelopes)
     if item.name not in rows.column_names:
-        return pa.nulls(len(envelopes), item.type)
+        default = default_value(item)
+        return pa.nulls(len(envelopes), item.type) if default is None else pa.repeat(default, len(envelopes))
     column = rows.column(item.name)
     if same_type(column.type, item.type):
         return column

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     UNROUTED = "unrouted"
     TRANSFORM = "transform"
     EXPECTATION = "expectation"
+    CONSTRAINT = "constraint"
     NEW_FIELD = "new_field"
     TOO_MANY_TABLES = "too_many_tables"
     FRAMING = "framing"
@@ -61,6 +62,7 @@ MEANING: dict[Reason, str] = {
     Reason.UNROUTED: "no table of the spec takes the record",
     Reason.TRANSFORM: "an expression fails for the record",
     Reason.EXPECTATION: "the record breaks a named expectation",
+    Reason.CONSTRAINT: "the row violates a CHECK constraint of the table",
     Reason.NEW_FIELD: "the record brings a field the contract refuses",
     Reason.TOO_MANY_TABLES: "the record would make one table too many",
     Reason.FRAMING: "the frame around the value is wrong",

@@ -35,6 +35,8 @@ from headrace.tables.schema import (
 )
 from headrace.tables.widen import widens
 from headrace.transform import ENVELOPE_NAMES, Rename, Transform
+from headrace.transform.constraints import Constraint
+from headrace.transform.defaults import default_value, with_default
 
 SKIP = b"headrace.skip"
 _ASIDE: Mapping[str, Mapping[bytes, bytes] | None] = {"_op": None, "_before": {JSON_TEXT: b"true"}}
@@ -57,6 +59,7 @@ class Shape:
         default_factory=dict
     )  # keys of a table that merges: the fields they are copies of
     derived: tuple[PartitionBy, ...] = ()  # partition columns that are made from others
+    constraints: tuple[Constraint, ...] = ()  # what every row of the table must fulfil
     unfilled: tuple[str, ...] = ()  # columns of the table that no record fills, because the spec says only_declared
 
 
@@ -70,6 +73,7 @@ def shape_of(
     learned: Structure | None = None,
     floors: Offsets | None = None,
     partition_by: tuple[str, ...] | None = None,  # an existing table's own; else the spec's
+    generated: Collection[str] = (),  # columns that Spark computes
 ) -> Shape:
     """Bring together what the spec declares, what the table has, and what records have shown.
 
@@ -78,7 +82,7 @@ def shape_of(
     met = existing is not None or bool((learned or {}).get("fields"))
     by = rules.partitions if partition_by is None else partition_by
     with _disagreement(uri, met):
-        payload = payload_of(rules, transform, existing, learned, explode)
+        payload = payload_of(rules, transform, existing, learned, explode, generated)
         absent = absent_from(columns_of(payload, explode), transform)
     known = _targets(transform, _with_existing(_declared(rules.columns), existing))
     payload = with_message(payload, transform, known, open_=_grows(rules, existing))
@@ -94,7 +98,9 @@ def shape_of(
         unfilled = _unfilled(rules, output, existing)
     made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
     origins = _origins(payload, rules, transform) if explode is None else {}
-    return Shape(uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing), unfilled)
+    return Shape(
+        uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing), unfilled=unfilled
+    )
 
 
 def _with_existing(declared: list[pa.Field], existing: pa.Schema | None) -> list[pa.Field]:
@@ -113,7 +119,7 @@ def _unfilled(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -
     if existing is None or not rules.only_declared:
         return ()
     filled = {*output.names, *KEPT, METADATA.name, *rules.history, *(each.column for each in rules.derived)}
-    left = [item for item in existing if item.name not in filled]
+    left = [item for item in existing if item.name not in filled and default_value(item) is None]
     if required := [item.name for item in left if not item.nullable]:
         raise UsageError(
             f"only_declared leaves out {_listed(required)}, which must not be NULL in the table.",
@@ -215,10 +221,12 @@ def payload_of(
     existing: pa.Schema | None,
     learned: Structure | None,
     explode: Explode | None = None,
+    generated: Collection[str] = (),
 ) -> pa.Schema:
     """The fields decode looks for, with their types."""
     own = {*(each.column for each in rules.derived), *rules.history}
     fields = _known_fields(rules, transform, existing, own)
+    fields = [_with_default(item, rules, transform, existing) for item in fields]
     derived = transform.derived()
     if explode is None:
         known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
@@ -226,6 +234,8 @@ def payload_of(
         known = pa.schema(exploding.rolled(explode, [item for item in fields if item.name not in derived]))
     grows = rules.contract.new_field == "evolve" or not knows_fields(known, explode)
     payload = _grown_payload(known, learned if grows else widening(learned), explode) if learned else known
+    unread = [name for name in generated if name not in payload.names]
+    payload = pa.schema([*payload, *(_skipped(pa.field(name, pa.string())) for name in unread)])
     payload = _for_changes(payload, rules)
     return payload.append(_rescued(rules)) if rules.contract.rescues else payload
 
@@ -240,6 +250,19 @@ def _known_fields(
     declared = {item.name.lower() for item in fields}
     stored = [] if rules.only_declared else _stored(existing, transform, own)
     return [*fields, *(item for item in stored if item.name.lower() not in declared)]
+
+
+def _with_default(item: pa.Field, rules: TableSpec, transform: Transform, existing: pa.Schema | None) -> pa.Field:
+    """A field that takes the table's DEFAULT where a record does not have it; what the transform sets needs none.
+
+    In a merge that ignores NULLs, an absent field leaves the row as it is.
+    """
+    name = transform.renamed(item.name)
+    made = transform.targets() | {target.split(".")[0] for target, _ in transform.queries()}
+    partial = rules.merges is not None and rules.merges.update is not None and rules.merges.update.ignore_nulls
+    if existing is None or name not in existing.names or name in made or partial:
+        return item
+    return with_default(item, existing.field(name))
 
 
 def _widened(item: pa.Field, existing: pa.Schema, transform: Transform) -> pa.Field:

@@ -27,7 +27,7 @@ from headrace.tables.widen import widens
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_REFUSALS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT")
+_REFUSALS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT", "EXCEED_CHAR_VARCHAR")
 _MISREAD = ("DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported")
 _FILLED_BY_SPARK = {b"delta.generationExpression", b"delta.identity.start"}
 

@@ -127,8 +127,8 @@ class Application:
     def _fit_alike(self, names: list[str]) -> bool:
         """Whether the tables of routes that are read alike have the same columns, too, and expect nothing more."""
         first, *others = (self._shape(name) for name in names)
-        alike = (first.table, first.partition_by, first.derived)
-        same = all((each.table, each.partition_by, each.derived) == alike for each in others)
+        alike = (first.table, first.partition_by, first.derived, first.constraints)
+        same = all((each.table, each.partition_by, each.derived, each.constraints) == alike for each in others)
         return same and not any(self.branch.rules(name).expectations for name in names)
 
     def _fit_each(self, shape: Shape, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray) -> None:

@@ -146,7 +146,7 @@ class TableOptions(Part):
     only_declared: Flag = Field(
         default=False,
         description="Whether records fill the declared columns alone: the other columns of an existing table get "
-        "NULL. `check --online` lists them.",
+        "their DEFAULT, or NULL. `check --online` lists the latter.",
     )
     contract_keys: ContractKeys = Field(
         default=ContractKeys(), alias="contract", description="What happens to a record that does not fit."
@@ -178,6 +178,12 @@ class TableOptions(Part):
     )
     expectations: tuple[Expectation, ...] = Field(
         default=(), description="What rows are expected to be, and what happens to those that are not."
+    )
+    constraints: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="For CHECK constraints of an existing table that Headrace cannot evaluate: by name, the same "
+        "condition as an SQL expression over the table's columns. A row for which it is not true is a dead letter "
+        "(`constraint`).",
     )
     compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = Field(
         default="snappy", description="How Parquet pages are compressed."
