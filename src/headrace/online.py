@@ -9,6 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from headrace.commit.spark import fillable
 from headrace.decode.contract import Foreseeing
 from headrace.decode.registry import Registered, UnknownSchema, registry_of
 from headrace.errors import HeadraceError
@@ -21,7 +22,8 @@ from headrace.spec.findings import Complaint, located
 from headrace.spec.tree import Path
 from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt, may_rewrite
-from headrace.tables.log import load
+from headrace.tables.log import TableState, load
+from headrace.transform.constraints import constraints_of, names_of
 
 _CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_NAME})  # whatever the values are
 
@@ -110,7 +112,12 @@ def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
         if spec.table.create == "never":
             yield _finding(spec, "table.path", f"no table at {store.uri}", "an existing table, or create: auto")
         return
-    shape = branch.shape_of("", existing=state.schema)
+    yield from _unknown_constraints(spec, state)
+    constraints_of(store.uri, state, spec.table)
+    existing = fillable(state.schema)
+    generated = set(state.schema.names) - set(existing.names)
+    by = tuple(name for name in spec.table.partitions if name not in generated)
+    shape = branch.shape_of("", existing=existing, partition_by=by, generated=generated)
     if shape.unfilled:
         names = ", ".join(shape.unfilled)
         text = f"only_declared: no record fills {names} of {store.uri}; they will be NULL"
@@ -122,6 +129,14 @@ def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
     elif not store.local:
         text = f"{store.uri} is on S3: a Spark writer beside Headrace would overwrite commits without an error"
         yield _finding(spec, "table.path", text, "no foreign Spark writers", "warning")
+
+
+def _unknown_constraints(spec: Spec, state: TableState) -> Iterator[Finding]:
+    names = names_of(state)
+    for name in spec.table.constraints:
+        if name not in names:
+            allowed = ", ".join(names) or "no constraints: the table has none"
+            yield _finding(spec, ("table", "constraints", name), f"no constraint '{name}'", allowed, "warning")
 
 
 def _registry(spec: Spec) -> Iterator[Finding]:

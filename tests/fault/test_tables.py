@@ -276,12 +276,12 @@ def test_tables_that_a_blind_append_would_break_are_appended_by_spark_beside_oth
     assert all(row.twice == row.id * 2 for row in rows)
 
 
-def test_rows_that_break_a_constraint_stop_the_pipeline_and_change_nothing(
+def test_rows_that_only_the_table_refuses_stop_the_pipeline_and_change_nothing(
     spark: Any, kafka: Broker, new_topic: Callable[..., str], lake: Path
 ) -> None:
     topic, path = new_topic(), str(lake / "checked")
     spark.sql(f"CREATE TABLE delta.`{path}` {DDL['checked']}")
-    spec = one_table(kafka.bootstrap, topic, path)
+    spec = one_table(kafka.bootstrap, topic, path, table={"constraints": {"small": "id > 0"}})
     produce(kafka.bootstrap, topic, numbered(995, 10))
     for _ in range(2):
         with pytest.raises(TableChanged, match="small"):

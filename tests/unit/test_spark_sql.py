@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from headrace import online
+from headrace.commit.tail import Tail
 from headrace.decode.layout import DEFAULT
 from headrace.errors import ColumnsDisagree, TableFeature, UsageError
 from headrace.spec import TableSpec
+from headrace.storage import Store
 from headrace.tables.log import Metadata, Protocol, TableState
 from headrace.tables.schema import SOURCE, TIMESTAMP, TIMESTAMP_NTZ, to_delta
 from headrace.transform.constraints import constraints_of, violations
 from headrace.transform.defaults import default_text, default_value
 from headrace.transform.spark_sql import translated
 from headrace.transform.tree import Refused
+from services.desk import Desk
 from services.plans import envelopes, letters, plan_of, rows, spec_of
 
 COLUMNS = pa.schema(
@@ -30,9 +35,9 @@ COLUMNS = pa.schema(
         pa.field("local", TIMESTAMP_NTZ),
         pa.field("date", pa.date32()),
         pa.field("tags", pa.list_(pa.string())),
-        pa.field("fixed", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}),
     ]
 )
+FIXED = pa.field("fixed", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(3)"})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,18 @@ COLUMNS = pa.schema(
 )
 def test_what_might_mean_something_else_here_is_refused(text: str):
     with pytest.raises(TableFeature, match=r"the constraint c .* cannot be evaluated: .*table\.constraints"):
-        constraints_of("/lake/t", _table(COLUMNS, c=text), _rules())
+        constraints_of("/lake/t", _table(COLUMNS.append(FIXED), c=text), _rules())
+
+
+def test_texts_of_a_fixed_length_are_held_to_it():
+    (constraint,) = constraints_of("/lake/t", _table(COLUMNS.append(FIXED)), _rules())
+    table = pa.table({"fixed": ["abc", "abcd", None, "äöü", ""]})
+    assert [(said, at.tolist()) for said, at in violations([constraint], table, envelopes([{}] * 5))] == [
+        ("fixed.length: char(3)", [1])
+    ]
+    inner = FIXED.with_metadata({"__CHAR_VARCHAR_TYPE_STRING": "array<char(3)>"}).with_type(pa.list_(pa.string()))
+    with pytest.raises(TableFeature, match=r"fixed\.length .* it lies deeper"):
+        constraints_of("/lake/t", _table(COLUMNS.append(inner)), _rules())
 
 
 def test_names_are_those_of_the_table_whatever_the_engine_reserves():
@@ -119,6 +135,24 @@ def test_the_spec_may_say_what_a_constraint_means():
     for wrong in ("starts_with(t, 'a')", "length(s)", "random() > 0"):
         with pytest.raises(TableFeature, match=r"table\.constraints\.c: "):
             constraints_of("/lake/t", state, _rules(constraints={"c": wrong}))
+
+
+def test_check_online_names_a_constraint_that_cannot_be_evaluated_and_one_that_is_not_there(tmp_path: Path):
+    tail = Tail.open(Store(str(tmp_path / "lake/t")), objection=lambda _: None)
+    made = {"delta.generationExpression": "CAST(ts AS DATE)"}
+    schema = to_delta(pa.schema([*list(COLUMNS)[:6], pa.field("made", pa.date32(), metadata=made)]))
+    tail.create(schema, ("made",), {"delta.constraints.c": "s RLIKE '^a'"}, "id", (), {}, {})
+    table = {"path": f"{tmp_path}/lake/t", "partition_by": ["made"]}
+    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
+    (found,) = online._tables(desk.spec)
+    assert (found.severity, "TableFeature" in found.seen, "table.constraints" in found.allowed) == ("error", True, True)
+    with pytest.raises(TableFeature):
+        desk.feed([{"id": 1}])
+    table["constraints"] = {"c": "starts_with(s, 'a')", "d": "true"}
+    assert [(each.severity, each.key) for each in online._tables(desk.spec)] == [
+        ("warning", "table.constraints.d"),
+        ("warning", "table.path"),
+    ]
 
 
 def test_changes_of_a_part_of_a_row_cannot_be_held_to_a_constraint():
