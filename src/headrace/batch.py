@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -145,6 +145,8 @@ class Merging:
 
 
 ALL = "*"  # no folder of a partition
+EPOCH = datetime.fromtimestamp(0, UTC)
+_TIMES = ("started", "retention_time", "resumed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,8 @@ class Intent:
     reread: tuple[Range, ...] = ()  # where it gives one table back what it had lost: what is read again for it
     mends: tuple[str, ...] = ()  # and the files of that table whose rows these are, as they were first committed
     plan: int = 0  # counts how often the batch was planned again, for tables that its files did not fit
+    retention_time: datetime = EPOCH  # tombstones expire by this time, which the ledger proves, not by `started`
+    resumed: datetime = EPOCH  # the time of the ledger when the run began: tombstones are kept from then, or later
 
     def marks(self) -> dict[str, int]:
         """App transactions every commit of the batch carries: its number, and where every partition stands after it."""
@@ -207,7 +211,8 @@ class Intent:
 
     def to_json(self) -> str:
         """The text of `begun/n`."""
-        return json.dumps({**asdict(self), "started": self.started.isoformat()}, separators=(",", ":"))
+        times = {name: getattr(self, name).isoformat() for name in _TIMES}
+        return json.dumps({**asdict(self), **times}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Intent:
@@ -231,8 +236,8 @@ class Intent:
         )
         raw["counts"] = Counts(**raw["counts"])
         raw["taken"] = _taken(raw.get("taken"))
-        raw["started"] = datetime.fromisoformat(raw["started"])
-        return cls(**raw)
+        times = {name: datetime.fromisoformat(raw[name]) for name in _TIMES if name in raw}
+        return cls(**{**raw, **times})
 
 
 def _taken(raw: Mapping[str, Any] | None) -> Taken | None:

@@ -11,7 +11,7 @@ HeadraceError
 │   ├── SchemaMismatch            carries what was expected and what was given
 │   ├── ConcurrentModification    may be tried again: another writer came first
 │   ├── OperationDisabled · FeatureRequired · WrittenBySpark
-│   └── ChangesUnknown · TableDamaged
+│   └── ChangesUnknown · TableDamaged · ClockBehind
 ├── Transient                     retried with back-off, for ever, and shown
 │   ├── BrokerUnreachable
 │   ├── StorageUnreachable
@@ -138,6 +138,10 @@ class ChangesUnknown(TableError):
 
 class TableDamaged(TableError):
     """The table's log names files that are gone or cannot be read."""
+
+
+class ClockBehind(TableError):
+    """This machine's clock is before the newest commit of the table; ages cannot be told."""
 
 
 class Transient(HeadraceError):

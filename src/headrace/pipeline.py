@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace import faults, floor, generations, retention, retry, task
-from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, TableIntent, merge
+from headrace.batch import EPOCH, Counts, Intent, Manifest, Range, Receipt, StagedFile, TableIntent, merge
 from headrace.breaker import Breaker
 from headrace.catalog import Catalog
 from headrace.commit.tombstones import DAY, TOMBSTONES
@@ -81,6 +81,7 @@ class Pipeline:
         self._breaker = Breaker(spec.breaker)
         self._told = time.monotonic()
         self._purged: date | None = None
+        self._retention_time = EPOCH
         self._start_spark = spark
         self._policy = retry.Retry(
             spec.retry.unreachable.first.total_seconds(),
@@ -164,13 +165,14 @@ class Pipeline:
 
     def keep_retention(self) -> None:
         """Once a day, drop the dead letters that are older than the spec keeps them, and deletes that count no more."""
-        age, today = self.spec.dead_letters.retention, datetime.now(UTC).date()
-        if self._purged == today:
+        clock = datetime.now(UTC)
+        if self._purged == clock.date():
             return
-        self._purged = today
+        self._purged, self._retention_time = clock.date(), self.ledger.proved_time(clock)
         for folder in folders(self.state.child(TOMBSTONES)):
-            retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), today, DAY)
-        purge = self.purge(retention.day_before(age)) if age is not None else None
+            retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
+        age = self.spec.dead_letters.retention
+        purge = self.purge(retention.first_day_kept(age, self._retention_time)) if age is not None else None
         if purge is not None and purge.files:
             self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
 
@@ -270,6 +272,8 @@ class Pipeline:
             VERSION,
             runs,
             self._rests(ranges),
+            retention_time=self._retention_time,
+            resumed=self.ledger.resumed,
         )
 
     def _rests(self, ranges: Iterable[Range]) -> tuple[Range, ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 
+from headrace.batch import EPOCH
 from headrace.errors import Conflict, StorageUnreachable
 from headrace.storage import Store
 from headrace.tables.log import newest, open_at
@@ -36,9 +37,9 @@ class Purge:
         return f"{self.letters:,} dead letters of {self.first} to {self.last} ({self.bytes:,} bytes)"
 
 
-def day_before(age: timedelta, now: datetime | None = None) -> date:
-    """The first day that is kept: letters of the days before it are all older than `age`."""
-    return ((now or datetime.now(UTC)) - age).date()
+def first_day_kept(age: timedelta, now: datetime) -> date:
+    """Dead letters of the days before it are all older than `age`."""
+    return (max(now, EPOCH + age) - age).date()
 
 
 def due(store: Store, before: date, day: str = DAY) -> Purge:
@@ -56,7 +57,8 @@ def carry_out(store: Store, before: date, day: str = DAY) -> Purge:
     purge = _due(table, before, day)
     if purge.files:
         with _named(store):
-            table.delete(f"{day} < '{before.isoformat()}'")
+            hooks = PostCommitHookProperties(cleanup_expired_logs=False)  # it would go by this machine's clock
+            table.delete(f"{day} < '{before.isoformat()}'", post_commithook_properties=hooks)
         store.delete(purge.files)
     return purge
 

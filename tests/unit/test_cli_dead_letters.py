@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.pipeline import Pipeline
+from services.clocks import DAY, clock
 from services.desk import Desk, no_spark
 
 STRICT = [{"match": "^alpha$", "columns": [{"name": "id", "type": "bigint"}, {"name": "kind", "type": "string"}]}]
@@ -175,22 +176,21 @@ def test_replay_while_the_pipeline_runs_exits_with_3(cli: Run, desk: Desk):
 
 def test_purge_shows_asks_and_deletes(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch):
     assert cli("purge", "--older-than", "30d")[1].startswith("shop: no dead letters before ")
-    monkeypatch.setattr("headrace.retention.datetime", _Later)
     monkeypatch.setattr("typer.confirm", lambda text: False)
     today = datetime.now(UTC).date()
-    assert cli("purge", "--older-than", "30d")[1].startswith(f"shop: 4 dead letters of {today} to {today} (")
-    assert len(desk.dead()) == 4
-    assert cli("purge", "--older-than", "30d", "--json")[0] == 2
-    code, out, _ = cli("purge", "--older-than", "30d", "--yes", "--json")
+    with clock(40 * DAY):
+        assert cli("purge", "--older-than", "30d")[1].startswith("shop: no dead letters before "), (
+            "only the clock says so"
+        )
+        desk.feed([{"id": 9, "kind": "alpha"}])
+    with clock(41 * DAY):
+        assert cli("purge", "--older-than", "30d")[1].startswith(f"shop: 4 dead letters of {today} to {today} (")
+        assert len(desk.dead()) == 4
+        assert cli("purge", "--older-than", "30d", "--json")[0] == 2
+        code, out, _ = cli("purge", "--older-than", "30d", "--yes", "--json")
     assert (code, lines(out)[-1]["purged"], lines(out)[-1]["letters"]) == (0, True, 4)
     assert desk.dead() == []
     assert cli("list")[1] == "shop: no dead letters\n"
-
-
-class _Later(datetime):
-    @classmethod
-    def now(cls, tz: Any = None) -> datetime:
-        return datetime.now(tz) + timedelta(days=40)
 
 
 @pytest.mark.parametrize("age", ["1h", "soon", "0d"])

@@ -25,6 +25,7 @@ from headrace.replay import purge
 from headrace.spec.amend import amended
 from headrace.storage import Store
 from headrace.tables.schema import DEAD_LETTERS
+from services.clocks import DAY, clock
 from services.desk import THEN, Desk
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
@@ -171,7 +172,7 @@ def aged(desk: Desk) -> Letters:
 
 def test_a_purge_takes_days_files_and_leaves_a_note(desk: Desk):
     found = aged(desk)
-    before = retention.day_before(timedelta(days=30))
+    before = retention.first_day_kept(timedelta(days=30), datetime.now(UTC))
     planned = retention.due(found.store, before)
     assert (planned.letters, len(planned.files)) == (2, 2)
     assert purge(desk.spec, before) == planned
@@ -198,14 +199,16 @@ def test_a_purge_finishes_an_open_plan_first(desk: Desk):
 
 def test_a_running_pipeline_keeps_the_retention(desk: Desk):
     found = aged(desk)
+    with clock(-2 * DAY):
+        desk.feed([{"id": 1, "kind": "alpha"}])
     desk.options["dead_letters"] = {"retention": "30d"}
     desk.feed([b"{"])
     assert sum(group.letters for group in found.groups(Selection())) == 3
-    assert [row["note"][:6] for row in Ledger.open(Store(desk.spec.state_uri), "shop").rows(9)] == ["purged", ""]
+    assert [row["note"][:6] for row in Ledger.open(Store(desk.spec.state_uri), "shop").rows(9)] == ["", "purged", ""]
 
 
 def test_a_day_is_kept_until_all_of_it_is_old():
-    assert retention.day_before(timedelta(days=30), datetime(2026, 3, 31, 23, 59, tzinfo=UTC)) == date(2026, 3, 1)
+    assert retention.first_day_kept(timedelta(days=30), datetime(2026, 3, 31, 23, 59, tzinfo=UTC)) == date(2026, 3, 1)
 
 
 # ---- changed specs ----

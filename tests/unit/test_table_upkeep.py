@@ -25,6 +25,7 @@ from headrace.ledger import Ledger
 from headrace.storage import Store
 from headrace.tables import files
 from headrace.tables.schema import to_delta
+from services.clocks import DAY, clock
 from services.desk import Desk
 from services.staging import SCHEMA, ids, intent, marks, staged, table_intent
 
@@ -147,7 +148,8 @@ def test_a_vacuum_takes_what_is_old_and_not_needed(table: Table) -> None:
 
 def test_a_vacuum_takes_what_failed_writers_left_but_not_what_is_being_staged(table: Table) -> None:
     store = Store(table.path)
-    filled(table, 1)
+    with clock(-2 * DAY):
+        filled(table, 1)
     old, young = (Path(table.path) / staged(store, [1]).path for _ in range(2))
     aged(table, old)
     assert table.vacuum(dry_run=True).files == (old.name,)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -114,7 +113,7 @@ def test_such_a_table_is_spark_s_and_anybody_vacuums_it(store: Store):
     assert (table.repair().missing, table.checkpoint()) == ((), table.resolve())
     first, second, third = (_vector(store, at) for at in (1, 2, 3))
     assert table.vacuum(dry_run=True, force=True).files == ()
-    aged = unneeded(store, Writers(store, {}), timedelta(hours=1), now=time.time() + 7200)
+    aged = unneeded(store, Writers(store, {}), timedelta(hours=1), datetime.now(UTC) + timedelta(hours=2))
     assert set(aged.files) == {first, second}
     assert set(table.vacuum("0s", force=True).files) == {first, second}
     assert ids(table.query().records()) == list("0134789")

@@ -141,13 +141,16 @@ def purge_letters(
     """Delete old letters for good, whole days of them; shows what would go, then asks."""
     from headrace.cli.ask import agreed
     from headrace.cli.show import emit
+    from headrace.ledger import Ledger
     from headrace.letters import Letters
     from headrace.replay import purge
-    from headrace.retention import day_before, due
+    from headrace.retention import due, first_day_kept
     from headrace.spec.load import load
+    from headrace.storage import Profile, Store
 
     for each in load(spec):
-        before = day_before(_age(each, older_than))
+        ledger = Ledger.open(Store(each.state_uri, Profile(**each.storage_profile())), each.pipeline)
+        before = first_day_kept(_age(each, older_than), ledger.proved_time(datetime.now(UTC)))
         planned = due(Letters(each).store, before)
         if not as_json:
             typer.echo(f"{each.pipeline}: {planned}")

@@ -173,7 +173,7 @@ def optimize(
 def vacuum(
     path: Place,
     retain: Annotated[str, typer.Option(help="Keep what versions of this time need, such as 168h.")] = "168h",
-    force: Annotated[bool, typer.Option("--force", help="Also below the table's own retention.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Below the table's own retention, by this clock.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     spec: SpecFile = None,

@@ -125,7 +125,7 @@ class MergeTable(SparkTable):
     ) -> bool:
         """Whether it could be done without Spark."""
         try:
-            work = self._handwork(table, merging, tombstones, intent.started)
+            work = self._handwork(table, merging, tombstones, intent.retention_time)
             done = work and work.carry_out(said, marks={self._mark: intent.batch})
         except duck.TooLarge:
             return False
@@ -159,17 +159,17 @@ class MergeTable(SparkTable):
         self, table: TableIntent, merging: Merging, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
     ) -> None:
         schema, session = from_delta(table.schema), self._session()
-        files = tombstones.files(intent.started)
+        files = tombstones.files(intent.retention_time)
         self._staged(session, table, staged(schema, merging.keys)).createOrReplaceTempView("changes")
         if files:
             paths = [f"{tombstones.store.spark_uri}/{file.path}" for file in files]
             session.read.schema(ddl(tombstones.columns)).parquet(*paths).createOrReplaceTempView("tombstones")
-        past = tombstones.truncates(files, intent.started)
+        past = tombstones.truncates(files, intent.retention_time)
         text = self._sql(table, merging, schema.names, past).statement(
             f"delta.{quoted(self._store.spark_uri)}",
             "changes",
             "tombstones" if files else None,
-            intent.started,
+            intent.retention_time,
             key_bounds(table.files, schema, merging.keys),
         )
         few = max(self._wrote, sum(item.rows for item in table.files)) < _FEW

@@ -55,7 +55,7 @@ class Tombstones:
         if committer.state is not None:
             self._grow(columns)
             columns = committer.writable()
-        until = intent.started + timedelta(seconds=merging.remember)
+        until = max(intent.started, intent.resumed) + timedelta(seconds=merging.remember)
         files = self._staged(holding, columns, until, intent, _keeps_all(merging))
         made = committer.state is None
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id

@@ -9,13 +9,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.batch import Counts, Intent, Range, Receipt, StagedFile
+from headrace.batch import EPOCH, Counts, Intent, Range, Receipt, StagedFile
 from headrace.commit.actions import ENGINE
 from headrace.commit.checkpoints import SHARED
 from headrace.commit.marks import batch_mark, range_mark
@@ -24,12 +24,13 @@ from headrace.errors import Fenced, HeadraceError, MarksDisagree
 from headrace.ledger import account
 from headrace.ledger.known import FORMAT, Generation, Known, KnownTable, check_format
 from headrace.storage import AlreadyThere, NotThere, Store
-from headrace.tables.log import LOG, TableState, read_commit
+from headrace.tables.log import LOG, TableState, proved_time, read_commit
 
 __all__ = ["Generation", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_mend", "is_refill"]
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32
+_FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 def is_decision(intent: Intent) -> bool:
@@ -59,6 +60,7 @@ class Ledger:
         self._table = store.child(self.folder)
         self._marks = dict(marks)
         self._half = False
+        self.resumed = EPOCH  # the time of its newest commit when it was opened
         self.known = Known.load(store)
 
     @classmethod
@@ -75,7 +77,14 @@ class Ledger:
                 f"The ledger at {table.uri} has no mark of pipeline '{pipeline}'.",
                 next="Give each pipeline a state folder of its own; a renamed pipeline is a new one.",
             )
-        return cls(store, pipeline, tail, marks)
+        ledger = cls(store, pipeline, tail, marks)
+        ledger.resumed = proved_time(table, _FOREVER, timedelta(0), tail.state.version)
+        return ledger
+
+    def proved_time(self, clock: datetime, retain: timedelta = timedelta.max) -> datetime:
+        """The time that the ledger proves to have passed; the epoch before it proves any."""
+        state = self._tail.state
+        return EPOCH if state is None else proved_time(self._table, clock, retain, state.version)
 
     @property
     def batch(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from headrace.commit.checkpoints import interval
 from headrace.maintain.plan import Action
@@ -41,9 +41,9 @@ def checkpoint(store: Store, state: TableState) -> None:
     open_at(store, state.version).create_checkpoint()
 
 
-def cleaning_due(store: Store, retain: timedelta, now: float) -> Iterator[Action]:
+def cleaning_due(store: Store, retain: timedelta, now: datetime) -> Iterator[Action]:
     """Delete what the log says of versions that ended before `retain`; the newest checkpoint of then is kept."""
-    until = now - retain.total_seconds()
+    until = now.timestamp() - retain.total_seconds()
     old: list[Meta] = []
     for item in store.list(LOG):
         if _NAME.match(item.path) is None:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from headrace.commit import LogTable
@@ -53,7 +54,7 @@ class Maintainer:
         """Do one thing, if one is due and the pipeline has time for it; at the end of a bounded run all of them."""
         if not at_end and not self._has_time():
             return
-        if at_end or self._clock() - self._looked >= self._rules.every.total_seconds():
+        if at_end or not 0 <= self._clock() - self._looked < self._rules.every.total_seconds():
             self._look()
         while self._plan and not self._pipeline.stop.is_set():
             self._carry_out(self._plan.popleft())
@@ -69,12 +70,13 @@ class Maintainer:
     def _look(self) -> None:
         """Plan anew, from what the tables are now."""
         self._looked = now = self._clock()
+        proved = self._pipeline.ledger.proved_time(datetime.fromtimestamp(now, UTC), self._rules.retain)
         found: list[Action] = []
         with self._told():
             for kept in self._kept():
                 with self._told(kept.store.uri):
-                    found += self._due(kept, now)
-            found += self._vacuum_due(now)
+                    found += self._due(kept, now, proved)
+            found += self._vacuum_due(now, proved)
         self._plan = deque(sorted(found, key=lambda action: not action.cold))
 
     def _kept(self) -> list[Kept]:
@@ -98,21 +100,21 @@ class Maintainer:
         for folder in folders(self._pipeline.state.child(TOMBSTONES)):
             yield Tail.open(self._pipeline.state.child(f"{TOMBSTONES}/{folder}"))
 
-    def _due(self, kept: Kept, now: float) -> Iterator[Action]:
+    def _due(self, kept: Kept, now: float, proved: datetime) -> Iterator[Action]:
         store, state = kept.store, kept.state
         if state.version != kept.seen:
             kept.picture.follow(state.version)
             kept.seen = state.version
             retain = max(self._rules.retain, interval_of(state, logs.RETENTION) or self._rules.retain)
             yield from kept.checkpoints_due()
-            yield from logs.cleaning_due(store, retain, now)
+            yield from logs.cleaning_due(store, retain, proved)
         yield from rewrites(store.uri, kept.picture.files, kept.wishes, self._rules, now, kept.in_order)
 
-    def _vacuum_due(self, now: float) -> Iterator[Action]:
+    def _vacuum_due(self, now: float, proved: datetime) -> Iterator[Action]:
         """Of one table at a look: all of its files are listed for it."""
         record = self._notes()
         for uri, kept in self._tables.items():
-            if now - record.vacuumed.get(uri, 0.0) < self._rules.vacuum.total_seconds():
+            if 0 <= now - record.vacuumed.get(uri, 0.0) < self._rules.vacuum.total_seconds():
                 continue
             writers = Writers(kept.store, {self._pipeline.spec.pipeline: self._pipeline.state.uri})
             try:
@@ -120,7 +122,7 @@ class Maintainer:
             except TableError:  # told; the other tables must not wait until somebody mends it
                 record.looked(uri, now)
                 raise
-            found = unneeded(kept.store, writers, retain, now)
+            found = unneeded(kept.store, writers, retain, proved)
             record.looked(uri, now)
             if found.files:
                 why = "no version that is retained needs them"

@@ -6,20 +6,22 @@ that comes back after weeks commits just these.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from headrace.commit.actions import CHANGE_DATA
-from headrace.errors import UsageError
+from headrace.errors import ClockBehind, UsageError
+from headrace.ledger import Ledger
 from headrace.storage import Store
 from headrace.table.writers import Writers
 from headrace.tables import files
-from headrace.tables.log import LOG, TableState
+from headrace.tables.log import LOG, TableState, proved_time
 from headrace.tables.properties import interval_of
 
 RETAIN = timedelta(hours=168)
 _KEPT = "delta.deletedFileRetentionDuration"
+_SKEW = timedelta(minutes=5)
+_FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ def vacuum(
 ) -> Vacuumed:
     """Delete what is not needed; below the table's own retention only with `force`, and while no pipeline runs.
 
+    Ages are counted up to the time that the log proves to have passed; with `force`, up to this machine's clock.
     It commits nothing, so it is the same for tables that Spark writes.
     """
     least = retention(writers.state)
@@ -46,12 +49,27 @@ def vacuum(
             "files from readers of older versions, and from writers that have not committed yet.",
             next="Give a longer `retain`, or `force` when nobody reads or writes it.",
         )
+    now = datetime.now(UTC) if force else _proved(store, writers, retain)
     if dry_run:
-        return unneeded(store, writers, retain)
+        return unneeded(store, writers, retain, now)
     if retain >= least:
-        return _deleted(store, writers, retain)
+        return _deleted(store, writers, retain, now)
     with writers.resting("a vacuum below the retention"):
-        return _deleted(store, writers, retain)
+        return _deleted(store, writers, retain, now)
+
+
+def _proved(store: Store, writers: Writers, retain: timedelta) -> datetime:
+    """The time that the table's log proves to have passed, or a ledger of those who write it; ClockBehind."""
+    clock, version = datetime.now(UTC), writers.state.version
+    last = proved_time(store, _FOREVER, timedelta(0), version)
+    if last > clock + _SKEW:
+        raise ClockBehind(
+            f"The clock of this machine says {_moment(clock)}, but version {version} of {store.uri} was committed at "
+            f"{_moment(last)}: how old files are cannot be told.",
+            next="Set the clock. Where it is the commit that has the wrong time, use `force`: then this clock counts.",
+        )
+    ledgers = [each.state.child(Ledger.folder) for each in writers.pipelines if each.state]
+    return max(proved_time(log, clock, retain) for log in (store, *ledgers))
 
 
 def retention(state: TableState) -> timedelta:
@@ -64,15 +82,19 @@ def _hours(age: timedelta) -> str:
     return f"{age.total_seconds() / 3600:g}"
 
 
-def _deleted(store: Store, writers: Writers, retain: timedelta) -> Vacuumed:
-    plan = unneeded(store, writers, retain)
+def _moment(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")
+
+
+def _deleted(store: Store, writers: Writers, retain: timedelta, now: datetime) -> Vacuumed:
+    plan = unneeded(store, writers, retain, now)
     store.delete(plan.files)
     return replace(plan, dry_run=False)
 
 
-def unneeded(store: Store, writers: Writers, retain: timedelta, now: float | None = None) -> Vacuumed:
-    """What a vacuum would delete."""
-    state, until = writers.state, (time.time() if now is None else now) - retain.total_seconds()
+def unneeded(store: Store, writers: Writers, retain: timedelta, now: datetime) -> Vacuumed:
+    """What a vacuum would delete at a time."""
+    state, until = writers.state, now.timestamp() - retain.total_seconds()
     there = list(store.list())
     others = {path.partition(f"/{LOG}/")[0] for path in (item.path for item in there) if f"/{LOG}/" in path}
     needed = _needed(store, state, int(until * 1000)) | writers.begun().keys()

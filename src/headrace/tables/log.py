@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -13,11 +14,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from headrace.batch import EPOCH
 from headrace.errors import StorageUnreachable, TableFeature
 from headrace.storage import NotThere, Store
 from headrace.tables.schema import from_delta
 
 LOG = "_delta_log"
+_SURE = timedelta(days=1)
 _VERSION = re.compile(rf"{LOG}/(\d{{20}})\.(?:json|checkpoint\b.*\.parquet)$")
 
 
@@ -148,6 +151,11 @@ class Commit:
         return str(self.info.get("operation", ""))
 
     @property
+    def timestamp(self) -> int:
+        """When, in milliseconds; 0 where nothing tells."""
+        return int(self.info.get("inCommitTimestamp") or self.info.get("timestamp") or 0)
+
+    @property
     def commit_id(self) -> str:
         """The writer's own name for this commit, if it gave one."""
         return str(self.info.get("txnId", ""))
@@ -185,6 +193,47 @@ def parse_commit(version: int, data: bytes) -> Commit:
 def read_commit(store: Store, version: int) -> Commit:
     """One version's JSON out of the store; NotThere when the log does not have it."""
     return parse_commit(version, store.get(version_path(version)))
+
+
+def time_until(store: Store, version: int, until: int) -> int | None:
+    """The time of the newest commit that is not after a moment, both in milliseconds; None where the log has none.
+
+    Searched from a version back, in steps that double, then by halving: a day of commits costs some thirty reads.
+    """
+
+    def is_after(at: int) -> bool:
+        time = _time(store, at)
+        return time is not None and time > until
+
+    low, high, step = version, version + 1, 1
+    while low >= 0 and is_after(low):
+        low, high, step = low - step, low, step * 2
+    low = max(low, -1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_after(middle) else (middle, high)
+    return _time(store, low) if low >= 0 else None
+
+
+def proved_time(log: Store, clock: datetime, retain: timedelta, version: int | None = None) -> datetime:
+    """The time that a log proves to have passed: of its newest commit that is a day old by our clock.
+
+    What is deleted for good must not rest on the clock of one machine alone: started once with a clock a year ahead, a
+    pipeline would delete all that it keeps for less than a year. A commit of that very run is no proof either, until
+    the clock has stood by it for a day; or for a seventh of `retain`, where that is less.
+    """
+    at = newest(log) if version is None else version
+    until = clock - min(_SURE, retain / 7)
+    found = None if at is None else time_until(log, at, int(until.timestamp() * 1000))
+    return EPOCH if found is None else datetime.fromtimestamp(found / 1000, UTC)
+
+
+def _time(store: Store, version: int) -> int | None:
+    """When a version was committed, in milliseconds; None where the log no longer has it."""
+    try:
+        return read_commit(store, version).timestamp
+    except NotThere:
+        return None
 
 
 def apply(state: TableState, commit: Commit) -> TableState:
