@@ -23,8 +23,6 @@ _PLANS = 256  # statements a thread keeps planned
 
 # `lock_configuration` comes last: after it nothing in an expression can open a door again.
 _SETTINGS = (
-    "SET threads = 1",
-    "SET memory_limit = '1GB'",
     "SET temp_directory = ''",
     "SET TimeZone = 'UTC'",
     "SET preserve_insertion_order = true",
@@ -36,13 +34,22 @@ _SETTINGS = (
 )
 
 
+_BOUNDS = ("SET threads = 1", "SET memory_limit = '1GB'")  # beside a Spark task, and others like it
+
+
+def locked(*, bounded: bool = True) -> Any:
+    """A DuckDB that reaches nothing beyond what is registered with it; without `bounded` it may take all cores."""
+    made = duckdb.connect(":memory:")
+    for setting in (*(_BOUNDS if bounded else ()), *_SETTINGS):
+        made.execute(setting)
+    return made
+
+
 class _Duck:
     """An in-memory DuckDB and the statements it has planned."""
 
     def __init__(self) -> None:
-        self.connection = duckdb.connect(":memory:")
-        for setting in _SETTINGS:
-            self.connection.execute(setting)
+        self.connection = locked()
         self.plans: OrderedDict[Any, _Plan] = OrderedDict()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from headrace.cli import dead_letters, table, table_columns, table_rows
 from headrace.cli.check import command
 from headrace.cli.demo import demo
+from headrace.cli.examples import add_examples
 from headrace.cli.preview import preview
 from headrace.cli.resume import resume
 from headrace.cli.run import run
@@ -23,10 +25,26 @@ app = typer.Typer(
     name="headrace",
     help="Streams events from brokers into Delta Lake tables, exactly once, on Spark.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExamples:\n  headrace check web.yaml\n  headrace run web.yaml\n  headrace COMMAND -h",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Streams events from brokers into Delta Lake tables, exactly once, on Spark."""
 
 
 def _online(spec: Spec) -> list[Finding]:
@@ -50,10 +68,15 @@ def version() -> None:
     typer.echo(VERSION)
 
 
+add_examples(app)
+
+
 def main() -> None:
     """The `headrace` program: exit 0 done, 1 stopped with a name, 2 bad usage or spec, 3 running elsewhere."""
     try:
         app()
     except HeadraceError as error:
-        sys.stderr.write(f"headrace: {error.name}: {error}\n")
+        from headrace.cli.console import say
+
+        say(str(error), "bold red", head=f"headrace: {error.name}: ", stderr=True)
         sys.exit(error.exit_code)

@@ -10,6 +10,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from headrace.cli.console import say
 from headrace.spec import Finding, Spec, examine
 
 Online: TypeAlias = Callable[[Spec], list[Finding]]
@@ -64,7 +65,8 @@ def _errors(findings: Sequence[Finding]) -> int:
 
 
 def _say(finding: Finding) -> None:
-    typer.echo(f"{finding.severity}: {finding}")
+    style = "bold red" if finding.severity == "error" else "yellow"
+    say(str(finding), style, head=f"{finding.severity}: ")
 
 
 def _say_json(finding: Finding) -> None:
@@ -78,9 +80,9 @@ def _sum_up(specs: Sequence[Spec], findings: Sequence[Finding], *, as_json: bool
         counts = {"event": "summary", "pipelines": names, "errors": errors, "warnings": warnings}
         typer.echo(json.dumps(counts, ensure_ascii=False))
     elif errors or warnings:
-        typer.echo(f"{errors} wrong, {warnings} doubtful")
+        say(f"{errors} wrong, {warnings} doubtful", "red" if errors else "yellow")
     else:
-        typer.echo(f"{', '.join(names)}: all right")
+        say(f"{', '.join(names)}: all right", "green")
 
 
 check = command()

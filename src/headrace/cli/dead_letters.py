@@ -240,12 +240,12 @@ def _time(moment: datetime) -> str:
 
 def _say(text: str, **how: Any) -> None:
     """One harmless line of anything, records among it."""
-    from rich.console import Console
     from rich.markup import escape
 
+    from headrace.cli.console import console
     from headrace.cli.preview import cell
 
-    Console(highlight=False).print(escape(cell(text)), soft_wrap=True, **how)
+    console().print(escape(cell(text)), soft_wrap=True, **how)
 
 
 def _print_groups(pipeline: str, groups: list[Group], total: int) -> None:

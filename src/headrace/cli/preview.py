@@ -72,36 +72,38 @@ def _print_json(found: Any) -> None:
 
 
 def _print(found: Any) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
-    console = Console(highlight=False)
+    from headrace.cli.console import console
+
+    out = console()
+    width = out.width if out.is_terminal else None
     for note in found.notes:
-        console.print(escape(note), style="dim")
+        out.print(escape(note), style="dim")
     for uri, rows in found.tables.items():
-        console.print(escape(f"{uri} · {len(rows)} rows"), style="bold")
+        out.print(escape(f"{uri} · {len(rows)} rows"), style="bold")
         for row in rows.to_pylist():
-            console.print(escape(_block(row, console.width)), soft_wrap=True)
+            out.print(escape(_block(row, width)), soft_wrap=True)
     if len(found.letters):
-        console.print(f"dead letters · {len(found.letters)}", style="bold")
+        out.print(f"dead letters · {len(found.letters)}", style="bold")
         letters = found.letters.to_pylist()
         several = len({row["table"] for row in letters}) > 1
         for row in letters:
             where = {"record": f"{row['topic']}/{row['partition']}@{row['offset']}"}
             where |= {"table": row["table"] or "none yet"} if several else {}
             said = {**where, "step": row["step"], "reason": row["reason"], "detail": row["detail"]}
-            console.print(escape(_block({**said, "value": row["value"]}, console.width)), soft_wrap=True)
+            out.print(escape(_block({**said, "value": row["value"]}, width)), soft_wrap=True)
     account = found.account
-    console.print(
+    out.print(
         f"read {account['read']} = routed {account['routed']} + dead {account['dead']} + filtered {account['filtered']}"
     )
 
 
-def _block(row: Mapping[str, Any], width: int) -> str:
-    """A row as lines of name and value: readable however many columns there are."""
+def _block(row: Mapping[str, Any], width: int | None) -> str:
+    """A row as lines of name and value, cut to the terminal: readable however many columns there are."""
     longest = max(len(name) for name in row)
     lines = [f"  {cell(name):<{longest}}  {cell(value)}" for name, value in row.items()]
-    return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines) + "\n"
+    return "\n".join(line if width is None or len(line) <= width else f"{line[: width - 1]}…" for line in lines) + "\n"
 
 
 def cell(value: Any) -> str:

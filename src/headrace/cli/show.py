@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.cli.console import console
 from headrace.cli.preview import spelled
 
 _SILENT = ("tick", "progress")
@@ -42,7 +42,7 @@ class Show:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self.console = Console(stderr=True, highlight=False)
+        self.console = console(stderr=True)
         self.lines: dict[str, Line] = {}
         self._lock = threading.Lock()
         self._live: Live | None = None

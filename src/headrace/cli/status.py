@@ -26,31 +26,31 @@ def status(
 
 
 def _print(found: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from headrace.cli.console import console
     from headrace.cli.show import lag_text
 
-    console = Console(highlight=False)
+    out = console()
     holder = found["holder"]
     running = f"running on {holder['host']} as process {holder['pid']}" if holder else "not running"
-    console.print(escape(f"{found['pipeline']}: {running}; last batch {found['batch']}"))
-    console.print(f"  lag: {lag_text(found['lag'], found['lag_seconds'])}")
+    out.print(escape(f"{found['pipeline']}: {running}; last batch {found['batch']}"))
+    out.print(f"  lag: {lag_text(found['lag'], found['lag_seconds'])}")
     if found["open_batch"]:
-        console.print(f"  batch {found['open_batch']} is begun and not booked; the next run finishes it first")
+        out.print(f"  batch {found['open_batch']} is begun and not booked; the next run finishes it first")
     for table in found["tables"]:
-        console.print(escape(f"  {table}"))
+        out.print(escape(f"  {table}"))
     if found["batches"]:
         table = Table("batch", "finished", "read", "written", "dead", "filtered", "note", box=None)
         for row in found["batches"]:
             cells = [row[key] for key in ("batch", "finished", "read", "written", "dead", "filtered", "note")]
             table.add_row(*(escape(f"{cell:,}" if isinstance(cell, int) else str(cell or "")) for cell in cells))
-        console.print(table)
+        out.print(table)
         for name, count in _unmet(found["batches"]).items():
-            console.print(escape(f"  expectation not fulfilled in these batches, {name}: {count:,}"))
+            out.print(escape(f"  expectation not fulfilled in these batches, {name}: {count:,}"))
     for line in _upkeep(found["upkeep"] or {}):
-        console.print(escape(f"  {line}"))
+        out.print(escape(f"  {line}"))
 
 
 def _upkeep(found: dict[str, Any]) -> Iterator[str]:

@@ -33,6 +33,9 @@ Version = Annotated[int | None, typer.Option(help="The version of that number.",
 Timestamp = Annotated[str | None, typer.Option(help="The newest version committed by then: an RFC 3339 time.")]
 Limit = Annotated[int, typer.Option(help="At most so many rows; 0 for all.", min=0)]
 Selected = Annotated[list[str] | None, typer.Option("--select", help="A column, or name=expression; may be repeated.")]
+Vertical = Annotated[
+    bool, typer.Option("--vertical", help="One line per column; rows too wide for the terminal are shown so anyway.")
+]
 Ordered = Annotated[list[str] | None, typer.Option("--order-by", help="A column, or 'name desc'; may be repeated.")]
 
 
@@ -124,12 +127,32 @@ def query(
     version: Version = None,
     timestamp: Timestamp = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="Also rows that were softly deleted.")] = False,
+    vertical: Vertical = False,
     spec: SpecFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show rows of a table, now or as they were."""
     asked = opened(path, spec).query().at(version, timestamp)
-    _show_rows(_narrowed(asked.with_deleted() if deleted else asked, where, select, order_by, limit), as_json)
+    asked = asked.with_deleted() if deleted else asked
+    _show_rows(_narrowed(asked, where, select, order_by, limit), vertical, as_json)
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT; a table is its path in quotes.")],
+    tables: Annotated[
+        list[str] | None, typer.Option("--table", help="name=path of a table in the query; may be repeated.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Show at most so many rows; 0 for all.", min=0)] = 100,
+    vertical: Vertical = False,
+    spec: SpecFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one SELECT over tables, with joins and aggregates; nothing is changed."""
+    from headrace.cli.table_show import answer
+    from headrace.table.sql import select
+
+    answer(select(query, lambda path: opened(path, spec), pairs_of(tables)), limit, vertical, as_json)
 
 
 @app.command()
@@ -143,13 +166,14 @@ def changes(
     select: Selected = None,
     order_by: Ordered = None,
     limit: Limit = 20,
+    vertical: Vertical = False,
     spec: SpecFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show rows that came and went between versions."""
     last = None if until is None else _version_or_time(until)
     asked = opened(path, spec).changes(_version_or_time(start), last)
-    _show_rows(_narrowed(asked, where, select, order_by, limit), as_json)
+    _show_rows(_narrowed(asked, where, select, order_by, limit), vertical, as_json)
 
 
 @app.command()
@@ -352,13 +376,13 @@ def _size(text: str | None) -> int | None:
 # ---- what people and programs see ----
 
 
-def _show_rows(asked: Rows, as_json: bool) -> None:
+def _show_rows(asked: Rows, vertical: bool, as_json: bool) -> None:
     from headrace.cli.preview import readable
     from headrace.cli.show import emit
     from headrace.cli.table_show import grid
 
     if not as_json:
-        grid(asked.arrow())
+        grid(asked.arrow(), vertical)
         return
     shown = 0
     for batch in asked.batches():

@@ -6,22 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+import pyarrow as pa
+from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table as Grid
+from rich.text import Text
 
-from headrace.cli.preview import cell
+from headrace.cli.console import console
+from headrace.cli.preview import cell, readable
 from headrace.tables.schema import type_name
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from rich.console import Console
 
     from headrace.batch import Range
     from headrace.table import Damage, Entry, Metadata, Reingest, Repaired, Statistics
     from headrace.table.alter import SchemaChange
     from headrace.table.history import Latency
+    from headrace.table.sql import Answer
 
 _MOST = 20  # paths that a person is shown
+_HUGE = pa.decimal128(38, 0)  # how DuckDB's sums of whole numbers arrive
 
 
 def described(found: Metadata) -> dict[str, Any]:
@@ -46,12 +51,12 @@ def counted(found: Statistics) -> dict[str, Any]:
 
 def pairs(said: Mapping[str, Any]) -> None:
     """Names and values, one to a line; lists one item to a line."""
-    console = _console()
+    out = console()
     longest = max(map(len, said))
     for name, value in said.items():
         lines = [_item(each) for each in value] if isinstance(value, list) else [_plain(value)]
         for at, line in enumerate(lines or ["–"]):
-            console.print(escape(f"{'' if at else name:<{longest}}  {line}"), soft_wrap=True)
+            out.print(escape(f"{'' if at else name:<{longest}}  {line}"), soft_wrap=True)
 
 
 def _item(value: Any) -> str:
@@ -83,7 +88,7 @@ def versions(entries: Sequence[Entry]) -> None:
         batch = f"{each.account['pipeline']} {each.account['batch']}" if "pipeline" in each.account else ""
         cells = (str(each.version), at, each.operation, _plain(each.rows_written), _plain(each.rows_after))
         grid.add_row(*(escape(cell(text)) for text in (*cells, each.user or "", batch)))
-    _console().print(grid)
+    console().print(grid)
 
 
 def latencies(took: Mapping[str, Latency]) -> None:
@@ -92,7 +97,7 @@ def latencies(took: Mapping[str, Latency]) -> None:
     for operation, each in took.items():
         seconds = (f"{value:.3f} s" for value in (each.last, each.mean, each.longest))
         grid.add_row(escape(cell(operation)), f"{each.count:,}", *seconds)
-    _console().print(grid if took else "no commit tells how long it took")
+    console().print(grid if took else "no commit tells how long it took")
 
 
 def planned(path: str, change: SchemaChange) -> None:
@@ -106,24 +111,67 @@ def planned(path: str, change: SchemaChange) -> None:
     listed(f"{path}: columns to change:", words)
 
 
-def grid(rows: pa.Table) -> None:
-    """Rows as a table, one line each."""
-    console = _console()
-    shown = Grid(*(escape(cell(name)) for name in rows.column_names), box=None)
-    for row in rows.to_pylist(maps_as_pydicts="strict"):
-        shown.add_row(*(escape(cell("" if value is None else value)) for value in row.values()))
-    console.print(shown)
-    console.print(f"{len(rows):,} rows", style="dim")
+def grid(rows: pa.Table, vertical: bool = False, note: str = "") -> None:
+    """Rows as a table, one line each; one line per column where that is wanted, or the terminal is too narrow."""
+    out = console()
+    names = [cell(name) for name in rows.column_names]
+    texts = [
+        [cell("" if value is None else value) for value in row.values()]
+        for row in rows.to_pylist(maps_as_pydicts="strict")
+    ]
+    width = sum(max(map(cell_len, column)) + 2 for column in zip(names, *texts, strict=True))
+    if names and (vertical or (out.is_terminal and width > out.width)):
+        _records(out, names, texts)
+    else:
+        shown = Grid(*map(escape, names), box=None)
+        for row in texts:
+            shown.add_row(*map(escape, row))
+        console(width=None if out.is_terminal else max(width, out.width)).print(shown)
+    out.print(f"{len(rows):,} rows{note}", style="dim")
+
+
+def _records(out: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Every row as lines of name and value, whole: readable however many columns there are."""
+    longest = max(map(cell_len, names))
+    for number, row in enumerate(rows, 1):
+        out.print(f"── row {number:,} ──", style="bold")
+        for name, text in zip(names, row, strict=True):
+            head = f"{name}{' ' * (longest - cell_len(name))}  "
+            out.print(Text.assemble((head, "dim"), text), soft_wrap=True)
+
+
+def answer(found: Answer, limit: int, vertical: bool, as_json: bool) -> None:
+    """The rows of a query: at most so many, 0 for all; as JSON they are written while they are read."""
+    from headrace.cli.show import emit
+
+    whole = [item.name for item in found.schema if item.type == _HUGE]
+    shown, more, batches = 0, False, []
+    for batch in found.batches:
+        part = batch.slice(0, limit - shown) if limit else batch
+        more = len(part) < len(batch)
+        shown += len(part)
+        if as_json:
+            for row in part.to_pylist(maps_as_pydicts="strict"):
+                numbers = {name: None if row[name] is None else int(row[name]) for name in whole}
+                emit({"event": "row", "row": readable(row | numbers)})
+        else:
+            batches.append(part)
+        if more:
+            break
+    if as_json:
+        emit({"event": "summary", "rows": shown, "more": more})
+    else:
+        grid(pa.Table.from_batches(batches, found.schema), vertical, "; there are more: --limit 0" if more else "")
 
 
 def listed(head: str, paths: Iterable[str]) -> None:
     """Some paths, and how many more there are."""
-    console, names = _console(), list(paths)
-    console.print(escape(head), soft_wrap=True)
+    out, names = console(), list(paths)
+    out.print(escape(head), soft_wrap=True)
     for path in names[:_MOST]:
-        console.print(escape(f"  {cell(path)}"), soft_wrap=True)
+        out.print(escape(f"  {cell(path)}"), soft_wrap=True)
     if len(names) > _MOST:
-        console.print(f"  … and {len(names) - _MOST:,} more")
+        out.print(f"  … and {len(names) - _MOST:,} more")
 
 
 def damage(path: str, found: Repaired) -> None:
@@ -174,7 +222,3 @@ def _spoiled(what: str, found: Sequence[Damage]) -> None:
 def damage_event(found: Repaired) -> dict[str, Any]:
     """The same for programs."""
     return {**asdict(found), "rows": found.rows, "whole": found.whole}
-
-
-def _console() -> Console:
-    return Console(highlight=False)

@@ -246,12 +246,17 @@ def _named(store: Store) -> Iterator[None]:
                 f"{store.uri}: files of the version that is asked about are gone, most likely by a vacuum: {said}",
                 next="Ask about a newer version.",
             ) from error
-        if isinstance(error, OSError) or _DAMAGE.search(str(error)):
+        if isinstance(error, OSError) or is_damage(error):
             raise TableDamaged(
                 f"{store.uri}: a file that its log names cannot be read: {said}",
                 next="`headrace table repair PATH --dry-run` tells which.",
             ) from error
         raise UsageError(f"{store.uri}: the question has no answer: {said}") from error
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an engine's error is about a file that is missing or broken."""
+    return _DAMAGE.search(str(error)) is not None
 
 
 def _superseded(store: Store, said: str) -> bool:

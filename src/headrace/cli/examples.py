@@ -1,0 +1,73 @@
+"""Examples of every command, as its help shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import typer
+
+EXAMPLES: Mapping[str, Sequence[str]] = {
+    "run": ("headrace run web.yaml", "headrace run web.yaml shop.yaml --until latest"),
+    "check": ("headrace check web.yaml", "headrace check web.yaml --online"),
+    "preview": ("headrace preview web.yaml", "headrace preview web.yaml payloads.jsonl --json"),
+    "schema": ("headrace schema > headrace.schema.json",),
+    "status": ("headrace status web.yaml --batches 20",),
+    "resume": ("headrace resume web.yaml --accept-gap",),
+    "demo": ("headrace demo", "headrace demo /tmp/demo --records 100000"),
+    "setup": ("headrace setup spark", "headrace setup --warm spark kafka"),
+    "version": ("headrace version",),
+    "dead-letters list": (
+        "headrace dead-letters list web.yaml",
+        "headrace dead-letters list web.yaml --reason type --since 2h",
+    ),
+    "dead-letters show": ("headrace dead-letters show web.yaml orders/0/42",),
+    "dead-letters try": (
+        "headrace dead-letters try web.yaml --sample 50",
+        "headrace dead-letters try web.yaml --reason too_deep --set limits.depth=128",
+    ),
+    "dead-letters replay": ("headrace dead-letters replay web.yaml --reason type",),
+    "dead-letters purge": ("headrace dead-letters purge web.yaml --older-than 30d",),
+    "table list": ("headrace table list lake",),
+    "table info": ("headrace table info lake/orders",),
+    "table stats": ("headrace table stats lake/orders",),
+    "table history": ("headrace table history lake/orders --limit 5",),
+    "table metrics": ("headrace table metrics lake/orders",),
+    "table query": (
+        "headrace table query lake/orders --where 'amount > 100' --limit 5",
+        "headrace table query lake/orders --select country --select 'gross=amount * 1.19' --version 0",
+    ),
+    "table sql": (
+        "headrace table sql \"SELECT country, sum(amount) FROM 'lake/orders' GROUP BY ALL\"",
+        'headrace table sql "SELECT count(*) FROM orders JOIN visits USING (id)" '
+        "--table orders=lake/orders --table visits=lake/visits",
+    ),
+    "table changes": ("headrace table changes lake/orders --from 1",),
+    "table create": ("headrace table create lake/visits --column 'id bigint!' --column 'at timestamp'",),
+    "table insert": ("headrace table insert lake/orders orders.jsonl",),
+    "table upsert": ("headrace table upsert lake/orders orders.jsonl --key id",),
+    "table delete": ("headrace table delete lake/orders --where 'id = 4711'",),
+    "table update": ("headrace table update lake/orders --where 'id = 1' --set 'amount=amount * 2'",),
+    "table set-properties": ("headrace table set-properties lake/orders --set delta.appendOnly=false",),
+    "table update-schema": ("headrace table update-schema lake/orders --add 'note string'",),
+    "table optimize": ("headrace table optimize lake/orders --target-size 128MB",),
+    "table vacuum": ("headrace table vacuum lake/orders --retain 168h --dry-run",),
+    "table checkpoint": ("headrace table checkpoint lake/orders",),
+    "table repair": ("headrace table repair lake/orders --dry-run",),
+    "table restore": ("headrace table restore lake/orders --version 0",),
+    "table drop": ("headrace table drop lake/orders",),
+}
+
+
+def add_examples(app: typer.Typer, words: str = "") -> None:
+    """Let the help of every command end with its examples; KeyError for a command that has none."""
+    for command in app.registered_commands:
+        name = command.name or (command.callback.__name__.replace("_", "-") if command.callback else "")
+        command.epilog = _epilog(EXAMPLES[words + name])
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_examples(group.typer_instance, f"{words}{group.typer_instance.info.name} ")
+
+
+def _epilog(examples: Sequence[str]) -> str:
+    lines = "\n".join(f"  {each}" for each in examples)
+    return f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}"  # \b: lines stay as they are
