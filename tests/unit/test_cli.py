@@ -196,7 +196,11 @@ def test_control_characters_of_a_producer_never_reach_the_terminal(cli: Run):
 
 def test_long_values_are_cut_to_the_width_of_the_terminal(cli: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "40")
-    out = cli("preview", "web.yaml", "-", stdin=json.dumps({"id": "x" * 500, "wide_column_name": 1}).encode())[1]
+    payload = json.dumps({"id": "x" * 500, "wide_column_name": 1}).encode()
+    out = cli("preview", "web.yaml", "-", stdin=payload)[1]
+    assert "x" * 500 in out  # a pipe has no width
+    monkeypatch.setenv("FORCE_COLOR", "1")  # this is a terminal
+    out = cli("preview", "web.yaml", "-", stdin=payload)[1]
     assert max(len(line) for line in out.splitlines() if line.startswith("  ")) == 40
 
 
