@@ -12,13 +12,15 @@ import pyarrow as pa
 from headrace import faults
 from headrace.batch import ALL, Intent, Receipt, StagedFile, TableIntent
 from headrace.commit import Committer
+from headrace.commit.adopt import account
 from headrace.commit.marks import batch_mark
 from headrace.commit.parts import newest_part
+from headrace.commit.tail import Tail
 from headrace.decode.layout import NOTES
 from headrace.decode.structure import Structure, stated
 from headrace.decode.structure import merge as merge_structures
-from headrace.entries import Entry, Opener, check_rows, fits, merging_of, rows_of
-from headrace.errors import ColumnsDisagree, Stop, TableChanged
+from headrace.entries import Entry, Opener, check_rows, fits, holds, merging_of, rows_of
+from headrace.errors import ColumnsDisagree, MarksDisagree, Stop, TableChanged
 from headrace.explode import without_conflict
 from headrace.generations import replaced, stale_letters
 from headrace.ledger import KnownTable, Ledger
@@ -105,7 +107,8 @@ class Catalog:
         if not letters and self.spec.name_of(uri) is not None:  # of one that no route leads to, the rules are unknown
             check_rows(uri, rules, self.ledger.known.tables.get(uri))
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
-        return Entry(name, branch, store, rules, committer, table_id)
+        seen = -1 if committer.state is None else committer.state.version
+        return Entry(name, branch, store, rules, committer, table_id, seen=seen)
 
     # ---- shapes ----
 
@@ -151,9 +154,17 @@ class Catalog:
         for name, entry in self._entries.items():
             if entry.committer.state is None and newest(entry.store) is not None:
                 found = self._open(name, entry.store.uri)
-                entry.committer, entry.table_id, appeared = found.committer, found.table_id, True
+                entry.committer, entry.table_id, entry.seen = found.committer, found.table_id, found.seen
+                appeared = True
         if appeared:
             self._refresh()
+
+    def look(self) -> None:
+        """Go along with what others did to the tables, so that the next start need not look so far back."""
+        for entry in self._entries.values():
+            if entry.committer.state is not None:
+                entry.committer.follow()
+                entry.seen = entry.committer.state.version
 
     def keep(self, parts: Iterable[TableIntent]) -> None:
         """Plan these parts of a batch as they were planned: their tables hold them already, so no record may leave."""
@@ -379,7 +390,7 @@ class Catalog:
         """One table's part of a batch; the same part twice changes nothing."""
         entry = self._entry_of(table)
         receipt = entry.committer.commit(table, intent)
-        entry.rows = rows_of(table.merging)
+        entry.rows, entry.wrote = rows_of(table.merging), True
         if entry.committer.state is not None:
             entry.table_id = entry.committer.state.table_id  # Spark names the tables that it makes
         if table.create and receipt.version == 0:
@@ -397,6 +408,28 @@ class Catalog:
         """Whether a table already holds its part of a batch."""
         state = self._entry_of(table).committer.state
         return state is not None and state.marks.get(batch_mark(intent.pipeline), 0) >= intent.batch
+
+    def find(self, table: TableIntent, intent: Intent, accepted: bool) -> None:
+        """Look for a table's part of an open batch whose txn is gone, and set the txn again where it is there.
+
+        MarksDisagree where nothing tells, unless a person has `accepted` that it is not there.
+        """
+        entry = self._entry_of(table)
+        state = entry.committer.state
+        if state is None or self.has(table, intent) or not (table.create or state.table_id == table.table_id):
+            return
+        found = holds(entry.store, table, intent, state)
+        if found:
+            tail = Tail.open(entry.store, [batch_mark(intent.pipeline)], lambda _: None)
+            tail.append((), intent.marks(), account(intent, table.plan))
+            self._entries.pop(entry.name)  # to be opened again, with the txn
+        elif found is None and not accepted:
+            raise MarksDisagree(
+                f"{table.path} has no txn of '{intent.pipeline}', and its log no longer tells whether batch "
+                f"{intent.batch} is in it ({_offsets(intent)}).",
+                next="Look for rows of these offsets (column _source) and delete them; then `headrace resume SPEC "
+                "--accept-new-table` adds the rows of the batch to the table as it is now.",
+            )
 
     def appeared(self, intent: Intent) -> bool:
         """Whether a table that the batch was to create exists now, and the files of the batch do not fit it."""
@@ -442,8 +475,14 @@ class Catalog:
     def _known_as(self, entry: Entry) -> KnownTable:
         assert entry.committer.state is not None  # noqa: S101
         before = self.ledger.known.tables.get(entry.store.uri, KnownTable("", ""))
-        kind = "adopt" if entry.committer.adopts else "spark"
-        return replace(before, id=entry.committer.state.table_id, committer=kind, rows=entry.rows or before.rows)
+        return replace(
+            before,
+            id=entry.committer.state.table_id,
+            committer="adopt" if entry.committer.adopts else "spark",
+            rows=entry.rows or before.rows,
+            writers=tuple(sorted({*before.writers, self.writer})) if entry.wrote else before.writers,
+            seen=max(before.seen, entry.seen),
+        )
 
 
 def _clusters(entry: Entry, shape: Shape | None) -> tuple[str, ...]:
@@ -456,6 +495,11 @@ def _clusters(entry: Entry, shape: Shape | None) -> tuple[str, ...]:
             next="Declare the column, or cluster by another one; then run again.",
         )
     return entry.rules.cluster_by
+
+
+def _offsets(intent: Intent) -> str:
+    read = [f"{each.topic}/{each.partition}: offsets {each.start} to {each.until - 1}" for each in intent.ranges]
+    return "; ".join(read) or "it reads no new records"
 
 
 def _merged(known: Structure | None, seen: Structure) -> Structure:

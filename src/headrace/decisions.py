@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
 
-from headrace.batch import Range
-from headrace.commit.changes import restored_since
+from headrace.batch import Intent, Range, TableIntent
 from headrace.commit.marks import batch_mark
-from headrace.entries import fits
+from headrace.commit.stops import unreached
+from headrace.entries import fits, holds, restores_of, was_at
 from headrace.errors import SourceReplaced, TableRestored
 from headrace.ledger import KnownTable, Ledger, is_refill
 from headrace.ledger.owed import KEEP
@@ -23,7 +23,7 @@ from headrace.spec import Spec
 from headrace.storage import Store
 from headrace.summary import Report
 from headrace.tables.adopt import may_adopt
-from headrace.tables.log import load
+from headrace.tables.log import TableState, load
 
 
 class Decision(StrEnum):
@@ -117,29 +117,60 @@ def check_order(spec: Spec, replaced: Collection[str]) -> None:
 
 
 def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
-    said = []
+    """Take the tables as they are now, those that are known and those that the open batch is for."""
     begun = ledger.open_batch()
     staged = {table.path: table for table in begun.tables} if begun else {}
-    for uri, known in dict(ledger.known.tables).items():
-        state = load(Store(uri, pipeline.profile))
-        if state is None:
-            ledger.known.forget(uri)
-            said.append(f"{uri}: is gone; a new table will be made and filled from here on")
-        elif state.table_id != known.id:
-            ledger.known.remember(tables={uri: KnownTable(state.table_id, "spark" if may_adopt(state) else "adopt")})
-            said.append(f"{uri}: goes on with the table that is there now")
-        elif uri in staged and not fits(staged[uri], state):
-            said.append(f"{uri}: goes on with the columns it has now")
+    known = {**dict.fromkeys(staged), **ledger.known.tables}
+    said = []
+    for uri, table in known.items():
+        store = Store(uri, pipeline.profile)
+        state = load(store, [batch_mark(pipeline.writer)])
+        if table is not None and (text := _accepted(pipeline, ledger, uri, table, state)):
+            said.append(text)
+        elif (
+            begun is not None and uri in staged and state is not None and not _goes_in(store, staged[uri], begun, state)
+        ):
+            said.append(f"{uri}: batch {begun.batch} goes on with the table as it is now")
     return said
+
+
+def _accepted(pipeline: Pipeline, ledger: Ledger, uri: str, known: KnownTable, state: TableState | None) -> str:
+    """What has become of a known table, in words; nothing where it is as it was."""
+    if state is None:
+        ledger.known.forget(uri)
+        return f"{uri}: is gone; a new table will be made and filled from here on"
+    objection = may_adopt(state)
+    kind = "spark" if objection else "adopt"
+    if state.table_id != known.id:
+        ledger.known.remember(tables={uri: KnownTable(state.table_id, kind)})
+        return f"{uri}: goes on with the table that is there now"
+    if known.committer == "adopt" and objection:
+        ledger.known.remember(tables={uri: replace(known, committer="spark")})
+        return f"{uri}: is written by Spark from now on, because {objection}"
+    if pipeline.writer in known.writers and batch_mark(pipeline.writer) not in state.marks:
+        others = tuple(each for each in known.writers if each != pipeline.writer)
+        ledger.known.remember(tables={uri: replace(known, writers=others)})
+        return f"{uri}: goes on without the txn of '{pipeline.writer}', which is gone"
+    return ""
+
+
+def _goes_in(store: Store, table: TableIntent, begun: Intent, state: TableState) -> bool:
+    """Whether the open batch can be finished in a table without a person's word."""
+    mark = batch_mark(begun.pipeline)
+    if state.marks.get(mark, 0) >= begun.batch:
+        return True
+    return fits(table, state) and holds(store, table, begun, state) is not None
 
 
 def _kept_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
     """Go on with restored tables as they are; also with one whose refill was decided and cannot be done."""
-    restored = _restored(pipeline, ledger)
+    restored = _restored(pipeline, ledger, keep=True)
     for uri, known in dict(ledger.known.tables).items():
         if uri in restored or known.refill >= 0:
-            ledger.known.remember(tables={uri: replace(known, restored=restored.get(uri, known.restored), refill=-1)})
-            restored.setdefault(uri, known.restored)
+            version = restored.setdefault(uri, known.restored)
+            ledger.accept_version(uri)
+            kept = replace(known, restored=version, seen=min(known.seen, version), refill=-1)
+            ledger.known.remember(tables={uri: kept})
     return [
         f"{uri}: restored in version {version}; goes on from there, what was undone stays undone"
         for uri, version in restored.items()
@@ -165,13 +196,26 @@ def _owed_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
     return said
 
 
-def _restored(pipeline: Pipeline, ledger: Ledger) -> dict[str, int]:
-    """The tables with a RESTORE that nobody has answered yet, and its version."""
+def _restored(pipeline: Pipeline, ledger: Ledger, *, keep: bool = False) -> dict[str, int]:
+    """The tables with a RESTORE that nobody has answered yet, and its version.
+
+    `keep`: also those that may have been restored, or were replaced by an older copy, with the version they have now.
+    """
     found = {}
     for uri, known in ledger.known.tables.items():
         store = Store(uri, pipeline.profile)
         state = load(store)
-        version = restored_since(store, state, batch_mark(pipeline.spec.pipeline)) if state else None
-        if version is not None and version > known.restored:
-            found[uri] = version
+        if state is None or state.table_id != known.id:
+            continue
+        if state.version < was_at(known, ledger, uri):
+            if keep:
+                found[uri] = state.version
+            continue
+        restores = restores_of(store, state, known, pipeline.spec.pipeline)
+        if restores.newest is not None:
+            found[uri] = restores.newest
+        elif not restores.reached and not keep:
+            raise unreached(uri, known.seen)
+        elif not restores.reached:
+            found[uri] = state.version
     return found

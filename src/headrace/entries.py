@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from headrace.batch import Historic, Merging, TableIntent
+from headrace.batch import Historic, Intent, Merging, TableIntent
 from headrace.commit import Committer, LogTable
-from headrace.commit.changes import restored_since
+from headrace.commit.changes import Restores, restored_since
 from headrace.commit.marks import batch_mark
-from headrace.commit.stops import stop
+from headrace.commit.stops import check_txns_last, stop, unreached
 from headrace.decode.structure import Structure
 from headrace.errors import TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.ledger import KnownTable, Ledger
+from headrace.ledger.owed import KEEP
+from headrace.ledger.replays import writer as replays_writer
 from headrace.plan import Branch
 from headrace.shape import Offsets
 from headrace.spec import TableSpec
 from headrace.storage import Store
 from headrace.tables.adopt import may_adopt
 from headrace.tables.evolve import check_fits
+from headrace.tables.files import active, commits
 from headrace.tables.log import TableState
 
 
@@ -37,6 +40,8 @@ class Entry:
     learned: Structure | None = None
     floors: Offsets = field(default_factory=dict)
     rows: str = ""  # what tells them apart, as it was last written
+    seen: int = -1  # the log was looked through up to this version when the table was opened
+    wrote: bool = False  # whether this driver has committed to it
     planned: pa.Schema | None = None  # the columns of an earlier plan, where the table holds the batch already
 
     @property
@@ -78,17 +83,28 @@ class Opener:
     def _check(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
         _check_identity(store.uri, committer, known)
         self._check_restored(store, committer, known)
-        if committer.state is not None and (mark := committer.state.marks.get(batch_mark(self.writer))):
-            self.ledger.check_mark(store.uri, mark)  # a ledger set back would take the next batch for one that is there
+        if committer.state is not None:
+            check_txns_last(store.uri, committer.state)
+            # A ledger set back would take the next batch for one that is there.
+            self.ledger.check_mark(store.uri, committer.state.marks.get(batch_mark(self.writer)))
 
     def _check_restored(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
         """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
         if known is None or committer.state is None:
             return
-        ours = {batch_mark(self.pipeline), batch_mark(self.writer)}
-        version = restored_since(store, committer.state, *ours)
-        if version is not None and version > known.restored:
-            raise stop(TableRestored, f"{store.uri} was restored in version {version}, after our last commit to it.")
+        version = committer.state.version
+        if version < (before := was_at(known, self.ledger, store.uri)):
+            raise TableRestored(
+                f"{store.uri} is at version {version} and was at version {before}: an older copy took its place.",
+                next=f"Bring its newest version back; or {KEEP}.",
+            )
+        found = restores_of(store, committer.state, known, self.pipeline)
+        if found.newest is not None:
+            raise stop(
+                TableRestored, f"{store.uri} was restored in version {found.newest}, after our last commit to it."
+            )
+        if not found.reached:
+            raise unreached(store.uri, known.seen)
 
     def _of_its_kind(
         self, tail: Committer, store: Store, known: KnownTable | None, apart: bool, merges: bool
@@ -106,6 +122,36 @@ class Opener:
         if why_not or (known is not None and known.committer == "spark"):
             return self.spark_table(store)
         return tail
+
+
+def was_at(known: KnownTable, ledger: Ledger, uri: str) -> int:
+    """The newest version of a table that the pipeline is sure to have met."""
+    return max(known.seen, known.restored, ledger.version_of(uri, known.id))
+
+
+def restores_of(store: Store, state: TableState, known: KnownTable, pipeline: str) -> Restores:
+    """The RESTOREs of a table that nobody has answered."""
+    answered = max(known.seen, known.restored)
+    marks = [batch_mark(pipeline), batch_mark(replays_writer(pipeline))]
+    found = restored_since(store, state, *marks, seen=answered)
+    return found if known.writers else replace(found, reached=True)  # without rows of ours, none can be undone
+
+
+def holds(store: Store, table: TableIntent, intent: Intent, state: TableState) -> bool | None:
+    """Whether a table without the txn of an open batch holds its part all the same; None where nothing tells.
+
+    Txns expire. A commit of the batch can only be past the version at which it was planned; where the log no longer
+    reaches back to that, the files of the batch tell, as long as nobody has rewritten them.
+    """
+    mark, reached = batch_mark(intent.pipeline), state.version
+    for commit in commits(store, state.version, table.version):
+        if commit.marks.get(mark) == intent.batch:
+            return True
+        reached = commit.version - 1
+    if reached <= table.version:
+        return False
+    paths = {file.path for file in active(store, state.version).values()}
+    return True if any(file.table == table.path and file.path in paths for file in table.files) else None
 
 
 def fits(table: TableIntent, state: TableState) -> bool:

@@ -23,6 +23,7 @@ from headrace.spec.tree import Path
 from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt, may_rewrite
 from headrace.tables.log import TableState, load
+from headrace.tables.properties import EXPIRING
 from headrace.transform.constraints import constraints_of, names_of
 
 _CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_NAME})  # whatever the values are
@@ -112,6 +113,10 @@ def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
         if spec.table.create == "never":
             yield _finding(spec, "table.path", f"no table at {store.uri}", "an existing table, or create: auto")
         return
+    if EXPIRING in state.properties:
+        text = f"{store.uri} has the property {EXPIRING}: a batch whose txn expired could be written twice"
+        unset = f"`headrace table set-properties {store.uri} --unset {EXPIRING}`"
+        yield _finding(spec, "table.path", text, f"no such property: {unset}")
     yield from _unknown_constraints(spec, state)
     constraints_of(store.uri, state, spec.table)
     existing = fillable(state.schema)

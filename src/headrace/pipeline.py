@@ -169,6 +169,7 @@ class Pipeline:
         if self._purged == clock.date():
             return
         self._purged, self._retention_time = clock.date(), self.ledger.proved_time(clock)
+        self.catalog.look()
         for folder in folders(self.state.child(TOMBSTONES)):
             retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
         age = self.spec.dead_letters.retention
@@ -358,6 +359,8 @@ class Pipeline:
     def _finish(self, begun: Intent, anew: bool) -> None:
         """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
         self.report({"event": "recover", "pipeline": self.spec.pipeline, self.unit: begun.batch})
+        for table in begun.tables:
+            self._retrying(partial(self.catalog.find, table, begun, anew))
         if not is_decision(begun) and (anew or self.missing(begun) or self._superseded(begun)):
             begun = self._plan_again(begun)
         self.settle(begun)

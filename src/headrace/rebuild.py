@@ -43,7 +43,8 @@ def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
         said = _from_tables(pipeline, found, accepted)
     if found is not None:
         made = {
-            uri: KnownTable(state.table_id, _kind(pipeline.spec, uri, state)) for uri, state in found.tables.items()
+            uri: KnownTable(state.table_id, _kind(pipeline.spec, uri, state), writers=(pipeline.writer,))
+            for uri, state in found.tables.items()
         }
         ledger.known.remember(tables={**made, **ledger.known.tables})
     ledger.rebuild(said)

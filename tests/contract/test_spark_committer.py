@@ -13,7 +13,7 @@ import pytest
 from headrace.batch import TableIntent
 from headrace.commit import LogTable
 from headrace.commit.spark import SparkTable
-from headrace.errors import Fenced, TableChanged
+from headrace.errors import Fenced, TableChanged, TableFeature
 from headrace.storage import Store
 from headrace.tables.adopt import may_adopt
 from services.staging import SCHEMA, intent, staged, table_intent
@@ -62,7 +62,7 @@ def bench(spark: Any, tmp_path: Path) -> Callable[[str], Bench]:
     return lambda name: Bench(spark, tmp_path, TABLES[name])
 
 
-@pytest.mark.parametrize("name", ["mapped", "checked", "generated", "partitioned", "forgetful"])
+@pytest.mark.parametrize("name", ["mapped", "checked", "generated", "partitioned"])
 def test_a_batch_goes_in_once_and_a_zombie_never(bench: Callable[[str], Bench], name: str) -> None:
     made = bench(name)
     state = LogTable.open(made.table, "shop").state
@@ -95,14 +95,12 @@ def test_every_file_of_the_table_has_its_schema(bench: Callable[[str], Bench], n
         assert [(each.name, each.type) for each in found] == [(each.name, each.type) for each in driver.state.schema]
 
 
-def test_marks_outlive_a_checkpoint_of_a_table_that_forgets_transactions(bench: Callable[[str], Bench]) -> None:
+def test_a_table_whose_txns_expire_is_refused(bench: Callable[[str], Bench]) -> None:
     made = bench("forgetful")
-    part = made.part([1])
-    made.open().commit(part, intent(1))
-    made.spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-        made.spark._jsparkSession, made.table.spark_uri
-    ).checkpoint()
-    assert made.open().commit(part, intent(1)).skipped
+    part, version = made.part([1]), made.version()
+    with pytest.raises(TableFeature, match="--unset"):
+        made.open().commit(part, intent(1))
+    assert made.version() == version
 
 
 def test_rows_that_break_a_constraint_leave_nothing_behind(bench: Callable[[str], Bench]) -> None:

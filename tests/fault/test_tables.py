@@ -152,7 +152,7 @@ def test_other_columns_are_accepted_by_a_person(altered: dict[str, Altered], nam
     with pytest.raises(TableChanged, match="--accept-new-table"):
         drain(case.spec)
     assert opened(case.path).version() == version
-    assert decide(case.spec, [Decision.NEW_TABLE]) == [f"{case.path}: goes on with the columns it has now"]
+    assert decide(case.spec, [Decision.NEW_TABLE]) == [f"{case.path}: batch 2 goes on with the table as it is now"]
     drain(case.spec)
     assert opened(case.path).to_pyarrow_table().num_rows == rows
     assert [letter["reason"] for letter in letters(case.spec)] == ["type"] * dead

@@ -7,14 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 from headrace import faults, retry
 from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
 from headrace.commit.adopt import account
-from headrace.commit.changes import restored_since
 from headrace.commit.marks import batch_mark
 from headrace.commit.tail import Tail
+from headrace.entries import restores_of
 from headrace.errors import SourceGap, SourceReplaced, TableRestored
 from headrace.faults import Point
 from headrace.ledger import KnownTable, Ledger, is_refill, lost
@@ -66,6 +67,7 @@ class Driver:
         self.world, self.spec = world, world.spec
         self.state, self.lake = world.store("state"), world.store("lake")
         self.tails: dict[str, Tail] = {}
+        self.seen: dict[str, int] = {}
         self.token = f"token-{world.number()}"
 
     def live(self) -> None:
@@ -114,7 +116,7 @@ class Driver:
         else:
             self.rebuild_from(found)
         tables = {store.root.rpartition("/")[2]: state for store, state in self.found(found)}
-        made = {name: KnownTable(state.table_id, "adopt") for name, state in tables.items()}
+        made = {name: KnownTable(state.table_id, "adopt", writers=(NAME,)) for name, state in tables.items()}
         tried(lambda: self.ledger.known.remember(tables={**made, **self.ledger.known.tables}))
         tried(lambda: self.ledger.rebuild("lost"))
 
@@ -146,8 +148,8 @@ class Driver:
         for name, known in self.ledger.known.tables.items():
             store = self.lake.child(name)
             state = tried(lambda store=store: log.load(store))
-            version = tried(lambda store=store, state=state: restored_since(store, state, batch_mark(NAME)))
-            if version is not None and version > known.restored:
+            version = tried(partial(restores_of, store, state, known, NAME)).newest
+            if version is not None:
                 found[name] = version
         return found
 
@@ -258,9 +260,10 @@ class Driver:
             self.tails[name] = tried(lambda: Tail.open(self.lake.child(name), [batch_mark(NAME)]))
             known, state = self.ledger.known.tables.get(name), self.tails[name].state
             if known is not None and state is not None:
-                version = tried(lambda: restored_since(self.lake.child(name), state, batch_mark(NAME)))
-                if version is not None and version > known.restored:
+                restores = tried(partial(restores_of, self.lake.child(name), state, known, NAME))
+                if restores.newest is not None or not restores.reached:
                     raise TableRestored(name)
+                self.seen[name] = state.version
         else:
             tried(self.tails[name].follow)
         return self.tails[name]
@@ -276,7 +279,10 @@ class Driver:
                 faults.reach(Point.TABLE_A_DONE)
         seen = {table.path: self.tails[table.path].state.table_id for table in intent.tables}
         known = {path: self.ledger.known.tables.get(path, KnownTable("", "adopt")) for path in seen}
-        known = {path: replace(each, id=seen[path]) for path, each in known.items()}
+        known = {
+            path: replace(each, id=seen[path], writers=(NAME,), seen=max(each.seen, self.seen.get(path, -1)))
+            for path, each in known.items()
+        }
         if is_refill(intent):
             known = {path: replace(each, refill=-1) for path, each in known.items()}
         tried(lambda: self.ledger.known.remember(tables=known))

@@ -327,7 +327,7 @@ def test_a_state_folder_of_another_pipeline_is_refused(store):
 def test_a_table_ahead_of_the_ledger_is_told(store):
     ledger = reopened(store)
     ledger.check_mark("lake/a", None)
-    ledger.known.remember(tables={"lake/a": KnownTable("id", "adopt")})
+    ledger.known.remember(tables={"lake/a": KnownTable("id", "adopt", writers=("shop",))})
     run(ledger, ("orders", 0, 0, 1))
     ledger.check_mark("lake/a", 1)
     with pytest.raises(MarksDisagree, match="holds batch 2"):
@@ -339,7 +339,7 @@ def test_a_table_ahead_of_the_ledger_is_told(store):
     run(ledger, ("orders", 0, 2, 3))
     with pytest.raises(Fenced, match="another driver"):
         late.check_mark("lake/a", 3)
-    with pytest.raises(MarksDisagree, match="no mark"):
+    with pytest.raises(MarksDisagree, match="no txn"):
         ledger.check_mark("lake/a", None)
 
 

@@ -464,13 +464,14 @@ def whatever_is_begun_is_open(patch):
 
 def a_booking_forgets_other_partitions(patch):
     """Broken: a booking carries only the marks of the partitions it read."""
-    whole = ledger._all_marks
+    whole = ledger._last_booking
 
     def newest(table, state, name):
-        last = max(whole(table, state, name).items(), key=lambda item: item[0].count(":"))
-        return {name: state.marks[name], last[0]: last[1]}
+        marks, versions = whole(table, state, name)
+        last = max(marks.items(), key=lambda item: item[0].count(":"))
+        return {name: state.marks[name], last[0]: last[1]}, versions
 
-    patch.setattr(ledger, "_all_marks", newest)
+    patch.setattr(ledger, "_last_booking", newest)
 
 
 class ForgetsWhatItOwes(Driver):

@@ -125,11 +125,11 @@ def test_a_restore_beside_a_commit_is_found_after_it_and_at_the_next_start(lake:
     state = load(lake, [MARK])
     assert state is not None
     assert (state.version, state.marks) == (3, {MARK: 3}), "the commit is there, after the restore"
-    assert restored_since(lake, state, MARK) == 2
+    assert restored_since(lake, state, MARK).newest == 2
     running = table(lake)
     running.commit(part(lake, 4), intent(4))  # once somebody has answered
     assert DeltaTable(lake.root).version() == 4
-    assert restored_since(lake, load(lake) or state, MARK) is None
+    assert restored_since(lake, load(lake) or state, MARK).newest is None
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ TABLE = [
     ("properties: {delta.columnMapping.mode: name}", "table.properties.delta.columnMapping.mode", "'name'", ""),
     ("properties: {delta.checkpointInterval: often}", "table.properties.delta.checkpointInterval", "'often'", ""),
     ("properties: {delta.setTransactionRetentionDuration: interval 1 day}",
-     "table.properties.delta.setTransactionRetentionDuration", "marks that expire", ""),
+     "table.properties.delta.setTransactionRetentionDuration", "txns that expire", ""),
 ]  # fmt: skip
 
 

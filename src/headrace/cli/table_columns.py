@@ -29,7 +29,6 @@ _KEPT = (
     "delta.deletedFileRetentionDuration",
     "delta.enableExpiredLogCleanup",
     "delta.logRetentionDuration",
-    "delta.setTransactionRetentionDuration",
 )
 _FEATURES = ("delta.checkpointPolicy", "delta.columnMapping.", "delta.enable", "delta.feature.", "delta.min")
 

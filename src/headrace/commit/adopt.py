@@ -10,8 +10,10 @@ import pyarrow as pa
 from headrace.batch import ALL, Intent, Receipt, TableIntent
 from headrace.commit.checkpoints import SHARED, Checkpoints
 from headrace.commit.marks import mark_names
+from headrace.commit.stops import check_txns_last
 from headrace.commit.tail import Tail
 from headrace.storage import Store
+from headrace.tables.adopt import may_adopt
 from headrace.tables.files import File
 from headrace.tables.log import TableState
 from headrace.tables.partitions import folder
@@ -30,7 +32,12 @@ class LogTable:
     @classmethod
     def open(cls, store: Store, pipeline: str) -> LogTable:
         """Follow the table from its newest version; its state is None while there is none."""
-        return cls(Tail.open(store, mark_names(pipeline)))
+
+        def objection(state: TableState) -> str | None:
+            check_txns_last(store.uri, state)
+            return may_adopt(state)
+
+        return cls(Tail.open(store, mark_names(pipeline), objection))
 
     @property
     def state(self) -> TableState | None:
@@ -40,6 +47,10 @@ class LogTable:
     def writable(self) -> pa.Schema:
         """The columns rows may fill: all of them."""
         return self.tail.known().schema
+
+    def follow(self) -> None:
+        """Go along with what others did; what no batch may go along with is raised."""
+        self.tail.follow()
 
     def evolve(self, schema: pa.Schema) -> None:
         """Add the columns the table lacks, at any depth."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.commit.parts import part_of
-from headrace.storage import NotThere, Store
-from headrace.tables.log import Commit, TableState, read_commit
+from headrace.storage import Store
+from headrace.tables.files import commits
+from headrace.tables.log import Commit, TableState
 
 
 class Kind(StrEnum):
@@ -45,26 +46,31 @@ def change_of(commit: Commit, known: TableState) -> Change:
     return Change(commit.version, kinds, commit.operation, commit.commit_id)
 
 
-def restored_since(store: Store, state: TableState, *marks: str, look_back: int = 200) -> int | None:
-    """The newest version that is a RESTORE which our last commit did not know of; None when there is none."""
-    for version in range(state.version, max(-1, state.version - look_back), -1):
-        try:
-            commit = read_commit(store, version)
-        except NotThere:  # cleaned away, so older than any log we need
-            return None
+@dataclass(frozen=True, slots=True)
+class Restores:
+    """What a log tells of RESTOREs since the last commit of ours."""
+
+    newest: int | None = None  # the version of the newest one
+    reached: bool = True  # whether the log reaches back far enough to tell
+
+
+def restored_since(store: Store, state: TableState, *marks: str, seen: int = -1) -> Restores:
+    """The newest RESTORE that our last commit did not know of, however far back; `seen`: a version looked at before."""
+    reached = state.version
+    for commit in commits(store, state.version, seen):
+        reached = commit.version - 1
         if commit.operation == "RESTORE":
-            return version
+            return Restores(commit.version)
         if ours := next((part for mark in marks if (part := part_of(commit, mark))), None):
-            return restored_between(store, ours.account.get("seen", version - 1), version)
-    return None
+            return restored_between(store, max(seen, ours.account.get("seen", reached)), commit.version)
+    return Restores(reached=reached <= seen)
 
 
-def restored_between(store: Store, seen: int, version: int) -> int | None:
+def restored_between(store: Store, seen: int, version: int) -> Restores:
     """The newest version that is a RESTORE, after one that was seen and before another."""
-    for each in range(version - 1, seen, -1):
-        try:
-            if read_commit(store, each).operation == "RESTORE":
-                return each
-        except NotThere:
-            return None
-    return None
+    reached = version - 1
+    for commit in commits(store, version - 1, seen):
+        if commit.operation == "RESTORE":
+            return Restores(commit.version)
+        reached = commit.version - 1
+    return Restores(reached=reached <= seen)

@@ -27,6 +27,10 @@ class Committer(Protocol):
         """The columns rows may fill."""
         ...
 
+    def follow(self) -> object:
+        """Go along with what others did; what no batch may go along with is raised."""
+        ...
+
     def evolve(self, schema: pa.Schema) -> object:
         """Add the columns the table lacks."""
         ...

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import TableRestored
-from headrace.storage import NotThere, Store
-from headrace.tables.log import Commit, read_commit
+from headrace.storage import Store
+from headrace.tables.files import commits
+from headrace.tables.log import Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def part_of(commit: Commit, mark: str) -> Part | None:
 
 def newest_part(store: Store, version: int, mark: str) -> Part | None:
     """The last part at or below a version; None when the log does not tell it (any more)."""
-    return next((part for commit in _back(store, version) if (part := part_of(commit, mark))), None)
+    return next((part for commit in commits(store, version) if (part := part_of(commit, mark))), None)
 
 
 def undone(store: Store, newest: int, oldest: int, mark: str, refills: Collection[int] = ()) -> list[Part]:
@@ -48,7 +49,7 @@ def undone(store: Store, newest: int, oldest: int, mark: str, refills: Collectio
     """
     found: list[Part] = []
     stands, seen, reopened = newest, newest + 1, 0
-    for commit in _back(store, newest):
+    for commit in commits(store, newest):
         part, restore, seen = part_of(commit, mark), commit.operation == "RESTORE", commit.version
         if commit.version == stands:
             if part is not None and commit.version < oldest and not reopened:
@@ -62,15 +63,6 @@ def undone(store: Store, newest: int, oldest: int, mark: str, refills: Collectio
     if stands != seen - 1 or reopened or seen > oldest:
         raise _untold(f"{store.uri} was restored to version {stands}, and its log no longer reaches back to it.")
     return found
-
-
-def _back(store: Store, version: int) -> Iterator[Commit]:
-    """The log from a version back to its first, or to where it was cleaned away."""
-    for number in range(version, -1, -1):
-        try:
-            yield read_commit(store, number)
-        except NotThere:
-            return
 
 
 def _target(store: Store, restore: Commit) -> int:

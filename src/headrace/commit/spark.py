@@ -14,7 +14,7 @@ from headrace.batch import Intent, Receipt, TableIntent
 from headrace.commit.adopt import account
 from headrace.commit.changes import restored_between
 from headrace.commit.marks import batch_mark
-from headrace.commit.stops import stop
+from headrace.commit.stops import check_txns_last, stop, unreached
 from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.spec.table import FEATURES
 from headrace.storage import Store
@@ -70,6 +70,7 @@ class SparkTable:
         if self.state is None and table.create:
             self._create(table)
             faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
+        check_txns_last(self._store.uri, self._known())
         self._check(table, intent)
         rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)
         if self._known().marks.get(self._mark) == intent.batch:
@@ -189,8 +190,11 @@ class SparkTable:
             raise stop(TableReplaced, f"The table {uri} was made anew underneath the pipeline.")
         if found.version < known.version:
             raise stop(TableRestored, f"{uri} is at version {found.version} and was at {known.version}.")
-        if version := restored_between(self._store, known.version, found.version + 1):
-            raise stop(TableRestored, f"Version {version} of {uri} restored the table to an older one.")
+        restores = restored_between(self._store, known.version, found.version + 1)
+        if restores.newest is not None:
+            raise stop(TableRestored, f"Version {restores.newest} of {uri} restored the table to an older one.")
+        if not restores.reached:
+            raise unreached(uri, known.version)
 
     def _check(self, table: TableIntent, intent: Intent) -> None:
         known, mark = self._known(), self._known().marks.get(self._mark, 0)

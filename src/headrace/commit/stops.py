@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from headrace.errors import Fenced, MarksDisagree, Stop, TableChanged, TableGone, TableReplaced, TableRestored
+from headrace.errors import (
+    Fenced,
+    MarksDisagree,
+    Stop,
+    TableChanged,
+    TableFeature,
+    TableGone,
+    TableReplaced,
+    TableRestored,
+)
+from headrace.tables.log import TableState
+from headrace.tables.properties import EXPIRING
 
 _NEXT: dict[type[Stop], str] = {
     TableGone: "Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one.",
@@ -10,7 +21,8 @@ _NEXT: dict[type[Stop], str] = {
     TableRestored: "Run `headrace resume SPEC --table-restored=refill` to read what was undone again for this table; "
     "or `--table-restored=keep` to go on from here, and what was undone stays undone.",
     TableChanged: "Change it back and run again, or `headrace resume SPEC --accept-new-table` goes on as it is now.",
-    MarksDisagree: "Find out who else writes to this table; `headrace status SPEC` shows what the ledger knows.",
+    MarksDisagree: "Find out who else writes to this table, then run again; where its txns are lost, "
+    "`headrace resume SPEC --accept-new-table` goes on with the table as it is now.",
     Fenced: "Another instance of the pipeline has gone on; this one must not write.",
 }
 
@@ -23,3 +35,23 @@ def stop(kind: type[Stop], seen: str) -> Stop:
 def advice(kind: type[Stop]) -> str:
     """The command that goes on after a stop of this kind."""
     return _NEXT[kind]
+
+
+def unreached(uri: str, version: int) -> TableRestored:
+    """The stop where nobody can tell any more whether a table was restored."""
+    return TableRestored(
+        f"The log of {uri} no longer reaches back to version {version + 1}, the first after the last commit of this "
+        "pipeline or after the last look at it: whether the table was restored since cannot be told.",
+        next="Compare the table with its source; `headrace resume SPEC --table-restored=keep` goes on with the table "
+        "as it is now.",
+    )
+
+
+def check_txns_last(uri: str, state: TableState) -> None:
+    """TableFeature where the table lets txns expire: a batch whose txn is gone would be written a second time."""
+    if (value := state.properties.get(EXPIRING)) is not None:
+        raise TableFeature(
+            f"{uri} has the property {EXPIRING} = '{value}': the txns of this pipeline would expire, and a batch "
+            "could be written twice.",
+            next=f"Unset it and run again: `headrace table set-properties {uri} --unset {EXPIRING}`.",
+        )

@@ -24,7 +24,8 @@ from headrace.errors import Fenced, HeadraceError, MarksDisagree
 from headrace.ledger import account
 from headrace.ledger.known import FORMAT, Generation, Known, KnownTable, check_format
 from headrace.storage import AlreadyThere, NotThere, Store
-from headrace.tables.log import LOG, TableState, proved_time, read_commit
+from headrace.tables.files import commits
+from headrace.tables.log import LOG, TableState, proved_time
 
 __all__ = ["Generation", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_mend", "is_refill"]
 
@@ -62,6 +63,7 @@ class Ledger:
         self._half = False
         self.resumed = EPOCH  # the time of its newest commit when it was opened
         self.known = Known.load(store)
+        self._versions: dict[str, tuple[str, int]] = {}  # by table, its id and its version after the last batch
 
     @classmethod
     def open(cls, store: Store, pipeline: str) -> Self:
@@ -71,7 +73,7 @@ class Ledger:
         if tail.state is None:
             return cls(store, pipeline, tail, {})
         check_format(store, tail.state.properties.get("headrace.format"))
-        marks = _all_marks(table, tail.state, batch_mark(pipeline))
+        marks, versions = _last_booking(table, tail.state, batch_mark(pipeline))
         if not marks:
             raise MarksDisagree(
                 f"The ledger at {table.uri} has no mark of pipeline '{pipeline}'.",
@@ -79,12 +81,22 @@ class Ledger:
             )
         ledger = cls(store, pipeline, tail, marks)
         ledger.resumed = proved_time(table, _FOREVER, timedelta(0), tail.state.version)
+        ledger._versions = versions
         return ledger
 
     def proved_time(self, clock: datetime, retain: timedelta = timedelta.max) -> datetime:
         """The time that the ledger proves to have passed; the epoch before it proves any."""
         state = self._tail.state
         return EPOCH if state is None else proved_time(self._table, clock, retain, state.version)
+
+    def version_of(self, path: str, table_id: str) -> int:
+        """The version that a table had after the last batch; -1 where that batch was not for this table."""
+        known_id, version = self._versions.get(path, ("", -1))
+        return version if known_id == table_id else -1
+
+    def accept_version(self, path: str) -> None:
+        """Take a table as it is, whatever version it had after the last batch; the next booking makes it durable."""
+        self._versions.pop(path, None)
 
     @property
     def batch(self) -> int:
@@ -167,8 +179,10 @@ class Ledger:
         topics = {item.topic: item.topic_id for item in intent.ranges if item.topic_id}
         self.known.remember(topics=topics, batch=intent.batch)
         staged = self._rows(intent, receipts, finished, note)
-        self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch})
-        self._marks = marks
+        ids = {each.path: self.known.tables[each.path].id for each in receipts if each.path in self.known.tables}
+        versions = {each.path: (ids[each.path], each.version) for each in receipts if each.path in ids}
+        self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch, "versions": versions})
+        self._marks, self._versions = marks, versions
         SHARED.note(self._table, self._tail.known())
         self._forget()
 
@@ -216,8 +230,14 @@ class Ledger:
 
     def check_mark(self, path: str, mark: int | None) -> None:
         """MarksDisagree when a table cannot be where its mark says it is, given what is booked and begun."""
-        if mark is None and path in self.known.tables:
-            raise MarksDisagree(f"{path} was written by '{self._pipeline}' before, but has no mark of it any more.")
+        known = self.known.tables.get(path)
+        if mark is None and known is not None and self._pipeline in known.writers:
+            raise MarksDisagree(
+                f"{path} was written by '{self._pipeline}' before, but has no txn of '{self._pipeline}' any more: it "
+                "expired, or the table was set back.",
+                next="Bring the table back if it was set back; else `headrace resume SPEC --accept-new-table` goes on "
+                "with the table as it is now.",
+            )
         if mark is None or mark <= self.batch:
             return
         if mark == self.batch + 1 and (self._half or self.open_batch() is not None):
@@ -299,18 +319,16 @@ def _note(intent: Intent) -> str:
     return intent.spec if is_decision(intent) else ""
 
 
-def _all_marks(table: Store, state: TableState, name: str) -> dict[str, int]:
-    """Every mark of the pipeline: those of its newest booking, since each booking carries all of them."""
+def _last_booking(table: Store, state: TableState, name: str) -> tuple[dict[str, int], dict[str, tuple[str, int]]]:
+    """Every mark of the pipeline, and the versions of the last batch's tables: each booking carries all of them."""
     if name not in state.marks:
-        return {}
-    for number in range(state.version, -1, -1):
-        try:
-            marks = read_commit(table, number).marks
-        except NotThere:  # cleaned away; a log checkpoint keeps its marks
-            return _checkpointed(table, name)
-        if name in marks:
-            return _of_pipeline(marks, name)
-    return {}
+        return {}, {}
+    for commit in commits(table, state.version):
+        if name in commit.marks:
+            told = (commit.info.get("headrace") or {}).get("versions") or {}
+            versions = {path: (str(known_id), int(version)) for path, (known_id, version) in told.items()}
+            return _of_pipeline(commit.marks, name), versions
+    return _checkpointed(table, name), {}  # cleaned away; a log checkpoint keeps its marks
 
 
 def _checkpointed(table: Store, name: str) -> dict[str, int]:

@@ -35,10 +35,13 @@ class KnownTable:
     refill: int = -1  # the first RESTORE whose undone rows are still owed to the table
     generation: int = 0  # in which the table was last overwritten
     renewed: tuple[str, ...] = ()  # the folders of partitions that this generation has overwritten; ALL: the table
+    writers: tuple[str, ...] = ()  # who has committed to it, so that their txns must be there
+    seen: int = -1  # up to this version the log was looked through for RESTOREs
 
 
 def _known_table(raw: Mapping[str, Any]) -> KnownTable:
-    return KnownTable(**{**raw, "renewed": tuple(raw.get("renewed", ()))})
+    lists = {name: tuple(raw.get(name, ())) for name in ("renewed", "writers")}
+    return KnownTable(**{**raw, **lists})
 
 
 @dataclass(frozen=True, slots=True)

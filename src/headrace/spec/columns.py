@@ -261,18 +261,16 @@ def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Compl
 
 def _properties(table: TableOptions, here: Path) -> Iterator[Complaint]:
     """A table made here must be one that a blind append may write, for good, and that Spark can open."""
-    from headrace.tables.properties import expected
+    from headrace.tables.properties import EXPIRING, expected
 
     for name, value in table.properties.items():
         path = (*here, "properties", name)
-        if not _adoptable(name, value):
+        if name == EXPIRING:
+            yield Complaint(path, "txns that expire", "no such retention: the txns are what makes a record count once")
+        elif not _adoptable(name, value):
             yield Complaint(path, f"'{value}'", "properties that ask nothing of an append")
         elif wanted := expected(name, value):
             yield Complaint(path, f"'{value}'", wanted)
-        if name == "delta.setTransactionRetentionDuration":
-            yield Complaint(
-                path, "marks that expire", "no such retention: the marks are what makes a record count once"
-            )
 
 
 def _adoptable(name: str, value: str) -> bool:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from headrace.batch import StagedFile
 from headrace.errors import StorageUnreachable, TableFeature
 from headrace.storage import NotThere, Store
-from headrace.tables.log import LOG, version_path
+from headrace.tables.log import LOG, Commit, parse_commit, version_path
 
 _ROWS = re.compile(r'"numRecords"\s*:\s*(\d+)')
 _NAME = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint(?:\.\d+\.\d+)?\.parquet)$")
@@ -215,6 +215,21 @@ def back(store: Store, version: int, most: int | None = None) -> Iterator[Logged
         yield from found
         if len(found) < len(block):
             return
+
+
+def commits(store: Store, newest: int, above: int = -1) -> Iterator[Commit]:
+    """The commits of a log, newest first, down to the version after `above` or to where the log was cleaned up.
+
+    Few at first and then more at once: most who ask find what they look for in the newest.
+    """
+    at_once = 1
+    while newest > above:
+        block = range(newest, max(above, newest - at_once), -1)
+        found = _contents(store, block)
+        yield from (parse_commit(version, data) for version, data in zip(block, found, strict=False))
+        if len(found) < len(block):
+            return
+        newest, at_once = newest - len(block), min(2 * at_once, _BLOCK)
 
 
 def _contents(store: Store, versions: range) -> list[bytes]:

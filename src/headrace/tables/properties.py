@@ -14,6 +14,7 @@ _PART = re.compile(
     r"([+-]?)\s*(\d+|\d*\.\d{0,9}(?=\s+second))\s+(week|day|hour|minute|second|millisecond|microsecond)s?"
 )
 _LONGEST = timedelta(days=10**8)  # about what Spark adds up
+EXPIRING = "delta.setTransactionRetentionDuration"  # lets checkpoints drop the txns of writers that rest
 
 
 def interval(text: str) -> timedelta | None:
@@ -96,7 +97,7 @@ _RULES: dict[str, tuple[Callable[[str], bool], str]] = {
     "delta.randomPrefixLength": _whole(1),
     "delta.randomizeFilePrefixes": _SWITCH,
     "delta.sampleRetentionDuration": _TIME,
-    "delta.setTransactionRetentionDuration": _TIME,
+    EXPIRING: (lambda _: False, "left unset: the txns of pipelines would expire, and a batch could be written twice"),
     "delta.targetFileSize": (lambda text: bool(re.fullmatch(r"\d{1,15}", text)) and int(text) > 0, "a number of bytes"),
     "delta.tuneFileSizesForRewrites": _SWITCH,
 }

@@ -1,0 +1,241 @@
+"""Txns that a table has lost, and RESTOREs far back in its log: found however far, or the pipeline stops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
+
+from headrace import Table
+from headrace.cli import app
+from headrace.decisions import Decision, decide
+from headrace.errors import MarksDisagree, TableFeature, TableRestored, UsageError
+from headrace.faults import Abandoned, Point, armed
+from headrace.online import online
+from headrace.pipeline import Pipeline
+from headrace.tables.log import version_path
+from services.desk import Desk
+
+EXPIRING = "delta.setTransactionRetentionDuration"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """One table; its topic can be read again."""
+    made = Desk(tmp_path, {"route": {}, "table": {"path": f"{tmp_path}/lake/orders"}})
+    made.serve(monkeypatch)
+    return made
+
+
+def orders(desk: Desk) -> DeltaTable:
+    return DeltaTable(str(desk.place / "lake/orders"))
+
+
+def ids(desk: Desk) -> list[int]:
+    return sorted(row["id"] for row in desk.rows("lake/orders"))
+
+
+def foreign(desk: Desk, *numbers: int) -> None:
+    """Another writer appends."""
+    for number in numbers:
+        write_deltalake(str(desk.place / "lake/orders"), pa.table({"id": [number]}), mode="append", schema_mode="merge")
+
+
+def checkpointed(desk: Desk, *, txns: bool = True, commits: bool = True) -> None:
+    """A log checkpoint as one writes it that lets txns expire (`txns`), then a clean-up of the log (`commits`)."""
+    table = orders(desk)
+    table.create_checkpoint()
+    version, log = table.version(), desk.place / "lake/orders/_delta_log"
+    if not txns:
+        path = log / f"{version:020}.checkpoint.parquet"
+        content = pq.read_table(path)
+        pq.write_table(content.filter(content["txn"].is_null()), path)
+        (log / "_last_checkpoint").write_text(json.dumps({"version": version, "size": content.num_rows}))
+    for old in range(version if not commits else 0):
+        (desk.place / "lake/orders" / version_path(old)).unlink()
+
+
+def expiring(desk: Desk) -> None:
+    """The owner lets txns of the table expire."""
+    orders(desk).alter.set_table_properties({EXPIRING: "interval 1 days"}, raise_if_not_exists=False)
+
+
+def cli(*arguments: Any) -> Any:
+    found = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert found.exit_code == 0, (found.output, found.exception)
+    return found
+
+
+# ---- the property that makes txns expire ----
+
+
+def test_nobody_sets_the_property_through_headrace(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=EXPIRING):
+        Table.get_or_create(str(tmp_path / "t"), {"id": "bigint"}, properties={EXPIRING: "interval 30 days"})
+    table = Table.get_or_create(str(tmp_path / "t"), {"id": "bigint"})
+    with pytest.raises(UsageError, match=EXPIRING):
+        table.set_properties({EXPIRING: "interval 30 days"})
+
+
+def test_a_table_with_the_property_is_refused_until_it_is_unset(desk: Desk) -> None:
+    foreign(desk, 0)
+    expiring(desk)
+    with pytest.raises(TableFeature, match=EXPIRING) as stopped:
+        desk.feed([{"id": 1}])
+    (command,) = [part for part in stopped.value.next.split("`") if part.startswith("headrace ")]
+    found = [each for each in online(desk.spec) if EXPIRING in each.seen]
+    assert [each.severity for each in found] == ["error"]
+    cli(*command.split()[1:], "--yes")
+    assert not [each for each in online(desk.spec) if EXPIRING in each.seen]
+    desk.feed([])
+    desk.feed([{"id": 2}])
+    assert ids(desk)[-1] == 2
+
+
+def test_the_property_is_met_while_the_pipeline_runs(desk: Desk) -> None:
+    desk.feed([{"id": 1}])
+    with armed(Point.ALL_STAGED, lambda: expiring(desk)), pytest.raises(TableFeature, match=EXPIRING):
+        desk.feed([{"id": 2}])
+
+
+# ---- a txn that is gone ----
+
+
+def test_a_batch_whose_txn_expired_is_not_committed_again(desk: Desk) -> None:
+    """Its own commit is found in the log, behind commits of others."""
+    desk.feed([{"id": 1}])
+    with armed(Point.LEDGER_NOT, "abandon"), pytest.raises(Abandoned):
+        desk.feed([{"id": 2}, {"id": 3}])
+    foreign(desk, *range(100, 105))
+    orders(desk).optimize.compact()
+    checkpointed(desk, txns=False)
+    decide(desk.spec, [Decision.NEW_TABLE])
+    desk.feed([])
+    assert ids(desk) == [1, 2, 3, *range(100, 105)]
+    desk.feed([{"id": 4}])
+    assert ids(desk) == [1, 2, 3, 4, *range(100, 105)]
+
+
+def test_a_first_batch_whose_txn_expired_is_not_committed_again(desk: Desk) -> None:
+    """No ledger knows the table yet: the open batch alone tells that it may be there."""
+    with armed(Point.LEDGER_NOT, "abandon"), pytest.raises(Abandoned):
+        desk.feed([{"id": 1}])
+    foreign(desk, 100)
+    orders(desk).optimize.compact()
+    checkpointed(desk, txns=False)
+    desk.feed([])
+    assert ids(desk) == [1, 100]
+    desk.feed([{"id": 2}])
+    assert ids(desk) == [1, 2, 100]
+
+
+def test_a_batch_that_is_not_in_the_table_is_committed_though_txns_expired(desk: Desk) -> None:
+    desk.feed([{"id": 1}])
+    desk.feed([{"id": 2}])
+    with mock.patch.object(Pipeline, "_commit", side_effect=Abandoned), pytest.raises(Abandoned):
+        desk.feed([{"id": 3}])
+    checkpointed(desk, txns=False)
+    with pytest.raises(MarksDisagree, match="--accept-new-table"):
+        desk.feed([])
+    decide(desk.spec, [Decision.NEW_TABLE])
+    desk.feed([])
+    assert ids(desk) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_log_that_no_longer_tells_whether_the_batch_is_there(desk: Desk, rewritten: bool) -> None:
+    """Its files tell as long as they are the table's; a person is asked once they were rewritten."""
+    with armed(Point.LEDGER_NOT, "abandon"), pytest.raises(Abandoned):
+        desk.feed([{"id": 1}, {"id": 2}])
+    foreign(desk, 100, 101)
+    if rewritten:
+        orders(desk).optimize.compact()
+    checkpointed(desk, txns=False, commits=False)
+    if rewritten:
+        for _ in range(2):
+            with pytest.raises(MarksDisagree, match="--accept-new-table") as stopped:
+                desk.feed([])
+        assert "orders/0: offsets 0 to 1" in stopped.value.seen
+        orders(desk).delete("id < 100")
+        decide(desk.spec, [Decision.NEW_TABLE])
+    desk.feed([])
+    assert ids(desk) == [1, 2, 100, 101]
+
+
+def test_a_known_table_without_its_txn_is_told(desk: Desk) -> None:
+    desk.feed([{"id": 1}])
+    checkpointed(desk, txns=False)
+    for _ in range(2):
+        with pytest.raises(MarksDisagree, match="no txn of 'shop'"):
+            desk.feed([])
+    assert "txn" in decide(desk.spec, [Decision.NEW_TABLE])[0]
+    desk.feed([{"id": 2}])
+    assert ids(desk) == [1, 2]
+
+
+# ---- RESTORE ----
+
+
+def test_a_restore_behind_many_commits_is_found(desk: Desk) -> None:
+    desk.feed([{"id": 1}])
+    desk.feed([{"id": 2}])
+    orders(desk).restore(0)
+    foreign(desk, *range(1000, 1220))
+    with pytest.raises(TableRestored, match="version 2"):
+        desk.feed([])
+    decide(desk.spec, [Decision.REFILLED_TABLE])
+    desk.feed([])
+    assert ids(desk) == [1, 2, *range(1000, 1220)]
+
+
+def test_a_restore_that_the_log_no_longer_tells_is_asked_about(desk: Desk) -> None:
+    desk.feed([{"id": 1}])
+    desk.feed([{"id": 2}])
+    orders(desk).restore(0)
+    foreign(desk, 100)
+    checkpointed(desk, commits=False)
+    for _ in range(2):
+        with pytest.raises(TableRestored, match="--table-restored=keep") as stopped:
+            desk.feed([])
+        assert "no longer reaches back" in stopped.value.seen
+    with pytest.raises(TableRestored, match="--table-restored=keep"):
+        decide(desk.spec, [Decision.REFILLED_TABLE])
+    decide(desk.spec, [Decision.RESTORED_TABLE])
+    desk.feed([{"id": 3}])
+    assert ids(desk) == [1, 3, 100]
+    desk.feed([])
+
+
+def test_versions_that_were_looked_at_are_not_looked_at_again(desk: Desk) -> None:
+    """A start reads what is new since the last one, so a clean-up of older versions asks nobody."""
+    desk.feed([{"id": 1}])
+    foreign(desk, 100, 101)
+    desk.feed([{"id": "a dead letter"}])
+    foreign(desk, 102)
+    log = desk.place / "lake/orders"
+    checkpointed(desk)
+    for old in range(3):
+        (log / version_path(old)).unlink()
+    desk.feed([{"id": 2}])
+    assert ids(desk) == [1, 2, 100, 101, 102]
+
+
+def test_a_table_that_was_set_back_by_a_copy_is_told(desk: Desk) -> None:
+    """No RESTORE is in its log: its newest versions are gone."""
+    desk.feed([{"id": 1}])
+    desk.feed([{"id": 2}])
+    desk.feed([{"id": 3}])
+    (desk.place / "lake/orders" / version_path(2)).unlink()
+    for _ in range(2):
+        with pytest.raises(TableRestored, match="was at version 2"):
+            desk.feed([])
+    decide(desk.spec, [Decision.RESTORED_TABLE])
+    desk.feed([{"id": 4}])
+    assert ids(desk) == [1, 2, 4]
