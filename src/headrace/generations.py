@@ -43,7 +43,7 @@ def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
             next="Run `headrace dead-letters replay SPEC` first.",
         )
     number = ledger.known.generation.number + 1
-    ledger.decide(f"generation {number}", source.start())
+    ledger.decide(f"generation {number}", source.start(source.bounds()))
     ledger.known.remember_generation(Generation(number, open=True))
 
 

@@ -24,7 +24,7 @@ from headrace.lease import Lease
 from headrace.ledger import Ledger, is_decision, is_mend, is_refill
 from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
-from headrace.read import Offsets, Source, open_source
+from headrace.read import Offsets, Source, lag_event, open_source
 from headrace.read.verify import same_topics, still_there, verify
 from headrace.rebuild import folders, rebuild
 from headrace.refill import refill_all, refilled
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _COMMITS_AT_ONCE = 8
 _TELL_EVERY = 2.0  # seconds
+_LOOK_EVERY = 1.0  # seconds, while no topic matches
 
 
 class Upkeep(Protocol):
@@ -76,6 +77,7 @@ class Pipeline:
         self.source: Source = open_source(spec)
         self.position: Offsets = {}
         self.topics: dict[str, str] = {}
+        self.repartitioned = False  # whether the source has other partitions now than the query reads
         self.upkeep: Upkeep = lambda at_end=False: None  # what is done to the tables between two batches
         self.behind: float | None = math.inf  # seconds, as last asked; None where the source does not tell
         self._breaker = Breaker(spec.breaker)
@@ -129,15 +131,36 @@ class Pipeline:
         refill_all(self)
         self.keep_retention()
         generations.begin(self.spec, self.ledger, self.source)
-        self.topics, self.position = verify(self.source, self.ledger)
+        self.verify_source()
         self.catalog.open()
         floor.wait(self)
-        while not self.stop.is_set() and Stream(self).run():
-            pass
+        while self._stream():
+            self.verify_source()
         if not self.stop.is_set():
             generations.end(self.spec, self.ledger)
         if self.until is not None:
             self.upkeep(at_end=True)
+
+    def verify_source(self) -> None:
+        """The partitions to read and where each goes on."""
+        self.topics, self.position = verify(self.source, self.ledger)
+        self.repartitioned = False
+
+    def _stream(self) -> bool:
+        """One streaming query to its end; True when the source must be looked at again for another one."""
+        if self.stop.is_set() or (self.until is not None and not self._waits()):
+            return False
+        if self.position:
+            return Stream(self).run()
+        self.stop.wait(_LOOK_EVERY)  # no topic matches yet
+        self.lease.check()
+        self.on_tick()
+        return True
+
+    def _waits(self) -> bool:
+        """Whether records wait to be read; where none do, a drain is done without Spark."""
+        bounds = self.source.bounds()
+        return any(found.latest > self.position.get(each, found.latest) for each, found in bounds.items())
 
     @property
     def spark(self) -> SparkSession:
@@ -443,11 +466,12 @@ class Pipeline:
             return
         self._told = time.monotonic()
         try:
-            lag, seconds = self.source.lag(self.position)
-            self.behind = seconds
+            lag = self.source.lag(self.position)
+            self.behind, told = lag.seconds, lag.event()
+            self.repartitioned = lag.partitions != self.position.keys()
         except Transient:
-            lag, seconds, self.behind = None, None, math.inf
-        self.report({"event": "progress", "pipeline": self.spec.pipeline, "lag": lag, "lag_seconds": seconds})
+            self.behind, told = math.inf, lag_event()
+        self.report({"event": "progress", "pipeline": self.spec.pipeline, **told})
 
 
 def _discovered(manifests: Sequence[Manifest]) -> dict[str, Any]:

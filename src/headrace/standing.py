@@ -8,7 +8,7 @@ from headrace import lease
 from headrace.errors import HeadraceError
 from headrace.ledger import Ledger
 from headrace.maintain.record import Record
-from headrace.read import open_source
+from headrace.read import lag_event, open_source
 from headrace.spec import Spec
 from headrace.storage import Profile, Store
 
@@ -18,14 +18,12 @@ def standing(spec: Spec, batches: int = 5) -> dict[str, Any]:
     state = Store(spec.state_uri, Profile(**spec.storage_profile()))
     ledger = Ledger.open(state, spec.pipeline)
     begun = ledger.open_batch()
-    lag, seconds = _lag(spec, ledger)
     return {
         "pipeline": spec.pipeline,
         "holder": lease.holder(state),
         "batch": ledger.batch,
         "open_batch": None if begun is None else begun.batch,
-        "lag": lag,
-        "lag_seconds": seconds,
+        **_lag(spec, ledger),
         "tables": sorted(ledger.known.tables),
         "batches": ledger.rows(batches),
         "upkeep": _upkeep(spec, state, batches),
@@ -40,11 +38,11 @@ def _upkeep(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:
     return {"done": record.done[-last:], "under_way": record.under_way}
 
 
-def _lag(spec: Spec, ledger: Ledger) -> tuple[int | None, float | None]:
+def _lag(spec: Spec, ledger: Ledger) -> dict[str, Any]:
     source = open_source(spec)
     try:
-        return source.lag(ledger.position())
-    except HeadraceError:
-        return None, None
+        return {**source.lag(ledger.position()).event(), "lag_error": None}
+    except HeadraceError as error:
+        return {**lag_event(), "lag_error": f"{error.name}: {error.seen}"}
     finally:
         source.close()

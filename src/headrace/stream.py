@@ -116,10 +116,6 @@ class Stream:
         pipeline = self.pipeline
         text = (self.checkpoint / "offsets" / str(epoch)).read_text().splitlines()
         ends = pipeline.source.ends(text[2])
-        if any(each not in pipeline.position for each in ends):
-            bounds = pipeline.source.bounds()
-            pipeline.position |= {each: bounds[each].earliest for each in ends if each not in pipeline.position}
-            pipeline.topics = {**pipeline.source.topics(), **pipeline.topics}  # a pattern may have met a new one
         return tuple(
             Range(topic, partition, pipeline.position[(topic, partition)], until, pipeline.topics[topic])
             for (topic, partition), until in sorted(ends.items())
@@ -137,7 +133,7 @@ class Stream:
                 asked = asked or time.monotonic()
                 if self.idle.is_set() or time.monotonic() - asked > _GRACE:
                     return False
-            elif self._outgrown():
+            elif self._outgrown() or self.pipeline.repartitioned:
                 return True
             self.pipeline.on_tick()
             self._keep_up()

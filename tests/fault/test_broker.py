@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka import Producer
 
 from headrace.decisions import Decision, decide
 from headrace.errors import SourceGap, SourceReplaced, SourceTopicGone
+from headrace.read.kafka import KafkaSource
 from headrace.runtime.kafka import Broker
-from services.kafka import QUIET, admin, drop_topic, ends, make_topic, produce
+from headrace.standing import standing
+from services.kafka import QUIET, add_partitions, delete_before, drop_topic, make_topic, produce
 from services.threads import assert_each_once, drain, drain_all, ids, letters, numbered, one_table, opened, watched
 from services.wait import eventually
 
@@ -26,14 +29,6 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of our own, to be killed."""
     with Broker.start(tmp_path_factory.mktemp("mortal")) as broker:
         yield broker
-
-
-def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
-    """Let the broker forget records, as its retention would."""
-    client, at = admin(bootstrap), TopicPartition(topic, partition, offset)
-    for done in client.delete_records([at]).values():
-        done.result(20)
-    eventually(lambda: ends(bootstrap, topic)[partition][0] == offset, say="the records are gone")
 
 
 def recreate(bootstrap: str, topic: str, partitions: int = 1) -> str:
@@ -49,9 +44,7 @@ def test_partitions_that_are_added_are_read_from_their_first_record(
     spec = one_table(kafka.bootstrap, topic, lake / "t")
     with watched(spec) as running:
         running.until_read(10)
-        client = admin(kafka.bootstrap)
-        client.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
-        eventually(lambda: len(ends(kafka.bootstrap, topic)) == 4, say="there are four partitions")
+        add_partitions(kafka.bootstrap, topic, 4)
         for partition in range(4):
             produce(kafka.bootstrap, topic, numbered(10 + partition * 5, 5), partition)
         running.until_read(30)
@@ -224,3 +217,97 @@ def test_a_broker_that_is_down_at_the_start_and_goes_away_later(mortal: Broker, 
     mortal.restart()
     assert drain(spec).counts.read == 0
     assert_each_once(spec)
+
+
+def test_deleted_records_of_a_partition_that_is_added_while_the_pipeline_runs_stop_it(
+    kafka: Broker, new_topic: Callable[..., str], lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(1)
+    produce(kafka.bootstrap, topic, numbered(0, 5), 0)
+    spec = one_table(kafka.bootstrap, topic, lake / "t")
+    looks = threading.Event()
+    bounds = KafkaSource._partitions
+    # The partition is not looked at before some of its records are deleted.
+    monkeypatch.setattr(
+        KafkaSource, "_partitions", lambda self: [at for at in bounds(self) if at[1] == 0 or looks.is_set()]
+    )
+    with watched(spec) as running:
+        running.until_read(5)
+        add_partitions(kafka.bootstrap, topic, 2)
+        produce(kafka.bootstrap, topic, numbered(5, 5), 1)
+        delete_before(kafka.bootstrap, topic, 1, 2)
+        looks.set()
+        stopped = running.until_ended(90)
+    assert isinstance(stopped, SourceGap)
+    assert f"{topic}/1: offsets 0 to 1 " in stopped.seen
+    decide(spec, [Decision.GAP])
+    assert drain(spec).counts.read == 3
+    assert ids(lake / "t") == [*range(5), *range(7, 10)]
+
+
+@pytest.mark.parametrize("grows", ["partitions", "topics"])
+def test_what_appears_between_the_look_at_the_source_and_the_start_of_the_query_is_read(
+    kafka: Broker, lake: Path, monkeypatch: pytest.MonkeyPatch, grows: str
+) -> None:
+    prefix = f"grows-{grows}-"
+    topic = make_topic(kafka.bootstrap, f"{prefix}a")
+    produce(kafka.bootstrap, topic, numbered(0, 5), 0)
+    source = {"kafka": {"brokers": kafka.bootstrap, "pattern": f"^{prefix}"}}
+    spec = one_table(kafka.bootstrap, [], lake / "t", source=source)
+    stream = KafkaSource.stream
+
+    def grow_first(self: KafkaSource, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        if grows == "partitions":
+            add_partitions(kafka.bootstrap, topic, 2)
+            produce(kafka.bootstrap, topic, numbered(5, 5), 1)
+        else:
+            produce(kafka.bootstrap, make_topic(kafka.bootstrap, f"{prefix}b"), numbered(5, 5), 0)
+        return stream(self, *arguments)
+
+    monkeypatch.setattr(KafkaSource, "stream", grow_first)
+    with watched(spec) as running:
+        running.until_read(10)
+        assert running.stop() is None
+        assert running.of("wait") == []
+    assert ids(lake / "t") == list(range(10))
+
+
+def test_a_pattern_waits_for_its_first_topic_and_a_drain_without_one_is_done(kafka: Broker, lake: Path) -> None:
+    source = {"kafka": {"brokers": kafka.bootstrap, "pattern": "^to-come-"}}
+    spec = one_table(kafka.bootstrap, [], lake / "t", source=source)
+    assert drain(spec).counts.read == 0
+    with watched(spec) as running:
+        eventually(lambda: running.of("progress"), 40, "it looks for topics")
+        produce(kafka.bootstrap, make_topic(kafka.bootstrap, "to-come-a"), numbered(0, 3), 0)
+        running.until_read(3)
+        assert running.stop() is None
+    assert ids(lake / "t") == [0, 1, 2]
+
+
+def test_a_hanging_transaction_is_the_reason_of_a_lag(kafka: Broker, new_topic: Callable[..., str], lake: Path) -> None:
+    topic = new_topic(1)
+    steady, hanging = transactional(kafka.bootstrap, f"{topic}-a"), transactional(kafka.bootstrap, f"{topic}-b")
+    transact(steady, topic, numbered(0, 3))
+    steady.commit_transaction(30)
+    spec = one_table(kafka.bootstrap, topic, lake / "t")
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    with watched(spec) as running:
+        running.until_read(3)
+        assert all(each["lag_reason"] is None for each in running.of("progress"))
+        transact(hanging, topic, numbered(3, 4))
+        transact(steady, topic, numbered(7, 2))
+        steady.commit_transaction(30)  # committed, and yet nobody is shown it
+        told = eventually(
+            lambda: next((each for each in running.of("progress") if each["lag_reason"]), None), 30, "it tells why"
+        )
+        assert (told["lag"], told["lag_reason"]) == (0, "open_transaction")
+        assert told["open_transaction"]["records"] == 4 + 3  # with the marker of the commit
+        assert before < datetime.fromisoformat(told["open_transaction"]["since"]) < datetime.now(UTC)
+        shown = standing(spec)
+        assert (shown["lag_reason"], shown["open_transaction"]["records"]) == ("open_transaction", 7)
+        hanging.abort_transaction(30)
+        running.until_read(5)
+        eventually(lambda: running.of("progress")[-1]["lag_reason"] is None, 30, "nothing holds it up any more")
+        assert running.stop() is None
+    assert ids(lake / "t") == [0, 1, 2, 7, 8]

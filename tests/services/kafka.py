@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 QUIET = {"log_level": 0}
 
@@ -48,6 +48,25 @@ def drop_topic(bootstrap: str, name: str) -> None:
     client = admin(bootstrap)
     client.delete_topics([name])[name].result(20)
     eventually(lambda: name not in client.list_topics(timeout=5).topics, say=f"{name} is gone")
+
+
+def add_partitions(bootstrap: str, topic: str, total: int) -> None:
+    """Let a topic have this many partitions, and wait until it has."""
+    from services.wait import eventually
+
+    client = admin(bootstrap)
+    client.create_partitions([NewPartitions(topic, total)])[topic].result(20)
+    eventually(lambda: _leaders(client, topic) == total, say=f"{topic} has {total} partitions with a leader")
+
+
+def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
+    """Let the broker delete records, as its retention does."""
+    from services.wait import eventually
+
+    client = admin(bootstrap)
+    for done in client.delete_records([TopicPartition(topic, partition, offset)]).values():
+        done.result(20)
+    eventually(lambda: ends(bootstrap, topic)[partition][0] == offset, say="the records are deleted")
 
 
 def produce(bootstrap: str, topic: str, values: Iterable[Any], partition: int | None = None, **settings: Any) -> int:

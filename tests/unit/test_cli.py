@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +473,25 @@ def test_the_live_line_stays_one_whole_line_per_pipeline(width: int):
     assert head.split()[:2] == ["pipeline", "state"]
     assert all("123,456 (12.3 s)" in line and "running" in line for line in rest)
     assert ("rows/s" in head) == (width >= 80)
+
+
+def _held(since: datetime) -> dict[str, Any]:
+    transaction = {"records": 1200, "since": since.isoformat()}
+    return {**EVENTS[2], "lag": 0, "lag_reason": "open_transaction", "open_transaction": transaction}
+
+
+def test_a_hanging_transaction_is_told_once_and_stays_in_the_live_line():
+    show = Show(False)
+    show.console = Console(file=(screen := io.StringIO()), width=200, highlight=False)
+    show(_held(datetime.now(UTC)))
+    assert (screen.getvalue(), show.lines["orders"].word) == ("", "running")
+    since = datetime.now(UTC) - timedelta(minutes=1)
+    for _ in range(2):
+        show(_held(since))
+    told = f"orders: 1,200 records wait behind an open transaction since {since.isoformat()}\n"
+    assert (screen.getvalue(), show.lines["orders"].word) == (told, "waiting: open transaction")
+    show(EVENTS[2])
+    assert show.lines["orders"].word == "running"
 
 
 def test_titles_leave_in_a_fixed_order():

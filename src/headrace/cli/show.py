@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from rich.live import Live
@@ -18,6 +19,7 @@ from headrace.cli.console import console
 from headrace.cli.preview import spelled
 
 _SILENT = ("tick", "progress")
+_HANGING = timedelta(seconds=10)  # shorter transactions are the everyday of a transactional producer
 _LEAST_TELLING = ("tables", "last commit", "rows/s", "read", "dead")
 
 
@@ -35,6 +37,7 @@ class Line:
     batch: int = 0
     committed: float | None = None
     word: str = "starting"
+    transaction: str | None = None  # the start of the hanging transaction last told of
 
 
 class Show:
@@ -62,7 +65,7 @@ class Show:
             self._keep(event)
             if self.as_json and event["event"] != "tick":
                 emit(event)
-            elif not self.as_json and (self._live is None or event["event"] not in ("batch", "progress", "tick")):
+            elif not self.as_json and (self._live is None or event["event"] != "batch"):
                 self._say(event)
 
     def _keep(self, event: Mapping[str, Any]) -> None:
@@ -76,15 +79,21 @@ class Show:
             line.batch, line.committed, line.word = event["batch"], time.monotonic(), "running"
         elif kind == "progress":
             line.lag, line.lag_seconds = event["lag"], event["lag_seconds"]
-            line.word = "running"
+            line.word = "waiting: open transaction" if hanging(event) else "running"
         elif kind == "wait":
             line.word = f"waiting: {event['reason']}"
         elif kind == "stop":
             line.word = f"stopped: {event['reason']}"
 
     def _say(self, event: Mapping[str, Any]) -> None:
-        if event["event"] not in _SILENT:
+        if event["event"] not in _SILENT or self._is_new_transaction(event):
             self.console.print(escape(sentence(event)), soft_wrap=True)
+
+    def _is_new_transaction(self, event: Mapping[str, Any]) -> bool:
+        """Whether a progress event is the first to tell of a hanging transaction."""
+        line, since = self.lines[event["pipeline"]], hanging(event)
+        before, line.transaction = line.transaction, since or line.transaction
+        return since is not None and since != before
 
     def _table(self) -> Table:
         shown = [cells(name, line) for name, line in list(self.lines.items())]
@@ -133,6 +142,18 @@ def lag_text(records: int | None, seconds: float | None) -> str:
     return f"{records:,}" if not records or seconds is None else f"{records:,} ({seconds:,.1f} s)"
 
 
+def transaction_text(transaction: Mapping[str, Any]) -> str:
+    """What an open transaction holds up, as people read it."""
+    since = f" since {transaction['since']}" if transaction["since"] else ""
+    return f"{transaction['records']:,} records wait behind an open transaction{since}"
+
+
+def hanging(event: Mapping[str, Any]) -> str | None:
+    """The start of a transaction that is open for longer than producers usually take."""
+    since = (event.get("open_transaction") or {}).get("since")
+    return since if since is not None and datetime.now(UTC) - datetime.fromisoformat(since) > _HANGING else None
+
+
 def _ago(moment: float | None) -> str:
     return "–" if moment is None else f"{time.monotonic() - moment:.0f} s ago"
 
@@ -144,6 +165,8 @@ def sentence(event: Mapping[str, Any]) -> str:
         account = f"read {event['read']:,} = routed {event['routed']:,} + dead {event['dead']:,}"
         account += f" + filtered {event['filtered']:,}" + (f" + held {event['held']:,}" if event["held"] else "")
         return f"{name}: batch {event['batch']}: {account}; {len(event['tables'])} tables, {event['seconds']:.2f} s"
+    if kind == "progress" and event.get("open_transaction"):
+        return f"{name}: {transaction_text(event['open_transaction'])}"
     if kind == "wait":
         return f"{name}: {event['reason']}; trying again in {event['seconds']} s. {event['seen']}"
     if kind == "stop":

@@ -30,13 +30,17 @@ def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     from headrace.cli.console import console
-    from headrace.cli.show import lag_text
+    from headrace.cli.show import lag_text, transaction_text
 
     out = console()
     holder = found["holder"]
     running = f"running on {holder['host']} as process {holder['pid']}" if holder else "not running"
     out.print(escape(f"{found['pipeline']}: {running}; last batch {found['batch']}"))
     out.print(f"  lag: {lag_text(found['lag'], found['lag_seconds'])}")
+    if found["lag_error"]:
+        out.print(escape(f"    {found['lag_error']}"), soft_wrap=True)
+    if found["open_transaction"]:
+        out.print(f"    {transaction_text(found['open_transaction'])}", soft_wrap=True)
     if found["open_batch"]:
         out.print(f"  batch {found['open_batch']} is begun and not booked; the next run finishes it first")
     for table in found["tables"]:

@@ -114,8 +114,8 @@ class Ledger:
         return self._tail.state is None
 
     def position(self) -> Position:
-        """The next offset to read of every partition ever booked."""
-        return position_of(self._marks, self._pipeline)
+        """The next offset to read of every partition that was read, or whose start is decided."""
+        return {**(self.known.start or {}), **position_of(self._marks, self._pipeline)}
 
     def standing(self, apart: Collection[tuple[str, int]] = ()) -> tuple[Range, ...]:
         """Where each partition stands, as empty ranges; without those that a batch reads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,6 +44,10 @@ def _known_table(raw: Mapping[str, Any]) -> KnownTable:
     return KnownTable(**{**raw, **lists})
 
 
+def _offsets(raw: Sequence[tuple[str, int, int]]) -> dict[tuple[str, int], int]:
+    return {(topic, partition): offset for topic, partition, offset in raw}
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One reading of the source from its start, which overwrites the tables."""
@@ -61,6 +65,7 @@ class Known:
         self.topics: dict[str, str] = dict(raw.get("topics", {}))
         self.since: dict[str, int] = dict(raw.get("since", {}))  # the batch that first met a topic under its id
         self.generation = Generation(**raw.get("generation", {}))
+        self.start = _offsets(raw["start"]) if "start" in raw else None  # None: the first start is not decided
 
     @classmethod
     def load(cls, store: Store) -> Known:
@@ -82,6 +87,12 @@ class Known:
         met = {name: batch for name, topic_id in (topics or {}).items() if self.topics.get(name) != topic_id}
         self._become({**self.tables, **(tables or {})}, {**self.topics, **(topics or {})}, {**self.since, **met})
 
+    def remember_start(self, offsets: Mapping[tuple[str, int], int], topics: Mapping[str, str], batch: int) -> None:
+        """Where partitions are read from that no batch has read yet; a restart reads them from the same offsets."""
+        start = {**(self.start or {}), **offsets}
+        met = {name: batch for name, topic_id in topics.items() if self.topics.get(name) != topic_id}
+        self._become(self.tables, {**self.topics, **topics}, {**self.since, **met}, start=start)
+
     def remember_generation(self, generation: Generation) -> None:
         """Which generation overwrites the tables, or has done so."""
         self._become(self.tables, self.topics, self.since, generation)
@@ -96,19 +107,23 @@ class Known:
         topics: dict[str, str],
         since: dict[str, int],
         generation: Generation | None = None,
+        start: dict[tuple[str, int], int] | None = None,
     ) -> None:
-        generation = generation or self.generation
-        if (tables, topics, generation) == (self.tables, self.topics, self.generation):
+        generation, start = generation or self.generation, self.start if start is None else start
+        if (tables, topics, generation, start) == (self.tables, self.topics, self.generation, self.start):
             return
-        raw = {
+        raw: dict[str, Any] = {
             "format": FORMAT,
             "tables": {path: asdict(table) for path, table in sorted(tables.items())},
             "topics": dict(sorted(topics.items())),
             "since": dict(sorted(since.items())),
             "generation": asdict(generation),
         }
+        if start is not None:
+            raw["start"] = [[*each, offset] for each, offset in sorted(start.items())]
         self._number = self._add(json.dumps(raw, indent=1).encode())
-        self.tables, self.topics, self.since, self.generation = tables, topics, since, generation
+        self.tables, self.topics, self.since = tables, topics, since
+        self.generation, self.start = generation, start
 
     def _add(self, text: bytes) -> int:
         number = self._number + 1

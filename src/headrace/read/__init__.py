@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.batch import Range
@@ -24,6 +25,43 @@ class Bounds:
     latest: int
 
 
+@dataclass(frozen=True)
+class OpenTransaction:
+    """Records behind the last stable offset: a read_committed consumer sees them once the transaction ends."""
+
+    records: int
+    since: datetime | None  # the time of its first record; None when the broker does not show it in time
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What waits: records, the age of the oldest in seconds (None when it cannot be told), and what holds others up."""
+
+    records: int
+    seconds: float | None
+    partitions: frozenset[Partition]  # all that exist now
+    open_transaction: OpenTransaction | None = None
+
+    def event(self) -> dict[str, Any]:
+        """The lag as events and `status` show it."""
+        return lag_event(self.records, self.seconds, self.open_transaction)
+
+
+def lag_event(
+    records: int | None = None, seconds: float | None = None, transaction: OpenTransaction | None = None
+) -> dict[str, Any]:
+    """The fields of a lag; without arguments, of one that is not known."""
+    since = transaction.since if transaction else None
+    return {
+        "lag": records,
+        "lag_seconds": seconds,
+        "lag_reason": "open_transaction" if transaction else None,
+        "open_transaction": None
+        if transaction is None
+        else {"records": transaction.records, "since": since.isoformat(timespec="milliseconds") if since else None},
+    }
+
+
 class Source(Protocol):
     """Reads envelopes; knows where its partitions begin and end. Asking twice changes nothing."""
 
@@ -33,11 +71,11 @@ class Source(Protocol):
     def bounds(self) -> dict[Partition, Bounds]:
         """Earliest and latest offsets of every partition, under the spec's isolation."""
 
-    def start(self) -> Offsets:
-        """Where the spec says to begin, resolved to offsets."""
+    def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
+        """Where the spec says to begin, resolved to an offset of each of these partitions."""
 
     def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
-        """A streaming frame of envelopes from `position` on."""
+        """A streaming frame of exactly the partitions in `position`, from there on."""
 
     def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         """A plain frame of exactly these ranges."""
@@ -48,8 +86,8 @@ class Source(Protocol):
     def tail(self, count: int, where: str) -> Any:
         """The last (or first) `count` envelopes of each topic as an Arrow table, without Spark."""
 
-    def lag(self, position: Offsets) -> tuple[int, float | None]:
-        """Records that wait, and the age of the oldest of them in seconds (None when it cannot be told)."""
+    def lag(self, position: Offsets) -> Lag:
+        """What waits to be read behind a position."""
 
     def close(self) -> None:
         """Let connections go."""

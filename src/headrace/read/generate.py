@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.batch import Range
-from headrace.read import Bounds, Offsets, Partition
+from headrace.read import Bounds, Lag, Offsets, Partition
 from headrace.read.events import events
 from headrace.spec import Spec
 from headrace.tables.schema import ENVELOPE
@@ -35,9 +35,9 @@ class GenerateSource:
         each, more = divmod(self.generate.records, self.generate.partitions)
         return {(TOPIC, part): Bounds(0, each + (part < more)) for part in range(self.generate.partitions)}
 
-    def start(self) -> Offsets:
+    def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
         """Always from the first record."""
-        return {partition: bounds.earliest for partition, bounds in self.bounds().items()}
+        return {partition: found.earliest for partition, found in bounds.items()}
 
     def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
         """A streaming frame of the events from `position` on."""
@@ -70,9 +70,11 @@ class GenerateSource:
         ]
         return pa.Table.from_batches(batches, ENVELOPE).slice(0, count)
 
-    def lag(self, position: Offsets) -> tuple[int, float | None]:
+    def lag(self, position: Offsets) -> Lag:
         """Events not yet read; made-up events have no age."""
-        return sum(found.latest - position.get(each, 0) for each, found in self.bounds().items()), None
+        bounds = self.bounds()
+        records = sum(found.latest - position.get(each, 0) for each, found in bounds.items())
+        return Lag(records, None, frozenset(bounds))
 
     def close(self) -> None:
         """Nothing is held."""

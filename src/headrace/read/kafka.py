@@ -6,8 +6,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import (
@@ -29,7 +29,7 @@ from headrace.errors import (
     SourceTopicGone,
     UsageError,
 )
-from headrace.read import ENVELOPE_COLUMNS, Bounds, Offsets, Partition
+from headrace.read import ENVELOPE_COLUMNS, Bounds, Lag, Offsets, OpenTransaction, Partition
 from headrace.spec import Spec
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class KafkaSource:
         self._refused = threading.Event()
         self._said = ""
         self._admin: AdminClient | None = None
-        self._watcher: Consumer | None = None
+        self._watchers: dict[str, Consumer] = {}  # by isolation
 
     # ---- the broker's own facts ----
 
@@ -85,15 +85,16 @@ class KafkaSource:
 
     def bounds(self) -> dict[Partition, Bounds]:
         """Earliest and latest (last stable, for read_committed) offset of every partition."""
-        partitions = self._partitions()
+        return self._bounds(self._partitions())
+
+    def _bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
         early = self._offsets({each: OffsetSpec.earliest() for each in partitions})
         late = self._offsets({each: OffsetSpec.latest() for each in partitions})
         return {each: Bounds(early[each], late[each]) for each in partitions}
 
-    def start(self) -> Offsets:
+    def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
         """Where `start:` says to begin."""
         start = self.kafka.start
-        bounds = self.bounds()
         if isinstance(start, str):
             return {each: found.latest if start == "latest" else found.earliest for each, found in bounds.items()}
         if start.timestamp is not None:
@@ -110,6 +111,13 @@ class KafkaSource:
             for partition in partitions:
                 if (topic, partition) not in bounds:
                     raise UsageError(f"start.offsets names {topic}/{partition}, which the broker does not have.")
+                found = bounds[topic, partition]
+                if not found.earliest <= partitions[partition] <= found.latest:
+                    raise UsageError(
+                        f"start.offsets: {topic}/{partition} has no offset {partitions[partition]}; "
+                        f"the broker holds {found.earliest} to {found.latest}.",
+                        next="Set source.kafka.start.offsets to an offset in that range.",
+                    )
         return {
             (topic, partition): given.get(topic, {}).get(partition, found.earliest)
             for (topic, partition), found in bounds.items()
@@ -131,11 +139,11 @@ class KafkaSource:
             for each in sorted(self._answer(future, name).partitions, key=lambda part: part.id)
         ]
 
-    def _offsets(self, wanted: Mapping[Partition, Any]) -> Offsets:
+    def _offsets(self, wanted: Mapping[Partition, Any], isolation: str = "") -> Offsets:
         if not wanted:
             return {}
         level = IsolationLevel.READ_COMMITTED
-        if self.kafka.isolation == "read_uncommitted":
+        if (isolation or self.kafka.isolation) == "read_uncommitted":
             level = IsolationLevel.READ_UNCOMMITTED
         asked = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
         found = self._ask(lambda admin: admin.list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT))
@@ -214,7 +222,8 @@ class KafkaSource:
 
     def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
         """A streaming frame of envelopes from `position` on."""
-        reader = spark.readStream.format("kafka").options(**self._spark(), **self._subscription())
+        # Assigned, not subscribed: a partition that appears now is read once its start is decided (see `verify`).
+        reader = spark.readStream.format("kafka").options(**self._spark(), assign=_assignment(position))
         reader = reader.options(startingOffsets=_offsets_json(position), **{key: str(limits[key]) for key in limits})
         return reader.load().selectExpr(*ENVELOPE_COLUMNS)
 
@@ -222,10 +231,7 @@ class KafkaSource:
         """A plain frame of exactly these ranges."""
         starts = {(each.topic, each.partition): each.start for each in ranges}
         ends = {(each.topic, each.partition): each.until for each in ranges}
-        partitions: dict[str, list[int]] = {}
-        for each in ranges:
-            partitions.setdefault(each.topic, []).append(each.partition)
-        reader = spark.read.format("kafka").options(**self._spark()).option("assign", json.dumps(partitions))
+        reader = spark.read.format("kafka").options(**self._spark(), assign=_assignment(starts))
         reader = reader.options(startingOffsets=_offsets_json(starts), endingOffsets=_offsets_json(ends))
         return reader.load().selectExpr(*ENVELOPE_COLUMNS)
 
@@ -236,11 +242,6 @@ class KafkaSource:
             for topic, partitions in json.loads(offset).items()
             for partition, until in partitions.items()
         }
-
-    def _subscription(self) -> dict[str, str]:
-        if self.kafka.topics:
-            return {"subscribe": ",".join(self.kafka.topics)}
-        return {"subscribePattern": self.kafka.pattern or ""}
 
     def _spark(self) -> dict[str, str]:
         return {
@@ -269,28 +270,45 @@ class KafkaSource:
         finally:
             consumer.close()
 
-    def lag(self, position: Offsets) -> tuple[int, float | None]:
-        """Records that wait, and the age of the oldest of them in seconds."""
-        from headrace.read.peek import oldest
-
-        bounds = self.bounds()
+    def lag(self, position: Offsets) -> Lag:
+        """Records that wait, the age of the oldest of them, and an open transaction that holds others up."""
+        partitions = self._partitions()
+        ends = self._high_watermarks(partitions)  # asked first: what was written since is no sign of a transaction
+        bounds = self._bounds(partitions)
         waiting = {
             each: max(position.get(each, found.earliest), found.earliest)
             for each, found in bounds.items()
             if found.latest > position.get(each, found.earliest)
         }
         records = sum(bounds[each].latest - offset for each, offset in waiting.items())
-        if not waiting:
-            return 0, 0.0
-        self._watcher = self._watcher or self._consumer("lag")
-        return records, oldest(self._watcher, waiting)
+        seconds = self._oldest(waiting, self.kafka.isolation) if waiting else 0.0
+        held = {each: found.latest for each, found in bounds.items() if ends.get(each, 0) > found.latest}
+        transaction = self._open_transaction(held, sum(ends[each] - at for each, at in held.items())) if held else None
+        return Lag(records, seconds, frozenset(bounds), transaction)
 
-    def _consumer(self, purpose: str) -> Consumer:
+    def _high_watermarks(self, partitions: Sequence[Partition]) -> Offsets:
+        if self.kafka.isolation == "read_uncommitted":
+            return {}
+        return self._offsets({each: OffsetSpec.latest() for each in partitions}, "read_uncommitted")
+
+    def _open_transaction(self, stable: Offsets, records: int) -> OpenTransaction:
+        """The last stable offset is the first record of the oldest transaction that is open."""
+        age = self._oldest(stable, "read_uncommitted")
+        return OpenTransaction(records, datetime.now(UTC) - timedelta(seconds=age) if age is not None else None)
+
+    def _oldest(self, at: Offsets, isolation: str) -> float | None:
+        from headrace.read.peek import oldest
+
+        if isolation not in self._watchers:
+            self._watchers[isolation] = self._consumer("lag", isolation)
+        return oldest(self._watchers[isolation], at)
+
+    def _consumer(self, purpose: str, isolation: str = "") -> Consumer:
         """A consumer that is assigned its partitions and commits nothing."""
         settings = {
             "group.id": f"headrace-{purpose}-{self.spec.pipeline}",
             "enable.auto.commit": False,
-            "isolation.level": self.kafka.isolation,
+            "isolation.level": isolation or self.kafka.isolation,
             "enable.partition.eof": True,
             "queued.max.messages.kbytes": 1024,
         }
@@ -299,9 +317,15 @@ class KafkaSource:
     def close(self) -> None:
         """Let the clients go."""
         self._admin = None
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
+        while self._watchers:
+            self._watchers.popitem()[1].close()
+
+
+def _assignment(partitions: Iterable[Partition]) -> str:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return json.dumps(topics)
 
 
 def _offsets_json(position: Offsets) -> str:

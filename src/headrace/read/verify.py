@@ -13,7 +13,8 @@ from headrace.read import Bounds, Offsets, Partition, Source
 def verify(source: Source, ledger: Ledger) -> tuple[dict[str, str], Offsets]:
     """The topics with their ids, and the position to read from; a named stop when the two disagree."""
     topics = same_topics(source, ledger.known.topics)
-    bounds = source.bounds()
+    bounds = {each: found for each, found in source.bounds().items() if each[0] in topics}
+    _place_new(source, ledger, topics, bounds)
     known = {
         each: offset
         for each, offset in ledger.position().items()
@@ -21,21 +22,25 @@ def verify(source: Source, ledger: Ledger) -> tuple[dict[str, str], Offsets]:
     }
     for each, offset in known.items():
         _check(each, offset, bounds)
-    fresh = [each for each in bounds if each not in known]
-    if not fresh:
-        return topics, known
-    if known_topics := {topic for topic, _ in known}:
-        # A partition added to a topic we read begins at its first record, whatever `start` says.
-        begin = {each: bounds[each].earliest for each in fresh if each[0] in known_topics}
-        fresh = [each for each in fresh if each not in begin]
-        known |= begin
-    if fresh:
-        start = source.start()
-        known |= {each: start[each] for each in fresh}
-        if any(known[each] != bounds[each].earliest for each in fresh):
-            # Where `latest` or a time pointed to is decided once, or a restart would point elsewhere.
-            ledger.decide("start", {each: known[each] for each in fresh})
     return topics, known
+
+
+def _place_new(source: Source, ledger: Ledger, topics: Mapping[str, str], bounds: Mapping[Partition, Bounds]) -> None:
+    """Decide where partitions begin that were never read, durably: a restart must not decide otherwise.
+
+    `start` counts only once, for what is there when the pipeline first starts. A partition added to a topic that is
+    read begins at offset 0, so that records which the broker has deleted are a gap; a later topic at its first record.
+    """
+    position = ledger.position()
+    if not position and ledger.known.start is None:
+        begin = source.start(bounds)
+    elif new := [each for each in bounds if each not in position]:
+        read = {topic for topic, _ in position}
+        begin = {each: 0 if each[0] in read else bounds[each].earliest for each in new}
+    else:
+        return
+    ids = {topic: topics[topic] for topic, _ in begin}
+    ledger.known.remember_start(begin, ids, ledger.batch + 1)
 
 
 def same_topics(source: Source, known: Mapping[str, str]) -> dict[str, str]:
