@@ -262,7 +262,7 @@ class Spec(Part):
         return StorageProfile(
             endpoint=s3.endpoint or "",
             region=s3.region or "",
-            path_style=s3.endpoint is not None if s3.path_style is None else s3.path_style,
+            path_style=s3.path_style,
             allow_http=s3.allow_http,
             access_key_id=s3.access_key_id or "",
             secret_access_key=s3.secret_access_key.reveal() if s3.secret_access_key else "",

@@ -382,7 +382,7 @@ class StorageProfile(TypedDict):
 
     endpoint: str
     region: str
-    path_style: bool
+    path_style: bool | None
     allow_http: bool
     access_key_id: str
     secret_access_key: str

@@ -6,6 +6,7 @@ A `Store` is a root in it. Puts are whole or not at all, and on local disk they 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,27 +20,44 @@ from headrace.storage.base import AlreadyThere, Backend, Meta, NotThere
 __all__ = ["AlreadyThere", "Meta", "NotThere", "Profile", "Store", "clean", "parse_uri"]
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+_TRUE = ("1", "true", "on", "yes", "y")  # as object_store takes them
 _HADOOP = {"access_key_id": "access.key", "secret_access_key": "secret.key", "session_token": "session.token"}
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How to reach an object store; what is empty comes from the environment (AWS_…)."""
+    """How to reach an object store; what is empty comes from the environment (AWS_…) when the profile is made.
+
+    Endpoint, region and `AWS_ALLOW_HTTP` are resolved here, because the engines read different variables; credentials
+    are left to each engine, as it also knows profiles, roles and instances.
+    """
 
     endpoint: str = ""
     region: str = ""
-    path_style: bool = False
+    path_style: bool | None = None  # None: where there is an endpoint
     allow_http: bool = False
     access_key_id: str = field(default="", repr=False)
     secret_access_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # aws_… or fs.s3a.…; they override
 
+    def __post_init__(self) -> None:
+        endpoint = self.endpoint or _environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        region = self.region or _environment("AWS_REGION", "AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else "")
+        resolved = {
+            "endpoint": endpoint,
+            "region": region,
+            "path_style": _path_style(endpoint) if self.path_style is None else self.path_style,
+            "allow_http": self.allow_http or _environment("AWS_ALLOW_HTTP").lower() in _TRUE,
+        }
+        for name, value in resolved.items():
+            object.__setattr__(self, name, value)
+
     def object_options(self) -> dict[str, str]:
         """The options as obstore and delta-rs both spell them."""
         named = {
             "aws_endpoint": self.endpoint,
-            "aws_region": self.region or ("us-east-1" if self.endpoint else ""),
+            "aws_region": self.region,
             "aws_virtual_hosted_style_request": "false" if self.path_style else "true",
             "aws_access_key_id": self.access_key_id,
             "aws_secret_access_key": self.secret_access_key,
@@ -72,7 +90,7 @@ class Profile:
         """Spark settings for the s3a file system."""
         conf = {
             "endpoint": self.endpoint,
-            "endpoint.region": self.region or ("us-east-1" if self.endpoint else ""),
+            "endpoint.region": self.region,
             "path.style.access": "true" if self.path_style else "",
             "connection.ssl.enabled": "false" if self.endpoint.startswith("http://") else "",
             **{name: getattr(self, key) for key, name in _HADOOP.items()},
@@ -84,6 +102,15 @@ class Profile:
         given = {key: value for key, value in self.options.items() if key.startswith("fs.")}
         named = {f"fs.s3a.{name}": value for name, value in conf.items() if value}
         return {f"spark.hadoop.{name}": value for name, value in {**named, **given}.items()}
+
+
+def _environment(*names: str) -> str:
+    """The first of these variables that is set."""
+    return next((value for name in names if (value := os.environ.get(name, "").strip())), "")
+
+
+def _path_style(endpoint: str) -> bool:
+    return bool(endpoint) and _environment("AWS_VIRTUAL_HOSTED_STYLE_REQUEST").lower() not in _TRUE
 
 
 def clean(path: str) -> str:

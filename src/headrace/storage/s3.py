@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions as trouble
@@ -40,6 +41,7 @@ _CODES: tuple[tuple[re.Pattern[str], type[HeadraceError]], ...] = (
     (re.compile(r"QuotaExceeded|InsufficientStorage|507 |EntityTooLarge|XMinioStorageFull"), StorageFull),
     (re.compile(r"<Code>NoSuchBucket<"), PermissionRefused),  # a wrong name never mends itself
     (re.compile(r"<Code>NoSuchKey<"), NotThere),
+    (re.compile(r"\bbuilder error\b"), UsageError),  # the request cannot even be made
 )
 _KINDS: tuple[tuple[type[Exception], type[HeadraceError]], ...] = (
     (trouble.UnknownConfigurationKeyError, UsageError),
@@ -61,9 +63,31 @@ def _client(bucket: str, profile: Profile) -> Any:
     key = (os.getpid(), bucket, profile.allow_http, tuple(sorted(options.items())))
     with _guard:
         if key not in _clients:
+            _check_endpoint(options.get("aws_endpoint", ""), profile.allow_http)
             client = {**_CLIENT, "allow_http": profile.allow_http}
             _clients[key] = S3Store(bucket, config=options, client_options=client, retry_config=_RETRY)
         return _clients[key]
+
+
+def _check_endpoint(endpoint: str, allow_http: bool) -> None:
+    """UsageError for an address that no client could use; obstore would fail with each request, or panic."""
+    if not endpoint:
+        return
+    try:
+        parts = urlsplit(endpoint)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UsageError(
+            f"'{endpoint}' is not the address of an S3 endpoint.",
+            next="Set storage.s3.endpoint or AWS_ENDPOINT_URL to https://host:port.",
+        )
+    if parts.scheme == "http" and not allow_http:
+        raise UsageError(
+            f"The S3 endpoint {endpoint} is not encrypted.",
+            next="Use https://, or set storage.s3.allow_http: true or AWS_ALLOW_HTTP=true if that is intended.",
+        )
 
 
 class Bucket:
@@ -72,6 +96,7 @@ class Bucket:
     def __init__(self, bucket: str, prefix: str, profile: Profile) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
+        self._endpoint = profile.object_options().get("aws_endpoint", "")
         with self._named(""):
             self._client = _client(bucket, profile)
 
@@ -81,7 +106,9 @@ class Bucket:
             yield
         except (trouble.BaseError, OSError, ValueError) as error:
             kind = _kind(error)
-            raise kind(f"s3://{self._bucket}/{self._prefix}{path}: {_gist(error)}", next=NEXT.get(kind, "")) from None
+            at = f" (at {self._endpoint})" if self._endpoint and kind is StorageUnreachable else ""
+            seen = f"s3://{self._bucket}/{self._prefix}{path}{at}: {_gist(error)}"
+            raise kind(seen, next=NEXT.get(kind, "")) from None
 
     def put_new(self, path: str, data: bytes) -> str:
         with self._named(path):
@@ -152,5 +179,9 @@ def _gist(error: Exception) -> str:
     cause = re.search(
         r"(timed out|[Cc]onnection (?:refused|reset|closed)|dns error|tcp connect error|error sending request)", text
     )
-    found = [item[1] for item in (code, words, status, cause) if item]
+    # What the operating system said is only in the dump; fixed phrases hold no credentials.
+    system = re.search(
+        r"\b(Connection refused|Connection reset|No route to host|Name or service not known)", str(error)
+    )
+    found = [item[1] for item in (code, words, status, system or cause) if item]
     return ": ".join(dict.fromkeys(found)) + "." if found else f"{type(error).__name__}."

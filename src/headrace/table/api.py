@@ -277,7 +277,7 @@ def profile(storage: Storage) -> Profile:
     if storage is None or isinstance(storage, Profile):
         return storage or Profile()
     try:
-        return Profile(**{"path_style": bool(storage.get("endpoint")), **storage})
+        return Profile(**storage)
     except TypeError:
         known = ", ".join(Profile.__dataclass_fields__)
         raise UsageError(f"storage: {', '.join(storage)} are not all known keys.", next=f"Known: {known}.") from None
