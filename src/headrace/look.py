@@ -75,7 +75,10 @@ def _existing(spec: Spec) -> tuple[pa.Schema | None, str]:
     except TooLate:
         return None, f"{uri} does not answer within {_PATIENCE:.0f} s: columns are taken from the spec or the records."
     except HeadraceError as error:
-        return None, f"{uri} cannot be read ({error.name}): columns are taken from the spec or the records."
+        return (
+            None,
+            f"{uri} cannot be read ({error.name}: {error.seen}): columns are taken from the spec or the records.",
+        )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     if state is None:

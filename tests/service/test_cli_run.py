@@ -112,6 +112,8 @@ def test_check_online_asks_for_the_topics(kafka: Broker, topic: str, tmp_path: P
     assert (told[0]["key"], told[0]["seen"].partition(":")[0]) == ("source.kafka.topics", "SourceTopicGone")
     assert "'absent'" in told[0]["seen"]
     assert (told[0]["file"], told[0]["line"]) == (str(wrong), 1)
+    close = _file(tmp_path, spec_text(kafka.bootstrap, [f"{topic}s"], tmp_path / "lake"), "close")
+    assert f"; did you mean '{topic}'?" in cli("check", close, "--online")[1][0]["seen"]
     source = {"kafka": {"brokers": kafka.bootstrap, "pattern": "^nothing-like-it$"}}
     none = _file(tmp_path, spec_text(kafka.bootstrap, [], tmp_path / "lake", source=source), "none")
     code, told, _ = cli("check", none, "--online")

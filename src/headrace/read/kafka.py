@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import (
@@ -39,6 +40,7 @@ T = TypeVar("T")
 
 _TIMEOUT = 15.0
 _LISTEN = 0.25
+_DOWN = 1.0  # seconds that all brokers are away before we say so: a connection that was idle is made again at once
 _AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 # TLS 1.3: a broker judges the client's certificate after the handshake, so its refusal comes as a broken connection.
 _ALERT = re.compile(r"SSL alert number (?:40|4[2-9]|116)\b")
@@ -47,6 +49,7 @@ _PERMISSION = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
+_CONNECTION = {KafkaError._TRANSPORT, KafkaError._RESOLVE}
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 
 # Spark asks the broker for its bounds after every poll, so polls are large; but it keeps the last poll and the next
@@ -72,6 +75,8 @@ class KafkaSource:
         self.kafka = spec.kafka
         self._refused = threading.Event()
         self._said = ""
+        self._down: float | None = None  # since when no broker takes a connection
+        self._cause = ""
         self._admin: AdminClient | None = None
         self._watchers: dict[str, Consumer] = {}  # by isolation
 
@@ -127,8 +132,14 @@ class KafkaSource:
         if self.kafka.topics:
             return list(self.kafka.topics)
         pattern = re.compile(self.kafka.pattern or "")
+        return [name for name in self._listed() if pattern.search(name)]
+
+    def _listed(self) -> list[str]:
+        """Every topic but Kafka's own."""
+        # `list_topics` is deaf to a refused connection until its time is over; this question is not.
+        self._answer(self._ask(lambda admin: admin.describe_cluster(request_timeout=_TIMEOUT)), "")
         listed = self._ask(lambda admin: admin.list_topics(timeout=_TIMEOUT)).topics
-        return sorted(name for name in listed if pattern.search(name) and not name.startswith("__"))
+        return sorted(name for name in listed if not name.startswith("__"))
 
     def _partitions(self) -> list[Partition]:
         names = self._names()
@@ -152,6 +163,9 @@ class KafkaSource:
     # ---- asking, and what an answer means ----
 
     def _ask(self, question: Callable[[AdminClient], T]) -> T:
+        if self._admin is not None:
+            self._admin.poll(0)
+        self._down, self._cause = None, ""  # what happened before this question
         try:
             return question(self._client())
         except KafkaException as error:
@@ -167,7 +181,12 @@ class KafkaSource:
                 raise self._named(error.args[0], topic) from None
             except TimeoutError:
                 self._raise_if_refused()
-        raise BrokerUnreachable(f"The broker at {self.kafka.bootstrap} does not answer.")
+                if self._down is not None and time.monotonic() - self._down > _DOWN:
+                    break
+        raise self._unreachable(self._cause)
+
+    def _unreachable(self, cause: str) -> BrokerUnreachable:
+        return BrokerUnreachable(f"The broker at {self.kafka.bootstrap} does not answer{cause and f': {cause}'}.")
 
     def _raise_if_refused(self) -> None:
         """Refusals come as events of the client, which only a poll delivers; a client that was refused is done with."""
@@ -191,6 +210,10 @@ class KafkaSource:
         if error.code() in _AUTHENTICATION or _ALERT.search(error.str()):
             self._said = error.str().rstrip(".")
             self._refused.set()
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._down = self._down or time.monotonic()
+        elif error.code() in _CONNECTION:
+            self._cause = _connection_failure(error.str())
 
     def _named(self, error: KafkaError, topic: str) -> HeadraceError:
         self._on_error(error)
@@ -203,17 +226,25 @@ class KafkaSource:
             )
         if code in _GONE:
             return SourceTopicGone(
-                f"The topic '{topic}' does not exist at {where}.",
+                f"The topic '{topic}' does not exist at {where}{self._similar(topic)}",
                 next="Make it again, or take it out of the spec; nothing was reset.",
                 topic=topic,
             )
-        return BrokerUnreachable(f"The broker at {where} does not answer: {error.str()}.")
+        return self._unreachable(self._cause or error.str())
+
+    def _similar(self, topic: str) -> str:
+        """A question that names the topics which may be meant, if there are any."""
+        try:
+            close = get_close_matches(topic, self._listed(), n=3, cutoff=0.7)
+        except HeadraceError:
+            return "."
+        return f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else "."
 
     def _librdkafka(self) -> dict[str, Any]:
         return {
             "bootstrap.servers": self.kafka.bootstrap,
             "socket.timeout.ms": 10_000,
-            "reconnect.backoff.max.ms": 2_000,
+            "reconnect.backoff.max.ms": 1_000,
             "log_level": 0,
             **self.kafka.librdkafka_security(),
         }
@@ -319,6 +350,12 @@ class KafkaSource:
         self._admin = None
         while self._watchers:
             self._watchers.popitem()[1].close()
+
+
+def _connection_failure(text: str) -> str:
+    """What librdkafka says of a connection, without its names for brokers and states."""
+    what = re.search(r"((?:Connect to|Failed to resolve) .*?)(?: \(after .*)?$", text)
+    return (what[1] if what else text).rstrip(".")
 
 
 def _assignment(partitions: Iterable[Partition]) -> str:
