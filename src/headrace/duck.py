@@ -33,6 +33,24 @@ _SETTINGS = (
     "SET lock_configuration = true",
 )
 
+# DuckDB reads a text with an exponent as a decimal wrongly: '999.99e3' AS DECIMAL(6,1) holds seven digits, and
+# '20000.0e-2' AS DECIMAL(7,4) is refused. Without its exponent each is read right: 999.99e3 is written as 0999990.0.
+# Values of other types pass as they are. The argument is named once, so that nested calls do not multiply it.
+PLAIN_DIGITS = "plain_digits"
+_PARTS = r"'^\s*([+-]?)([0-9]*)\.?([0-9]*)[eE]([+-]?[0-9]{1,3})\s*$', ['sign', 'whole', 'fraction', 'exponent']"
+_MACRO = f"""
+CREATE MACRO {PLAIN_DIGITS}(x VARCHAR) AS list_transform([x], lambda v: CASE
+    WHEN v IS NULL OR NOT (contains(v, 'e') OR contains(v, 'E')) OR NOT regexp_matches(v, '[0-9._][eE]') THEN v
+    ELSE list_transform([regexp_extract(v, {_PARTS})], lambda p: CASE
+        WHEN p.exponent = '' OR p.whole || p.fraction = '' THEN v || ' (exponent out of range)'
+        ELSE list_transform(
+            [{{'digits': p.whole || p.fraction, 'point': length(p.whole) + CAST(p.exponent AS INTEGER)}}],
+            lambda n: p.sign || '0' || left(n.digits || repeat('0', n.point - length(n.digits)), greatest(n.point, 0))
+                || '.' || repeat('0', -n.point) || substr(n.digits, greatest(n.point, 0) + 1) || '0'
+        )[1] END)[1] END)[1],
+    (x) AS x
+"""
+
 
 _BOUNDS = ("SET threads = 1", "SET memory_limit = '1GB'")  # beside a Spark task, and others like it
 
@@ -40,6 +58,7 @@ _BOUNDS = ("SET threads = 1", "SET memory_limit = '1GB'")  # beside a Spark task
 def locked(*, bounded: bool = True) -> Any:
     """A DuckDB that reaches nothing beyond what is registered with it; without `bounded` it may take all cores."""
     made = duckdb.connect(":memory:")
+    made.execute(_MACRO)
     for setting in (*(_BOUNDS if bounded else ()), *_SETTINGS):
         made.execute(setting)
     return made

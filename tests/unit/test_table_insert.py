@@ -106,7 +106,12 @@ def test_times_may_be_text_as_in_json(table: Table) -> None:
         ({}, "id: required"),
         ({"id": None}, "id: required"),
         ({"id": 1, "small": 40000}, "Column small is short"),
-        ({"id": 1, "amount": Decimal("1.001")}, "Column amount is decimal"),
+        ({"id": 1, "amount": Decimal("1.001")}, r"amount: 1.001 does not fit decimal\(6,2\)"),
+        ({"id": 1, "amount": Decimal("NaN")}, "amount: NaN does not fit"),
+        ({"id": 1, "amount": 10**4000}, "does not fit decimal"),
+        ({"id": 1, "real": 1e300}, r"real: 1e\+300 does not fit float"),
+        ({"id": 1, "day": NOW}, "is no date"),
+        ({"id": 1, "local": "2026-01-01T00:00:00+02:00"}, "is no timestamp_ntz"),
         ({"id": 1, "amount": 1.5}, "1.5 is no decimal"),
         ({"id": 1, "text": 5}, "5 is no string"),
         ({"id": 1, "at": NOW.replace(tzinfo=None)}, "is no timestamp"),
@@ -140,6 +145,10 @@ def test_what_does_not_fit_is_refused_as_a_whole(table: Table, record: dict[str,
         pa.table({"id": [1], "at": pa.array([1], pa.timestamp("ns", "UTC"))}),
         pa.table({"id": pa.array([None], pa.int64())}),
         pa.table({"id": [1], "flag": [1]}),
+        pa.table({"id": [1], "real": [1e300]}),
+        pa.table({"id": [1], "day": pa.array([1], pa.timestamp("us"))}),
+        pa.table({"id": [1], "amount": [Decimal("10000.00")]}),
+        pa.table({"id": [1], "names": pa.array([[("a", 2**53 + 1)]], pa.map_(pa.string(), pa.int64()))}),
         pd.DataFrame({"id": [1.5]}),
     ],
 )
@@ -218,9 +227,13 @@ def test_fractions_of_json_are_doubles_at_any_depth_and_digits_are_kept(tmp_path
         b'{"d": 1}\n{"s": {"a": 1, "a": 2}}',
         b'{"d": 1}\n{"d": 1,}',
         b'{"d": 1}\n[1]',
+        b'{"d": 1}\n{"s": {"a": 1e400}}',
+        b'{"d": 1}\n{"p": 1e99999999999999999999}',
     ):
         with pytest.raises(UsageError, match="line 2"):
             from_json(wrong, table.schema(), "-")
+    with pytest.raises(UsageError, match="line 1: 1e400 does not fit double"):
+        from_json(b'{"x": 1e400}', None, "-")
     with pytest.raises(SchemaMismatch, match=r"s\.n: Decimal"):
         table.bulk_insert(from_json(b'{"s": {"n": 1.5}}', table.schema(), "-"))
 

@@ -11,6 +11,7 @@ from headrace.decode.arrays import is_there
 from headrace.decode.layout import Node
 from headrace.decode.leaves import Unfit, leaf_reader, proven, seen
 from headrace.reasons import Reason
+from headrace.tables import decimals
 from headrace.tables.schema import type_name
 
 _EPOCH = ("s", "ms", "us", "ns")
@@ -60,7 +61,7 @@ def _from_integers(values: pa.Array, node: Node) -> pa.Array | None:
         return pc.if_else(pc.and_(high, low), values, pa.scalar(None, values.type)).cast(want)
     if pa.types.is_floating(want):
         return values.cast(want, safe=False)
-    return proven(node, values.cast(pa.string())) if pa.types.is_decimal(want) else None
+    return decimals.from_integers(values, want) if pa.types.is_decimal(want) else None
 
 
 def _largest(kind: pa.DataType) -> int:
@@ -83,9 +84,11 @@ def _from_floats(values: pa.Array, node: Node) -> pa.Array | None:
 def _from_decimals(values: pa.Array, node: Node) -> pa.Array | None:
     want = node.type
     if pa.types.is_decimal(want):
-        return proven(node, values.cast(pa.string()))
+        return decimals.rescaled(values, want)
     if pa.types.is_floating(want):
-        return values.cast(want, safe=False)
+        return values.cast(pa.string()).cast(
+            want
+        )  # by way of its digits: Arrow's own way makes 0.3 to 0.30000000000000004
     if pa.types.is_integer(want) and values.type.scale <= 0:
         limit = 1 << (want.bit_width - 1)
         exact = [None if value is None or not -limit <= value < limit else int(value) for value in values.to_pylist()]

@@ -21,6 +21,7 @@ from headrace import duck
 from headrace.decode.layout import Node
 from headrace.decode.scan import Bytes
 from headrace.reasons import Reason
+from headrace.tables import decimals
 from headrace.tables.schema import type_name
 
 _SHOWN = 40  # characters of a value that a detail may show
@@ -159,32 +160,12 @@ def _decimal_reader(kind: pa.DataType) -> Callable[[Any], Decimal]:
     def read(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _misfit(kind, value)
-        exact = exact_decimal(getattr(value, "text", None) or str(value), kind)
+        exact = decimals.exact(getattr(value, "text", None) or str(value), kind)
         if exact is None:
             raise _overflow(kind, value)
         return exact
 
     return read
-
-
-def exact_decimal(text: str, kind: pa.DataType) -> Decimal | None:
-    """A number's text as a decimal of the type, or None when that would change it."""
-    if len(text) > 200:
-        return None
-    try:
-        number = Decimal(text)
-    except ArithmeticError:
-        return None
-    if not number:
-        return Decimal(0)
-    sign, digits, exponent = number.as_tuple()
-    if not isinstance(exponent, int) or abs(exponent) > 400:
-        return None
-    while len(digits) > 1 and digits[-1] == 0:
-        digits, exponent = digits[:-1], exponent + 1
-    if -exponent > kind.scale or len(digits) + exponent > kind.precision - kind.scale:
-        return None
-    return Decimal((sign, digits, exponent))
 
 
 def _text_reader(kind: pa.DataType, parse: Callable[[str], Any], reason: Reason, wanted: str) -> Callable[[Any], Any]:
@@ -294,7 +275,7 @@ def proven(node: Node, column: pa.Array) -> pa.Array:
     if pa.types.is_floating(kind):
         return _proven_floats(kind, column)
     if pa.types.is_decimal(kind):
-        return _proven_decimals(kind, column)
+        return decimals.from_texts(column, kind)
     if pa.types.is_binary(kind):
         return _proven_base64(column)
     if pa.types.is_date(kind):
@@ -315,14 +296,6 @@ def _proven_floats(kind: pa.DataType, column: pa.Array) -> pa.Array:
     elif pc.all(finite).as_py():
         return column
     return pc.if_else(finite, column, pa.scalar(None, kind))
-
-
-def _proven_decimals(kind: pa.DataType, column: pa.Array) -> pa.Array:
-    try:
-        return column.cast(kind)
-    except pa.ArrowInvalid:
-        exact = [None if text is None else exact_decimal(text, kind) for text in column.to_pylist()]
-        return pa.array(exact, kind)
 
 
 def _proven_base64(column: pa.Array) -> pa.Array:

@@ -25,8 +25,11 @@ from headrace.decode.scan import Bytes, Mask, Numbers, bools, lengths, matches, 
 
 _TRAILING_COMMA = r",\s*[}\]]"
 _NOT_A_NUMBER = r"(?i)[:\[,\s-](nan|inf)"
-# With 16 digits or more, what DuckDB prints for a number need not be the number that was written.
-_LONG_NUMBER = "|".join(rf"\d{{{whole}}}\.\d{{{16 - whole}}}" for whole in range(1, 16)) + r"|\d{16}[eE]"
+# With 16 digits or more, or an exponent of three, what DuckDB prints for a number need not be the number that was
+# written: 1e-400 is 0.0 to it.
+_LONG_NUMBER = (
+    "|".join(rf"\d{{{whole}}}\.\d{{{16 - whole}}}" for whole in range(1, 16)) + r"|\d{16}[eE]|\d[eE][-+]?\d{3}"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,25 @@ Nothing is guessed: a text is no number, a number no text, and what would lose a
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from itertools import islice
+from math import isinf
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.decode.arrays import field_of, map_items
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
 from headrace.fit import fit
 from headrace.shape import Shape
 from headrace.spec.units import moment
+from headrace.tables import decimals
 from headrace.tables.log import TableState
 from headrace.tables.partitions import Partition, named, spelled
 from headrace.tables.schema import ENVELOPE, KEPT, held_as, type_name
@@ -199,14 +204,33 @@ def from_json(data: bytes, schema: pa.Schema | None, name: str) -> list[dict[str
         if not line.strip():
             continue
         try:
-            fraction = float if schema is None else Decimal
+            fraction = _double if schema is None else _decimal
             record = json.loads(line, parse_float=fraction, parse_constant=_refused, object_pairs_hook=_object)
+        except OverflowError as error:
+            raise UsageError(f"{name}, line {number}: {error}.") from None
         except ValueError as error:
             raise UsageError(f"{name}, line {number}, is no JSON: {error}.") from None
         if not isinstance(record, dict):
             raise UsageError(f"{name}, line {number}, is no record.", next="Give one JSON object a line, or Parquet.")
-        records.append({key: _fractions(value, fractions.get(key)) for key, value in record.items()})
+        try:
+            records.append({key: _fractions(value, fractions.get(key)) for key, value in record.items()})
+        except OverflowError as error:
+            raise UsageError(f"{name}, line {number}: {error}.") from None
     return records
+
+
+def _double(number: str | Decimal) -> float:
+    made = float(number)
+    if isinf(made):
+        raise OverflowError(f"{number!s:.80} does not fit double")
+    return made
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent beyond those that Python has
+        raise OverflowError(f"{text:.80} fits no type") from None
 
 
 def _refused(word: str) -> None:
@@ -229,7 +253,7 @@ def _has_fractions(kind: pa.DataType) -> bool:
 def _fractions(value: Any, kind: pa.DataType | None) -> Any:
     """A value of JSON with doubles where its column has them, at any depth; other numbers keep their digits."""
     if isinstance(value, Decimal):
-        return float(value) if kind is not None and pa.types.is_floating(kind) else value
+        return _double(value) if kind is not None and pa.types.is_floating(kind) else value
     if kind is None or not isinstance(value, dict | list):
         return value
     if isinstance(value, list):
@@ -293,12 +317,37 @@ def _value(value: Any, kind: pa.DataType, path: str) -> Any:
 def _scalar(value: Any, kind: pa.DataType, path: str) -> Any:
     if isinstance(value, str) and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return _time(value, kind, path)
-    fits = next((allowed for is_kind, allowed in _PYTHON if is_kind(kind)), (object,))
+    fits: Any = next((allowed for is_kind, allowed in _PYTHON if is_kind(kind)), (object,))
     if isinstance(value, bool) != pa.types.is_boolean(kind) or not isinstance(value, fits):
         raise _wrong(value, kind, path)
-    if pa.types.is_timestamp(kind) and isinstance(value, datetime) and (value.tzinfo is None) == (kind.tz is not None):
+    if pa.types.is_decimal(kind):
+        return _digits(value, kind, path)
+    if pa.types.is_float32(kind):
+        return _single(value, kind, path)
+    if pa.types.is_date(kind) and isinstance(value, datetime):  # Arrow would take its day and drop the rest
+        raise _wrong(value, kind, path)
+    if pa.types.is_timestamp(kind) and (value.tzinfo is None) == (kind.tz is not None):
         raise _wrong(value, kind, path)
     return str(value) if isinstance(value, UUID) else value
+
+
+def _digits(value: int | Decimal, kind: pa.DataType, path: str) -> Decimal:
+    """A number as a decimal: Arrow does not see every one that it cannot hold."""
+    number = Decimal(value)
+    exact = decimals.exact(str(number), kind)
+    if exact is None:
+        raise _beyond(number, kind, path)
+    return exact
+
+
+def _single(value: float, kind: pa.DataType, path: str) -> float:
+    """A number that a float can hold; Arrow makes an infinity of others."""
+    try:
+        if not isinstance(value, int):
+            struct.pack("<f", value)
+    except OverflowError:
+        raise _beyond(value, kind, path) from None
+    return value
 
 
 _PYTHON: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
@@ -317,14 +366,23 @@ def _time(text: str, kind: pa.DataType, path: str) -> date:
     try:
         if pa.types.is_date(kind):
             return date.fromisoformat(text)
-        return moment(text) if kind.tz else datetime.fromisoformat(text)
+        found = moment(text) if kind.tz else datetime.fromisoformat(text)
     except ValueError:
         raise _wrong(text, kind, path) from None
+    if (found.tzinfo is None) == (kind.tz is not None):
+        raise _wrong(text, kind, path)
+    return found
 
 
 def _wrong(value: Any, kind: pa.DataType, path: str) -> SchemaMismatch:
     return SchemaMismatch(
         f"{path}: {value!r:.80} is no {type_name(kind)}.", expected=type_name(kind), actual=type(value).__name__
+    )
+
+
+def _beyond(value: Any, kind: pa.DataType, path: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"{path}: {value!s:.80} does not fit {type_name(kind)}.", expected=type_name(kind), actual=type(value).__name__
     )
 
 
@@ -336,10 +394,46 @@ def _same(column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
             expected=type_name(item.type),
             actual=str(column.type),
         )
+    if column.type == item.type:
+        return column
+    values = decoded(column)
+    for each in values.chunks:
+        _refuse_changes(each, item.type, item.name)
     try:
-        return column if column.type == item.type else decoded(column).cast(item.type)
+        if pa.types.is_decimal(item.type) and pa.types.is_integer(values.type):
+            return pa.chunked_array([decimals.from_integers(each, item.type) for each in values.chunks], item.type)
+        return values.cast(item.type)
     except pa.ArrowException as error:
         raise _misfit(item, [], str(error)) from None
+
+
+def _refuse_changes(values: pa.Array, kind: pa.DataType, path: str) -> None:
+    """SchemaMismatch where Arrow's cast would change a value and not say so, at any depth."""
+    have = values.type
+    if have == kind or pa.types.is_null(have):
+        return
+    if pa.types.is_struct(kind):
+        for item in have:
+            _refuse_changes(field_of(values, item.name), kind.field(item.name).type, f"{path}.{item.name}")
+    elif pa.types.is_list(kind):
+        _refuse_changes(values.flatten(), kind.value_type, f"{path}[]")
+    elif pa.types.is_map(kind):
+        _refuse_changes(map_items(values)[0], kind.item_type, f"{path}.*")
+    elif (kept := _unchanged(values, kind)) is not None and kept.null_count > values.null_count:
+        lost = pc.and_(kept.is_null(), values.is_valid())
+        raise _beyond(values.filter(lost)[0].as_py(), kind, path)
+
+
+def _unchanged(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Numbers in another type, NULL where one does not fit; None where Arrow tells itself."""
+    if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
+        return decimals.from_integers(values, kind)
+    if pa.types.is_decimal(kind):
+        return decimals.rescaled(values, kind)
+    if pa.types.is_floating(values.type) and pa.types.is_float32(kind):
+        made = values.cast(kind, safe=False)
+        return pc.if_else(pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(values))), pa.scalar(None, kind), made)
+    return None
 
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

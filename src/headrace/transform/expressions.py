@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from headrace.duck import PLAIN_DIGITS
 from headrace.spec.units import regex_error
 from headrace.transform import allowed
 from headrace.transform.tree import (
@@ -76,7 +77,25 @@ def _bound(node: Node, bind: Bind, now: str, scope: frozenset[str]) -> Node:
         else:
             scope |= parameters(node)
             return {**node, "expr": _bound(node["expr"], bind, now, scope)}
-    return _folded({key: _within(value, bind, now, scope) for key, value in node.items()})
+    return _folded(_read_right({key: _within(value, bind, now, scope) for key, value in node.items()}))
+
+
+def _read_right(node: Node) -> Node:
+    """A cast to a decimal, its text without an exponent: DuckDB reads such texts wrongly."""
+    if node["class"] != "CAST" or node["type_expr"]["type_name"].lower() not in ("dec", "decimal", "numeric"):
+        return node
+    child = node["child"]
+    if _is_null(child):
+        return node
+    if _is_json(child):
+        child = _call("json_extract_string(1, '$')", child)
+    return {**node, "child": _call(f"{PLAIN_DIGITS}(1)", child)}
+
+
+def _is_json(node: Node) -> bool:
+    if node["class"] == "CAST":
+        return bool(node["type_expr"]["type_name"].lower() == "json")
+    return bool(node["class"] == "FUNCTION" and node["function_name"].lower() == "json_extract")
 
 
 def _folded(node: Node) -> Node:
@@ -112,9 +131,14 @@ def _column(node: Node, bind: Bind) -> Node:
 
 def _json_extract(node: Node) -> Node:
     """`a -> b` is a lambda to DuckDB's parser; as a call it means one thing only."""
-    call = fragment("json_extract(1, 2)")
-    call["arguments"][0]["expression"] = node["lhs"]
-    call["arguments"][1]["expression"] = node["expr"]
+    return _call("json_extract(1, 2)", node["lhs"], node["expr"])
+
+
+def _call(text: str, *arguments: Node) -> Node:
+    """A call of our own, these in the places of its first arguments."""
+    call = fragment(text)
+    for place, argument in zip(call["arguments"], arguments, strict=False):
+        place["expression"] = argument
     return call
 
 
