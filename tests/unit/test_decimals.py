@@ -179,6 +179,18 @@ def test_a_template_vouches_only_for_what_fits(batch: tuple[pa.DataType, list[st
     ]
 
 
+def test_the_bounds_of_every_type():
+    for precision in range(1, 39):
+        for scale in range(precision + 1):
+            kind = pa.decimal128(precision, scale)
+            found = [10**precision - 1, 10**precision, -(10**precision) + 1, 1, 10, -(10**scale), 10**scale + 1]
+            plain = [f"{Decimal(unscaled).scaleb(-scale, EXACT):f}" for unscaled in found]
+            pointed = [text if "." in text else f"{text}.0" for text in plain]
+            texts = [*plain, *pointed, *(f"{text}{'0' * 3}" for text in pointed), *(f"{text}1" for text in pointed)]
+            for few in (texts, *([text] for text in texts)):
+                assert decimals.from_texts(pa.array(few), kind).to_pylist() == [value_in(text, kind) for text in few]
+
+
 def test_numbers_of_any_length():
     kind = pa.decimal128(5, 2)
     for text in ("1." + "0" * 5000, "0." + "0" * 5000 + "1e5001", "1e" + "0" * 5000, "10" + "0" * 400 + "e-401"):
