@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from headrace.doubles import without
 from headrace.stage import Layout
 from headrace.storage import Store
 from headrace.tables.files import File, as_file
+from headrace.tables.partitions import Partition, PartitionKeys
 from headrace.tables.rows import Columns, rows_of
 from headrace.tables.schema import SOURCE
 
@@ -58,11 +60,11 @@ def absent(
     batch: int,
 ) -> tuple[list[StagedFile], list[StagedFile], int]:
     """Files with the rows that are lost, those that are none of it any more, and of how many records they are."""
-    parts = {_partition(file.partition): number for number, file in enumerate(gone)}
-    mine = [item for item in made if _partition(dict(item.partition)) in parts]
+    parts = _Parts.of(layout, gone)
+    mine = [item for item in made if parts.number(dict(item.partition)) is not None]
     left = [item for item in made if item not in mine]
-    boxes = [(parts[_partition(file.partition)], box_of(file)) for file in gone]
-    stands = [file for file in there if _partition(file.partition) in parts and _overlaps(file, boxes, parts)]
+    boxes = [(parts.number(file.partition), box_of(file)) for file in gone]
+    stands = [file for file in there if _overlaps(file, boxes, parts)]
     if not mine:
         return [], left, 0
     columns = Columns(store, [f"{SOURCE.name}.{name}" for name in _PLACE])
@@ -77,6 +79,22 @@ def absent(
             new.append((item, ~mask))
     records = whole.filter(pa.array(np.concatenate(keep))).group_by(list(_PLACE)).aggregate([]).num_rows
     return kept + without(store, layout, new, f"{batch:08d}-lost")[0], left + old, records
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The partitions of lost files, by number; those of other files have none."""
+
+    key: PartitionKeys
+    numbers: Mapping[Partition, int]
+
+    @classmethod
+    def of(cls, layout: Layout, gone: Sequence[File]) -> _Parts:
+        key = PartitionKeys.of(layout.schema, layout.partition_by)
+        return cls(key, {key(file.partition): number for number, file in enumerate(gone)})
+
+    def number(self, values: Mapping[str, str | None]) -> int | None:
+        return self.numbers.get(self.key(values))
 
 
 def _kept(
@@ -116,7 +134,7 @@ def _compare(
         left[text] -= left[text] > 0
 
 
-def _places(columns: Columns, file: File, parts: Mapping[Any, int]) -> pa.Table:
+def _places(columns: Columns, file: File, parts: _Parts) -> pa.Table:
     """Where each row of a file came from; NULL where it has no record."""
     source, held = columns.of(file)
     kinds = dict(zip(_PLACE, (pa.string(), pa.int64(), pa.int64()), strict=True))
@@ -125,22 +143,25 @@ def _places(columns: Columns, file: File, parts: Mapping[Any, int]) -> pa.Table:
         name: pc.struct_field(source[SOURCE.name], name).cast(kind) if known else pa.nulls(held, kind)
         for name, kind in kinds.items()
     }
-    number = _same(parts[_partition(file.partition)], held)
+    number = _same(parts.number(file.partition), held)
     return pa.table({"part": number, **made, "nth": pa.array(np.arange(held))})
 
 
-def _all_places(columns: Columns, stands: Sequence[File], parts: Mapping[Any, int]) -> pa.Table:
+def _all_places(columns: Columns, stands: Sequence[File], parts: _Parts) -> pa.Table:
     empty = {"part": pa.int64(), "topic": pa.string(), "partition": pa.int64(), "offset": pa.int64(), "nth": pa.int64()}
     return pa.concat_tables([pa.schema(empty).empty_table(), *(_places(columns, file, parts) for file in stands)])
 
 
-def _overlaps(file: File, boxes: Iterable[tuple[int, Box]], parts: Mapping[Any, int]) -> bool:
+def _overlaps(file: File, boxes: Iterable[tuple[int | None, Box]], parts: _Parts) -> bool:
     """Whether a file may have rows of records that a lost one had rows of."""
-    mine, part = box_of(file), parts[_partition(file.partition)]
+    part = parts.number(file.partition)
+    if part is None:
+        return False
+    mine = box_of(file)
     return any(number == part and mine.crosses(box) for number, box in boxes)
 
 
-def _listed(boxes: Iterable[tuple[int, Box]]) -> pa.Table:
+def _listed(boxes: Iterable[tuple[int | None, Box]]) -> pa.Table:
     def sides(box: Box) -> tuple[Any, ...]:
         return *(box.topics or _OPEN), *(box.partitions or _OPEN), *(box.offsets or _OPEN)
 
@@ -148,9 +169,5 @@ def _listed(boxes: Iterable[tuple[int, Box]]) -> pa.Table:
     return pa.Table.from_pylist(rows, _BOX)
 
 
-def _partition(values: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    return tuple(sorted(values.items(), key=lambda each: each[0]))
-
-
-def _same(number: int, count: int) -> pa.Array:
+def _same(number: int | None, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(number, pa.int64()), count)

@@ -26,7 +26,8 @@ from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables import files as logged
 from headrace.tables.files import File, as_file
-from headrace.tables.rows import Columns, rows_of, value_of
+from headrace.tables.partition_values import log_name, value_in
+from headrace.tables.rows import Columns, rows_of
 from headrace.tables.schema import RESCUED, SOURCE
 
 TIME = "_headrace_time"  # of the record, in microseconds
@@ -232,8 +233,8 @@ def _keys(columns: Columns, file: File, keys: Sequence[str], schema: pa.Schema) 
 
 
 def _column(held: pa.Table, partition: Mapping[str, str | None], item: pa.Field) -> pa.Array:
-    if item.name in partition:
-        return pa.repeat(value_of(partition[item.name], item.type), len(held))
+    if log_name(item) in partition:
+        return pa.repeat(value_in(partition, item), len(held))
     return held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type)
 
 

@@ -20,9 +20,11 @@ from headrace.commit.traces import Trace
 from headrace.errors import TableDamaged
 from headrace.refill import floors_of
 from headrace.reingest import Facts, Reingest
+from headrace.stage import Layout
 from headrace.storage import Store
 from headrace.tables.files import File, active
 from headrace.tables.log import newest
+from headrace.tables.partitions import Partition, PartitionKeys
 
 if TYPE_CHECKING:
     from headrace.pipeline import Pipeline
@@ -52,7 +54,8 @@ def mended(pipeline: Pipeline, uri: str, wanted: Reingest, found: Trace, batch: 
         pipeline.discard(left)
     intent = pipeline.intend(batch, (), [Manifest(tuple(mine), counts)], started, runs)
     try:
-        _check_rows(uri, intent.tables, found.gone)
+        if mine:
+            _check_rows(layouts[uri], intent.tables, found.gone)
     except TableDamaged:
         pipeline.discard(item for table in intent.tables for item in table.files)
         raise
@@ -70,18 +73,19 @@ def pieces(ranges: Iterable[Range]) -> Iterator[tuple[Range, ...]]:
         left = [each for each in left if each not in first.values()]
 
 
-def _check_rows(uri: str, tables: Iterable[TableIntent], gone: Iterable[File]) -> None:
+def _check_rows(layout: Layout, tables: Iterable[TableIntent], gone: Iterable[File]) -> None:
     """More rows than were lost are none of the lost files': somebody took them out of the table on purpose."""
-    made, lost, unsure = Counter[str](), Counter[str](), set[str]()
+    key = PartitionKeys.of(layout.schema, layout.partition_by)
+    made, lost, unsure = Counter[Partition](), Counter[Partition](), set[Partition]()
     for item in (item for table in tables for item in table.files):
-        made[str(sorted(item.partition))] += item.rows
+        made[key(dict(item.partition))] += item.rows
     for file in gone:
-        lost[(at := str(sorted(file.partition.items())))] += file.rows or 0
+        lost[(at := key(file.partition))] += file.rows or 0
         unsure |= {at} if file.rows is None else set()
     for at, rows in made.items():
         if rows > lost[at] and at not in unsure:
             raise TableDamaged(
-                f"{uri}: the lost files held {lost[at]:,} rows, and {rows:,} rows of their records are not in the "
-                "table: others were deleted since, and which of them cannot be told.",
+                f"{layout.path}: the lost files held {lost[at]:,} rows, and {rows:,} rows of their records are not in "
+                "the table: others were deleted since, and which of them cannot be told.",
                 next="Nothing was put back; the lost files are out of the log.",
             )

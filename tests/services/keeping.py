@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,9 +86,13 @@ class Keeping:
 
     def batch(self, *days: str) -> None:
         """One record for each day."""
-        start = len(self.desk.sent)
-        self.desk.sent += [f'{{"id": {self.sent + at}, "day": "{day}"}}'.encode() for at, day in enumerate(days or "-")]
+        self.records({"id": self.sent + at, "day": day} for at, day in enumerate(days or "-"))
         self.sent += len(days or "-")
+
+    def records(self, values: Iterable[Mapping[str, Any]]) -> None:
+        """One batch of these."""
+        start = len(self.desk.sent)
+        self.desk.send(values)
         envelopes = self.desk.envelopes(start)
         self.pipeline.one_batch(envelopes.combine_chunks().to_batches()[0], ranges_of(envelopes))
         self.clock.now += 1

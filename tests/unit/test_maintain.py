@@ -37,9 +37,13 @@ def file(name: str, size: int, day: str = "a", at: float = 0.0) -> File:
     return File(name, name, {"day": day}, size, 1, modified=int(at * 1000))
 
 
+def by_day(each: File) -> str:
+    return str(each.partition.get("day"))
+
+
 def planned(stands: list[File], now: float = 0.0, wishes: Wishes = PLAIN, rules: Maintain = RULES) -> list[Any]:
     mark = f"part-{ordered_name(wishes.z_order)}-"
-    return rewrites("t", stands, wishes, rules, now, lambda each: each.path.startswith(mark))
+    return rewrites("t", stands, wishes, rules, now, lambda each: each.path.startswith(mark), by_day)
 
 
 # ---- the plan ----
@@ -119,9 +123,11 @@ def test_files_that_vectors_have_emptied_are_rewritten_where_spark_can(tmp_path:
 def test_what_only_whole_partitions_can_be_put_in_order_is_planned_so():
     wishes = replace(PLAIN, whole=True, clusters=True)
     stands = [file(f"{n}", 200 * MB) for n in range(4)]
-    (action,) = rewrites("t", stands, wishes, RULES, 3600, _clustered)
+    (action,) = rewrites("t", stands, wishes, RULES, 3600, _clustered, by_day)
     assert (action.what, len(action.bins)) == ("cluster", 1)
-    assert rewrites("t", [replace(each, clustered=True) for each in stands], wishes, RULES, 3600, _clustered) == []
+    assert (
+        rewrites("t", [replace(each, clustered=True) for each in stands], wishes, RULES, 3600, _clustered, by_day) == []
+    )
 
 
 def _clustered(each: File) -> bool:

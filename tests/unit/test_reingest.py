@@ -29,6 +29,7 @@ from headrace.spec import Spec
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.table.reingest import Reingesting
+from headrace.table.writers import found
 from headrace.tables import files
 from headrace.tables.files import File, as_file
 from headrace.tables.schema import SOURCE
@@ -418,8 +419,8 @@ def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
     table = broken.table()
     assert [each.operation for each in table.history(3)] == ["STREAMING UPDATE", "FSCK", "STREAMING UPDATE"]
     table.restore(version=2)
-    found = trace(Store(table.path), table.resolve(), (), forgotten=True)
-    assert [each.batch for each in found.brought] == [2]
+    told = trace(Store(table.path), found(Store(table.path)), (), forgotten=True)
+    assert [each.batch for each in told.brought] == [2]
     with pytest.raises(TableRestored):
         broken.mend()
     (said,) = decide(broken.desk.spec, [Decision.REFILLED_TABLE])

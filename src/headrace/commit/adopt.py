@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +16,8 @@ from headrace.storage import Store
 from headrace.tables.adopt import may_adopt
 from headrace.tables.files import File
 from headrace.tables.log import TableState
-from headrace.tables.partitions import folder
-from headrace.tables.schema import to_delta
+from headrace.tables.partitions import PartitionKeys, folder
+from headrace.tables.schema import from_delta, to_delta
 
 
 class LogTable:
@@ -66,7 +66,7 @@ class LogTable:
         if any(file.table != table.path for file in table.files):
             raise AssertionError(f"{table.path}: files that are staged elsewhere cannot become its own")
         marks, info = intent.marks(), account(intent, table.plan)
-        instead = _replaced(table.instead) if table.instead else None
+        instead = _replaced(table) if table.instead else None
         if not table.create:
             return self.tail.append(
                 table.files, marks, info, schema=table.schema, table_id=table.table_id, instead=instead
@@ -77,9 +77,10 @@ class LogTable:
         return made or self.tail.append(table.files, marks, info, schema=table.schema, instead=instead)
 
 
-def _replaced(folders: Sequence[str]) -> Callable[[File], bool]:
+def _replaced(table: TableIntent) -> Callable[[File], bool]:
     """Which of the files that are there a batch takes the place of."""
-    return lambda file: ALL in folders or folder(tuple(file.partition.items())) in folders
+    folders, key = set(table.instead), PartitionKeys.of(from_delta(table.schema), table.partition_by)
+    return lambda file: ALL in folders or folder(key(file.partition)) in folders
 
 
 def account(intent: Intent, plan: int = 0) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from headrace.commit.marks import batch_mark, numbered, pipeline_of
 from headrace.storage import Store
 from headrace.tables import files
 from headrace.tables.files import File, Logged
+from headrace.tables.log import TableState
+from headrace.tables.partitions import PartitionKeys
 from headrace.tables.schema import SOURCE
 
 T = TypeVar("T", str, int)
@@ -72,6 +74,7 @@ class _Search:
     wanted: dict[str, set[str]]
     gone: dict[str, File]
     through: bool
+    key: PartitionKeys
     mended: set[str] = field(default_factory=set)
     brought: list[Brought] = field(default_factory=list)
     held: set[str] = field(default_factory=set)  # the missing files of which something is lost still
@@ -97,14 +100,18 @@ class _Search:
         if same := [old for old in commit.removed if old.path == file.path]:
             return same
         if not file.changes_data:
-            return [old for old in commit.removed if old.partition == file.partition]
+            return [old for old in commit.removed if self._shares(old, file)]
         if self.through and commit.operation in _CARRY_OVER:
             return list(commit.removed)  # a change may move a row into another partition
         return []
 
+    def _shares(self, old: File, file: File) -> bool:
+        """Whether two files are of one partition; of a removed one, a log need not tell."""
+        return not old.partition or self.key(old.partition) == self.key(file.partition)
+
 
 def trace(
-    store: Store, version: int, missing: Iterable[File], *, forgotten: bool = False, through: bool = False
+    store: Store, state: TableState, missing: Iterable[File], *, forgotten: bool = False, through: bool = False
 ) -> Trace:
     """The commits that brought what is missing, back through compactions.
 
@@ -112,8 +119,9 @@ def trace(
     merges, updates and deletes, which what is read again must not undo.
     """
     known = {file.path: file for file in missing}
-    search = _Search({path: {path} for path in known}, known, through)
-    for commit in standing(store, version) if known or forgotten else ():
+    key = PartitionKeys.of(state.schema, state.partition_by)
+    search = _Search({path: {path} for path in known}, known, through, key)
+    for commit in standing(store, state.version) if known or forgotten else ():
         if forgotten:
             search.mended.update(commit.account.get("mended", ()))
         if forgotten and commit.operation == REPAIR:

@@ -17,7 +17,7 @@ from headrace.commit.tail import Tail
 from headrace.errors import Conflict, TableError, TableGone
 from headrace.maintain import logs
 from headrace.maintain.picture import Picture
-from headrace.maintain.plan import Action, Wishes, partition_key
+from headrace.maintain.plan import Action, Wishes
 from headrace.spec.table import TableSpec
 from headrace.stage import Layout, layout_of
 from headrace.storage import Store
@@ -25,6 +25,7 @@ from headrace.table.compact import ENOUGH, Optimized, Rewriter, can_order, order
 from headrace.table.spark_upkeep import Packing, SparkUpkeep
 from headrace.tables.files import File
 from headrace.tables.log import TableState
+from headrace.tables.partitions import PartitionKeys, folder
 
 _SPENT = 0.2  # of a file's rows deleted by its vector: then it is worth a rewrite
 
@@ -35,6 +36,7 @@ class Kept(ABC):
     def __init__(self, store: Store, state: TableState, rules: TableSpec | None) -> None:
         self.store, self.layout = store, _layout(state, store.uri, rules)
         self.wishes = self._wishes(state, rules)
+        self._partition = PartitionKeys.of(state.schema, state.partition_by)
         self.picture = Picture(store, self.wishes.matters)
         self.seen = -1  # the version of the last look
 
@@ -50,6 +52,10 @@ class Kept(ABC):
         if known is not None and known.wishes == self.wishes:
             self.picture, self.seen = known.picture, known.seen
         return self
+
+    def partition(self, file: File) -> str:
+        """The partition of a file as one text, however its values are spelled."""
+        return folder(self._partition(file.partition))
 
     @property
     @abstractmethod
@@ -140,7 +146,7 @@ class SparkKept(Kept):
         """Spark says of a clustered file that it is; of one that was z-ordered, only its time tells."""
         if self.wishes.clusters:
             return file.clustered
-        return file.modified <= self._ordered(self.store.uri, partition_key(file))
+        return file.modified <= self._ordered(self.store.uri, self.partition(file))
 
     def checkpoints_due(self) -> Iterator[Action]:
         """Spark writes its own."""

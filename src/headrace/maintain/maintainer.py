@@ -21,7 +21,7 @@ from headrace.commit.tombstones import TOMBSTONES
 from headrace.errors import Conflict, HeadraceError, PermissionRefused, TableError, Transient
 from headrace.maintain import logs
 from headrace.maintain.kept import Kept, LogKept, SparkKept
-from headrace.maintain.plan import Action, partition_key, rewrites
+from headrace.maintain.plan import Action, rewrites
 from headrace.maintain.record import Record
 from headrace.pipeline import Pipeline
 from headrace.rebuild import folders
@@ -108,7 +108,7 @@ class Maintainer:
             retain = max(self._rules.retain, interval_of(state, logs.RETENTION) or self._rules.retain)
             yield from kept.checkpoints_due()
             yield from logs.cleaning_due(store, retain, proved)
-        yield from rewrites(store.uri, kept.picture.files, kept.wishes, self._rules, now, kept.in_order)
+        yield from rewrites(store.uri, kept.picture.files, kept.wishes, self._rules, now, kept.in_order, kept.partition)
 
     def _vacuum_due(self, now: float, proved: datetime) -> Iterator[Action]:
         """Of one table at a look: all of its files are listed for it."""
@@ -164,9 +164,9 @@ class Maintainer:
         """Spark names its files itself, so it is noted until when those of a partition are in order."""
         kept.picture.follow(kept.state.version)
         kept.seen = kept.state.version
-        until: dict[str, int] = {partition_key(files[0]): 0 for files in action.bins}
+        until: dict[str, int] = {kept.partition(files[0]): 0 for files in action.bins}
         for file in kept.picture.files:
-            if (key := partition_key(file)) in until:
+            if (key := kept.partition(file)) in until:
                 until[key] = max(until[key], file.modified)
         self._notes().order(kept.store.uri, until)
 

@@ -6,10 +6,9 @@ in size, not each time its partition grows.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headrace.spec.maintain import Maintain
@@ -78,25 +77,34 @@ class _Bin:
     newest: int  # when its partition last got a file; milliseconds
     cold: bool
     what: What = "compact"
+    partition: str = ""
 
     @property
     def bytes(self) -> int:
         return sum(file.size for file in self.files)
 
 
-def partition_key(file: File) -> str:
-    """The partition of a file as one text."""
-    return json.dumps(sorted(file.partition.items()))
-
-
 def rewrites(
-    table: str, stands: Iterable[File], wishes: Wishes, rules: Maintain, now: float, in_order: Callable[[File], bool]
+    table: str,
+    stands: Iterable[File],
+    wishes: Wishes,
+    rules: Maintain,
+    now: float,
+    in_order: Callable[[File], bool],
+    key: Callable[[File], str],
 ) -> list[Action]:
-    """The rewrites that a table is worth: cold partitions first, each action within its bytes."""
+    """The rewrites that a table is worth: cold partitions first, each action within its bytes.
+
+    `key` names the partition of a file: one text, however its values are spelled.
+    """
     parts: dict[str, list[File]] = {}
     for file in stands:
-        parts.setdefault(partition_key(file), []).append(file)
-    bins = [each for part in parts.values() for each in _of_partition(part, wishes, rules, now, in_order)]
+        parts.setdefault(key(file), []).append(file)
+    bins = [
+        replace(each, partition=partition)
+        for partition, part in parts.items()
+        for each in _of_partition(part, wishes, rules, now, in_order)
+    ]
     bins.sort(key=lambda each: (not each.cold, each.newest))
     return [_action(table, group) for group in _grouped(bins, rules.at_once)]
 
@@ -164,7 +172,7 @@ def _grouped(bins: Iterable[_Bin], most: int) -> Iterator[list[_Bin]]:
 
 
 def _action(table: str, bins: Sequence[_Bin]) -> Action:
-    partitions = len({partition_key(each.files[0]) for each in bins})
+    partitions = len({each.partition for each in bins})
     causes = ", ".join(dict.fromkeys(each.why for each in bins))
     count = sum(len(each.files) for each in bins)
     why = f"{causes}: {count:,} files in {partitions:,} partition{'s' if partitions > 1 else ''}"

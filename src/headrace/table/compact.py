@@ -35,6 +35,8 @@ from headrace.table.writers import Writers, amid_others, found
 from headrace.tables import files
 from headrace.tables.files import File
 from headrace.tables.log import TableState
+from headrace.tables.partition_values import value_in
+from headrace.tables.partitions import Partition, PartitionKeys
 from headrace.tables.rows import rows_of
 from headrace.tables.scan import Relation
 
@@ -138,6 +140,7 @@ class Rewriter:
 
     def __init__(self, tail: Tail, layout: Layout, z_order: tuple[str, ...] = ()) -> None:
         self._tail, self._layout, self._z_order = tail, layout, z_order
+        self._key = PartitionKeys.of(layout.schema, layout.partition_by)
         self._begin()
 
     def _begin(self) -> None:
@@ -171,7 +174,7 @@ class Rewriter:
         if not self._old:
             return nothing(since, self._z_order)
         version = self._tail.rewrite(self._old, new, since, said, info)
-        done = _account(version, self._old, new)
+        done = _account(version, self._old, new, len({self._key(file.partition) for file in self._old}))
         self._begin()
         return done
 
@@ -192,7 +195,8 @@ class _Work:
     def carry_out(self) -> Optimized:
         """Rewrite bin after bin, and commit when there is enough."""
         stands = [each for each in files.active(self._store, self._state.version).values() if not each.elsewhere]
-        for each in _bins(chosen(self._store, self._state, stands, self._wanted.where), self._wanted):
+        key = PartitionKeys.of(self._state.schema, self._state.partition_by)
+        for each in _bins(chosen(self._store, self._state, stands, self._wanted.where), self._wanted, key):
             self.rewriter.add(each)
             if self.rewriter.bytes >= _COMMIT:
                 self._commit()
@@ -210,17 +214,16 @@ def ordered_name(z_order: Iterable[str]) -> str:
     return f"z{hashlib.sha256(text.encode()).hexdigest()[:8]}" if text != "[]" else ""
 
 
-def _account(version: int, old: Bin, new: Iterable[StagedFile]) -> Optimized:
+def _account(version: int, old: Bin, new: Iterable[StagedFile], partitions: int) -> Optimized:
     sizes = [file.size for file in new]
-    parts = {tuple(sorted(file.partition.items(), key=str)) for file in old}
-    return Optimized(version, len(parts), len(old), len(sizes), sum(file.size for file in old), sum(sizes))
+    return Optimized(version, partitions, len(old), len(sizes), sum(file.size for file in old), sum(sizes))
 
 
-def _bins(stands: Iterable[File], wanted: _Wanted) -> Iterator[Bin]:
+def _bins(stands: Iterable[File], wanted: _Wanted, key: PartitionKeys) -> Iterator[Bin]:
     """Files of one partition each that are to become one, or are to be ordered together."""
-    parts: dict[tuple[tuple[str, str | None], ...], Bin] = {}
+    parts: dict[Partition, Bin] = {}
     for file in stands:
-        parts.setdefault(tuple(file.partition.items()), []).append(file)
+        parts.setdefault(key(file.partition), []).append(file)
     for part in parts.values():
         if wanted.z_order:
             yield from filled(part, _TOGETHER)
@@ -247,17 +250,18 @@ def chosen(store: Store, state: TableState, stands: list[File], where: str | Non
         return stands
     if not state.partition_by:
         raise UsageError("The table has no partitions to choose from.", next="Leave the condition out.")
-    spelled = {tuple(file.partition.get(name) for name in state.partition_by): file for file in stands}
-    fields = [state.schema.field(name) for name in state.partition_by]
-    columns = zip(*spelled, strict=True) if spelled else ([] for _ in fields)
-    typed = [pa.array(values, pa.string()).cast(item.type) for values, item in zip(columns, fields, strict=True)]
-    numbered = pa.schema([*fields, pa.field(_NUMBER, pa.int64())])
-    there = pa.table([*typed, pa.array(range(len(spelled)), pa.int64())], schema=numbered)
+    key = PartitionKeys.of(state.schema, state.partition_by)
+    partitions = {key(file.partition): file.partition for file in stands}
+    values = [
+        pa.array([value_in(each, item).as_py() for each in partitions.values()], item.type) for item in key.columns
+    ]
+    numbered = pa.schema([*key.columns, pa.field(_NUMBER, pa.int64())])
+    there = pa.table([*values, pa.array(range(len(partitions)), pa.int64())], schema=numbered)
     asked = Given(store=store, given=Relation(there.schema, there)).where(where).select(_NUMBER)
-    meant = {list(spelled)[number] for number in asked.arrow()[_NUMBER].to_pylist()}
+    meant = {list(partitions)[number] for number in asked.arrow()[_NUMBER].to_pylist()}
     if not meant:
         raise PartitionNotFound(f"{store.uri}: no partition fulfils '{where}'.", partition=where)
-    return [file for file in stands if tuple(file.partition.get(name) for name in state.partition_by) in meant]
+    return [file for file in stands if key(file.partition) in meant]
 
 
 def _curve(rows: pa.Table, columns: tuple[str, ...]) -> pa.Array:

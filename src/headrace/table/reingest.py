@@ -105,10 +105,10 @@ class Reingesting(Pipeline):
         return replace(damage, reingest=self._plan(missing))
 
     def _plan(self, missing: list[File]) -> Reingest:
-        version = newest(self.store) or 0
-        self._trace = trace(self.store, version, missing, forgotten=True)
+        state = found(self.store)
+        self._trace = trace(self.store, state, missing, forgotten=True)
         wanted = plan(self.spec, self._trace, facts_of(self))
-        check_alone(self.spec, self.store.uri, all_marks(self.store, version), wanted.ranges)
+        check_alone(self.spec, self.store.uri, all_marks(self.store, state.version), wanted.ranges)
         return wanted
 
     def _attempt(self) -> None:

@@ -88,7 +88,7 @@ def _repaired(store: Store, writers: Writers, dry_run: bool, deep: bool) -> Repa
     stands = [file for file in files.active(store, state.version).values() if not file.elsewhere]
     there = {item.path: item.size for item in store.list()}
     missing = [file for file in stands if file.path not in there]
-    known, found = {each.name: each for each in writers.pipelines}, trace(store, state.version, missing, through=True)
+    known, found = {each.name: each for each in writers.pipelines}, trace(store, state, missing, through=True)
     told = Repaired(
         tuple(Damage(file.path, "gone from the store", file.rows) for file in missing),
         tuple(_unreadable(store, [file for file in stands if file.path in there], there, deep)),

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-import pyarrow as pa
-
 from headrace.commit.edit import Done, Edit, Editing
 from headrace.commit.tail import Objection
 from headrace.errors import Conflict, TableChanged, TableReplaced, TableRestored
@@ -19,7 +17,7 @@ from headrace.table.writers import amid_others, found
 from headrace.tables.adopt import may_adopt
 from headrace.tables.files import File
 from headrace.tables.log import TableState
-from headrace.tables.partitions import Partition
+from headrace.tables.partitions import Partition, PartitionKeys
 
 
 def rewrite(store: Store, plan: Callable[[TableState], Edit], objection: Objection = may_adopt) -> Done:
@@ -40,17 +38,8 @@ def rewrite(store: Store, plan: Callable[[TableState], Edit], objection: Objecti
 
 def within(stands: Iterable[File], partition: Partition, state: TableState) -> list[File]:
     """The files of a partition that is given by some of its columns; all without one."""
-    wanted = {name: _typed(value, state, name) for name, value in partition}
-    return [
-        file
-        for file in stands
-        if all(_typed(file.partition.get(name), state, name) == value for name, value in wanted.items())
-    ]
-
-
-def _typed(value: str | None, state: TableState, name: str) -> pa.Scalar:
-    """Writers spell one value in several ways."""
-    return pa.scalar(value, pa.string()).cast(state.schema.field(name).type)
+    key = PartitionKeys.of(state.schema, [name for name, _ in partition])
+    return [file for file in stands if key(file.partition) == partition]
 
 
 def parameters(**said: object) -> dict[str, str]:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from headrace.commit.actions import ENGINE
 from headrace.commit.spark import fillable, quoted
 from headrace.errors import Conflict, TableError, VersionNotFound
@@ -21,8 +19,10 @@ from headrace.table.records import Records, fitted, partition_of
 from headrace.table.spark import SparkRows, is_equal
 from headrace.table.writers import found
 from headrace.tables import files
-from headrace.tables.files import File, Logged
+from headrace.tables.files import Logged
 from headrace.tables.log import TableState, newest
+from headrace.tables.partition_values import value_in
+from headrace.tables.partitions import PartitionKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +120,10 @@ class SparkUpkeep(SparkRows):
         if where is None:
             return ()
         stands = list(files.active(self._store, state.version).values())
-        return list(_parts(chosen(self._store, state, stands, where)))
+        key = PartitionKeys.of(state.schema, state.partition_by)
+        return list(
+            {key(file.partition): file.partition for file in chosen(self._store, state, stands, where)}.values()
+        )
 
     def _say(self, spark: SparkSession, operation: str, more: Mapping[str, Any] | None = None) -> str:
         """Let the next commits of the session tell who makes them; by which text they are known."""
@@ -139,22 +142,18 @@ class SparkUpkeep(SparkRows):
         raise Conflict(f"{self._store.uri}: what Spark committed after version {since} is not in the log.")
 
 
-def _parts(stands: Iterable[File]) -> Iterator[Partition]:
-    """Each partition of some files, once."""
-    return iter({tuple(file.partition.items()): file.partition for file in stands}.values())
-
-
 def _conditions(partitions: Sequence[Partition], state: TableState) -> Iterator[str]:
     """The partitions as Spark chooses them, some at once; one empty condition where all are meant."""
     if not partitions or not state.partition_by:
         yield ""
         return
     for at in range(0, len(partitions), _AT_ONCE):
-        yield " WHERE " + " OR ".join(_is(each, state.schema) for each in partitions[at : at + _AT_ONCE])
+        yield " WHERE " + " OR ".join(_is(each, state) for each in partitions[at : at + _AT_ONCE])
 
 
-def _is(partition: Partition, schema: pa.Schema) -> str:
-    return f"({' AND '.join(is_equal(schema.field(name), value) for name, value in partition.items())})"
+def _is(partition: Partition, state: TableState) -> str:
+    items = [state.schema.field(name) for name in state.partition_by]
+    return f"({' AND '.join(is_equal(item, value_in(partition, item).as_py()) for item in items)})"
 
 
 def _optimized(metrics: Any, version: int, z_order: tuple[str, ...]) -> Optimized:

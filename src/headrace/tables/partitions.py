@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.batch import StagedFile
 from headrace.errors import TooManyPartitions, UsageError
+from headrace.tables.partition_values import parsed, partition_text, partition_value
 from headrace.tables.statistics import day_text, instant_text
 
 Partition = tuple[tuple[str, str | None], ...]
@@ -113,6 +116,8 @@ def _spelling(kind: pa.DataType) -> tuple[pa.DataType, Callable[[Any], str | Non
         return pa.int32(), day_text
     if pa.types.is_timestamp(kind):
         return pa.int64(), _zoned_text if kind.tz else _local_text
+    if pa.types.is_binary(kind):
+        return kind, lambda value: "".join(f"\\u{byte:04X}" for byte in value)
     return kind, str
 
 
@@ -160,8 +165,36 @@ def _unescape(text: str) -> str:
 
 def spelled(name: str, value: str, kind: pa.DataType) -> str:
     """A value as Delta writes it, out of any text of it; ValueError where it is none, or cannot be stored."""
-    found = pa.chunked_array([pa.array([value]).cast(kind)])
-    return str(_spelled(name, found)[0])
+    if not value:
+        raise ValueError("an empty value")
+    scalar = parsed(value, kind)
+    return str(_spelled(name, pa.chunked_array([pa.array([scalar.as_py()], kind)]))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKeys:
+    """The partitions of one table as keys: equal where the typed values are, whoever wrote them, in whatever order.
+
+    A key is the partition as Headrace itself writes it. Floats are told apart by their bits, so -0.0 is not 0.0.
+    """
+
+    columns: tuple[pa.Field, ...]
+
+    @classmethod
+    def of(cls, schema: pa.Schema, partition_by: Iterable[str]) -> Self:
+        """Those of a table with these columns."""
+        return cls(tuple(schema.field(name) for name in partition_by))
+
+    def __call__(self, values: Mapping[str, str | None]) -> Partition:
+        """The key of a file's `partitionValues`."""
+        return tuple((item.name, _canonical(partition_text(values, item), item)) for item in self.columns)
+
+
+@lru_cache(maxsize=1 << 14)
+def _canonical(text: str | None, item: pa.Field) -> str | None:
+    value = partition_value(text, item)
+    physical, spell = _spelling(item.type)
+    return spell(value.cast(physical).as_py()) if value.is_valid else None
 
 
 def check_partition_count(files: Iterable[StagedFile], limit: int) -> None:

@@ -12,15 +12,11 @@ from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSys
 from headrace.errors import StorageUnreachable, TableDamaged
 from headrace.storage import NotThere, Store
 from headrace.tables.files import File
+from headrace.tables.partition_values import value_in
 from headrace.tables.vectors import living
 
 INT96 = "us"  # as what times in Spark's old form are read; nanoseconds do not reach far enough
 PIECE = 1 << 18  # rows held at once
-
-
-def value_of(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """A partition value out of its text."""
-    return pa.scalar(text, pa.string()).cast(kind)
 
 
 def rows_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
@@ -40,7 +36,7 @@ def held_in(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[
 def _in_columns(held: pa.Table, count: int, file: File, schema: pa.Schema, by: Collection[str]) -> pa.Table:
     """Rows of a file in other columns: its partition values among them, NULL where it lacks one."""
     columns = [
-        pa.repeat(value_of(file.partition.get(item.name), item.type), count)
+        pa.repeat(value_in(file.partition, item), count)
         if item.name in by
         else (held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(count, item.type))
         for item in schema

@@ -22,7 +22,8 @@ from pyarrow.fs import LocalFileSystem
 
 from headrace.storage import Store
 from headrace.tables.files import File
-from headrace.tables.rows import INT96, filesystem, value_of
+from headrace.tables.partition_values import value_in
+from headrace.tables.rows import INT96, filesystem
 
 _SLACK = timedelta(milliseconds=1)  # Spark cuts the bounds of timestamps to milliseconds
 _FORMAT = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit=INT96))
@@ -68,15 +69,15 @@ def among(stands: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[s
 
 def _told(file: File, schema: pa.Schema, by: tuple[str, ...], wanted: list[pa.Field]) -> pc.Expression:
     """What is true of every row of a file: its partition values, and its bounds in the columns that matter."""
-    said = [_is(schema.field(name), file.partition.get(name)) for name in by]
+    said = [_is(schema.field(name), file) for name in by]
     stats: Mapping[str, Any] = json.loads(file.stats) if file.stats and wanted else {}
     said += [each for item in wanted if item.name not in by for each in _bounds(item, stats)]
     return reduce(and_, said) if said else pc.scalar(True)
 
 
-def _is(item: pa.Field, text: str | None) -> pc.Expression:
-    field = pc.field(item.name)
-    return field.is_null() if text is None else field == value_of(text, item.type)
+def _is(item: pa.Field, file: File) -> pc.Expression:
+    field, value = pc.field(item.name), value_in(file.partition, item)
+    return field == value if value.is_valid else field.is_null()
 
 
 def _bounds(item: pa.Field, stats: Mapping[str, Any]) -> Iterator[pc.Expression]:

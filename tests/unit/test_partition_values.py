@@ -1,0 +1,249 @@
+"""Partition values are compared by column and type: however Spark, delta-rs or Headrace has spelled them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import Table
+from headrace.errors import TableDamaged
+from headrace.ledger.known import Generation, Known
+from headrace.storage import Store
+from headrace.tables.files import active
+from headrace.tables.partition_values import partition_value
+from headrace.tables.partitions import PartitionKeys, spelled, split
+from headrace.tables.schema import parse_type
+from services.desk import Desk
+from services.keeping import Clock, Keeping
+
+ZONED, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+# ---- every type in every spelling ----
+
+
+def _times(at: datetime) -> Iterator[str]:
+    """By Spark, without and with an ISO form; by delta-rs; by Headrace."""
+    text, micros = at.replace(tzinfo=None).isoformat(" ", "seconds"), f"{at.microsecond:06}"
+    yield text + (f".{micros}".rstrip("0") if at.microsecond else "")
+    yield f"{text}.{micros}"
+    yield f"{text}.{micros}000"
+    yield f"{text.replace(' ', 'T')}.{micros}Z"
+    if at.tzinfo is not None:
+        yield at.astimezone(timezone(timedelta(hours=5, minutes=30))).isoformat(" ", "microseconds")
+
+
+def _floats(value: float) -> Iterator[str]:
+    if math.isnan(value):
+        yield from ("NaN", "nan", "NAN")
+    elif math.isinf(value):
+        yield from ("Infinity", "inf", "+inf") if value > 0 else ("-Infinity", "-inf")
+    else:
+        yield repr(value)
+        yield repr(value).replace("e+", "E").replace("e", "E")  # Java
+        yield np.format_float_positional(value, trim="-")  # Rust: never an exponent
+        yield np.format_float_scientific(value)
+
+
+def _singles(value: float) -> Iterator[str]:
+    single = np.float32(value)
+    yield from _floats(float(single))
+    if math.isfinite(value):
+        yield str(single)  # the shortest text that a float has
+        yield np.format_float_positional(single, trim="-")
+
+
+def _decimals(value: Decimal) -> Iterator[str]:
+    text = f"{value:f}"
+    yield text
+    yield text.rstrip("0").rstrip(".") if "." in text else text
+    yield f"{text}{'' if '.' in text else '.'}000"
+    yield f"{value:E}"
+
+
+TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], Any]] = {
+    "timestamp": (ZONED, st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29), timezones=st.just(UTC)), _times),
+    "timestamp_ntz": (LOCAL, st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)), _times),
+    "double": (pa.float64(), st.floats(), _floats),
+    "float": (pa.float32(), st.floats(width=32), _singles),
+    "decimal": (pa.decimal128(38, 10), st.decimals(-(10**27), 10**27, places=10, allow_nan=False), _decimals),
+    "date": (pa.date32(), st.dates(), lambda day: (day.isoformat(), f"{day} 00:00:00")),
+    "boolean": (pa.bool_(), st.booleans(), lambda each: (str(each), str(each).lower(), str(each).upper())),
+    "bigint": (pa.int64(), st.integers(-(2**63), 2**63 - 1), lambda each: (str(each), f"{each:+}", f"{each:025}")),
+    "tinyint": (pa.int8(), st.integers(-128, 127), lambda each: (str(each),)),
+    "string": (pa.string(), st.text(min_size=1), lambda each: (each,)),
+    "binary": (
+        pa.binary(),
+        st.binary(min_size=1),
+        lambda each: ("".join(f"\\u{b:04X}" for b in each), "".join(f"\\u{b:04x}" for b in each)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_value_is_the_same_in_every_spelling_and_no_other(name: str, data: st.DataObject) -> None:
+    kind, values, spellings = TYPES[name]
+    one, two = data.draw(values), data.draw(values)
+    key = PartitionKeys.of(pa.schema([pa.field("z", pa.string()), pa.field("v", kind)]), ("v", "z"))
+    texts = (*spellings(one), *spellings(two))
+    keys = [{key({"z": "q", "v": text}), key({"v": text, "z": "q"})} for text in texts]
+    one, two = (repr(pa.scalar(each, kind).as_py()) for each in (one, two))  # -0.0 is another value than 0.0
+    assert len(set.union(*keys)) == len({one, two})
+    assert {repr(partition_value(text, pa.field("v", kind)).as_py()) for text in texts} == {one, two}
+
+
+@pytest.mark.parametrize("name", [name for name in TYPES if name not in ("string", "binary")])
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_what_headrace_writes_is_its_own_key(name: str, data: st.DataObject) -> None:
+    kind, values, spellings = TYPES[name]
+    value = data.draw(values)
+    rows = pa.table({"v": pa.array([value], kind), "n": [1]})
+    ((partition, _),) = split(rows, ("v",))
+    key = PartitionKeys.of(rows.schema, ("v",))
+    assert {key({"v": text}) for text in spellings(value)} == {partition}
+    assert {spelled("v", text, kind) for text in spellings(value)} == {partition[0][1]}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_null_is_null_in_both_spellings(name: str) -> None:
+    key = PartitionKeys.of(pa.schema([pa.field("v", TYPES[name][0])]), ("v",))
+    assert key({"v": None}) == key({"v": ""}) == key({}) == (("v", None),)
+
+
+def test_a_renamed_column_is_found_under_its_name_in_the_log() -> None:
+    item = pa.field("day", pa.date32(), metadata={"delta.columnMapping.physicalName": "col-1"})
+    assert PartitionKeys.of(pa.schema([item]), ("day",))({"col-1": "2024-01-01"}) == (("day", "2024-01-01"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("timestamp", "yesterday"),
+        ("timestamp", "2024-01-01 00:00:00.0000001"),
+        ("timestamp_ntz", "2024-01-01 00:00:00+02:00"),
+        ("double", "1_0"),
+        ("double", "1e400"),
+        ("tinyint", "128"),
+        ("bigint", "0x10"),
+        ("decimal(38,0)", "340282366920938463463374607431768211457"),
+        ("decimal(4,2)", "1.234"),
+        ("date", "2024-01-01 01:00:00"),
+        ("date", "2024-02-30"),
+        ("boolean", "2"),
+    ],
+)
+def test_a_text_that_is_no_value_of_its_column_is_named(kind: str, text: str) -> None:
+    item = pa.field("v", parse_type(kind))
+    with pytest.raises(TableDamaged, match="for the column v") as told:
+        partition_value(text, item)
+    assert f"'{text}'" in told.value.seen
+    with pytest.raises(ValueError, match=r".*"):
+        spelled("v", text, item.type)
+
+
+# ---- a compaction by delta-rs ----
+
+# Several partitions each: delta-rs writes the columns of about half of them in the other order.
+PAIRS = {
+    "timestamp and double": ("timestamp", "double", [(f"2024-01-0{n}T00:00:00Z", n / 1) for n in range(1, 8)]),
+    "timestamp_ntz and float": ("timestamp_ntz", "float", [("2024-01-01T00:00:00.5", n / 10) for n in range(7)]),
+    "date and decimal": ("date", "decimal(20,4)", [(f"2024-01-0{n}", n + 0.5) for n in range(1, 8)]),
+    "boolean and double": ("boolean", "double", [(n % 2 == 0, 1e10 * n) for n in range(7)]),
+}
+pairs = pytest.mark.parametrize("pair", PAIRS)
+
+
+def _table(path: Path, pair: str, **more: Any) -> dict[str, Any]:
+    one, two, _ = PAIRS[pair]
+    columns = [{"name": "id", "type": "bigint"}, {"name": "a", "type": one}, {"name": "b", "type": two}]
+    return {"path": str(path), "columns": columns, "partition_by": ["a", "b"], **more}
+
+
+def _records(pair: str, start: int) -> list[dict[str, Any]]:
+    return [{"id": start + at, "a": a, "b": b} for at, (a, b) in enumerate(PAIRS[pair][2])]
+
+
+def _compacted(path: Path) -> None:
+    """By delta-rs, in its own spelling."""
+    done = DeltaTable(path).optimize.compact()
+    assert done["numFilesAdded"] == 7
+    assert len(active(Store(str(path)), DeltaTable(path).version())) == 7
+
+
+def _ids(path: Path) -> list[int]:
+    return sorted(DeltaTable(path).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+@pairs
+def test_overwritten_partitions_hold_no_rows_of_before(tmp_path: Path, pair: str) -> None:
+    path = tmp_path / "lake/web"
+    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": _table(path, pair, mode="overwrite_partitions")})
+    state = Store(desk.spec.state_uri)
+    Known.load(state).remember_generation(Generation(1, open=True))
+    desk.feed(_records(pair, 0))
+    desk.feed(_records(pair, 10))
+    _compacted(path)
+    Known.load(state).remember_generation(Generation(2, open=True))
+    desk.feed(_records(pair, 20)[:4])
+    kept = [each + start for start in (0, 10) for each in (4, 5, 6)]
+    assert _ids(path) == [*kept, 20, 21, 22, 23]
+    desk.feed(_records(pair, 30))
+    assert _ids(path) == [20, 21, 22, 23, *range(30, 37)]
+
+
+@pairs
+def test_maintenance_joins_files_of_one_partition_however_they_are_spelled(tmp_path: Path, pair: str) -> None:
+    rules = {"every": "1s", "cold": "1h", "small_files": 2}
+    with Keeping(tmp_path, Clock(time.time()), table=_table(tmp_path / "lake/web", pair), maintain=rules).open() as run:
+        for start in (0, 10):
+            run.records(_records(pair, start))
+        _compacted(run.place)
+        run.records(_records(pair, 20))
+        run.clock.now += 4000
+        run.upkeep(at_end=True)
+        assert [each["why"] for each in run.done("compact") if each["table"] == str(run.place)] == [
+            "cold: 14 files in 7 partitions"
+        ]
+        assert run.files() == 7
+        run.clock.now += 4000
+        run.upkeep(at_end=True)
+        assert len([each for each in run.done("compact") if each["table"] == str(run.place)]) == 1, "for good"
+    assert run.ids() == [start + at for start in (0, 10, 20) for at in range(7)]
+
+
+@pairs
+def test_tables_are_optimized_queried_and_changed_by_partition(tmp_path: Path, pair: str) -> None:
+    path = tmp_path / "lake/web"
+    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": _table(path, pair)})
+    desk.feed(_records(pair, 0))
+    desk.feed(_records(pair, 10))
+    _compacted(path)
+    desk.feed(_records(pair, 20))
+    table = Table(path)
+    assert sorted(row["id"] for row in table.query().records()) == _ids(path)
+    folder = "a={}/b={}".format(*PAIRS[pair][2][3])
+    assert sorted(row["id"] for row in table.query().within(folder).records()) == [3, 13, 23]
+    done = table.optimize(where=f"b = {PAIRS[pair][2][3][1]!r}")
+    assert (done.partitions, done.files_removed, done.files_added) == (1, 2, 1)
+    done = table.optimize()
+    assert (done.partitions, done.files_removed, done.files_added) == (6, 12, 6)
+    desk.feed(_records(pair, 30))
+    _compacted(path)
+    assert table.delete("true", partition=folder).rows == 4
+    assert table.update("id > 20", {"id": "id + 100"}).rows == 11
+    left = {start + at for start in (0, 10, 20, 30) for at in range(7) if at != 3}
+    assert _ids(path) == sorted(each + 100 if each > 20 else each for each in left)
