@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.errors import TableDamaged
+from headrace.errors import StorageUnreachable, TableDamaged
 from headrace.ledger.known import Generation, Known
 from headrace.storage import Store
+from headrace.table import repair
+from headrace.tables import rows
 from headrace.tables.files import active
+from headrace.tables.log import load
 from headrace.tables.partition_values import partition_value
 from headrace.tables.partitions import PartitionKeys, spelled, split
+from headrace.tables.rows import Columns, pieces_of, rows_of
 from headrace.tables.schema import parse_type
 from services.desk import Desk
 from services.keeping import Clock, Keeping
@@ -247,3 +255,115 @@ def test_tables_are_optimized_queried_and_changed_by_partition(tmp_path: Path, p
     assert table.update("id > 20", {"id": "id + 100"}).rows == 11
     left = {start + at for start in (0, 10, 20, 30) for at in range(7) if at != 3}
     assert _ids(path) == sorted(each + 100 if each > 20 else each for each in left)
+
+
+@pairs
+def test_changes_are_merged_after_a_compaction_by_delta_rs(tmp_path: Path, pair: str) -> None:
+    path = tmp_path / "lake/web"
+    rules = _table(path, pair, mode="upsert", merge={"keys": ["id"], "sequence_by": "n"})
+    rules["columns"].append({"name": "n", "type": "bigint"})
+    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": rules})
+    for start in (0, 10):
+        desk.feed({**each, "n": 1} for each in _records(pair, start))
+    _compacted(path)
+    moved = [{**old, "a": new["a"], "b": new["b"]} for old, new in pairwise(_records(pair, 10))]
+    desk.feed({**each, "n": 2} for each in moved)
+    rows = {row["id"]: (str(row["a"]), str(row["b"]), row["n"]) for row in desk.rows("lake/web")}
+    assert len(rows) == len(desk.rows("lake/web")) == 14
+    assert rows[10][:2] == rows[1][:2]
+    assert {key for key, row in rows.items() if row[2] == 2} == set(range(10, 16))
+
+
+def test_duplicates_are_told_by_a_partition_column_that_delta_rs_has_spelled(tmp_path: Path) -> None:
+    path = tmp_path / "lake/web"
+    rules = _table(path, "timestamp and double", deduplicate={"keys": ["a"], "within": "1h"})
+    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": rules})
+    desk.feed(_records("timestamp and double", 0))
+    Table(path).update("id = 1", {"id": 1})  # two commits, so that there is something to compact
+    DeltaTable(path).optimize.z_order(["id"])
+    desk.feed(_records("timestamp and double", 10))
+    assert _ids(path) == list(range(7))
+
+
+# ---- what is taken for damage ----
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> tuple[Table, Path]:
+    """A table of one file."""
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint", "x": "double"}, ["x"])
+    table.bulk_insert([{"id": n, "x": 1.0} for n in range(1000)])
+    return table, next((tmp_path / "t").rglob("x=*/*.parquet"))
+
+
+def _readers(table: Table, **partition: str) -> list[Callable[[], Any]]:
+    """Every way to read rows of a file."""
+    state = load(Store(table.path))
+    assert state is not None
+    (file,) = active(Store(table.path), state.version).values()
+    file = replace(file, partition={**file.partition, **partition})
+    place = (Store(table.path), file, state.schema, state.partition_by)
+    return [
+        lambda: rows_of(*place),
+        lambda: list(pieces_of(*place)),
+        lambda: Columns(place[0], ["id"]).of(file),
+    ]
+
+
+def test_a_partition_value_that_cannot_be_read_is_no_damage_of_a_file(lake: tuple[Table, Path]) -> None:
+    for read in _readers(lake[0], x="one")[:2]:
+        with pytest.raises(TableDamaged, match=r"the partition value 'one' for the column x") as told:
+            read()
+        assert "Delete" not in str(told.value)
+
+
+def test_a_file_of_other_types_is_no_damage_of_it(lake: tuple[Table, Path]) -> None:
+    table, path = lake
+    pq.write_table(pa.table({"id": ["one", "two"]}), path)
+    for read in _readers(table)[:2]:
+        with pytest.raises(TableDamaged, match="has the column id as string, the table as int64") as told:
+            read()
+        assert "Delete" not in str(told.value)
+
+
+@pytest.mark.parametrize("harm", ["cut", "zeros", "empty"])
+def test_only_a_file_that_nobody_can_read_is_to_be_deleted_and_that_helps(lake: tuple[Table, Path], harm: str) -> None:
+    table, path = lake
+    data = path.read_bytes()
+    path.write_bytes({"cut": data[:-10], "zeros": bytes(len(data)), "empty": b""}[harm])
+    for read in _readers(table):
+        with pytest.raises(TableDamaged, match="no whole Parquet file") as told:
+            read()
+        assert told.value.next is not None
+        assert told.value.next.startswith("Delete it")
+    path.unlink()
+    assert table.repair().version is not None
+    assert table.query().count() == 0
+
+
+def test_a_file_with_a_spoiled_page_is_tried_elsewhere_first(lake: tuple[Table, Path]) -> None:
+    table, path = lake
+    data = bytearray(path.read_bytes())
+    data[40:400] = bytes(360)
+    path.write_bytes(data)
+    for read in _readers(table):
+        with pytest.raises(TableDamaged, match="cannot be read") as told:
+            read()
+        assert told.value.next is not None
+        assert told.value.next.startswith("Read it with another program")
+    assert next(each.why for each in table.repair(dry_run=True, deep=True).unreadable).startswith("it cannot be read")
+
+
+def test_a_store_that_fails_is_no_damage_of_a_file(lake: tuple[Table, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = lake
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OSError("AWS Error NETWORK_CONNECTION during HeadObject operation")
+
+    monkeypatch.setattr(rows, "_opened", fails)
+    for read in _readers(table)[1:]:
+        with pytest.raises(StorageUnreachable, match="NETWORK_CONNECTION"):
+            read()
+    monkeypatch.setattr(repair, "pq", SimpleNamespace(ParquetFile=fails))
+    with pytest.raises(StorageUnreachable, match="NETWORK_CONNECTION"):
+        table.repair(dry_run=True)

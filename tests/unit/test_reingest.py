@@ -6,11 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -153,6 +156,26 @@ def test_exactly_the_lost_rows_come_back(broken: Broken) -> None:
     booked = next(each for each in row if each["note"].startswith("reingest of"))
     assert (booked["routed"], booked["dead"], booked["ranges"], booked["written"]) == (12, 0, [], 12)
     assert booked["read"] == booked["routed"] + booked["dead"] + booked["filtered"] + booked["held"]
+
+
+def test_lost_rows_come_back_after_a_compaction_by_delta_rs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which spells partition values, and orders their columns, in another way."""
+    columns = [("id", "bigint"), ("kind", "string"), ("at", "timestamp"), ("x", "double"), ("f", "float")]
+    table = {
+        "path": f"{tmp_path}/lake/{{route}}",
+        "columns": [{"name": name, "type": kind} for name, kind in columns],
+        "partition_by": ["at", "x", "f"],
+    }
+    broken = _broken(tmp_path, monkeypatch, table=table)
+    placed = {"at": "2024-01-01T00:00:00Z", "x": 1.0, "f": 0.1}
+    for start in (0, 10):
+        broken.desk.feed(some(start, 10, **placed))
+    DeltaTable(broken.table().path).optimize.compact()
+    broken.lose(0)
+    broken.desk.feed(some(20, 10, **placed))
+    assert broken.mend().put_back == 8
+    assert broken.offsets() == Counter(GOOD)
+    assert broken.mend().put_back == 0
 
 
 def test_what_was_put_back_and_is_lost_again_comes_back_again(broken: Broken) -> None:
@@ -439,14 +462,17 @@ def test_two_pipelines_that_bring_the_same_records_are_not_told_apart() -> None:
 
 # ---- which rows are there ----
 
-COLUMNS = pa.schema([pa.field("n", pa.int64()), SOURCE])
+COLUMNS = pa.schema([pa.field("n", pa.int64()), SOURCE, pa.field("at", pa.timestamp("us", "UTC")), ("x", pa.float64())])
+BY = ("at", "x")
+OTHERS = {"x": "1", "at": "2024-01-01 00:00:00.000000"}  # the partition as delta-rs writes it
 
 
 def staged(store: Store, rows: list[tuple[int, int]]) -> StagedFile:
     """Rows with a value, of a record each."""
     stager = Stager(lambda uri: Store(uri), "x")
-    made = [{"n": n, "_source": {"topic": "t", "partition": 0, "offset": at}} for n, at in rows]
-    stager.add(Layout(store.uri, COLUMNS), pa.Table.from_pylist(made, COLUMNS))
+    placed = {"at": datetime(2024, 1, 1, tzinfo=UTC), "x": 1.0}
+    made = [{"n": n, "_source": {"topic": "t", "partition": 0, "offset": at}, **placed} for n, at in rows]
+    stager.add(Layout(store.uri, COLUMNS, BY), pa.Table.from_pylist(made, COLUMNS))
     return stager.finish()[0]
 
 
@@ -457,11 +483,12 @@ RECORDS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size
 @given(RECORDS, st.data())
 def test_records_of_many_rows_that_lie_in_several_files(tmp_path: Path, records: list[list[int]], data: Any) -> None:
     """However rows were cut into files, what is left and what comes back together are all rows, once each."""
-    store, layout = Store(str(tmp_path / "t")), Layout(str(tmp_path / "t"), COLUMNS)
+    store, layout = Store(str(tmp_path / "t")), Layout(str(tmp_path / "t"), COLUMNS, BY)
     rows = [(n, at) for at, values in enumerate(records) for n in values]
     cut, end = sorted((data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, len(rows)))))
     parts = [part for part in (rows[:cut], rows[cut:end], rows[end:]) if part]
     there = [as_file(staged(store, part)) for part in parts]
+    there = [replace(each, partition=OTHERS) if data.draw(st.booleans()) else each for each in there]
     lost = there.pop(data.draw(st.integers(0, len(there) - 1)))
     left = [row for each in there for row in values(store, each)]
     middle = data.draw(st.integers(0, len(rows)))
@@ -475,9 +502,7 @@ def test_records_of_many_rows_that_lie_in_several_files(tmp_path: Path, records:
 
 
 def values(store: Store, each: File) -> list[tuple[int, int]]:
-    import pyarrow.parquet as pq
-
-    found = pq.read_table(f"{store.uri}/{each.path}").to_pylist()
+    found = pq.ParquetFile(f"{store.uri}/{each.path}").read().to_pylist()
     return [(row["n"], row["_source"]["offset"]) for row in found]
 
 

@@ -26,6 +26,7 @@ from headrace.shape import Shape
 from headrace.spec.units import moment
 from headrace.tables import decimals
 from headrace.tables.log import TableState
+from headrace.tables.partition_values import parsed
 from headrace.tables.partitions import Partition, named, spelled
 from headrace.tables.schema import ENVELOPE, KEPT, held_as, type_name
 
@@ -108,7 +109,7 @@ def _spelled_value(value: str | None, item: pa.Field, partition: str) -> str | N
 
 def _placed(column: Any, item: pa.Field, value: str | None, length: int) -> Any:
     """A partition column: of the value given for all rows, which those that say one must have."""
-    wanted = pa.repeat(pa.scalar(value, pa.string()).cast(item.type), length)
+    wanted = pa.repeat(parsed(value, item.type), length)
     if column is not None and pa.chunked_array([wanted]) != pa.chunked_array(column):
         raise SchemaMismatch(
             f"Not all records have {item.name} = '{value}', the partition they are for.",

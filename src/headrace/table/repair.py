@@ -15,6 +15,7 @@ from pyarrow.fs import FileSystem
 from headrace.batch import Range
 from headrace.commit.tail import Tail
 from headrace.commit.traces import Brought, trace
+from headrace.errors import StorageUnreachable
 from headrace.ledger import Known, Ledger
 from headrace.reingest import Reingest
 from headrace.storage import Store
@@ -22,7 +23,7 @@ from headrace.table.writers import SPARK, Pipeline, Writers
 from headrace.tables import files
 from headrace.tables.adopt import may_forget
 from headrace.tables.files import File
-from headrace.tables.rows import filesystem
+from headrace.tables.rows import damage, filesystem
 
 _AT_ONCE = 8  # files looked into at the same time
 
@@ -105,11 +106,11 @@ def _repaired(store: Store, writers: Writers, dry_run: bool, deep: bool) -> Repa
 def _unreadable(store: Store, there: list[File], sizes: Mapping[str, int], deep: bool) -> Iterator[Damage]:
     system = filesystem(store)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-repair") as pool:
-        told = pool.map(lambda file: _complaint(system, file, sizes[file.path], deep), there)
+        told = pool.map(lambda file: _complaint(store, system, file, sizes[file.path], deep), there)
         yield from (Damage(file.path, why, file.rows) for file, why in zip(there, told, strict=True) if why)
 
 
-def _complaint(system: FileSystem, file: File, size: int, deep: bool) -> str | None:
+def _complaint(store: Store, system: FileSystem, file: File, size: int, deep: bool) -> str | None:
     """What is wrong with a file, in words; None when nothing is."""
     if size != file.size:
         return f"it has {size:,} bytes, its commit says {file.size:,}"
@@ -117,10 +118,17 @@ def _complaint(system: FileSystem, file: File, size: int, deep: bool) -> str | N
         parquet = pq.ParquetFile(file.path, filesystem=system)
         rows = sum(len(batch) for batch in parquet.iter_batches()) if deep else parquet.metadata.num_rows
     except (pa.ArrowException, OSError) as error:
-        return f"it is no whole Parquet file: {(str(error).splitlines() or [''])[0][:200]}"
+        return _damage(store, file, error)
     if file.held is not None and rows != file.held:
         return f"it holds {rows:,} rows, its commit says {file.held:,}"
     return None
+
+
+def _damage(store: Store, file: File, error: Exception) -> str:
+    """What its own bytes tell: a store that fails is no damage of a file."""
+    if (found := damage(store, file)) is None:
+        raise StorageUnreachable(f"{store.uri}: {file.path}: {error}") from error
+    return f"it is no whole Parquet file: {found.why}" if found.certain else f"it cannot be read: {found.why}"
 
 
 def _without_vector(stands: Iterable[File], there: Mapping[str, int]) -> Iterator[Damage]:
