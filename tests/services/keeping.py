@@ -86,8 +86,9 @@ class Keeping:
 
     def batch(self, *days: str) -> None:
         """One record for each day."""
-        self.records({"id": self.sent + at, "day": day} for at, day in enumerate(days or "-"))
-        self.sent += len(days or "-")
+        values = [{"id": self.sent + at, "day": day} for at, day in enumerate(days or "-")]
+        self.sent += len(values)
+        self.records(values)
 
     def records(self, values: Iterable[Mapping[str, Any]]) -> None:
         """One batch of these."""
