@@ -25,6 +25,7 @@ from headrace.explode import without_conflict
 from headrace.generations import replaced, stale_letters
 from headrace.ledger import KnownTable, Ledger
 from headrace.plan import EVERY, Branch, Plan
+from headrace.plan.inferred import Inferred, inferred
 from headrace.shape import Offsets, Shape, columns_of, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
@@ -131,6 +132,16 @@ class Catalog:
                 meet(name, structure)
         self._refresh()
         self._evolve_all(batch)
+
+    def inferred(self, known: Mapping[str, Shape | None], discovered: Mapping[str, Structure]) -> Iterator[Inferred]:
+        """The columns that records gave to tables since their shapes were the known ones."""
+        for name, entry in self._entries.items():
+            structure = discovered.get(entry.branch.prefix + EVERY) or discovered.get(name)
+            if name != LETTERS and structure:
+                before, there = known.get(name), entry.existing
+                names = before.table.names if before else there.names if there else ()
+                found = inferred(names, self.shapes.get(name), structure, entry.branch.transform)
+                yield from [found] if found else []
 
     def bears_out(self, assumed: Iterable[str]) -> bool:
         """Whether files are good that were staged for tables as the spec declares them."""

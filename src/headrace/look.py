@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from datetime import datetime
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.plan import Plan
+from headrace.plan import EVERY, Plan
+from headrace.plan.inferred import Inferred, inferred
 from headrace.read import open_source
 from headrace.spec import Spec
 from headrace.storage import Profile, Store
@@ -29,6 +30,7 @@ class Look:
     letters: pa.Table
     account: Mapping[str, int]
     notes: tuple[str, ...]
+    inferred: tuple[Inferred, ...] = ()
 
 
 def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Look:
@@ -46,11 +48,22 @@ def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str =
             schema, note = _existing(branch)
             existing |= {} if schema is None else {prefix: schema}
             notes.append(note)
-    applied = Plan(spec, existing=existing).apply(envelopes)
+    plan = Plan(spec, existing=existing)
+    applied = plan.apply(envelopes)
     counts = applied.counts
     account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
     tables = {spec.uri_of(name): rows for name, rows in applied.tables.items()}
-    return Look(spec.pipeline, tables, applied.letters, account, tuple(notes))
+    return Look(spec.pipeline, tables, applied.letters, account, tuple(notes), tuple(_inferred(plan, existing)))
+
+
+def _inferred(plan: Plan, existing: Mapping[str, pa.Schema]) -> Iterator[Inferred]:
+    """The columns that the records gave to tables."""
+    for prefix, branch in plan.branches.items():
+        for route, shape in branch.shapes.items():
+            if route != EVERY:
+                known = existing.get(prefix + route)
+                found = inferred(known.names if known else (), shape, branch.learned(route), branch.transform)
+                yield from [found] if found else []
 
 
 def _check_place(where: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +39,9 @@ from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.decode.structure import Structure
+    from headrace.shape import Shape
 
 T = TypeVar("T")
 _COMMITS_AT_ONCE = 8
@@ -249,12 +252,20 @@ class Pipeline:
         stands = False
         try:
             if discovered or assumed:
+                known = dict(self.catalog.shapes)
                 self.catalog.answer({name: {} for name in assumed} | discovered, batch)
+                self._tell_columns(known, discovered)
             stands = not discovered and self.catalog.bears_out(assumed)
         finally:
             if not stands:
                 self.discard(merge(manifests)[0])
         return stands
+
+    def _tell_columns(self, known: Mapping[str, Shape | None], discovered: Mapping[str, Structure]) -> None:
+        """Report the columns that tables get because records have them."""
+        for found in self.catalog.inferred(known, discovered):
+            self.summary.infer(found)
+            self.report(found.event(self.spec.pipeline))
 
     def discard(self, files: Iterable[StagedFile]) -> None:
         """Delete what was staged and will not be committed."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.batch import Counts, Intent, Receipt
+from headrace.plan.inferred import Inferred
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -43,6 +44,12 @@ class Summary:
     counts: Counts = field(default_factory=Counts)
     tables: dict[str, int] = field(default_factory=dict)  # rows by table
     recovered: int = 0
+    json_text: dict[str, dict[str, str]] = field(default_factory=dict)  # why a column is text, by table and column
+
+    def infer(self, found: Inferred) -> None:
+        """Columns that records gave to a table."""
+        if found.json_text:
+            self.json_text.setdefault(found.table, {}).update(found.json_text)
 
     def add(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         """One more finished batch."""

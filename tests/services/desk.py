@@ -54,9 +54,14 @@ def no_spark() -> Any:
     raise AssertionError("a JVM was asked for")
 
 
-def ingest(spec: Spec, envelopes: pa.Table, spark: Callable[[], Any] = no_spark) -> None:
+def ingest(
+    spec: Spec,
+    envelopes: pa.Table,
+    spark: Callable[[], Any] = no_spark,
+    report: Callable[[dict[str, Any]], None] = lambda event: None,
+) -> None:
     """One batch of records into their tables, by a pipeline that is started for it and ends."""
-    pipeline = InProcess(spec, spark)
+    pipeline = InProcess(spec, spark, report=report)
     with pipeline.take_lease():
         pipeline.open_ledger()
         rebuild(pipeline)
@@ -160,7 +165,7 @@ class Desk:
         """One batch of records."""
         start = len(self.sent)
         self.send(values)
-        ingest(self.spec, self.envelopes(start), self.spark)
+        ingest(self.spec, self.envelopes(start), self.spark, self.events.append)
 
     def send(self, values: Iterable[Any]) -> None:
         """More records in the topic."""

@@ -63,6 +63,8 @@ def _print_json(found: Any) -> None:
 
     for note in found.notes:
         emit({"event": "note", "text": note})
+    for each in found.inferred:
+        emit(each.event(found.pipeline))
     for uri, rows in found.tables.items():
         for row in rows.to_pylist():
             emit({"event": "row", "table": uri, "row": readable(row)})
@@ -80,6 +82,8 @@ def _print(found: Any) -> None:
     width = out.width if out.is_terminal else None
     for note in found.notes:
         out.print(escape(note), style="dim")
+    for each in found.inferred:
+        out.print(escape(cell(str(each))), style="dim", soft_wrap=True)
     for uri, rows in found.tables.items():
         out.print(escape(f"{uri} · {len(rows)} rows"), style="bold")
         for row in rows.to_pylist():

@@ -68,6 +68,7 @@ def summary_event(outcome: Any) -> dict[str, Any]:
         "rescued": counts.rescued,
         "doubled": dict(counts.doubled),
         "tables": summary.tables,
+        "json_text": summary.json_text,
     }
 
 
@@ -81,4 +82,9 @@ def summary_text(event: dict[str, Any]) -> str:
     unmet = [f"  expectation not fulfilled, {name}: {count:,}" for name, count in sorted(event["unmet"].items())]
     rescued = [f"  rows with something rescued: {event['rescued']:,}"] if event["rescued"] else []
     doubled = [f"  doubles left out, {path}: {count:,}" for path, count in sorted(event["doubled"].items())]
-    return "\n".join([head, *tables, *reasons, *ignored, *unmet, *rescued, *doubled])
+    text = [
+        f"  {path}, {name}: kept as JSON text, its values are {why}"
+        for path, columns in sorted(event["json_text"].items())
+        for name, why in columns.items()
+    ]
+    return "\n".join([head, *tables, *reasons, *ignored, *unmet, *rescued, *doubled, *text])

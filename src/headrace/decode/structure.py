@@ -34,6 +34,15 @@ BIG_LONG: Structure = {"type": "big long"}
 WIDER = "wider"
 EXACT = 2**53  # integers up to here, of either sign, are exact as doubles
 
+_CALLED = {
+    "struct": "object",
+    "list": "array",
+    "long": "integer",
+    "big long": "integer beyond 2^53",
+    "double": "fraction",
+}
+_MANY_KEYS = f"more than {KEYS} keys"
+
 _REFUSED = re.compile(r"[ ,;{}()\n\t=]")  # by Delta, in a column's name
 _SEEN_AS = {
     "NULL": "null",
@@ -196,16 +205,48 @@ def _merge_value(one: Structure, two: Structure) -> Structure:
         return (two if _kind(one) == "null" else one) or NULL
     if kinds == {"struct"}:
         fields = _united(one["fields"], two["fields"])
-        return JSON if len(fields) > KEYS else struct(fields)
+        return {**JSON, "why": [_MANY_KEYS]} if len(fields) > KEYS else struct(fields)
     if kinds == {"list"}:
         return {"type": "list", "element": _merge_value(one["element"], two["element"])}
     if "map" in kinds and kinds <= {"map", "struct"}:
         return {"type": "map", "value": _merge_value(_entry(one), _entry(two))}
     if WIDER in kinds:
         return _wider(one, two)
-    if len(kinds) == 1:
+    if len(kinds) == 1 and kinds != {"json"}:
         return one
-    return _NUMBERS.get(frozenset(kinds), JSON)
+    whys = sorted({*_whys(one), *_whys(two)})
+    return _NUMBERS.get(frozenset(kinds)) or ({**JSON, "why": whys} if whys else JSON)
+
+
+def _whys(structure: Structure) -> list[str]:
+    """What a conflict is between, as people call it; of text already, what it was between."""
+    kind = _kind(structure)
+    return structure.get("why", []) if kind == "json" else [_CALLED.get(kind, kind)]
+
+
+def text_reasons(structure: Structure) -> dict[str, str]:
+    """Why fields of records can only be kept as JSON text, by column; `a.b` is a field of an object."""
+    reasons: dict[str, str] = {}
+    for name, item in structure.get("fields", {}).items():
+        if _kind(item) == "struct" and arrow_type(item) is not None:
+            reasons |= {f"{name}.{inner}": why for inner, why in text_reasons(item).items()}
+        elif _kind(item) != "null" and arrow_type(item) is None:
+            reasons[name] = _text_reason(item)
+    return reasons
+
+
+def _text_reason(structure: Structure) -> str:
+    kind = _kind(structure)
+    if kind == "list":
+        return f"arrays whose elements are {_text_reason(structure['element'])}"
+    if kind == "map":
+        return f"maps whose values are {_text_reason(structure['value'])}"
+    if kind == "struct":
+        return f"objects with {_MANY_KEYS}" if len(structure["fields"]) > KEYS else "objects without a usable field"
+    whys = structure.get("why", [])
+    if whys == [_MANY_KEYS]:
+        return f"objects with {_MANY_KEYS}"
+    return f"of several types: {', '.join(whys)}" if len(whys) > 1 else "of several types"
 
 
 def _entry(structure: Structure) -> Structure:

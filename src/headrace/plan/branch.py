@@ -85,6 +85,10 @@ class Branch:
         options = self.spec.decode.options
         return decoder(self.spec.format, payload, new_field=new_field, limits=self.limits, options=options)
 
+    def learned(self, route: str) -> Structure:
+        """What records have shown of a route."""
+        return self._learned.get(EVERY) or self._learned.get(route, {})
+
     def learn(self, discovered: Mapping[str, Structure]) -> None:
         """Take up what records have shown; tables of an SQL route have their columns in common."""
         for route, structure in discovered.items():

@@ -1,0 +1,74 @@
+"""Which columns records gave to a table, which of them could only be text, and why: in a run, a preview, a summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.run import summary_event, summary_text
+from headrace.look import look
+from headrace.runner import Outcome
+from services.desk import THEN, Desk, InProcess, Records, no_spark
+from services.plans import envelopes
+
+RECORDS = [{"id": 1, "size": 5}, {"id": 2, "size": "large", "tags": [1, "a"]}]
+MIXED = "of several types: integer, string"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/orders"}})
+
+
+def told(desk: Desk) -> list[tuple[dict[str, str], dict[str, str]]]:
+    return [(each["columns"], each["json_text"]) for each in desk.events if each["event"] == "columns"]
+
+
+def test_a_run_tells_the_columns_of_a_new_table_and_later_the_new_ones(desk: Desk):
+    desk.feed(RECORDS)
+    desk.feed(RECORDS)
+    desk.feed([{"id": 3, "paid": True}])
+    assert told(desk) == [
+        (
+            {"id": "long", "size": "string", "tags": "string"},
+            {"size": MIXED, "tags": "arrays whose elements are of several types"},
+        ),
+        ({"paid": "boolean"}, {}),
+    ]
+    first = next(each for each in desk.events if each["event"] == "columns")
+    assert first["table"] == f"{desk.folder}/lake/orders"
+    assert f"size is kept as JSON text, its values are {MIXED}" in first["text"]
+
+
+def test_renamed_columns_go_by_the_name_they_have_in_the_table(desk: Desk):
+    desk.options["transform"] = [{"rename": {"size": "extent"}}, {"drop": ["tags"]}]
+    desk.feed(RECORDS)
+    assert told(desk) == [({"id": "long", "extent": "string"}, {"extent": MIXED})]
+
+
+def test_declared_columns_are_not_inferred(desk: Desk):
+    desk.options["table"] = {**desk.options["table"], "columns": [{"name": "id", "type": "long"}]}
+    desk.feed([{"id": 1}])
+    assert told(desk) == []
+
+
+def test_a_preview_tells_them_too(desk: Desk):
+    [found] = look(desk.spec, envelopes(RECORDS)).inferred
+    assert (dict(found.columns)["size"], found.json_text["size"]) == ("string", MIXED)
+    desk.feed(RECORDS)
+    assert look(desk.spec, envelopes(RECORDS)).inferred == ()
+
+
+def test_the_summary_ends_with_the_columns_that_are_text(desk: Desk):
+    desk.send(RECORDS)
+    pipeline = InProcess(desk.spec, no_spark)
+    with pipeline.take_lease():
+        pipeline.open_ledger()
+        pipeline.catalog.open()
+        pipeline.discover_and_stage(Records(desk.envelopes().combine_chunks().to_batches()), 1, THEN)
+    event = summary_event(Outcome(pipeline.summary, None))
+    assert event["json_text"] == {
+        f"{desk.folder}/lake/orders": {"size": MIXED, "tags": "arrays whose elements are of several types"}
+    }
+    assert f"  {desk.folder}/lake/orders, size: kept as JSON text, its values are {MIXED}" in summary_text(event)
