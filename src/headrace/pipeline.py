@@ -264,7 +264,7 @@ class Pipeline:
     def _tell_columns(self, known: Mapping[str, Shape | None], discovered: Mapping[str, Structure]) -> None:
         """Report the columns that tables get because records have them."""
         for found in self.catalog.inferred(known, discovered):
-            self.summary.infer(found)
+            self.summary.keep_as_text(found.table, found.json_text)
             self.report(found.event(self.spec.pipeline))
 
     def discard(self, files: Iterable[StagedFile]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from headrace.batch import Counts, Intent, Receipt
-from headrace.plan.inferred import Inferred
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -46,10 +45,10 @@ class Summary:
     recovered: int = 0
     json_text: dict[str, dict[str, str]] = field(default_factory=dict)  # why a column is text, by table and column
 
-    def infer(self, found: Inferred) -> None:
-        """Columns that records gave to a table."""
-        if found.json_text:
-            self.json_text.setdefault(found.table, {}).update(found.json_text)
+    def keep_as_text(self, table: str, columns: Mapping[str, str]) -> None:
+        """Columns of a table that can only be JSON text, and why."""
+        if columns:
+            self.json_text.setdefault(table, {}).update(columns)
 
     def add(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         """One more finished batch."""
