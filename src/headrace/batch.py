@@ -76,6 +76,7 @@ class Manifest:
     counts: Counts = field(default_factory=Counts)
     discovered: Mapping[str, Any] = field(default_factory=dict)  # route -> structure seen (decode's own form)
     assumed: tuple[str, ...] = ()  # routes that were staged as the spec declares them
+    unknown: Mapping[str, tuple[tuple[str, str, str], ...]] = field(default_factory=dict)  # by route: names it lacks
     stop: str = ""  # a named stop found in a task: "Name|what was seen"
 
     def to_json(self) -> str:
@@ -91,6 +92,7 @@ class Manifest:
             Counts(**raw["counts"]),
             raw["discovered"],
             tuple(raw["assumed"]),
+            {route: tuple((at, name, meant) for at, name, meant in found) for route, found in raw["unknown"].items()},
             raw["stop"],
         )
 

@@ -20,12 +20,13 @@ from headrace.decode.layout import NOTES
 from headrace.decode.structure import Structure, stated
 from headrace.decode.structure import merge as merge_structures
 from headrace.entries import Entry, Opener, check_rows, fits, holds, merging_of, rows_of
-from headrace.errors import ColumnsDisagree, MarksDisagree, Stop, TableChanged
+from headrace.errors import ColumnsDisagree, MarksDisagree, Stop, TableChanged, UnknownColumn
 from headrace.explode import without_conflict
 from headrace.generations import replaced, stale_letters
 from headrace.ledger import KnownTable, Ledger
 from headrace.plan import EVERY, Branch, Plan
 from headrace.plan.inferred import Inferred, inferred
+from headrace.plan.names import Unknown, nowhere
 from headrace.shape import Offsets, Shape, columns_of, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
@@ -345,6 +346,16 @@ class Catalog:
         state = entry.committer.state
         return entry.rules.partitions if state is None else tuple(state.partition_by)
 
+    def check_names(self, reports: Iterable[tuple[str, Iterable[tuple[str, str, str]]]]) -> None:
+        """UnknownColumn where the spec names what no table, no record and no earlier batch has."""
+        told = [(route, {Unknown(*each) for each in found}) for route, found in reports]
+        known = {name for table in self.ledger.known.tables.values() for name in table.names}
+        if found := nowhere(told, self.branches, self.shapes, known):
+            raise UnknownColumn(
+                f"{self.spec.pipeline}: {'; '.join(map(str, found))}.",
+                next="Correct the name, or list it in allow_missing if it may be absent; then run again.",
+            )
+
     # ---- committing ----
 
     def intents(self, files: Iterable[StagedFile], batch: int) -> tuple[TableIntent, ...]:
@@ -483,6 +494,13 @@ class Catalog:
             if entry.committer.state is not None
         }
 
+    def _read_only(self, entry: Entry) -> set[str]:
+        """Fields that records have, expressions read and the table does not keep: nothing else tells of them later."""
+        shape = self.shapes.get(entry.name)
+        if shape is None:
+            return set()
+        return {name for name in shape.payload.names if name in entry.branch.transform.inputs()} - {*shape.table.names}
+
     def _known_as(self, entry: Entry) -> KnownTable:
         assert entry.committer.state is not None  # noqa: S101
         before = self.ledger.known.tables.get(entry.store.uri, KnownTable("", ""))
@@ -493,6 +511,7 @@ class Catalog:
             rows=entry.rows or before.rows,
             writers=tuple(sorted({*before.writers, self.writer})) if entry.wrote else before.writers,
             seen=max(before.seen, entry.seen),
+            names=tuple(sorted({*before.names, *self._read_only(entry)})),
         )
 
 

@@ -24,7 +24,7 @@ HeadraceError
     ├── MarksDisagree · Fenced · NewerFormat
     ├── Conflict                  tried a few times before it stops the pipeline
     ├── PermissionRefused · AuthenticationRefused · StorageFull
-    ├── TooManyPartitions · ContractBroken · ColumnsDisagree
+    ├── TooManyPartitions · ContractBroken · ColumnsDisagree · UnknownColumn
     ├── TooManyRejected           after its batch is booked: the next run goes on behind it
     └── SparkDied
 """
@@ -250,6 +250,10 @@ class TooManyRejected(Stop):
 
 class ColumnsDisagree(Stop):
     """What records bring, what the spec makes of it and what the table has do not go together."""
+
+
+class UnknownColumn(Stop):
+    """The spec names a column that neither the table, nor the spec, nor any record of the first batch has."""
 
 
 class SparkDied(Stop):

@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, UsageError
 from headrace.plan import EVERY, Plan
 from headrace.plan.inferred import Inferred, inferred
+from headrace.plan.names import Unknown, nowhere
 from headrace.read import open_source
 from headrace.spec import Spec
 from headrace.storage import Profile, Store
@@ -31,6 +32,7 @@ class Look:
     account: Mapping[str, int]
     notes: tuple[str, ...]
     inferred: tuple[Inferred, ...] = ()
+    unknown: tuple[Unknown, ...] = ()  # names that neither the records shown nor the tables have
 
 
 def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Look:
@@ -48,12 +50,15 @@ def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str =
             schema, note = _existing(branch)
             existing |= {} if schema is None else {prefix: schema}
             notes.append(note)
-    plan = Plan(spec, existing=existing)
+    plan = Plan(spec, existing=existing, unchecked=spec.branches())
     applied = plan.apply(envelopes)
+    unknown = nowhere(applied.unknown.items(), plan.branches, plan.shapes)
+    notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]
     counts = applied.counts
     account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
     tables = {spec.uri_of(name): rows for name, rows in applied.tables.items()}
-    return Look(spec.pipeline, tables, applied.letters, account, tuple(notes), tuple(_inferred(plan, existing)))
+    shown = tuple(_inferred(plan, existing))
+    return Look(spec.pipeline, tables, applied.letters, account, tuple(notes), shown, tuple(unknown))
 
 
 def _inferred(plan: Plan, existing: Mapping[str, pa.Schema]) -> Iterator[Inferred]:

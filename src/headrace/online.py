@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -13,6 +15,7 @@ from headrace.commit.spark import fillable
 from headrace.decode.contract import Foreseeing
 from headrace.decode.registry import Registered, UnknownSchema, registry_of
 from headrace.errors import HeadraceError
+from headrace.look import look
 from headrace.plan import Branch, Plan
 from headrace.plan.reading import foreseen
 from headrace.read import open_source
@@ -26,6 +29,7 @@ from headrace.tables.log import TableState, load
 from headrace.tables.properties import EXPIRING
 from headrace.transform.constraints import constraints_of, names_of
 
+_SAMPLE = 100  # records of each topic
 _CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_NAME})  # whatever the values are
 
 
@@ -35,7 +39,13 @@ _STANDS_FOR = {"state": "table.path", "storage": "table.path"}  # the key that s
 
 def online(spec: Spec) -> list[Finding]:
     """Findings about the world the spec names; the file itself was found right before."""
-    asked = {"source": _source, "storage": _storage, "table": _tables, f"decode.{spec.format}.registry": _registry}
+    asked = {
+        "source": _source,
+        "storage": _storage,
+        "table": _tables,
+        f"decode.{spec.format}.registry": _registry,
+        "transform": _names,
+    }
     return [finding for key, ask in asked.items() for finding in _asked(spec, key, ask)]
 
 
@@ -142,6 +152,15 @@ def _unknown_constraints(spec: Spec, state: TableState) -> Iterator[Finding]:
         if name not in names:
             allowed = ", ".join(names) or "no constraints: the table has none"
             yield _finding(spec, ("table", "constraints", name), f"no constraint '{name}'", allowed, "warning")
+
+
+def _names(spec: Spec) -> Iterator[Finding]:
+    """Names that neither the tables nor the newest records have; what else fails here is found elsewhere."""
+    with suppress(HeadraceError):
+        for each in look(spec, None, _SAMPLE).unknown:
+            path = tuple(int(part) if part.isdigit() else part for part in re.split(r"[\[\].]+", each.place) if part)
+            seen = f"no '{each.name}' in the newest {_SAMPLE} records of each topic, the table or the steps before"
+            yield _finding(spec, path, seen, "a name that exists, or allow_missing", meant=each.meant)
 
 
 def _registry(spec: Spec) -> Iterator[Finding]:

@@ -84,6 +84,7 @@ class Pipeline:
         self.upkeep: Upkeep = lambda at_end=False: None  # what is done to the tables between two batches
         self.behind: float | None = math.inf  # seconds, as last asked; None where the source does not tell
         self._breaker = Breaker(spec.breaker)
+        self._unchecked = frozenset(spec.branches())  # whose names were not yet held against records in this run
         self._told = time.monotonic()
         self._purged: date | None = None
         self._retention_time = EPOCH
@@ -229,6 +230,7 @@ class Pipeline:
         if (tasks := task.tasks_for(ranges, self.mean_bytes())) < len(ranges):
             frame = frame.coalesce(tasks)
         manifests, runs = self.discover_and_stage(frame, batch, started)
+        self._check_names(manifests)
         faults.reach(faults.Point.ALL_STAGED, batch=batch)
         self._same_topics(ranges)
         intent = self.intend(batch, ranges, manifests, started, runs)
@@ -236,6 +238,16 @@ class Pipeline:
         self.ledger.begin(intent)
         intent = self.settle(intent)
         self._breaker.note(intent.counts, datetime.now(UTC))
+
+    def _check_names(self, manifests: Sequence[Manifest]) -> None:
+        """In the first batch of a run, stop at names that nothing has: the spec would filter or blank every record."""
+        reports = [(route, found) for each in manifests for route, found in each.unknown.items()]
+        try:
+            self.catalog.check_names(reports)
+        except HeadraceError:
+            self.discard(merge(manifests)[0])
+            raise
+        self._unchecked -= {route[: route.rfind("/") + 1] for route, _ in reports}
 
     def discover_and_stage(self, frame: DataFrame, batch: int, now: datetime) -> tuple[list[Manifest], int]:
         """Stage; when tasks met fields or tables nobody knew, answer them and, unless they were right, stage again."""
@@ -278,13 +290,17 @@ class Pipeline:
 
     def stage(self, frame: DataFrame, batch: int, now: datetime) -> list[Manifest]:
         """Run the plan over the batch in Spark's tasks; only manifests come back."""
-        order = task.Order(
-            self.spec, self.catalog.shapes, self.catalog.layouts(batch), self.catalog.letters(), self.profile
-        ).to_bytes()
-        rows = session.map_in_arrow(frame, partial(task.run, order, batch, now), "manifest string").collect()
+        run = partial(task.run, self.order(batch), batch, now)
+        rows = session.map_in_arrow(frame, run, "manifest string").collect()
         manifests = [Manifest.from_json(row.manifest) for row in rows]
         task.raise_if_stopped(manifests)
         return manifests
+
+    def order(self, batch: int) -> bytes:
+        """What tasks must know of the batch."""
+        catalog = self.catalog
+        layouts, letters = catalog.layouts(batch), catalog.letters()
+        return task.Order(self.spec, catalog.shapes, layouts, letters, self.profile, self._unchecked).to_bytes()
 
     def intend(
         self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int

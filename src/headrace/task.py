@@ -17,6 +17,7 @@ from headrace.batch import Counts, Manifest, Range
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.plan import Plan
+from headrace.plan.names import Unknown
 from headrace.runtime.heap import keep_freed_memory
 from headrace.shape import Shape
 from headrace.spec import Spec
@@ -41,6 +42,7 @@ class Order:
     layouts: Mapping[str, Layout]  # where each route's files go
     letters: Layout
     profile: Profile = field(repr=False)
+    unchecked: frozenset[str] = frozenset()  # branches whose names are to be held against the records
 
     def to_bytes(self) -> bytes:
         """For the way into the task."""
@@ -86,6 +88,7 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
 
 def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
     counts, discovered, assumed = Counts(), dict[str, Structure](), set[str]()
+    unknown = dict[str, frozenset[Unknown]]()
     layouts = dict(order.layouts)
     for each in gathered(batches, len(order.shapes)):
         applied = plan.apply(each)
@@ -95,6 +98,7 @@ def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.Re
             known = discovered.get(name)
             discovered[name] = merge_structures(known, structure) if known else structure
         counts = counts + applied.counts
+        unknown |= {name: unknown.get(name, found) & found for name, found in applied.unknown.items()}
         if discovered:
             continue  # the driver will answer and run the batch again: from here on only look
         for name, rows in applied.tables.items():
@@ -105,7 +109,8 @@ def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.Re
     if discovered:
         stager.abandon()
         return Manifest(counts=counts, discovered=discovered, assumed=tuple(assumed))
-    return Manifest(stager.finish(), counts, assumed=tuple(assumed))
+    lacks = {name: tuple((each.place, each.name, each.meant) for each in found) for name, found in unknown.items()}
+    return Manifest(stager.finish(), counts, assumed=tuple(assumed), unknown=lacks)
 
 
 def _layout(plan: Plan, name: str) -> Layout:
@@ -142,7 +147,7 @@ def _compiled(order: bytes) -> tuple[Order, Plan, Any]:
             stores[uri] = Store(uri, given.profile)
         return stores[uri]
 
-    return given, Plan(given.spec, given.shapes, assumes=True), store_for
+    return given, Plan(given.spec, given.shapes, assumes=True, unchecked=given.unchecked), store_for
 
 
 def _task_number() -> int:

@@ -38,10 +38,7 @@ class InProcess(Pipeline):
     """A pipeline whose tasks run right here."""
 
     def stage(self, frame: Any, batch: int, now: datetime) -> list[Manifest]:
-        order = task.Order(
-            self.spec, self.catalog.shapes, self.catalog.layouts(batch), self.catalog.letters(), self.profile
-        ).to_bytes()
-        manifest = task._manifest(order, batch, now, frame if isinstance(frame, list) else [frame])
+        manifest = task._manifest(self.order(batch), batch, now, frame if isinstance(frame, list) else [frame])
         task.raise_if_stopped([manifest])
         return [manifest]
 

@@ -47,6 +47,7 @@ def spec_text(
         "pipeline": pipeline,
         "source": {"kafka": {"brokers": bootstrap, "topics": list(topics)}},
         "transform": [{"where": FILTER}],
+        "allow_missing": ["keep"],
         "route": {"by": {"field": "kind"}},
         "table": {"path": f"{lake}/{{route}}", "infer": {"records": 1}},
         "flush": {"every": "200ms"},

@@ -117,9 +117,7 @@ def _broken(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Br
 
 def _stage(self: Reingesting, frame: Any, batch: int, now: Any) -> Any:
     """The tasks run right here."""
-    catalog = self.catalog
-    order = task.Order(self.spec, catalog.shapes, catalog.layouts(batch), catalog.letters(), self.profile).to_bytes()
-    manifest = task._manifest(order, batch, now, frame.batches)
+    manifest = task._manifest(self.order(batch), batch, now, frame.batches)
     task.raise_if_stopped([manifest])
     return [manifest]
 

@@ -34,13 +34,14 @@ class KnownTable:
     restored: int = -1  # a RESTORE up to this version was answered by a person
     refill: int = -1  # the first RESTORE whose undone rows are still owed to the table
     generation: int = 0  # in which the table was last overwritten
+    names: tuple[str, ...] = ()  # fields that records had, the spec reads and the table does not keep
     renewed: tuple[str, ...] = ()  # the folders of partitions that this generation has overwritten; ALL: the table
     writers: tuple[str, ...] = ()  # who has committed to it, so that their txns must be there
     seen: int = -1  # up to this version the log was looked through for RESTOREs
 
 
 def _known_table(raw: Mapping[str, Any]) -> KnownTable:
-    lists = {name: tuple(raw.get(name, ())) for name in ("renewed", "writers")}
+    lists = {name: tuple(raw.get(name, ())) for name in ("renewed", "writers", "names")}
     return KnownTable(**{**raw, **lists})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ T = TypeVar("T")
 class Plan:
     """The compiled spec. Give it shapes, or let it learn them from the first batch it sees.
 
+    `unchecked`: branches whose names nobody has held against records yet: `Applied.unknown` tells what they lack.
     `assumes`: a route without a shape gets the one that the spec declares; whoever asked for it has to bear it out.
     """
 
@@ -36,6 +37,7 @@ class Plan:
         *,
         existing: Mapping[str, pa.Schema] | None = None,
         assumes: bool = False,
+        unchecked: Collection[str] | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.spec = spec
@@ -43,7 +45,14 @@ class Plan:
             (each.set or {}, each.jmespath or {}) for each in spec.dead_letters.transform
         )
         self.branches = {
-            prefix: Branch(prefix, each, _under(prefix, shapes or {}), _under(prefix, existing or {}), assumes)
+            prefix: Branch(
+                prefix,
+                each,
+                _under(prefix, shapes or {}),
+                _under(prefix, existing or {}),
+                assumes,
+                unchecked is not None and prefix in unchecked,
+            )
             for prefix, each in spec.branches().items()
         }
         self.now = now

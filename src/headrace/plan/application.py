@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,6 +21,7 @@ from headrace.fit import fit
 from headrace.plan.arrow import spans, take, values_of, with_nulls, without
 from headrace.plan.branch import EVERY, Branch
 from headrace.plan.gathering import Gathering
+from headrace.plan.names import unknown_names
 from headrace.plan.reading import Reading
 from headrace.plan.rejected import hold_to_contract
 from headrace.reasons import Reason
@@ -115,6 +116,7 @@ class Application:
     def _transform_each(
         self, shape: Shape, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray
     ) -> None:
+        self._check_names(names, rows)
         done = self._stepped(shape, rows, envelopes)
         self._reject_each(envelopes, done.rejects, "transform", names, owner)
         envelopes, owner = take(envelopes, done.index), owner[done.index.to_numpy()]
@@ -173,6 +175,8 @@ class Application:
             self._note(name, unknown, envelopes)
         self.gathering.ignore(shape.uri, found.ignored)
         self._reject(envelopes, found.rejects, "decode", self._uri(name, shape), self.branch.rules(name))
+        if self.branch.explode is not None and len(found.rejects) < len(envelopes):
+            self._check_names([name], envelopes)  # a list that no record has makes no row
         if not self.gathering.discovered:
             self._transform(name, shape, found.rows, self._of_rows(envelopes, found.index))
 
@@ -254,7 +258,16 @@ class Application:
 
     # ---- transform, and the route that SQL picks ----
 
+    def _check_names(self, names: Iterable[str], rows: pa.Table) -> None:
+        """Report what the spec names and rows of these routes do not have."""
+        for name in names if self.branch.checks_names and len(rows) else ():
+            unknown = unknown_names(self.branch, name, self._shape(name), self.envelopes)
+            known = self.gathering.unknown.get(self.branch.prefix + name)
+            self.gathering.unknown[self.branch.prefix + name] = unknown if known is None else unknown & known
+
     def _transform(self, name: str, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> None:
+        if shape is self.branch.shapes.get(name):
+            self._check_names([name], rows)
         done = self._stepped(shape, rows, envelopes)
         rejected = self._reject(envelopes, done.rejects, "transform", self._uri(name, shape))
         rows, envelopes = self._whole(done.rows, take(envelopes, done.index), rejected)
@@ -294,6 +307,7 @@ class Application:
         if shape is None:
             self._refuse(envelopes, name)
             return
+        self._check_names([name], rows)
         self._fit(name, shape, rows, envelopes)
 
     # ---- rows, or letters ----

@@ -28,7 +28,9 @@ class Branch:
         shapes: Mapping[str, Shape | None] | None = None,
         existing: Mapping[str, pa.Schema] | None = None,
         assumes: bool = False,
+        checks_names: bool = False,
     ) -> None:
+        self.checks_names = checks_names  # whether to report names that the records do not have
         self.prefix, self.spec = prefix, spec
         self.explode = spec.explode
         self.transform = Transform(spec.steps())

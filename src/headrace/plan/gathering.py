@@ -13,6 +13,7 @@ from headrace.batch import Counts
 from headrace.decode import Rejects
 from headrace.decode.structure import Structure
 from headrace.fates import Fates, records
+from headrace.plan.names import Unknown
 from headrace.plan.rejected import letters_of
 from headrace.plan.shared import Shared
 from headrace.spec import Spec
@@ -29,6 +30,7 @@ class Applied:
     counts: Counts
     discovered: Mapping[str, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
     assumed: frozenset[str] = frozenset()  # routes whose shape is only what the spec declares
+    unknown: Mapping[str, frozenset[Unknown]] = field(default_factory=dict)  # per route that has rows: names it lacks
     origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
     dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter
 
@@ -42,6 +44,7 @@ class Gathering:
         self.shared = Shared(1 + len(spec.also))
         self.discovered: dict[str, Structure] = {}
         self.assumed: set[str] = set()
+        self.unknown: dict[str, frozenset[Unknown]] = {}
         self._tables: dict[str, list[pa.Table]] = {}
         self._origins: dict[str, list[np.ndarray]] = {}
         self._letters: list[pa.Table] = []
@@ -104,6 +107,7 @@ class Gathering:
             counts,
             self.discovered,
             frozenset(self.assumed),
+            self.unknown,
             {name: np.concatenate(parts) for name, parts in self._origins.items()},
             np.concatenate(self._dead) if self._dead else np.array([], np.int64),
         )

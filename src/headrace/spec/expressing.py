@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from headrace.spec.columns import bad_name, check_names, columns_of, names_after
 from headrace.spec.findings import Complaint, closest
@@ -16,9 +17,12 @@ def check_transform(spec: Spec) -> Iterator[Complaint]:
     """What is wrong with the steps, and with the expression that routes."""
     yield from check_names(spec.transform)
     closed = spec.table.closed and not spec.tables
-    names = [*columns_of(spec.table), *_position(spec)] if closed else None
+    names = _columns(spec, spec.table) if closed else None
+    gone: dict[str, str] = {}
     for index, step in enumerate(spec.transform):
         here: Path = ("transform", index)
+        if names is None:
+            yield from _gone(here, step, gone)
         for path, text in _expressions(step):
             yield from _expression((*here, *path), text, names)
         yield from _queries((*here, "jmespath"), step)
@@ -27,6 +31,23 @@ def check_transform(spec: Spec) -> Iterator[Complaint]:
             names = names_after([step], names)
     if spec.route.kind == "sql":
         yield from _expression(("route", "by", "sql"), spec.route.value or "", names)
+
+
+def _gone(here: Path, step: Step, gone: dict[str, str]) -> Iterator[Complaint]:
+    """Names that an earlier step took away; `gone` learns what this one does."""
+    from headrace.transform.expressions import columns_of as names_in
+    from headrace.transform.tree import Refused
+
+    for path, text in _expressions(step):
+        with suppress(Refused):  # told elsewhere
+            for name in sorted(each for each in names_in(text) if each.lower() in gone):
+                yield Complaint((*here, *path), f"'{name}', which {gone[name.lower()]}", "columns that are still there")
+        if path[0] == "set":
+            gone.pop(str(path[1]).lower(), None)
+    gone |= {name.lower(): f"transform[{here[1]}] drops" for name in step.drop or ()}
+    gone |= {old.lower(): f"transform[{here[1]}] renames to '{new}'" for old, new in (step.rename or {}).items()}
+    for name in (*(step.rename or {}).values(), *(target.split(".")[0] for target in step.queries)):
+        gone.pop(name.lower(), None)
 
 
 def check_letters(spec: Spec) -> Iterator[Complaint]:
@@ -86,6 +107,11 @@ def _absent(here: Path, step: Step, names: list[str]) -> Iterator[Complaint]:
             yield Complaint((*here, key, at), f"no column '{name}'", ", ".join(names), closest(name, names))
 
 
+def _columns(spec: Spec, table: TableOptions) -> list[str]:
+    """What expressions may name before any step."""
+    return [*columns_of(table), *_position(spec), *spec.allow_missing]
+
+
 def _position(spec: Spec) -> list[str]:
     """The column that exploding makes, whether or not it is declared."""
     made = spec.explode.position if spec.explode else None
@@ -95,7 +121,7 @@ def _position(spec: Spec) -> list[str]:
 def check_expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
     """Those written here; the columns they see are the table's, after the transform."""
     closed = table.closed
-    names = names_after(spec.transform, [*columns_of(table), *_position(spec)]) if closed else None
+    names = names_after(spec.transform, _columns(spec, table)) if closed else None
     known: set[str] = set()
     for index, each in enumerate(own.expectations):
         path = (*here, "expectations", index)
@@ -110,8 +136,7 @@ def check_predicates(spec: Spec, table: TableSpec, own: TableOptions, here: Path
     if own.merge is None:
         return
     closed = table.closed
-    columns = [*columns_of(table), *_position(spec)]
-    names = [*names_after(spec.transform, columns), *own.merge.aside] if closed else None
+    names = [*names_after(spec.transform, _columns(spec, table)), *own.merge.aside] if closed else None
     for key in ("delete_when", "truncate_when"):
         if text := getattr(own.merge, key):
             yield from _expression((*here, "merge", key), text, names)

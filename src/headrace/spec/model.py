@@ -90,6 +90,11 @@ class Spec(Part):
         description="A list of the record whose elements become rows, before the transform: its name, or a mapping.",
     )
     transform: tuple[Step, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
+    allow_missing: tuple[str, ...] = Field(
+        default=(),
+        description="Fields that expressions and steps may name although neither the table nor any record has them "
+        "yet; they are NULL. Any other unknown name stops the first batch of a run (`UnknownColumn`).",
+    )
     route: Route = Field(default=Route(), description="Which table a record belongs to.")
     table: TableSpec = Field(description="The table, or the pattern of the tables.")
     tables: tuple[TableMatch, ...] = Field(default=(), description="Other options for the tables of some routes.")
