@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -178,6 +179,40 @@ def test_a_column_of_another_type_does_not_hide_the_text_it_was_read_from():
         "at": moment,
     }
     assert row["d"] == 7
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_number_picked_for_a_decimal_keeps_its_digits(declared: bool):
+    """Functions see doubles; a number that is only picked is the one that was written, or a dead letter."""
+    columns = [column("a", "decimal(38,10)"), column("b", "decimal(38,0)"), column("l", "array<decimal(38,10)>")]
+    columns += [column("o", "struct<a: decimal(38,10), b: decimal(38,0)>")] if declared else []
+    written = [
+        ("12345678901234567890.1234567890", "123456789012345678901234567890"),
+        ("0.1", "5"),
+        ("1e-400", "1"),
+        ("0.12345678901", "1"),
+    ]
+    messages = [f'{{"o":{{"a":{a},"b":{b}}},"items":[{{"x":{a}}}]}}'.encode() for a, b in written]
+    step = {"a": "not_null(o.none, o.a)", "b": "o.b", "l": "items[*].x"}
+    plan = plan_of(transform=[{"jmespath": step}], table={"columns": columns})
+    found = plan.apply(envelopes(messages))
+    numbers = [(Decimal(a), Decimal(b)) for a, b in written[:2]]
+    assert [(row["a"], row["b"], row["l"]) for row in rows(found)] == [(a, b, [a]) for a, b in numbers]
+    assert len(found.letters) == 2
+
+
+def test_a_row_inside_of_an_envelope_keeps_its_digits():
+    number = "12345678901234567890.1234567890"
+    messages = [
+        f'{{"before":null,"after":{{"id":1,"x":{{"n":{each}}}}},"source":{{}},"op":"c","ts_ms":1}}'.encode()
+        for each in (number, "0.5")
+    ]
+    plan = plan_of(
+        decode={"json": {"envelope": "debezium"}},
+        transform=[{"jmespath": {"a": "x.n"}}],
+        table={"columns": [column("id", "bigint"), column("a", "decimal(38,10)")]},
+    )
+    assert [row["a"] for row in rows(plan.apply(envelopes(messages)))] == [Decimal(number), Decimal("0.5")]
 
 
 def test_results_become_the_declared_type_or_a_letter():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import duckdb
@@ -21,14 +22,14 @@ from headrace.decode.layout import Layout, Node, layout_of, walk
 from headrace.decode.leaves import Unfit, seen
 from headrace.decode.lessons import Lessons
 from headrace.decode.pattern import Keep
-from headrace.decode.proof import Proof, Prover, harmless
+from headrace.decode.proof import LONG_NUMBER, Proof, Prover, harmless
 from headrace.decode.question import json_path, pointer
 from headrace.decode.rescue import RescuingDecoder
-from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.scan import Mask, Numbers, bools, matches
 from headrace.decode.scout import Scout
 from headrace.decode.split import Prepared, elements, lines, unpacking
 from headrace.decode.stencil import Stencils
-from headrace.decode.strict import Parser, Real
+from headrace.decode.strict import Cutter, Parser, Real
 from headrace.decode.structure import Structure, evolve, infer, struct
 from headrace.decode.surplus import Surveyor
 from headrace.decode.triage import spread, triage
@@ -187,7 +188,18 @@ def _rows_in(texts: pa.StringArray, layout: Layout) -> pa.Array:
         return texts
     where = duck.literal(json_path(layout.root, layout.way))
     sql = f"SELECT CAST(json_extract(v, {where}) AS VARCHAR) AS t FROM seen"  # noqa: S608 - the path is quoted
-    return duck.planned(sql, seen=pa.table({"v": texts}))["t"].combine_chunks().cast(pa.string())
+    rows = duck.planned(sql, seen=pa.table({"v": texts}))["t"].combine_chunks().cast(pa.string())
+    # DuckDB writes numbers anew: of those that it would change, the text is cut out as it is.
+    rewritten = pa.array(matches(texts, LONG_NUMBER))
+    return pc.replace_with_mask(rows, rewritten, _cut(texts.filter(rewritten), layout.way))
+
+
+def _cut(texts: pa.StringArray, way: tuple[str, ...]) -> pa.StringArray:
+    """The texts of what lies at a path, NULL where there is nothing."""
+    root = reduce(lambda node, key: Node("object", children={key: node}), reversed(way), Node("json"))
+    cutter = Cutter(Parser(Limits()), root)
+    found = (reduce(lambda value, key: value and value.get(key), way, cutter.cut(text)) for text in texts.to_pylist())
+    return pa.array(found, pa.string())
 
 
 def _provable(layout: Layout) -> bool:

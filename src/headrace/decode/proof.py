@@ -27,7 +27,7 @@ _TRAILING_COMMA = r",\s*[}\]]"
 _NOT_A_NUMBER = r"(?i)[:\[,\s-](nan|inf)"
 # With 16 digits or more, or an exponent of three, what DuckDB prints for a number need not be the number that was
 # written: 1e-400 is 0.0 to it.
-_LONG_NUMBER = (
+LONG_NUMBER = (
     "|".join(rf"\d{{{whole}}}\.\d{{{16 - whole}}}" for whole in range(1, 16)) + r"|\d{16}[eE]|\d[eE][-+]?\d{3}"
 )
 
@@ -89,7 +89,7 @@ class Prover:
         sure = bools(answer["ok"].combine_chunks()) & content.first() & (colons <= self._limits.keys)
         sure &= ~matches(texts, _TRAILING_COMMA)
         if self._decimals:
-            sure &= ~matches(texts, _LONG_NUMBER)
+            sure &= ~matches(texts, LONG_NUMBER)
         unread = bools(answer["open"].combine_chunks()) | self._deep
         doubt = Doubt(len(texts))
         columns = [self._column(at, column, answer, doubt) for at, column in enumerate(self._layout.columns)]

@@ -37,7 +37,8 @@ class Span(str):
     __slots__ = ()
 
 
-def _integer(text: str) -> int:
+def integer(text: str) -> int:
+    """A whole number; of one with thousands of digits only that it fits nowhere."""
     if len(text) < _DIGITS:
         return int(text)
     return -_BEYOND if text[0] == "-" else _BEYOND
@@ -55,7 +56,7 @@ class Parser:
         self._twice: str | None = None
         self._widest = 0
         self._decoder = json.JSONDecoder(
-            object_pairs_hook=self._object, parse_float=Real, parse_int=_integer, parse_constant=_no_constant
+            object_pairs_hook=self._object, parse_float=Real, parse_int=integer, parse_constant=_no_constant
         )
 
     @staticmethod

@@ -20,6 +20,7 @@ from jmespath.functions import Functions, signature
 from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
+from headrace.decode.strict import Real, integer
 from headrace.errors import UsageError
 
 LONGEST = 8 * 1024  # bytes of an expression
@@ -144,8 +145,22 @@ def _call_findings(name: str, count: int) -> Iterator[str]:
 # ---- values ----
 
 
-def load(text: str) -> Any:
-    """A message out of its JSON text; whole numbers beyond 64 bits are doubles, as in KDI."""
+class _Written(Real):
+    """A double that knows how it was written."""
+
+    __slots__ = ()
+
+
+_Written.__name__ = "float"  # by which the `jmespath` package knows a number
+
+
+def load(text: str, *, exact: bool = False) -> Any:
+    """A message out of its JSON text; whole numbers beyond 64 bits are doubles, as in KDI.
+
+    `exact` is for results in decimal columns: whole numbers are what they are, and others keep their text.
+    """
+    if exact:
+        return json.loads(text, parse_float=_Written, parse_int=integer)
     return json.loads(text, parse_int=_integer) if _LONG_NUMBER.search(text) else json.loads(text)
 
 

@@ -44,6 +44,11 @@ class Query:
         return self.vector is not None and re.fullmatch(r"p[0-9_]+_", self.vector.sql) is not None
 
     @property
+    def exact(self) -> bool:
+        """Whether a result keeps the digits that a message has."""
+        return _holds_decimals(self.field.type)
+
+    @property
     def empty(self) -> bool:
         """Whether no record has a value."""
         return bool(pa.types.is_null(self.field.type))
@@ -176,7 +181,7 @@ class _Part:
         """Ask the record."""
         made = None
         try:
-            given = records.answer(self.query.source) if self.natural is None else self.natural[position].as_py()
+            given = records.answer(self.query) if self.natural is None else self.natural[position].as_py()
             made = None if given is None else self.query.read(given)
         except dialect.Failed as failed:
             self.failures[position] = str(failed)
@@ -206,19 +211,27 @@ class _Records:
         self._texts = rows.column(name) if name else None
         self._columns = {} if name else {name: column.path for name, column in columns.items()}
         self._rows = rows
-        self._message: Any = None
+        self._at = 0
+        self._messages: dict[bool, Any] = {}  # of this record, with exact numbers or doubles
 
     def meet(self, at: int) -> None:
         """Go to a record."""
-        if self._texts is None:
-            self._message = self._assembled(at)
-        else:
-            text = self._texts[at].as_py()
-            self._message = {} if text is None else dialect.load(text)
+        self._at = at
+        self._messages.clear()
 
-    def answer(self, source: str) -> Any:
+    def answer(self, query: Query) -> Any:
         """An expression's result for the record; Failed when there is none."""
-        return self._interpreter.answer(dialect.parse(source), self._message)
+        return self._interpreter.answer(dialect.parse(query.source), self._message(query.exact))
+
+    def _message(self, exact: bool) -> Any:
+        if exact not in self._messages:
+            self._messages[exact] = self._assembled(self._at) if self._texts is None else self._loaded(exact)
+        return self._messages[exact]
+
+    def _loaded(self, exact: bool) -> Any:
+        assert self._texts is not None  # noqa: S101
+        text = self._texts[self._at].as_py()
+        return {} if text is None else dialect.load(text, exact=exact)
 
     def _assembled(self, at: int) -> dict[str, Any]:
         whole: dict[str, Any] = {}
@@ -251,6 +264,11 @@ def _columns(payload: pa.Schema) -> list[tuple[str, Column]]:
 def _has_default(kind: pa.DataType) -> bool:
     inner = [kind.field(at) for at in range(kind.num_fields)]
     return any(DEFAULT in (item.metadata or {}) or _has_default(item.type) for item in inner)
+
+
+def _holds_decimals(kind: pa.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return bool(pa.types.is_decimal(kind) or any(map(_holds_decimals, inner)))
 
 
 def _message_name(schema: pa.Schema) -> str:
