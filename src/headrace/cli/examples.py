@@ -13,6 +13,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "schema": ("headrace schema > headrace.schema.json",),
     "status": ("headrace status web.yaml --batches 20",),
     "resume": ("headrace resume web.yaml --accept-gap",),
+    "reset": ("headrace reset web.yaml --dry-run", "headrace reset web.yaml --tables"),
     "demo": ("headrace demo", "headrace demo /tmp/demo --records 100000"),
     "setup": ("headrace setup spark", "headrace setup --warm spark kafka"),
     "version": ("headrace version",),

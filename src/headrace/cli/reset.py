@@ -1,0 +1,41 @@
+"""`headrace reset`: start a pipeline over."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def reset(
+    spec: Annotated[Path, typer.Argument(help="The spec file.", exists=True, dir_okay=False)],
+    tables: Annotated[bool, typer.Option("--tables", help="Also delete the tables that the pipeline writes.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+) -> None:
+    """Start a pipeline over: remove its state and dead letters, and its tables; shows what goes, then asks."""
+    from headrace.cli.ask import agreed
+    from headrace.cli.console import say
+    from headrace.cli.show import emit
+    from headrace.spec.load import load
+    from headrace.table.reset import resting
+
+    for each in load(spec):
+        with resting(each) as found:
+            for removal in () if as_json else found.removals:
+                say(str(removal))
+            if not dry_run:
+                found.check(tables)
+            going = bool(found.removals) and not dry_run and agreed("Delete all of it for good?", yes, as_json)
+            if going:
+                found.apply()
+        if as_json:
+            said = {"removed": going, "removals": [asdict(removal) for removal in found.removals]}
+            emit({"event": "summary", "pipeline": each.pipeline, **said})
+        elif going:
+            say(f"{each.pipeline}: reset; the next run begins at source.start")
+        else:
+            say(f"{each.pipeline}: nothing was removed" if found.removals else f"{each.pipeline}: nothing to remove")
