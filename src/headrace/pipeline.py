@@ -380,14 +380,31 @@ class Pipeline:
         rest = [table for table in intent.tables if table.letters]
         first = [table for table in data[:1] if table.merging is None]  # a merge is long: no other waits for it
         receipts = [self._commit_one(table, intent) for table in first]
-        if len(data) > len(first):
-            if first:
-                faults.reach(faults.Point.TABLE_A_DONE, batch=intent.batch)
-            with ThreadPoolExecutor(min(_COMMITS_AT_ONCE, len(data))) as pool:
-                receipts += pool.map(lambda table: self._commit_one(table, intent), data[len(first) :])
+        if first and data[1:]:
+            faults.reach(faults.Point.TABLE_A_DONE, batch=intent.batch)
+        receipts += self._commit_beside(data[len(first) :], intent, several=not first and len(data) > 1)
         if rest:
             faults.reach(faults.Point.LETTERS_NOT, batch=intent.batch)
         return receipts + [self._commit_one(table, intent) for table in rest]
+
+    def _commit_beside(self, tables: Sequence[TableIntent], intent: Intent, several: bool) -> list[Receipt]:
+        """Commit tables side by side; once one has failed, those that have not begun are left to the recovery."""
+        failed = threading.Event()
+
+        def one(table: TableIntent) -> list[Receipt]:
+            if failed.is_set():
+                return []
+            try:
+                receipt = self._commit_one(table, intent)
+                if several:
+                    faults.reach(faults.Point.TABLE_A_DONE, batch=intent.batch)
+            except BaseException:
+                failed.set()
+                raise
+            return [receipt]
+
+        with ThreadPoolExecutor(_COMMITS_AT_ONCE) as pool:
+            return [receipt for receipts in pool.map(one, tables) for receipt in receipts]
 
     def _commit_one(self, table: TableIntent, intent: Intent) -> Receipt:
         self.lease.check()

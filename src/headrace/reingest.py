@@ -134,8 +134,9 @@ def check_kind(spec: Spec, uri: str, columns: Iterable[str]) -> None:
     if rules.merges is not None:
         raise OperationDisabled(
             f"{uri} has mode: {rules.mode}: a lost row is what all its changes had left, not what one batch brought.",
-            next="Run the spec once more from the start, under another `pipeline` name, with `start: earliest`: an "
-            "older change never replaces a newer one.",
+            next="Take the lost files out of the log (`headrace table repair PATH`), then run the spec once more from "
+            "the start, under another `pipeline` name, with `start: earliest`: an older change never replaces a newer "
+            "one.",
         )
     if rules.overwrites:
         raise OperationDisabled(

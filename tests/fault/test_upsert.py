@@ -92,7 +92,8 @@ def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
     assert table(shop) == WRITTEN_FINAL
 
 
-def test_several_tables_are_merged_side_by_side(shop: Shop) -> None:
+@pytest.mark.parametrize("point", [Point.COMMIT_LANDED, Point.TABLE_A_DONE])
+def test_several_tables_are_merged_side_by_side(shop: Shop, point: Point) -> None:
     shop.options = {
         **shop.options,
         "decode": {"json": {}},
@@ -100,7 +101,7 @@ def test_several_tables_are_merged_side_by_side(shop: Shop) -> None:
         "table": {**merging(shop.lake, sequence_by="at")["table"], "path": f"{shop.lake}/{{route}}"},
     }
     shop.send_values(_kinds(range(8)))
-    shop.die(Point.COMMIT_LANDED, 1)
+    shop.die(point, 1)
     shop.send_values(_kinds(range(8, 12)))
     shop.run()
     for kind in ("a", "b"):

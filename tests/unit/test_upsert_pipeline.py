@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
+from headrace.errors import OperationDisabled
 from headrace.faults import Abandoned, Point, armed
 from services.desk import Desk, ingest
 
@@ -133,6 +135,76 @@ def test_a_batch_that_dies_is_merged_once(point: Point, mode: str, tmp_path: Pat
     found = sorted((row["seq"], row["name"]) for row in made.rows("lake/orders"))
     assert found == ([(2, "b")] if mode == "upsert" else [(1, "a"), (2, "b")])
     assert (booked(made), len(made.dead())) == (4, 2)
+
+
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+def test_a_merging_batch_that_dies_once_its_table_is_evolved_is_merged_once(mode: str, tmp_path: Path) -> None:
+    made = desk(str(tmp_path), mode)
+    del made.options["table"]["columns"]
+    made.feed([{"op": "c", "before": None, "after": {"id": 1, "seq": 1, "name": "a"}, "ts_ms": 1}])
+    made.send([{"op": "u", "before": None, "after": {"id": 1, "seq": 2, "name": "b", "note": "x"}, "ts_ms": 2}])
+    with armed(Point.EVOLVED, "abandon"), pytest.raises(Abandoned):
+        go_on(made)
+    assert "note" in Table(tmp_path / "lake/orders").metadata().schema.names
+    assert [row["seq"] for row in made.rows("lake/orders")] == [1]
+    go_on(made)
+    found = sorted((row["seq"], row["name"], row["note"]) for row in made.rows("lake/orders"))
+    assert found == [(2, "b", "x")] if mode == "upsert" else [(1, "a", None), (2, "b", "x")]
+    assert booked(made) == 2
+
+
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+@pytest.mark.parametrize("again", [False, True], ids=["once", "also in its recovery"])
+def test_a_batch_that_dies_between_two_merges_is_merged_once(
+    mode: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.pipeline._COMMITS_AT_ONCE", 1)  # else both may have begun
+    made = desk(str(tmp_path), mode)
+    made.options |= {"decode": {"json": {}}, "route": {"by": {"field": "name"}}}
+    made.options["table"]["path"] = f"{tmp_path}/lake/{{route}}"
+    made.feed([{"id": 1, "seq": 1, "name": name} for name in "ab"])
+    made.send([{"id": 1, "seq": 2, "name": name} for name in "ab"])
+    for _ in range(1 + again):
+        with armed(Point.TABLE_A_DONE, "abandon"), pytest.raises(Abandoned):
+            go_on(made)
+    held = [max(row["seq"] for row in made.rows(f"lake/{name}")) for name in "ab"]
+    assert sorted(held) == [1, 2], "one table has the batch, the other has not"
+    go_on(made)
+    for name in "ab":
+        found = sorted(row["seq"] for row in made.rows(f"lake/{name}"))
+        assert found == ([2] if mode == "upsert" else [1, 2])
+    assert booked(made) == 4
+
+
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+def test_a_reingest_of_a_merged_table_is_refused_before_anything_is_done(mode: str, tmp_path: Path) -> None:
+    """And what the refusal advises gives the rows back."""
+    made = desk(str(tmp_path), mode)
+    events = [("c", 1, 1), ("c", 2, 2), ("u", 1, 3), ("c", 3, 4), ("d", 2, 5), ("u", 3, 6)]
+    for op, key, seq in events:
+        row = {"id": key, "seq": seq, "name": f"n{seq}"}
+        after, before = (None, row) if op == "d" else (row, None)
+        made.feed([{"op": op, "before": before, "after": after, "ts_ms": seq}])
+    wanted = rows_of(made, mode)
+    table = Table(tmp_path / "lake/orders")
+    lost = max((Path(path) for path in DeltaTable(table.path).file_uris()), key=lambda path: path.stat().st_size)
+    lost.unlink()
+    before = {str(path): path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*") if path.is_file()}
+    for dry_run in (True, False):
+        with pytest.raises(OperationDisabled, match="another `pipeline` name"):
+            table.repair(reingest=made.spec, dry_run=dry_run)
+    after = {str(path): path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*") if path.is_file()}
+    assert after == before
+    assert table.repair().missing
+    assert rows_of(made, mode) != wanted
+    made.options["pipeline"] = "again"
+    ingest(made.spec, made.envelopes())
+    assert rows_of(made, mode) == wanted
+
+
+def rows_of(made: Desk, mode: str) -> list[Any]:
+    names = ("id", "seq", "name", *(("valid_from", "valid_to", "current") if mode == "scd2" else ()))
+    return sorted(str([row[name] for name in names]) for row in made.rows("lake/orders"))
 
 
 def test_a_column_that_comes_later_is_added_and_merged(tmp_path: Path) -> None:
