@@ -164,9 +164,11 @@ def count(brokers: str) -> int:
 
 
 def _rows(path: str) -> int:
-    from deltalake import DeltaTable
+    from headrace.letters import dataset
+    from headrace.storage import Store
 
-    return int(DeltaTable(path).to_pyarrow_dataset().count_rows())
+    found = dataset(Store(path))
+    return 0 if found is None else int(found.count_rows())
 
 
 def words(done: dict[str, Any]) -> str:

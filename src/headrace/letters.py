@@ -20,6 +20,7 @@ from headrace.ledger.replays import LETTER, OUTCOMES, Outcome, Replays
 from headrace.spec import Spec
 from headrace.storage import Profile, Store
 from headrace.tables.log import newest, open_at
+from headrace.tables.rows import filesystem
 from headrace.tables.schema import DEAD_LETTERS, ENVELOPE
 
 _PAGE = 8192  # letters
@@ -151,7 +152,9 @@ def dataset(store: Store, version: int | None = None) -> ds.Dataset | None:
     if at is None:
         return None
     try:
-        return open_at(store, at).to_pyarrow_dataset()
+        # Not through delta-rs's own file system: that is Python called from Arrow's threads, and one of these that is
+        # still at it when Python ends aborts the process.
+        return open_at(store, at).to_pyarrow_dataset(filesystem=filesystem(store))
     except DeltaError as error:
         raise TableFeature(f"{store.uri} cannot be read without Spark: {str(error).splitlines()[0]}") from error
 

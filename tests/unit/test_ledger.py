@@ -1,6 +1,8 @@
 """Where a pipeline stands survives everything, is told without reading rows, and only one driver moves it."""
 
 import json
+import os
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +12,11 @@ from deltalake import DeltaTable
 
 from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
 from headrace.commit import checkpoints
+from headrace.commit.tail import Tail
 from headrace.errors import Fenced, MarksDisagree, NewerFormat, StorageUnreachable
-from headrace.ledger import KnownTable, Ledger, is_decision
+from headrace.ledger import KnownTable, Ledger, compact, is_decision
 from headrace.storage import NotThere, Store
+from services.clocks import DAY, clock
 
 KNOWN = "known/000000000001"
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -248,6 +252,89 @@ def test_the_log_gets_checkpoints_so_that_opening_stays_cheap(store, monkeypatch
     assert checkpoints.SHARED.wait(20)
     assert [path.name for path in Path(store.root, "ledger", "_delta_log").glob("*.checkpoint.parquet")]
     assert reopened(store).position() == {("orders", 0): 5}
+
+
+def data_files(store):
+    return list(Path(store.root, "ledger").glob("*.parquet"))
+
+
+def active(store):
+    return DeltaTable(Path(store.root, "ledger")).file_uris()
+
+
+def aged(store, seconds=7200):
+    for path in data_files(store):
+        os.utime(path, (path.stat().st_mtime - seconds,) * 2)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Ten files make one of the next size, and the log is looked at every twenty batches."""
+    monkeypatch.setattr(compact, "STEP", 10)
+    monkeypatch.setattr(compact, "_CLEAN_EVERY", 20)
+    monkeypatch.setattr(checkpoints, "interval", lambda state: 5)
+
+
+@pytest.mark.parametrize("runs", [1, 30], ids=["in one run", "in runs of a few batches"])
+def test_it_stays_compact_by_itself(store, few, runs):
+    """Few files in the table, and few on disk, once readers of older versions are done."""
+    for number in range(120):
+        ledger = reopened(store) if number % (120 // runs) == 0 else ledger  # noqa: F821
+        run(ledger, ("orders", 0, number, number + 1))
+        aged(store)
+    assert len(active(store)) <= 25
+    assert len(data_files(store)) <= len(active(store)) + 30
+    assert [row["batch"] for row in reopened(store).rows(200)] == list(range(1, 121))
+    assert [row["batch"] for row in reopened(store).rows(3)] == [118, 119, 120]
+    assert reopened(store).position() == {("orders", 0): 120}
+    assert DeltaTable(Path(store.root, "ledger")).to_pyarrow_table().num_rows == 120
+
+
+def test_its_log_is_cleaned_up_to_what_is_proved_to_be_old(store, few):
+    for days, batches in ((9, 35), (4, 15), (0, 10)):
+        ledger = reopened(store)
+        with clock(-days * DAY):
+            for _ in range(batches):
+                run(ledger, ("orders", 0, ledger.batch, ledger.batch + 1))
+        assert checkpoints.SHARED.wait(20)
+        then = time.time() - days * 86_400
+        for path in Path(store.root, "ledger", "_delta_log").iterdir():
+            if path.stat().st_mtime > then + 60:
+                os.utime(path, (then, then))
+    assert versions(store) < 40
+    assert [row["batch"] for row in reopened(store).rows(99)] == list(range(1, 61))
+
+
+def test_a_death_while_it_is_compacted_loses_nothing(store, few, monkeypatch):
+    ledger = reopened(store)
+    for number in range(9):
+        run(ledger, ("orders", 0, number, number + 1))
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tail, "rewrite", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(ledger, ("orders", 0, 9, 10))
+    assert [row["batch"] for row in reopened(store).rows(20)] == list(range(1, 11))
+    ledger = reopened(store)
+    for number in range(10, 40):
+        run(ledger, ("orders", 0, number, number + 1))
+        aged(store)
+    assert [row["batch"] for row in ledger.rows(99)] == list(range(1, 41))
+    assert len(data_files(store)) <= len(active(store)) + 30
+
+
+def test_a_compaction_that_cannot_be_done_fails_no_batch(store, few, monkeypatch):
+    def away(*_, **__):
+        raise StorageUnreachable("The store is away.")
+
+    monkeypatch.setattr(Tail, "rewrite", away)
+    ledger = reopened(store)
+    for number in range(20):
+        run(ledger, ("orders", 0, number, number + 1))
+    assert [row["batch"] for row in reopened(store).rows(99)] == list(range(1, 21))
 
 
 def test_a_decision_moves_the_position_and_is_a_row(store):

@@ -16,7 +16,6 @@ from headrace.cli.show import sentence
 from headrace.cli.status import _upkeep
 from headrace.commit.tail import Tail
 from headrace.faults import Abandoned
-from headrace.maintain.logs import last_checkpoint
 from headrace.maintain.picture import Picture
 from headrace.maintain.plan import Wishes, rewrites
 from headrace.maintain.record import Record
@@ -26,6 +25,7 @@ from headrace.storage import Store
 from headrace.table.compact import ordered_name
 from headrace.tables import files
 from headrace.tables.files import File, Vector
+from headrace.tables.log import last_checkpoint
 from services.keeping import LOG, Keeping
 
 MB = 1_000_000
@@ -251,6 +251,7 @@ def test_runs_of_a_batch_each_get_a_log_checkpoint_in_the_end(tmp_path: Path):
         with run.open():
             run.batch()
             run.upkeep(at_end=True)
+    run.settle()
     assert last_checkpoint(Store(str(run.place))) >= 9
 
 

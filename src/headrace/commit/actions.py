@@ -25,6 +25,11 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
+def timed(began: float | None) -> dict[str, str]:
+    """How long an operation took since a moment of the monotonic clock, as one of its metrics; nothing without one."""
+    return {} if began is None else {"executionTimeMs": str(max(1, round(1000 * (time.monotonic() - began))))}
+
+
 def commit(lines: Iterable[Mapping[str, Any]]) -> bytes:
     """The JSON of a version."""
     return "\n".join(map(_JSON.encode, lines)).encode() + b"\n"
@@ -78,6 +83,7 @@ def appended(
     commit_id: str,
     account: Mapping[str, Any],
     instead: Sequence[File] | None = None,
+    began: float | None = None,
 ) -> dict[str, Any]:
     """What an append says of itself, in Spark's words: a stream's for a batch, a plain write's for any other.
 
@@ -88,12 +94,17 @@ def appended(
     if number is not None:
         operation = "STREAMING UPDATE"
         parameters = {"outputMode": mode, "queryId": pipeline_of(number[0]), "epochId": str(number[1])}
-    metrics = _metrics(files) | ({} if instead is None else {"numRemovedFiles": str(len(instead))})
+    removed = {} if instead is None else {"numRemovedFiles": str(len(instead))}
+    metrics = _metrics(files) | removed | timed(began)
     return _info(operation, parameters, commit_id, account, blind=instead is None, metrics=metrics)
 
 
 def created(
-    metadata: Metadata, files: Sequence[StagedFile], commit_id: str, account: Mapping[str, Any]
+    metadata: Metadata,
+    files: Sequence[StagedFile],
+    commit_id: str,
+    account: Mapping[str, Any],
+    began: float | None = None,
 ) -> dict[str, Any]:
     """What the first version of a table says of itself."""
     parameters = {
@@ -102,7 +113,7 @@ def created(
         "isManaged": "false",
     }
     operation = "CREATE TABLE AS SELECT" if files else "CREATE TABLE"
-    return _info(operation, parameters, commit_id, account, blind=True, metrics=_metrics(files))
+    return _info(operation, parameters, commit_id, account, blind=True, metrics=_metrics(files) | timed(began))
 
 
 def altered(
@@ -133,6 +144,7 @@ def rewritten(
     commit_id: str,
     account: Mapping[str, Any],
     change: RowChange | None = None,
+    began: float | None = None,
 ) -> dict[str, Any]:
     """What a compaction, or a change of rows, says of itself."""
     metrics = {
@@ -141,6 +153,7 @@ def rewritten(
         "numAddedFiles": str(len(new)),
         "numAddedBytes": str(sum(file.size for file in new)),
         **({name: str(count) for name, count in change.counts.items()} if change else {}),
+        **timed(began),
     }
     return _info(
         change.operation if change else "OPTIMIZE", parameters, commit_id, account, blind=False, metrics=metrics

@@ -27,7 +27,7 @@ class LogTable:
 
     def __init__(self, tail: Tail, checkpoints: Checkpoints = SHARED) -> None:
         self.tail = tail
-        self._checkpoints = checkpoints
+        tail.checkpoints = checkpoints
 
     @classmethod
     def open(cls, store: Store, pipeline: str) -> LogTable:
@@ -58,11 +58,6 @@ class LogTable:
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
         """One table's part of a batch; the same part twice changes nothing."""
-        receipt = self._commit(table, intent)
-        self._checkpoints.note(self.tail.store, self.tail.known())
-        return receipt
-
-    def _commit(self, table: TableIntent, intent: Intent) -> Receipt:
         if any(file.table != table.path for file in table.files):
             raise AssertionError(f"{table.path}: files that are staged elsewhere cannot become its own")
         marks, info = intent.marks(), account(intent, table.plan)

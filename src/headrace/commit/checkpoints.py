@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 
 from headrace.storage import Store
-from headrace.tables.log import TableState, open_at
+from headrace.tables.log import TableState, last_checkpoint, open_at
 
 INTERVAL = 100  # where the table names none
 _log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ class Checkpoints:
 
     def __init__(self) -> None:
         self._reached: dict[str, int] = {}  # version at which each table was last looked after
-        self._waiting: OrderedDict[str, tuple[Store, int]] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[Store, int, int]] = OrderedDict()
         self._changed = threading.Condition()
         self._busy = False
 
@@ -27,11 +27,11 @@ class Checkpoints:
         """A commit was made: ask for a checkpoint when the interval is full. Never blocks, never raises."""
         every = interval(state)
         with self._changed:
-            last = self._reached.setdefault(store.uri, state.version)
+            last = self._reached.setdefault(store.uri, 0)  # a process that commits once may be the one that is due
             if state.version // every == last // every:
                 return
             self._reached[store.uri] = state.version
-            self._waiting[store.uri] = (store, state.version)
+            self._waiting[store.uri] = (store, state.version, every)
             if not self._busy:
                 self._busy = True
                 threading.Thread(target=self._work, name="log-checkpoints", daemon=True).start()
@@ -43,14 +43,16 @@ class Checkpoints:
 
     def _work(self) -> None:
         while (asked := self._take()) is not None:
-            store, version = asked
+            store, version, every = asked
             try:
+                if version - last_checkpoint(store) < every:
+                    continue
                 # Opened anew each time: a table kept open for days holds all its files in memory.
                 open_at(store, version).create_checkpoint()
             except Exception as error:
                 _log.warning("no log checkpoint of %s this time: %s", store.uri, str(error).partition("\n")[0][:300])
 
-    def _take(self) -> tuple[Store, int] | None:
+    def _take(self) -> tuple[Store, int, int] | None:
         with self._changed:
             if self._waiting:
                 return self._waiting.popitem(last=False)[1]

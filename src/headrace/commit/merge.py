@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from headrace import duck
 from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
 from headrace.commit.bounds import key_bounds
-from headrace.commit.checkpoints import SHARED
 from headrace.commit.edit import Editing
 from headrace.commit.hand import History, Merge, Staged
 from headrace.commit.history import HistorySql
@@ -129,8 +128,6 @@ class MergeTable(SparkTable):
             done = work and work.carry_out(said, marks={self._mark: intent.batch})
         except duck.TooLarge:
             return False
-        if done:
-            SHARED.note(self._store, replace(self._known(), version=done.version))
         return done is not None
 
     def _handwork(self, table: TableIntent, merging: Merging, tombstones: Tombstones, now: datetime) -> Editing | None:

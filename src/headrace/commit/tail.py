@@ -15,7 +15,7 @@ from typing import Any
 from headrace.batch import Receipt, StagedFile
 from headrace.commit import actions
 from headrace.commit.changes import Change, change_of
-from headrace.commit.checkpoints import INTERVAL
+from headrace.commit.checkpoints import INTERVAL, SHARED
 from headrace.commit.marks import numbered
 from headrace.commit.stops import stop
 from headrace.errors import (
@@ -32,7 +32,7 @@ from headrace.errors import (
 )
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables import log
-from headrace.tables.adopt import may_adopt, protocol_for
+from headrace.tables.adopt import may_adopt, may_rewrite, protocol_for
 from headrace.tables.evolve import check_fits, merge
 from headrace.tables.files import File, active, read
 from headrace.tables.log import Commit, Metadata, TableState, version_path
@@ -69,6 +69,7 @@ class Tail:
         self._state: TableState | None = None
         self._tag: str | None = None  # of the state's JSON: tells the log we know from one made or written over anew
         self._driver = uuid.uuid4()
+        self.checkpoints = SHARED
 
     @classmethod
     def open(cls, store: Store, marks: Iterable[str] = (), objection: Objection = may_adopt) -> Tail:
@@ -114,21 +115,27 @@ class Tail:
         files: Sequence[StagedFile],
         marks: Mapping[str, int],
         info: Mapping[str, Any],
+        *,
+        began: float | None = None,
     ) -> Receipt | None:
-        """Make the table with its first rows in one commit; None when somebody else was first: then append."""
+        """Make the table with its first rows in one commit; None when somebody else was first: then append.
+
+        Here and below, `began` is when an operation began that tells how long it took (`time.monotonic`).
+        """
         if self._state is not None:
             return None
         state = first_state(schema, partition_by, properties, table_id)
         metadata = state.metadata
         wish = self._wish(marks, schema, files, state)
         self._check(state, wish)
-        said = actions.created(metadata, files, wish.commit_id, info)
+        said = actions.created(metadata, files, wish.commit_id, info, began)
         lines = [said, state.protocol.action(), metadata.action(), *actions.adds(files), *actions.txns(marks)]
         tag = self._put(0, actions.commit(lines))
         if tag is None and _commit_id(self.store, 0) != wish.commit_id:
             self._reload()
             return None
         self._state, self._tag = replace(state, marks=dict(marks)), tag or self.store.tag(version_path(0))
+        self._note()
         return actions.receipt(self.store.uri, 0, files)
 
     def append(
@@ -140,6 +147,7 @@ class Tail:
         schema: str | None = None,
         table_id: str | None = None,
         instead: Callable[[File], bool] | None = None,
+        began: float | None = None,
     ) -> Receipt:
         """Add the files and their marks as one version; skipped when the table is already at the batch's mark.
 
@@ -160,7 +168,8 @@ class Tail:
                 if instead is None
                 else [file for file in active(self.store, state.version).values() if instead(file)]
             )
-            said = actions.appended(files, wish.number, wish.commit_id, info, None if instead is None else old)
+            replaced = None if instead is None else old
+            said = actions.appended(files, wish.number, wish.commit_id, info, replaced, began)
             text = actions.commit([said, *actions.removes(old), *actions.adds(files), *actions.txns(marks)])
             return _Step(text, replace(state, version=state.version + 1, marks={**state.marks, **marks}))
 
@@ -237,6 +246,7 @@ class Tail:
         change: actions.RowChange | None = None,
         *,
         marks: Mapping[str, int] | None = None,
+        began: float | None = None,
     ) -> int:
         """Let new files hold the rows of old ones, which were there in the version `since`; the version that does.
 
@@ -245,7 +255,7 @@ class Tail:
         """
         state, marks = self.known(), marks or {}
         wish = self._wish(marks, state.schema_json, new, state)
-        told, changes = actions.rewritten(old, new, said, wish.commit_id, info, change), change is not None
+        told, changes = actions.rewritten(old, new, said, wish.commit_id, info, change, began), change is not None
         moved = (*actions.removes(old, lost=changes), *actions.adds(new, new=changes), *actions.fed(change))
         text = actions.commit([told, *moved, *actions.txns(marks)])
         mine, looked = {file.key for file in old}, since
@@ -275,10 +285,17 @@ class Tail:
             tag = self._put(planned.after.version, planned.text)
             if tag is not None:
                 self._state, self._tag = planned.after, tag
+                self._note()
                 return planned.after.version, True
             landed = self._catch_up(wish)
             if landed is not None:
+                self._note()
                 return landed, True
+
+    def _note(self) -> None:
+        """Ask for a log checkpoint when one is due, unless others than delta-rs should write it."""
+        if self._objection in (may_adopt, may_rewrite):
+            self.checkpoints.note(self.store, self.known())
 
     def _put(self, version: int, text: bytes) -> str | None:
         """The tag of the version we put, or None when the log has that version: ours or another's, the log tells."""

@@ -17,11 +17,10 @@ import pyarrow.parquet as pq
 
 from headrace.batch import EPOCH, Counts, Intent, Range, Receipt, StagedFile
 from headrace.commit.actions import ENGINE
-from headrace.commit.checkpoints import SHARED
 from headrace.commit.marks import batch_mark, range_mark
 from headrace.commit.tail import Tail
 from headrace.errors import Fenced, HeadraceError, MarksDisagree
-from headrace.ledger import account
+from headrace.ledger import account, compact
 from headrace.ledger.known import FORMAT, Generation, Known, KnownTable, check_format
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables.files import commits
@@ -183,8 +182,8 @@ class Ledger:
         versions = {each.path: (ids[each.path], each.version) for each in receipts if each.path in ids}
         self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch, "versions": versions})
         self._marks, self._versions = marks, versions
-        SHARED.note(self._table, self._tail.known())
         self._forget()
+        self._compact()
 
     def decide(self, note: str, position: Mapping[tuple[str, int], int], ranges: Sequence[Range] = ()) -> None:
         """Book a person's decision as a batch that reads nothing and leaves each partition at its new position."""
@@ -302,6 +301,11 @@ class Ledger:
                 last = self._begun(self.batch - 2)
                 old = [item.path for item in self._store.list(self.decisions) if item.path <= last]
                 self._store.delete(old)
+
+    def _compact(self) -> None:
+        """Keep files and log few; whatever fails here fails no batch, and is done later."""
+        with suppress(HeadraceError, pa.ArrowException):
+            compact.compact(self._tail, self.batch, self.proved_time)
 
     def _fenced(self, seen: str) -> Fenced:
         return Fenced(

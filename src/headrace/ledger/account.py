@@ -79,15 +79,21 @@ def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: s
 
 
 def stage(store: Store, content: dict[str, Any]) -> StagedFile:
-    """Put one row as a Parquet file of its own; never over another, since that one may be committed already."""
+    """Put one row as a Parquet file of its own."""
+    return stage_rows(store, pa.Table.from_pylist([content], SCHEMA))
+
+
+def stage_rows(store: Store, rows: pa.Table) -> StagedFile:
+    """Put rows, ordered by batch, as one Parquet file; never over another, since that one may be committed already."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([content], SCHEMA), sink, compression="snappy")
+    pq.write_table(rows, sink, compression="snappy")
     data = sink.getvalue().to_pybytes()
-    path = f"batch-{content['batch']:012}-{uuid.uuid4()}.parquet"
+    first, last = rows["batch"][0].as_py(), rows["batch"][-1].as_py()
+    path = f"batch-{last:012}-{uuid.uuid4()}.parquet"
     store.put(path, data)
-    bounds = {"batch": content["batch"]}
-    stats = {"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": {"batch": 0}}
-    return StagedFile(store.uri, path, (), len(data), 1, json.dumps(stats))
+    bounds = {"minValues": {"batch": first}, "maxValues": {"batch": last}}
+    stats = {"numRecords": len(rows), **bounds, "nullCount": {"batch": 0}}
+    return StagedFile(store.uri, path, (), len(data), len(rows), json.dumps(stats))
 
 
 def newest(store: Store, above: int) -> list[dict[str, Any]]:

@@ -69,6 +69,9 @@ class Replays(Ledger):
     decisions = "plans"
     schema = to_delta(OUTCOMES)
 
+    def _compact(self) -> None:
+        """Plans are few."""
+
     def _rows(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> Sequence[StagedFile]:
         assert intent.taken is not None  # noqa: S101
         return intent.taken.files

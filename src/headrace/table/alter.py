@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ def _field(name: str, spelled: str) -> pa.Field:
 
 def create(store: Store, columns: Columns, partition_by: Iterable[str], properties: Mapping[str, str]) -> bool:
     """Make the table, empty; whether we did: one that is there must have these columns and this partitioning."""
+    began = time.monotonic()
     schema, by = schema_of(columns), tuple(partition_by)
     if not len(schema):
         raise UsageError("A table has columns.", next="Name at least one; without a schema its first records do.")
@@ -58,7 +60,7 @@ def create(store: Store, columns: Columns, partition_by: Iterable[str], properti
     check_properties(properties)
     tail = Tail.open(store)
     try:
-        made = tail.create(to_delta(schema), by, _texts(properties), str(uuid.uuid4()), (), {}, {})
+        made = tail.create(to_delta(schema), by, _texts(properties), str(uuid.uuid4()), (), {}, {}, began=began)
     except NotAdoptable as refused:
         raise FeatureRequired(
             refused.seen, next="Leave it out; or make the table with Spark, which alone may write it then."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -147,6 +148,7 @@ class Rewriter:
         name = f"{ordered_name(self._z_order) or 'optimize'}-{uuid.uuid4().hex[:8]}"
         self._stager = Stager(lambda _: self._tail.store, name)
         self._old: Bin = []
+        self._began = time.monotonic()
 
     @property
     def bytes(self) -> int:
@@ -173,7 +175,7 @@ class Rewriter:
         new = self._stager.finish()
         if not self._old:
             return nothing(since, self._z_order)
-        version = self._tail.rewrite(self._old, new, since, said, info)
+        version = self._tail.rewrite(self._old, new, since, said, info, began=self._began)
         done = _account(version, self._old, new, len({self._key(file.partition) for file in self._old}))
         self._begin()
         return done

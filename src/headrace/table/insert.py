@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class Inserted:
 
 def bulk_insert(store: Store, state: TableState, records: Records, partition: str | None = None) -> Inserted:
     """All records in one commit, or none; none at all is no commit."""
+    began = time.monotonic()
     rows = fitted(records, state.schema, state.partition_by, partition_of(partition, state.schema, state.partition_by))
     if not len(rows):
         return Inserted(state.version, 0, 0, 0)
@@ -36,7 +38,8 @@ def bulk_insert(store: Store, state: TableState, records: Records, partition: st
         stager.abandon()
         raise
     try:
-        receipt = Tail.open(store).append(files, {}, {}, schema=state.schema_json, table_id=state.table_id)
+        tail = Tail.open(store)
+        receipt = tail.append(files, {}, {}, schema=state.schema_json, table_id=state.table_id, began=began)
     except TableChanged as changed:  # certainly not committed; after any other error the files may be the table's own
         stager.abandon()
         raise SchemaMismatch(

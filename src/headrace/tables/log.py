@@ -17,9 +17,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from headrace.batch import EPOCH
 from headrace.errors import StorageUnreachable, TableFeature
 from headrace.storage import NotThere, Store
+from headrace.storage.base import Meta
 from headrace.tables.schema import from_delta
 
 LOG = "_delta_log"
+_NUMBERED = re.compile(rf"{LOG}/(\d{{20}})\.")
+_CHECKPOINT = re.compile(rf"{LOG}/\d{{20}}\.checkpoint\.parquet$")  # whole, in one file
 _SURE = timedelta(days=1)
 _VERSION = re.compile(rf"{LOG}/(\d{{20}})\.(?:json|checkpoint\b.*\.parquet)$")
 
@@ -254,17 +257,37 @@ def load(store: Store, marks: Iterable[str] = ()) -> TableState | None:
 
 def newest(store: Store) -> int | None:
     """The newest version of a log, as a listing shows it."""
-    after = _last_checkpoint(store)
-    listed = store.list(LOG, None if after is None else f"{LOG}/{after:020}")
-    return max((int(found[1]) for item in listed if (found := _VERSION.match(item.path))), default=after)
+    after = last_checkpoint(store)  # saves most of the listing where there is one
+    listed = store.list(LOG, None if after < 0 else f"{LOG}/{after:020}")
+    found = max((int(found[1]) for item in listed if (found := _VERSION.match(item.path))), default=after)
+    return None if found < 0 else found
 
 
-def _last_checkpoint(store: Store) -> int | None:
-    """A hint that saves most of the listing where there is one."""
+def last_checkpoint(store: Store) -> int:
+    """The version of the newest log checkpoint, as the log's own hint tells; -1 without one."""
     try:
         return int(json.loads(store.get(f"{LOG}/_last_checkpoint"))["version"])
     except (NotThere, ValueError, KeyError, TypeError):
-        return None
+        return -1
+
+
+def expired(store: Store, until: datetime) -> list[Meta]:
+    """What the log says of versions that ended before a time; the newest checkpoint of then is kept."""
+    old: list[Meta] = []
+    for item in store.list(LOG):
+        if _NUMBERED.match(item.path) is None:
+            continue
+        if item.modified >= until.timestamp():
+            break
+        old.append(item)
+    kept = max((number(item) for item in old if _CHECKPOINT.match(item.path)), default=-1)
+    return [item for item in old if number(item) < kept]
+
+
+def number(item: Meta) -> int:
+    """The version that a file of the log is of."""
+    found = _NUMBERED.match(item.path)
+    return int(found[1]) if found else -1
 
 
 def open_at(store: Store, version: int) -> DeltaTable:
