@@ -110,6 +110,10 @@ class Served:
             batch for each in ranges for batch in whole.slice(each.start, each.until - each.start).to_batches()
         )
 
+    def tail(self, records: int, where: str) -> pa.Table:
+        """The first or the last records."""
+        return self.desk.envelopes(max(0, len(self.desk.sent) - records)) if where == "end" else self.desk.envelopes()
+
     def close(self) -> None:
         """There is nothing to close."""
 

@@ -13,7 +13,6 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "schema": ("headrace schema > headrace.schema.json",),
     "status": ("headrace status web.yaml --batches 20",),
     "resume": ("headrace resume web.yaml --accept-gap",),
-    "reset": ("headrace reset web.yaml --dry-run", "headrace reset web.yaml --tables"),
     "demo": ("headrace demo", "headrace demo /tmp/demo --records 100000"),
     "setup": ("headrace setup spark", "headrace setup --warm spark kafka"),
     "version": ("headrace version",),
@@ -56,6 +55,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "table repair": ("headrace table repair lake/orders --dry-run",),
     "table restore": ("headrace table restore lake/orders --version 0",),
     "table drop": ("headrace table drop lake/orders",),
+    "reset": ("headrace reset web.yaml --dry-run", "headrace reset web.yaml --tables"),
 }
 
 

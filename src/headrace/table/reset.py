@@ -71,7 +71,8 @@ class Reset:
         return self.spec.pipeline in pipelines
 
     def _state_removal(self, letters: str) -> Iterator[Removal]:
-        found = [item for item in self.state.list() if not f"{self.state.uri}/{item.path}".startswith(f"{letters}/")]
+        listed = [item for item in self.state.list() if not _is_lease(item.path)]  # the lease is ours right now
+        found = [item for item in listed if not f"{self.state.uri}/{item.path}".startswith(f"{letters}/")]
         if found:
             yield Removal("state", self.state.uri, len(found), sum(item.size for item in found))
 
