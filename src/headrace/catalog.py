@@ -105,8 +105,9 @@ class Catalog:
         branch, route = self._branch(name), name.rpartition("/")[2]
         rules = branch.rules(route if name == branch.prefix + route and name != LETTERS else "")
         store, letters = Store(uri, self.profile), name == LETTERS
-        committer = self._opener.open(store, None if letters else rules, apart)
-        if not letters and self.spec.name_of(uri) is not None:  # of one that no route leads to, the rules are unknown
+        routed = not letters and self.spec.name_of(uri) is not None  # without a route to it, the rules are unknown
+        committer = self._opener.open(store, rules if routed else None, apart)
+        if routed:
             check_rows(uri, rules, self.ledger.known.tables.get(uri))
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         seen = -1 if committer.state is None else committer.state.version

@@ -65,7 +65,9 @@ def _decided(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
     said += kept
     if Decision.REFILLED_TABLE in decisions:
         said += _owed_tables(pipeline, ledger)
+    pipeline.gives_up = not {Decision.GAP, Decision.REPLACED_TOPIC}.isdisjoint(decisions)
     pipeline.finish_open_batch(anew)
+    said += pipeline.given_up
     if said:
         ledger.decide("; ".join(said), {})
     refill_all(pipeline)
@@ -159,6 +161,8 @@ def _goes_in(store: Store, table: TableIntent, begun: Intent, state: TableState)
     mark = batch_mark(begun.pipeline)
     if state.marks.get(mark, 0) >= begun.batch:
         return True
+    if not table.create and state.table_id != table.table_id:
+        return False
     return fits(table, state) and holds(store, table, begun, state) is not None
 
 

@@ -111,13 +111,17 @@ class Opener:
     ) -> Committer:
         """One kind of committer per table, for good: what it was first written with, or is to be (`apart`: Spark)."""
         why_not = may_adopt(tail.state) if tail.state is not None else None
-        if apart and not why_not:
+        asked = apart and not why_not
+        if asked:
             asks = "rows that are merged, which" if merges else "features that"
             why_not = f"the spec asks for {asks} Spark alone may write"
         if known is not None and known.committer == "adopt" and why_not:
             raise TableFeature(
                 f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
-                next="Take the feature away, or write to a new table.",
+                next="Take that out of the spec, or write to a new table; then run again."
+                if asked
+                else "Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
+                "table to Spark from now on.",
             )
         if why_not or (known is not None and known.committer == "spark"):
             return self.spark_table(store)

@@ -243,6 +243,15 @@ class TooManyPartitions(Stop):
 class ContractBroken(Stop):
     """A record breaks a contract whose answer is `stop`."""
 
+    def __init__(
+        self,
+        seen: str,
+        *,
+        next: str = "Change the producer, table.contract or table.expectations; then run again: it is read anew.",
+        **facts: object,
+    ) -> None:
+        super().__init__(seen, next=next, **facts)
+
 
 class TooManyRejected(Stop):
     """More than the breaker's share of records became dead letters; all that was read is booked."""

@@ -25,7 +25,7 @@ from headrace.ledger import Ledger, is_decision, is_mend, is_refill
 from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
 from headrace.read import Offsets, Source, lag_event, open_source
-from headrace.read.verify import same_topics, still_there, verify
+from headrace.read.verify import readable, same_topics, still_there, verify
 from headrace.rebuild import folders, rebuild
 from headrace.refill import refill_all, refilled
 from headrace.runtime import session
@@ -83,6 +83,8 @@ class Pipeline:
         self.repartitioned = False  # whether the source has other partitions now than the query reads
         self.upkeep: Upkeep = lambda at_end=False: None  # what is done to the tables between two batches
         self.behind: float | None = math.inf  # seconds, as last asked; None where the source does not tell
+        self.gives_up = False  # whether a person gives up what cannot be read again of an open batch
+        self.given_up: list[str] = []  # what that was, in words
         self._breaker = Breaker(spec.breaker)
         self._unchecked = frozenset(spec.branches())  # whose names were not yet held against records in this run
         self._told = time.monotonic()
@@ -481,21 +483,34 @@ class Pipeline:
         """Read exactly the batch's ranges once more, with the spec that began it; `held`: what tables hold of it."""
         if is_mend(begun):
             return replace(begun, tables=(), counts=Counts())  # the table's log tells what is lost still: ask again
-        self._same_topics(begun.ranges)
-        still_there(self.source, begun.ranges)
+        ranges = self._readable(begun)
         old = Pipeline(loads(begun.spec, self.spec.base)[0], lambda: self.spark, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
         if is_refill(begun) and self.ledger.known.tables[begun.tables[0].path].refill < 0:
             return replace(begun, tables=(), counts=Counts())  # the table is another one now: nothing is owed to it
         if is_refill(begun):
             return refilled(old, begun.tables[0].path, begun.batch, begun.started)
+        if begun.ranges and not ranges:
+            return replace(begun, tables=(), counts=Counts())  # all that is left of it is what tables hold
         catalog = old.open_catalog()
         catalog.open()
         catalog.keep(held)
-        frame = old.source.read(self.spark, begun.ranges)
+        frame = old.source.read(self.spark, ranges)
         manifests, runs = old.discover_and_stage(frame, begun.batch, begun.started)
         intent = old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)
         return replace(intent, rests=begun.rests)
+
+    def _readable(self, begun: Intent) -> tuple[Range, ...]:
+        """The ranges of a batch that is read again; without those that are gone, where a person gives them up."""
+        if not self.gives_up:
+            self._same_topics(begun.ranges)
+            still_there(self.source, begun.ranges)
+            return begun.ranges
+        ranges = readable(self.source, begun.ranges)
+        lost = sum(each.until - each.start for each in begun.ranges) - sum(each.until - each.start for each in ranges)
+        if lost:
+            self.given_up.append(f"batch {begun.batch}: {lost} offsets that are gone are given up")
+        return ranges
 
     # ---- what people see ----
 

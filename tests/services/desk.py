@@ -14,8 +14,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace import task
+import headrace.pipeline
+from headrace import run, task
 from headrace.batch import Manifest, Range
+from headrace.errors import SourceTopicGone
 from headrace.faults import Abandoned, armed
 from headrace.letters import Letters, Selection
 from headrace.pipeline import Pipeline
@@ -97,11 +99,21 @@ class Served:
 
     def topics(self) -> dict[str, str]:
         """The topic, by the id that its ranges have."""
-        return {self.desk.topic: "id"}
+        if self.desk.topic_id is None:
+            raise SourceTopicGone(f"The topic '{self.desk.topic}' does not exist.", next="Create it again.")
+        return {self.desk.topic: self.desk.topic_id}
 
     def bounds(self) -> dict[tuple[str, int], Bounds]:
-        """Everything that was sent."""
-        return {(self.desk.topic, 0): Bounds(0, len(self.desk.sent))}
+        """Everything that was sent, without what the broker has deleted."""
+        return {(self.desk.topic, 0): Bounds(self.desk.earliest, len(self.desk.sent))}
+
+    def start(self) -> dict[tuple[str, int], int]:
+        """From the first record on."""
+        return {each: found.earliest for each, found in self.bounds().items()}
+
+    def lag(self, position: dict[tuple[str, int], int]) -> tuple[int, float | None]:
+        """Nobody looks."""
+        return 0, None
 
     def read(self, spark: Any, ranges: Iterable[Range]) -> Records:
         """Exactly these ranges."""
@@ -118,6 +130,25 @@ class Served:
         """There is nothing to close."""
 
 
+class Streamed:
+    """What Structured Streaming does for a drain, without it: one batch of all that waits."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def run(self) -> bool:
+        """Until the end."""
+        pipeline, source = self.pipeline, self.pipeline.source
+        ranges = tuple(
+            Range(*each, pipeline.position[each], bounds.latest, pipeline.topics[each[0]])
+            for each, bounds in source.bounds().items()
+            if bounds.latest > pipeline.position[each]
+        )
+        if ranges:
+            pipeline.one_batch(source.read(None, ranges), ranges)
+        return False
+
+
 @dataclass
 class Desk:
     """A topic of one partition in a list, a spec over it, and a lake."""
@@ -130,6 +161,8 @@ class Desk:
     spark: Callable[[], Any] = no_spark
     s3: S3 | None = None  # serves the lake, out of the bucket
     bucket: str = ""
+    topic_id: str | None = "id"  # None: the topic is gone
+    earliest: int = 0  # the first record that the broker still has
 
     @property
     def place(self) -> Path:
@@ -161,6 +194,11 @@ class Desk:
         patch.setitem(SOURCES, "kafka", lambda spec: Served(self))
         patch.setattr(Pipeline, "stage", InProcess.stage)
         patch.setattr(Pipeline, "spark", None)
+        patch.setattr(headrace.pipeline, "Stream", Streamed)
+
+    def run(self) -> Summary:
+        """Drain a topic that is served, as `headrace run --until latest` does."""
+        return run(self.spec, until="latest", report=self.events.append)
 
     def feed(self, values: Iterable[Any]) -> None:
         """One batch of records."""

@@ -354,7 +354,8 @@ class Tail:
         if reason := self._objection(state):
             raise NotAdoptable(
                 f"{self.store.uri} cannot be written by its log: {reason}.",
-                next="Take the feature away, or write to a new table; then run again.",
+                next="Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
+                "table to Spark from now on.",
             )
 
     @contextmanager

@@ -17,8 +17,10 @@ from headrace.errors import MarksDisagree
 from headrace.ledger import Position, position_of
 from headrace.storage import Store
 from headrace.tables import log
+from headrace.tables.files import all_marks
 from headrace.tables.log import TableState
 
+_UNTOLD = "Bring the state folder back; or give the pipeline a new name and a source.kafka.start."
 ACCEPT = "Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger`"
 
 
@@ -29,6 +31,7 @@ class Traces:
     batch: int  # the highest of their marks
     tables: Mapping[str, TableState]
     parts: Mapping[str, Part | None]  # of the tables at that batch; None where the log no longer tells it
+    marks: Mapping[str, int]  # the txns of a table at that batch, which outlive its commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,10 @@ def traces(stores: Iterable[Store], pipeline: str) -> Traces | None:
         for uri, (store, state) in marked.items()
         if state.marks[mark] == batch
     }
-    return Traces(batch, {uri: state for uri, (_, state) in marked.items()}, parts)
+    marks: dict[str, int] = {}
+    for uri in (uri for uri, part in parts.items() if part is None):
+        marks |= all_marks(marked[uri][0], marked[uri][1].version)
+    return Traces(batch, {uri: state for uri, (_, state) in marked.items()}, parts, marks)
 
 
 def standing(found: Traces, pipeline: str, letters: str, alone: bool, since: Mapping[str, int]) -> Standing:
@@ -67,7 +73,7 @@ def standing(found: Traces, pipeline: str, letters: str, alone: bool, since: Map
     if account is None or len(told) < len(found.parts):
         raise MarksDisagree(
             f"The ledger of '{pipeline}' is lost, and no log tells whether every table has batch {found.batch}.",
-            next=f"{ACCEPT} to go on after that batch.",
+            next=f"{ACCEPT} to go on after that batch." if _last_marks(found, pipeline) else _UNTOLD,
         )
     after = position_of(account.marks, pipeline)
     if max(since.values(), default=0) > found.batch or _is_whole(found, account, letters, alone):
@@ -78,19 +84,25 @@ def standing(found: Traces, pipeline: str, letters: str, alone: bool, since: Map
 
 def topics(found: Traces, pipeline: str) -> set[str]:
     """The topics whose offsets the marks are."""
-    marks = (part.marks for part in found.parts.values() if part is not None)
-    return {topic for each in marks for topic, _ in position_of(each, pipeline)}
+    marks = [part.marks for part in found.parts.values() if part is not None]
+    return {topic for each in (*marks, found.marks) for topic, _ in position_of(each, pipeline)}
 
 
 def beyond(found: Traces, pipeline: str) -> Standing:
     """After the last batch, whether or not every table has it: only a person may say so."""
-    told = next((part for part in found.parts.values() if part is not None), None)
-    if told is None:
+    marks = _last_marks(found, pipeline)
+    if not marks:
         raise MarksDisagree(
             f"The ledger of '{pipeline}' is lost, and no log tells any more what batch {found.batch} read.",
-            next="Bring the state folder back; or give the pipeline a new name and a source.kafka.start.",
+            next=_UNTOLD,
         )
-    return Standing(found.batch, position_of(told.marks, pipeline))
+    return Standing(found.batch, position_of(marks, pipeline))
+
+
+def _last_marks(found: Traces, pipeline: str) -> Mapping[str, int]:
+    """The txns of the last batch, where some table tells them; tables that Spark writes have them in commits only."""
+    told = next((part.marks for part in found.parts.values() if part is not None), found.marks)
+    return told if position_of(told, pipeline) else {}
 
 
 def ranges_of(part: Part, topics: Mapping[str, str] | None = None) -> tuple[Range, ...]:

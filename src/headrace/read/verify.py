@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from headrace.batch import Range
 from headrace.errors import SourceGap, SourceReplaced, SourceRewound, SourceTopicGone
@@ -60,13 +61,33 @@ def still_there(source: Source, ranges: Iterable[Range]) -> None:
     """SourceGap when the broker no longer holds ranges that must be read again."""
     bounds = source.bounds()
     for each in ranges:
-        _check((each.topic, each.partition), each.start, bounds)
+        try:
+            _check((each.topic, each.partition), each.start, bounds)
+        except SourceTopicGone as gone:
+            raise SourceTopicGone(
+                f"{gone.seen} Offsets {each.start} to {each.until - 1} of it are to be read again.",
+                next="Bring it back; or `headrace resume SPEC --accept-gap` gives these records up.",
+            ) from None
+
+
+def readable(source: Source, ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """The ranges, as far as the source still has the records that were read then."""
+    topics, bounds, found = source.topics(), source.bounds(), []
+    for each in ranges:
+        have = bounds.get((each.topic, each.partition), Bounds(0, 0))
+        start, until = max(each.start, have.earliest), min(each.until, have.latest)
+        if topics.get(each.topic) == each.topic_id and start < until:
+            found.append(replace(each, start=start, until=until))
+    return tuple(found)
 
 
 def _check(each: Partition, offset: int, bounds: Mapping[Partition, Bounds]) -> None:
     topic, partition = each
     if each not in bounds:
-        raise SourceTopicGone(f"The partition {topic}/{partition} no longer exists.", next="Nothing was reset.")
+        raise SourceTopicGone(
+            f"The partition {topic}/{partition} no longer exists.",
+            next="Bring it back, or take the topic out of the spec.",
+        )
     found = bounds[each]
     if offset < found.earliest:
         raise SourceGap(

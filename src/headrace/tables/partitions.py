@@ -211,7 +211,7 @@ def check_count(table: str, count: int, limit: int) -> None:
     if count > limit:
         raise TooManyPartitions(
             f"{table}: one batch holds {count} partition values, the limit is {limit}. Nothing was committed.",
-            next="Partition by a coarser column.",
+            next="Partition by a coarser column, or raise limits.partition_values; then run again.",
             table=table,
             count=count,
             limit=limit,

@@ -1,0 +1,626 @@
+"""Every stop on the errors page leads back to a running pipeline, by the command or action that its message names."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from typer.testing import CliRunner
+
+from headrace import errors
+from headrace.cli import app
+from headrace.errors import Conflict, HeadraceError
+from headrace.faults import Abandoned, Point, armed, disarm
+from headrace.pipeline import Pipeline
+from headrace.runtime import failures
+from headrace.storage import Store
+from headrace.tables.log import version_path
+from services.desk import Desk
+
+ROOT = Path(__file__).parents[2]
+SECTIONS = ("Stops of the source", "Stops of a table", "Stops of the surroundings")
+
+# What only a JVM can show is shown, with the run after it, by a test that has one.
+WITH_SPARK = {"SparkDied": ("tests/fault/test_kills.py", "test_without_its_jvm_python_ends_by_itself")}
+
+
+def stops() -> list[str]:
+    """The names of the errors page that end a pipeline."""
+    page = (ROOT / "docs/errors.md").read_text()
+    parts = {part.partition("\n")[0]: part for part in page.split("\n## ")}
+    return [name for section in SECTIONS for name in re.findall(r"^\| `(\w+)` \|", parts[section], re.MULTILINE)]
+
+
+@dataclass
+class Way:
+    """A pipeline that is stopped, and the way back that its stop names."""
+
+    desk: Desk
+    name: str
+    given_up: set[int] = field(default_factory=set)  # the ids of records that a person gave up
+    sent: int = 0
+
+    def send(self, count: int = 2, **more: Any) -> list[int]:
+        """Records with ids of their own."""
+        ids = list(range(self.sent, self.sent + count))
+        self.desk.send({"id": each, **more} for each in ids)
+        self.sent += count
+        return ids
+
+    def ran(self, *batches: int) -> None:
+        """Some batches before the trouble."""
+        for count in batches:
+            self.send(count)
+            self.desk.run()
+
+    def stops(self, match: str | None = None) -> HeadraceError:
+        """The stop; it is the same at each start."""
+        for _ in range(2):
+            with pytest.raises(HeadraceError, match=match) as stopped:
+                self.desk.run()
+            assert stopped.value.name == self.name, stopped.value
+        assert stopped.value.next, "it says what to do next"
+        return stopped.value
+
+    def dies(self, point: Point = Point.LEDGER_NOT) -> None:
+        """A run that ends at a crash point, so that its batch is open."""
+        with armed(point, "abandon"), pytest.raises(Abandoned):
+            self.desk.run()
+
+    def dies_begun(self) -> None:
+        """A run that ends with a batch that is planned, and in no table."""
+        with mock.patch.object(Pipeline, "_commit", side_effect=Abandoned), pytest.raises(Abandoned):
+            self.desk.run()
+
+    def follows(self, stop: HeadraceError, option: str = "") -> str:
+        """Carry out the command that the message names."""
+        named = [each for each in re.findall(r"`(headrace [^`]+)`", stop.next) if option in each]
+        assert named, f"no command {option} in: {stop.next}"
+        arguments = shlex.split(named[0].replace("SPEC", str(self.desk.write_spec())))[1:]
+        arguments += ["--yes"] if arguments[0] == "table" else []
+        found = CliRunner().invoke(app, arguments)
+        assert found.exit_code == 0, (named[0], found.output, found.exception)
+        return found.output
+
+    def table(self, name: str = "orders") -> Path:
+        return self.desk.place / "lake" / name
+
+    def state(self) -> Path:
+        return self.desk.place / "lake/_headrace/shop"
+
+    def audit(self) -> None:
+        """Each record is a row or a dead letter, once, but for those that were given up."""
+        rows = Counter(row["id"] for table in ("orders", "other") for row in self.desk.rows(f"lake/{table}"))
+        dead = Counter(json.loads(row["value"])["id"] for row in self.desk.dead())
+        found = Counter({each: count for each, count in (rows + dead).items() if each is not None and each >= 0})
+        assert found == Counter(set(range(self.sent)) - self.given_up)
+
+
+CASES: dict[str, list[Callable[[Way], None]]] = {}
+
+
+def case(name: str) -> Callable[[Callable[[Way], None]], Callable[[Way], None]]:
+    """One way into a stop and out of it; after it the pipeline must run."""
+
+    def add(function: Callable[[Way], None]) -> Callable[[Way], None]:
+        CASES.setdefault(name, []).append(function)
+        return function
+
+    return add
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    made = Desk(tmp_path, {"route": {}, "table": {"path": f"{tmp_path}/lake/orders"}})
+    made.serve(monkeypatch)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Any:
+    yield
+    disarm()
+
+
+# ---- the source ----
+
+
+@case("SourceGap")
+def records_that_were_never_read_are_gone(way: Way) -> None:
+    way.ran(2)
+    way.given_up |= set(way.send(3))
+    way.send(1)
+    way.desk.earliest = 5
+    way.follows(way.stops())
+
+
+@case("SourceGap")
+def records_of_an_open_batch_are_gone_and_so_are_its_files(way: Way) -> None:
+    way.ran(2)
+    way.given_up |= set(way.send(3))
+    way.dies_begun()
+    way.send(1)
+    for file in set(way.table().glob("*.parquet")) - set(map(Path, DeltaTable(str(way.table())).file_uris())):
+        file.unlink()
+    way.desk.earliest = 5
+    way.follows(way.stops())
+
+
+@case("SourceGap")
+def some_records_of_an_open_batch_are_gone_and_one_table_has_it(way: Way) -> None:
+    """What is left of it is read again for the other table."""
+    also = {"name": "other", "table": {"path": f"{way.desk.folder}/lake/a_copy"}}
+    way.desk.options["also"] = [also]
+    way.ran(2)
+    gone = way.send(3)
+    way.dies(Point.TABLE_A_DONE)
+    way.given_up |= set(gone[:2])
+    for file in set(way.table().glob("*.parquet")) - set(map(Path, DeltaTable(str(way.table())).file_uris())):
+        file.unlink()
+    way.desk.earliest = 4
+    way.follows(way.stops())
+    way.desk.run()
+    assert sorted(row["id"] for row in way.desk.rows("lake/a_copy")) == list(range(5)), "it has the batch already"
+
+
+@case("SourceTopicGone")
+def a_topic_is_gone_and_is_created_again(way: Way) -> None:
+    way.ran(2)
+    way.desk.topic_id = None
+    assert "Create it again" in way.stops().next
+    way.desk.topic_id = "id"
+
+
+@case("SourceReplaced")
+def a_topic_was_deleted_and_created_again(way: Way) -> None:
+    way.ran(2)
+    way.desk.sent.clear()
+    way.desk.topic_id = "id-2"
+    way.send(3)
+    way.follows(way.stops())
+
+
+@case("SourceReplaced")
+def a_topic_was_created_again_and_the_files_of_an_open_batch_are_gone(way: Way) -> None:
+    way.ran(2)
+    way.given_up |= set(way.send(3))
+    way.dies_begun()
+    for file in set(way.table().glob("*.parquet")) - set(map(Path, DeltaTable(str(way.table())).file_uris())):
+        file.unlink()
+    way.desk.sent.clear()
+    way.desk.topic_id = "id-2"
+    way.send(3)
+    way.follows(way.stops())
+
+
+@case("SourceRewound")
+def the_broker_ends_before_what_was_read(way: Way) -> None:
+    way.ran(4)
+    del way.desk.sent[2:]
+    way.follows(way.stops())
+
+
+# ---- tables ----
+
+
+@case("TableGone")
+def a_table_is_gone(way: Way) -> None:
+    way.given_up |= {0, 1}
+    way.ran(2)
+    shutil.rmtree(way.table())
+    way.follows(way.stops())
+
+
+@case("TableGone")
+def a_table_is_gone_with_an_open_batch(way: Way) -> None:
+    way.given_up |= {0, 1}
+    way.ran(2)
+    way.send(2)
+    way.dies_begun()
+    shutil.rmtree(way.table())
+    way.follows(way.stops())
+
+
+@case("TableGone")
+def the_table_may_not_be_created(way: Way) -> None:
+    way.desk.options["table"] = {**way.desk.options["table"], "create": "never"}
+    way.send(2)
+    assert "Create it first" in way.stops().next
+    write_deltalake(str(way.table()), pa.table({"id": pa.array([-1], pa.int64())}))
+
+
+@case("TableReplaced")
+def a_table_was_created_again(way: Way) -> None:
+    way.given_up |= {0, 1}
+    way.ran(2)
+    shutil.rmtree(way.table())
+    write_deltalake(str(way.table()), pa.table({"id": pa.array([-1], pa.int64())}))
+    way.follows(way.stops())
+
+
+@case("TableReplaced")
+def a_table_was_created_again_with_an_open_batch(way: Way) -> None:
+    way.given_up |= {0, 1}
+    way.ran(2)
+    way.send(2)
+    way.dies_begun()
+    shutil.rmtree(way.table())
+    write_deltalake(str(way.table()), pa.table({"id": pa.array([-1], pa.int64())}))
+    way.follows(way.stops())
+
+
+@case("TableReplaced")
+def a_table_that_no_ledger_knows_was_created_again(way: Way) -> None:
+    write_deltalake(str(way.table()), pa.table({"id": pa.array([-1], pa.int64())}))
+    way.send(2)
+    way.dies_begun()
+    shutil.rmtree(way.table() / "_delta_log")
+    write_deltalake(str(way.table()), pa.table({"id": pa.array([-1], pa.int64())}))
+    way.follows(way.stops())
+
+
+@case("TableRestored")
+def a_restored_table_is_refilled(way: Way) -> None:
+    way.ran(2, 2)
+    DeltaTable(str(way.table())).restore(0)
+    way.follows(way.stops(), "refill")
+
+
+@case("TableRestored")
+def a_restored_table_is_kept(way: Way) -> None:
+    way.ran(2, 2)
+    way.given_up |= {2, 3}
+    DeltaTable(str(way.table())).restore(0)
+    stop = way.stops()
+    assert "--table-restored=keep" in stop.next
+    way.follows(HeadraceError("", next="`headrace resume SPEC --table-restored=keep`"))
+
+
+@case("TableRestored")
+def a_table_is_restored_with_an_open_batch(way: Way) -> None:
+    way.ran(2, 2)
+    way.send(2)
+    way.dies()
+    DeltaTable(str(way.table())).restore(0)
+    way.follows(way.stops(), "refill")
+
+
+@case("TableRestored")
+def a_log_no_longer_tells_whether_the_table_was_restored(way: Way) -> None:
+    way.ran(2, 2)
+    way.given_up |= {2, 3}
+    table = DeltaTable(str(way.table()))
+    table.restore(0)
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (way.table() / version_path(version)).unlink()
+    (way.table() / version_path(table.version())).unlink()
+    way.follows(way.stops("no longer reaches back"))
+
+
+@case("TableRestored")
+def an_older_copy_took_the_place_of_a_table(way: Way) -> None:
+    way.ran(2, 2)
+    way.given_up |= {2, 3}
+    (way.table() / version_path(1)).unlink()
+    way.follows(way.stops("older copy"))
+
+
+def _without_text(way: Way) -> None:
+    table = pa.schema(DeltaTable(str(way.table())).schema().to_arrow())
+    left = pa.schema([item for item in table if item.name != "text"])
+    write_deltalake(str(way.table()), left.empty_table(), mode="overwrite", schema_mode="overwrite")
+
+
+@case("TableChanged")
+def a_column_is_dropped_under_an_open_batch(way: Way) -> None:
+    way.send(2, text="a")
+    way.desk.run()
+    way.given_up |= {0, 1}  # whoever dropped the column took the rows away
+    way.send(2, text="b")
+    way.dies_begun()
+    _without_text(way)
+    way.follows(way.stops())
+
+
+@case("TableChanged")
+def a_column_is_retyped_and_the_batch_becomes_dead_letters(way: Way) -> None:
+    way.send(2, text="a")
+    way.desk.run()
+    way.given_up |= {0, 1}
+    way.send(2, text="b")
+    way.dies_begun()
+    table = pa.schema(DeltaTable(str(way.table())).schema().to_arrow())
+    kept = pa.schema([item if item.name != "text" else pa.field("text", pa.int64()) for item in table])
+    write_deltalake(str(way.table()), kept.empty_table(), mode="overwrite", schema_mode="overwrite")
+    way.follows(way.stops())
+
+
+@case("TableFeature")
+def txns_of_the_table_expire(way: Way) -> None:
+    way.ran(2)
+    name = "delta.setTransactionRetentionDuration"
+    DeltaTable(str(way.table())).alter.set_table_properties({name: "interval 1 days"}, raise_if_not_exists=False)
+    way.follows(way.stops())
+
+
+@case("TableFeature")
+def rows_are_told_apart_in_another_way(way: Way) -> None:
+    way.ran(2)
+    before = way.desk.options["table"]
+    way.desk.options["table"] = {**before, "mode": "upsert", "merge": {"keys": ["id"]}}
+    assert "Take that out of the spec" in way.stops().next
+    way.desk.options["table"] = before
+
+
+def _leave_to_spark(way: Way) -> None:
+    commit = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}}
+    version = DeltaTable(str(way.table())).version() + 1
+    lines = [{"commitInfo": {"operation": "UPGRADE PROTOCOL", "timestamp": 0}}, commit]
+    (way.table() / version_path(version)).write_text("\n".join(map(json.dumps, lines)))
+
+
+@case("NotAdoptable")
+def a_feature_is_turned_on_in_the_middle_of_a_batch(way: Way) -> None:
+    """The first stop is told by the running commit, those of later starts by the table that is opened."""
+    way.ran(2)
+    way.send(2)
+    with armed(Point.ALL_STAGED, lambda: _leave_to_spark(way)), pytest.raises(HeadraceError) as stopped:
+        way.desk.run()
+    assert stopped.value.name == "NotAdoptable"
+    assert "Take the feature away" in stopped.value.next
+    version = DeltaTable(str(way.table())).version()
+    (way.table() / version_path(version)).unlink()  # as a RESTORE of the log from a backup would
+
+
+@case("MarksDisagree")
+def the_txn_of_a_table_is_gone(way: Way) -> None:
+    way.ran(2)
+    _forget_txns(way)
+    way.follows(way.stops())
+
+
+def _forget_txns(way: Way) -> None:
+    import pyarrow.parquet as pq
+
+    table = DeltaTable(str(way.table()))
+    table.create_checkpoint()
+    path = way.table() / f"_delta_log/{table.version():020}.checkpoint.parquet"
+    content = pq.read_table(path)
+    pq.write_table(content.filter(content["txn"].is_null()), path)
+
+
+@case("MarksDisagree")
+def nothing_tells_whether_an_open_batch_is_in_its_table(way: Way) -> None:
+    way.send(2)
+    way.dies()
+    write_deltalake(str(way.table()), pa.table({"id": pa.array([-1], pa.int64())}), mode="append", schema_mode="merge")
+    DeltaTable(str(way.table())).optimize.compact()
+    _forget_txns(way)
+    newest = DeltaTable(str(way.table())).version()
+    for version in range(newest):
+        (way.table() / version_path(version)).unlink()
+    stop = way.stops("offsets 0 to 1")
+    DeltaTable(str(way.table())).delete("id >= 0")  # what the message asks for
+    way.follows(stop)
+
+
+@case("MarksDisagree")
+def the_state_is_lost(way: Way) -> None:
+    way.ran(2, 2)
+    shutil.rmtree(way.state() / "ledger")
+    shutil.rmtree(way.state() / "begun")
+    shutil.rmtree(way.state() / "known")
+    way.follows(way.stops())
+
+
+@case("MarksDisagree")
+def the_ledger_is_lost_and_the_log_of_the_table_was_cleaned_up(way: Way) -> None:
+    """Where to go on is told by the txns; whether the table was restored is another question, with its own answer."""
+    way.ran(2, 2)
+    data = pa.table({"id": pa.array([-1], pa.int64())})
+    write_deltalake(str(way.table()), data, mode="append", schema_mode="merge")
+    table = DeltaTable(str(way.table()))
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (way.table() / version_path(version)).unlink()
+    shutil.rmtree(way.state() / "ledger")
+    shutil.rmtree(way.state() / "begun")
+    way.follows(way.stops())
+    way.name = "TableRestored"
+    way.follows(way.stops())
+
+
+@case("MarksDisagree")
+def the_state_is_set_back(way: Way) -> None:
+    way.ran(2)
+    shutil.copytree(way.state(), way.desk.folder / "old")
+    way.ran(2)
+    shutil.move(way.state(), way.desk.folder / "new")
+    shutil.copytree(way.desk.folder / "old", way.state())
+    assert "Restore it" in way.stops("lost or set back").next
+    shutil.rmtree(way.state())
+    shutil.move(way.desk.folder / "new", way.state())
+
+
+@case("MarksDisagree")
+def another_tool_set_the_txn_back(way: Way) -> None:
+    way.ran(2, 2)
+    way.send(2)
+
+    def set_back() -> None:
+        txn = CommitProperties(app_transactions=[Transaction("headrace:shop", 1)])
+        data = pa.table({"id": pa.array([-1], pa.int64())})
+        write_deltalake(str(way.table()), data, mode="append", schema_mode="merge", commit_properties=txn)
+
+    with armed(Point.ALL_STAGED, set_back), pytest.raises(errors.MarksDisagree) as stopped:
+        way.desk.run()
+    assert "Find out who else writes to this table, then run again" in stopped.value.next
+
+
+@case("Conflict")
+def other_writers_are_first_each_time(way: Way) -> None:
+    way.desk.options["table"] = {**way.desk.options["table"], "mode": "upsert", "merge": {"keys": ["id"]}}
+    way.desk.options["retry"] = {"conflict": 2, "unreachable": {"first": "10ms", "longest": "20ms"}}
+    way.ran(2)
+    way.send(2)
+    from headrace.commit.edit import Editing
+
+    with mock.patch.object(Editing, "carry_out", side_effect=Conflict("Others came first.", next="Run again.")):
+        way.stops()
+
+
+@case("TooManyPartitions")
+def a_batch_has_too_many_partitions(way: Way) -> None:
+    way.desk.options |= {"limits": {"partition_values": 2}}
+    way.desk.options["table"] = {**way.desk.options["table"], "partition_by": ["id"]}
+    way.send(3)
+    assert "limits.partition_values" in way.stops().next
+    way.desk.options["limits"] = {"partition_values": 10}
+
+
+@case("ContractBroken")
+def a_record_breaks_a_contract_that_stops(way: Way) -> None:
+    before = way.desk.options["table"]
+    way.ran(2)
+    way.desk.options["table"] = {**before, "contract": {"new_field": "stop"}}
+    way.send(2, more=1)
+    way.stops()
+    way.desk.options["table"] = before
+
+
+@case("TooManyRejected")
+def too_many_records_are_rejected(way: Way) -> None:
+    way.desk.options["breaker"] = {"share": 0.5, "at_least": 2}
+    way.ran(2)
+    way.send(2)
+    ids = range(way.sent, way.sent + 8)
+    way.desk.send({"id": each, "other,": 1} for each in ids)
+    way.sent += 8
+    with pytest.raises(errors.TooManyRejected) as stopped:
+        way.desk.run()
+    assert "headrace run SPEC" in stopped.value.next
+    way.desk.options.pop("breaker")
+
+
+@case("ColumnsDisagree")
+def a_partition_column_is_not_there(way: Way) -> None:
+    before = way.desk.options["table"]
+    way.desk.options["table"] = {**before, "partition_by": ["day"]}
+    way.send(2)
+    way.stops()
+    way.desk.options["table"] = before
+
+
+# ---- the surroundings ----
+
+
+@case("PermissionRefused")
+def a_store_refuses_a_write(way: Way) -> None:
+    way.ran(2)
+    way.send(2)
+    refused = errors.PermissionRefused("Refused.", next="Grant it, then run again.")
+    with mock.patch.object(Store, "put_new", side_effect=refused):
+        way.stops()
+
+
+@case("AuthenticationRefused")
+def a_store_refuses_the_credentials(way: Way) -> None:
+    way.ran(2)
+    way.send(2)
+    refused = errors.AuthenticationRefused("Refused.", next="Look at storage.s3, then run again.")
+    with mock.patch.object(Store, "put_new", side_effect=refused):
+        way.stops()
+
+
+@case("StorageFull")
+def a_disk_is_full(way: Way) -> None:
+    way.ran(2)
+    way.send(2)
+    with mock.patch.object(os, "fsync", side_effect=OSError(28, "No space left on device")):
+        way.stops()
+
+
+@case("Fenced")
+def another_instance_has_gone_on(way: Way) -> None:
+    way.ran(2)
+    way.send(2)
+
+    def go_on() -> None:
+        other = Desk(way.desk.folder, way.desk.options, sent=way.desk.sent)
+        pipeline = Pipeline(other.spec, lambda: None)
+        pipeline.open_ledger().decide("another instance", {})
+
+    with armed(Point.ALL_STAGED, go_on), pytest.raises(errors.Fenced) as stopped:
+        way.desk.run()
+    assert "Start it again" in stopped.value.next
+
+
+@case("NewerFormat")
+def the_state_is_of_a_newer_release(way: Way) -> None:
+    way.ran(2)
+    newest = max((way.state() / "known").iterdir())
+    before = newest.read_text()
+    newest.write_text(json.dumps({**json.loads(before), "format": 99}))
+    assert "Run the Headrace that wrote it" in way.stops().next
+    newest.write_text(before)
+
+
+@case("Stop")
+def spark_fails_in_a_way_that_has_no_name(way: Way) -> None:
+    way.ran(2)
+    way.send(2)
+
+    def fail() -> None:
+        raise failures.named(RuntimeError("something in Spark"), way.desk.folder)
+
+    with armed(Point.ALL_STAGED, fail), pytest.raises(errors.Stop) as stopped:
+        way.desk.run()
+    assert stopped.value.name == "Stop"
+
+
+@case("HeadraceError")
+def a_fault_of_our_own(way: Way) -> None:
+    way.ran(2)
+    way.send(2)
+    with armed(Point.ALL_STAGED, lambda: {}["no such key"]), pytest.raises(HeadraceError, match="report it"):
+        way.desk.run()
+
+
+# ---- all of them ----
+
+
+def test_each_stop_of_the_errors_page_has_a_way_out() -> None:
+    assert set(stops()) == CASES.keys() | WITH_SPARK.keys()
+    assert not CASES.keys() & WITH_SPARK.keys()
+    for path, name in WITH_SPARK.values():
+        tree = ast.parse((ROOT / path).read_text())
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(
+    "function", [each for cases in CASES.values() for each in cases], ids=lambda each: each.__name__
+)
+def test_a_stop_leads_back_to_a_running_pipeline(desk: Desk, function: Callable[[Way], None]) -> None:
+    (name,) = [name for name, cases in CASES.items() if function in cases]
+    way = Way(desk, name)
+    function(way)
+    desk.run()
+    way.send(2)
+    desk.run()
+    way.audit()
+    ledger = sorted(desk.rows("lake/_headrace/shop/ledger"), key=lambda row: row["batch"])
+    assert all(row["read"] == row["routed"] + row["dead"] + row["filtered"] + row["held"] for row in ledger)
