@@ -158,12 +158,18 @@ def test_other_columns_are_accepted_by_a_person(altered: dict[str, Altered], nam
     assert [letter["reason"] for letter in letters(case.spec)] == ["type"] * dead
 
 
-def test_a_feature_that_forbids_appends_stops_every_start(altered: dict[str, Altered]) -> None:
+def test_a_feature_that_forbids_appends_stops_every_start_until_it_is_accepted(
+    altered: dict[str, Altered], spark: Any
+) -> None:
     case = altered["renamed"]
-    version = opened(case.path).version()
-    with pytest.raises(TableFeature):
+    rows = spark.read.format("delta").load(case.path).count()
+    with pytest.raises(TableFeature, match="--accept-new-table"):
         drain(case.spec)
-    assert opened(case.path).version() == version
+    assert spark.read.format("delta").load(case.path).count() == rows == 10
+    assert "written by Spark from now on" in decide(case.spec, [Decision.NEW_TABLE])[0]
+    drain(case.spec)
+    assert spark_ids(spark, case.path) == list(range(20))
+    assert "Spark" in last_engine(case.path)
 
 
 def test_a_constraint_that_is_taken_back_lets_the_same_batch_in(altered: dict[str, Altered], spark: Any) -> None:

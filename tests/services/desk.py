@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,9 +107,9 @@ class Served:
         """Everything that was sent, without what the broker has deleted."""
         return {(self.desk.topic, 0): Bounds(self.desk.earliest, len(self.desk.sent))}
 
-    def start(self) -> dict[tuple[str, int], int]:
+    def start(self, bounds: Mapping[tuple[str, int], Bounds]) -> dict[tuple[str, int], int]:
         """From the first record on."""
-        return {each: found.earliest for each, found in self.bounds().items()}
+        return {each: found.earliest for each, found in bounds.items()}
 
     def lag(self, position: dict[tuple[str, int], int]) -> tuple[int, float | None]:
         """Nobody looks."""

@@ -525,6 +525,14 @@ def a_partition_column_is_not_there(way: Way) -> None:
     way.desk.options["table"] = before
 
 
+@case("UnknownColumn")
+def an_expression_names_what_nobody_has(way: Way) -> None:
+    way.desk.options["transform"] = [{"where": "idd >= 0"}]
+    way.send(2)
+    assert "allow_missing" in way.stops("idd").next
+    way.desk.options["transform"] = [{"where": "id >= 0"}]
+
+
 # ---- the surroundings ----
 
 
