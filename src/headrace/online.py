@@ -197,7 +197,9 @@ def _foreseen(branch: Branch, key: str, topic: str, subject: str, schema: Regist
     if not isinstance(asked, Foreseeing):
         return
     kind, _ = asked.foresee(schema)
-    route = {"fixed": "", "topic": topic, "type": kind}.get(branch.routing.by)
+    route = {"fixed": "", "topic": topic, "type": f"{topic}:{kind}" if branch.routing.topics else kind}.get(
+        branch.routing.by
+    )
     if route is None:
         return
     store = Store(branch.uri(route), Profile(**spec.storage_profile()))

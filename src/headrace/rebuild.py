@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +13,10 @@ from headrace.commit.tombstones import TOMBSTONES, Tombstones
 from headrace.entries import merging_of
 from headrace.errors import HeadraceError, MarksDisagree, SourceGap, Transient
 from headrace.ledger import KnownTable, Position, is_refill, lost
-from headrace.route import NAME
 from headrace.spec import Spec
-from headrace.storage import Store
+from headrace.spec.model import template
+from headrace.spec.places import folder_of
+from headrace.storage import Profile, Store
 from headrace.tables.adopt import may_adopt
 from headrace.tables.log import TableState, load
 from headrace.version import VERSION
@@ -202,16 +203,23 @@ def _writes_one(spec: Spec) -> bool:
 
 
 def _routes(spec: Spec, pipeline: Pipeline) -> Iterator[str]:
-    before, braces, after = spec.table.path.partition("{route}")
-    if not braces:
-        yield spec.table.path
+    base = folder_of(spec.table.path)
+    parts = spec.table.path[len(base) + 1 :].split("/")
+    whole = template(spec.table.path)
+    yield from (uri for uri in _below(base, parts, pipeline.profile) if whole.fullmatch(uri))
+
+
+def _below(base: str, parts: Sequence[str], profile: Profile) -> Iterator[str]:
+    """The folders that a pattern leads to, part by part."""
+    if not any("{" in part for part in parts):
+        yield "/".join((base, *parts))
         return
-    base, _, start = before.rpartition("/")
-    end = after.partition("/")[0]
-    for folder in folders(Store(base, pipeline.profile)):
-        name = folder.removeprefix(start).removesuffix(end)
-        if NAME.fullmatch(name) and f"{start}{name}{end}" == folder:
-            yield f"{before}{name}{after}"
+    first, *rest = parts
+    if "{" not in first:
+        yield from _below(f"{base}/{first}", rest, profile)
+        return
+    for folder in folders(Store(base, profile)):
+        yield from _below(f"{base}/{folder}", rest, profile)
 
 
 def folders(store: Store) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -19,7 +18,6 @@ from headrace.reasons import Reason
 # A name that is one plain folder on every store: no separator, no leading dot, nothing to decode or to escape.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 LONGEST = 128
-_VARIABLE = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class Routing:
     include: str | None = None
     exclude: str | None = None
     unrouted: Literal["dead_letter", "skip"] = "dead_letter"
+    topics: bool = False  # whether every topic has tables of its own: routes are then `topic:route`
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,8 @@ def routes(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None 
     """The route of each record; `peeked` holds the field's or the expression's value when that decides."""
     if routing.by == "fixed":
         return Routed(pa.repeat("", len(envelopes)), Rejects(), pa.array([], pa.int64()))
-    kinds, kind_of = _distinct(_candidates(routing, envelopes, peeked))
+    values = _candidates(routing, envelopes, peeked)
+    kinds, kind_of = _distinct(_under_topics(envelopes, values) if routing.topics else values)
     verdicts = [_verdict(routing, kind) for kind in kinds]
     bad = np.array([verdict is not None for verdict in verdicts], bool)
     skipped = np.array([_skipped(routing, verdict) for verdict in verdicts], bool)
@@ -66,34 +66,6 @@ def split(values: pa.StringArray) -> dict[str, pa.Int64Array]:
     return {kind: pa.array(part, pa.int64()) for kind, part in zip(kinds, parts, strict=True) if kind is not None}
 
 
-def fill(template: str, route: str, topic: str = "", fields: Mapping[str, str] | None = None) -> str:
-    """A table's path out of its template: `{route}` and `{type}` are the route, `{topic}`, `{field:a.b}` theirs.
-
-    What is filled in must be a name, so that the path never leaves the folder that the template names.
-    """
-    known = {"route": route, "type": route, "topic": topic}
-    known |= {f"field:{name}": value for name, value in (fields or {}).items()}
-
-    def filled(found: re.Match[str]) -> str:
-        if found[1] not in known:
-            raise UsageError(f"'{template}': nothing is called {{{found[1]}}}.", next=_allowed(known))
-        value = known[found[1]]
-        if not NAME.fullmatch(value):
-            raise UsageError(f"'{template}': {{{found[1]}}} is {value!r}, which cannot name a table.")
-        return value
-
-    return _VARIABLE.sub(filled, template)
-
-
-def variables(template: str) -> tuple[str, ...]:
-    """The variables of a path template, in order."""
-    return tuple(_VARIABLE.findall(template))
-
-
-def _allowed(known: Iterable[str]) -> str:
-    return "A template may use " + ", ".join(f"{{{name}}}" for name in known) + "."
-
-
 def _candidates(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None) -> pa.Array:
     if routing.by == "topic":
         return _whole(envelopes.column("topic"))
@@ -102,6 +74,12 @@ def _candidates(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | 
     if peeked is None:
         raise UsageError(f"route.by {routing.by}: its values were not given.")
     return peeked
+
+
+def _under_topics(envelopes: pa.Table, values: pa.Array) -> pa.Array:
+    """Routes with their topics; no topic has a colon in its name."""
+    topics = _whole(envelopes.column("topic")).cast(values.type)
+    return pc.binary_join_element_wise(topics, values, pa.scalar(":", values.type))
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -137,6 +115,10 @@ def _verdict(routing: Routing, value: str | None) -> Verdict:
     """Why a value is no route; None when it is one."""
     if value is None:
         return Reason.UNROUTED, f"the {_called(routing)} is missing"
+    if routing.topics:
+        topic, _, value = value.partition(":")
+        if not NAME.fullmatch(topic):
+            return Reason.BAD_ROUTE, f"the topic {topic[:80]!r} cannot name a folder"
     shown = f"the {_called(routing)} {value[:80]!r}"
     if len(value) > LONGEST:
         return Reason.BAD_ROUTE, f"{shown} has {len(value)} characters, more than {LONGEST}"

@@ -14,7 +14,10 @@ import pytest
 
 from headrace import Plan
 from headrace.decode import Decoder, decoder
+from headrace.online import online
 from headrace.spec import Decode, examine_text, loads
+from services.kafka import Broker
+from services.pipelines import make_spec
 from services.plans import envelopes
 from services.registry import RegistryServer
 
@@ -123,3 +126,35 @@ table: {path: "/lake/{type}"}
         Path("/"),
     )
     assert ["does not tell" in finding.seen for finding in findings] == [True]
+
+
+def test_check_online_foresees_what_the_newest_schema_does(
+    kafka: Broker, registry: RegistryServer, topic: str, lake: Path
+):
+    def said(**table: Any) -> list[tuple[str, str]]:
+        spec = make_spec(
+            kafka.bootstrap,
+            [topic],
+            lake,
+            decode={"json": {"registry": registry.url}},
+            transform=[],
+            route={"by": "fixed"},
+            table={"path": str(lake / "orders"), **table},
+        )
+        return [(each.severity, each.seen) for each in online(spec)]
+
+    assert said() == [("warning", f"no subject {topic}-value, so nothing is known of it")]
+    id = registry.register(f"{topic}-value", json.dumps(ORDER), "JSON")
+    newest, place = f"the newest schema of {topic}-value (id {id})", lake / "orders"
+    whole = [{"name": "id", "type": "bigint"}, {"name": "any", "type": "string", "json": True, "nullable": False}]
+    assert said() == []
+    assert said(columns=whole) == []
+    assert said(columns=whole, contract={"new_field": "evolve"}) == [
+        ("warning", f"{newest} evolves {place}: id, price, note, lines, any"),
+    ]
+    assert said(columns=[{"name": "price", "type": "int"}]) == [
+        ("error", f"{newest} breaks {place}: price: expected integer, saw 0.5 (type)"),
+    ]
+    assert said(columns=[{"name": "user", "type": "string", "nullable": False}]) == [
+        ("error", f"{newest} breaks {place}: user: required, and absent or null (missing)"),
+    ]

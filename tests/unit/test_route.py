@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import UsageError
+from headrace import rebuild
 from headrace.reasons import Reason
-from headrace.route import NAME, Routing, fill, routes, split, variables
+from headrace.route import NAME, Routing, routes, split
 from headrace.tables.schema import ENVELOPE
+from services.desk import Desk, InProcess, no_spark
+from services.plans import spec_of
 
 # Values a producer may send in the hope of writing elsewhere.
 PATHS = [
@@ -82,8 +87,6 @@ def test_what_is_not_a_name_is_a_letter(value: str) -> None:
     assert routed.values.to_pylist() == ["good", None, "good"]
     assert (routed.rejects.index, routed.rejects.reason) == ([1], [Reason.BAD_ROUTE])
     assert len(routed.rejects.detail[0]) < 512
-    with pytest.raises(UsageError):
-        fill("s3://lake/{route}", value)
 
 
 def test_missing_and_not_included_are_unrouted() -> None:
@@ -142,21 +145,45 @@ def test_every_record_has_a_route_or_is_accounted_for(values: list[str | None]) 
         assert gone == [position for position, name in enumerate(names) if name is None]
 
 
-def test_a_template_is_filled() -> None:
-    path = "s3://lake/{topic}/{type}/{field:a.b}"
-    assert fill(path, "orders", "shop", {"a.b": "eu"}) == "s3://lake/shop/orders/eu"
-    assert fill("./lake/web", "") == "./lake/web"
-    assert variables(path) == ("topic", "type", "field:a.b")
+def test_every_topic_may_have_tables_of_its_own() -> None:
+    table, values = peeked("a", None, "b/c", "b")
+    named = table.set_column(table.column_names.index("topic"), "topic", pa.array(["shop", "shop", "shop", "_odd"]))
+    routed = routes(Routing("field", "f", include="^[ab]", topics=True), named, values)
+    assert routed.values.to_pylist() == ["shop:a", None, None, None]
+    assert routed.rejects.reason == [Reason.UNROUTED, Reason.BAD_ROUTE, Reason.BAD_ROUTE]
+    assert "the topic '_odd' cannot name a folder" in routed.rejects.detail[2]
 
 
-@pytest.mark.parametrize("template", ["{nope}", "{}", "{route!r}", "{route.__class__}", "{field:x}"])
-def test_a_template_knows_only_its_variables(template: str) -> None:
-    with pytest.raises(UsageError, match="nothing is called"):
-        fill(template, "a")
+@pytest.mark.parametrize(
+    ("path", "route", "name", "uri"),
+    [
+        ("/lake/{topic}/{type}", "type", "shop:Order", "/lake/shop/Order"),
+        ("/lake/{type}-of-{topic}/rows", "type", "shop:Order", "/lake/Order-of-shop/rows"),
+        ("/lake/{topic}/{topic}_{route}", {"field": "a"}, "x.y:eu", "/lake/x.y/x.y_eu"),
+        ("/lake/{topic}", "topic", "shop", "/lake/shop"),
+    ],
+)
+def test_a_path_with_several_variables_leads_there_and_back(path: str, route: Any, name: str, uri: str) -> None:
+    decode = {"json": {"registry": "http://localhost:9"}} if route == "type" else "json"
+    spec = spec_of(route={"by": route}, table={"path": path}, decode=decode)
+    assert (spec.uri_of(name), spec.name_of(uri)) == (uri, name)
+    assert spec.name_of(f"{uri}/more") is None
+    assert spec.name_of("/lake/shop/shop_x/y") is None
+    assert spec.name_of("/lake/a/b_eu") is None or path != "/lake/{topic}/{topic}_{route}"
 
 
-def test_a_name_cannot_be_a_variable_in_turn() -> None:
-    assert fill("{route}-{topic}", "route", "topic") == "route-topic"
+@pytest.mark.parametrize("by", [{"field": "kind"}, {"sql": "kind"}], ids=["field", "sql"])
+def test_topics_with_tables_of_their_own_are_written_known_again_and_found(tmp_path: Path, by: dict[str, str]) -> None:
+    table = {"path": f"{tmp_path}/lake/of-{{topic}}/{{route}}/rows"}
+    desk = Desk(tmp_path, {"route": {"by": by}, "table": table, "tables": [{"match": "s:b$", "strict": True}]})
+    for _ in range(2):
+        desk.feed([{"kind": "a", "id": 1}, {"kind": "b", "id": 2}, {"kind": "../c"}])
+    assert [len(desk.rows(f"lake/of-orders/{kind}/rows")) for kind in "ab"] == [2, 2]
+    assert {row["reason"] for row in desk.dead()} == {"bad_route"}
+    assert desk.spec.table_for("orders:b").strict
+    (tmp_path / "lake/other/a/rows").mkdir(parents=True)
+    found = rebuild._routes(desk.spec, InProcess(desk.spec, no_spark))
+    assert sorted(found) == [f"{tmp_path}/lake/of-orders/{kind}/rows" for kind in "ab"]
 
 
 def test_rules_run_once_per_distinct_value() -> None:

@@ -279,7 +279,7 @@ def test_an_override_is_checked_with_what_it_inherits():
     ("path", "by", "seen"),
     [
         ("./lake/{rout}", "topic", "the variable {rout}"),
-        ("./lake/{topic}", "{header: type}", "the variable {topic}"),
+        ("./lake/{topic}", "{header: type}", "one path for all routes"),
         ("./lake/{field:a}", "{field: b}", "the variable {field:a}"),
         ("./lake/{route", "topic", "a brace alone"),
         ("./lake/{route}", "fixed", "every record has the same"),

@@ -185,7 +185,8 @@ def _table(spec: Spec, text: str) -> str:
     name, _, route = text.partition("/")
     if (branch := spec.branches().get(f"{name}/")) is not None:
         return branch.uri_of(route) if route else branch.table.path
-    return spec.uri_of(text) if NAME.fullmatch(text) and spec.route.kind != "fixed" else text
+    named = all(map(NAME.fullmatch, text.split(":")))  # with {topic} in the path, `topic:route`
+    return spec.uri_of(text) if named and spec.route.kind != "fixed" else text
 
 
 def _moment(text: str) -> datetime:

@@ -84,6 +84,18 @@ class RegisteredJson:
         titles = pa.array([told[id].title or None for id in framed.ids.tolist()], pa.string())
         return spread(titles, framed.at, len(values)), rejects.in_order()
 
+    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+        """The type, and what becomes of one record with a value in every field whose type the schema tells."""
+        told = _told(schema)
+        value = json.dumps(_sample(told.structure)).encode()
+        found = self._inner.decode(pa.array([value], pa.binary()))
+        open_ = {name for name, item in told.structure["fields"].items() if item == JSON}
+        rejects = Rejects()
+        for position, reason, detail in found.rejects:
+            if reason is not Reason.MISSING or detail.partition(":")[0] not in open_:
+                rejects.add(position, reason, detail)
+        return told.title, replace(found, rejects=rejects, unknown=self._unknown(found.unknown, [told]))
+
     def _open(self, values: pa.BinaryArray) -> tuple[Framed, Mapping[int, Told], Rejects]:
         """Values out of their frames, with what their schemas tell; those without a schema are rejects."""
         kept, at, rejects = sized(values, self._limits)
@@ -126,6 +138,15 @@ class RegisteredJson:
         beside = {name: item for name, item in unknown["fields"].items() if name not in said["fields"]}
         rounded = {name: JSON for name in _rounded(told, said) if unknown["fields"].get(name) in (BIG_LONG, JSON)}
         return struct({**said["fields"], **rounded, **beside})
+
+
+def _sample(structure: Structure) -> Any:
+    """A value as a schema describes it; fields of which it does not tell the type are left out."""
+    if "fields" in structure:
+        return {name: _sample(item) for name, item in structure["fields"].items() if item != JSON}
+    if structure["type"] == "list":
+        return [_sample(structure["element"])]
+    return {"long": 1, "double": 0.5, "boolean": True}.get(structure["type"], "")
 
 
 def _rounded(told: list[Told], said: Structure) -> list[str]:

@@ -42,15 +42,16 @@ def _template(spec: Spec) -> Iterator[Complaint]:
     path = spec.table.path
     variables = re.findall(r"\{([^{}]*)\}", path)
     names = route_names(spec.route)
+    names = (*names, "topic") if names else names
     for name in variables:
-        if name != "route":
-            known = ", ".join(f"{{{each}}}" for each in names) or "no variable while route.by is fixed"
+        if name != "route" and name not in names[-1:]:
+            known = ", ".join(f"{{{each}}}" for each in dict.fromkeys(names)) or "no variable while route.by is fixed"
             yield Complaint(here, f"the variable {{{name}}}", known, closest(name, names))
     if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", path)):
         yield Complaint(here, "a brace alone", "{route}")
     if "route" in variables and spec.route.kind == "fixed":
         yield Complaint(here, "{route}, but every record has the same", "route.by, or a path without {route}")
-    if not variables and spec.route.kind != "fixed":
+    if "route" not in variables and spec.route.kind != "fixed":
         yield Complaint(here, f"one path for all routes (by {spec.route.kind})", "a path with {route}")
 
 

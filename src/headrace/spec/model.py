@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -236,18 +237,16 @@ class Spec(Part):
 
     def uri_of(self, name: str) -> str:
         """The table of a route (a name that routing has found fit for a path)."""
-        branch, route = self.branch_of(name)
-        return branch.table.path.replace("{route}", route)
+        branch, whole = self.branch_of(name)
+        topic, _, route = whole.rpartition(":")
+        return branch.table.path.replace("{topic}", topic).replace("{route}", route)
 
     def name_of(self, uri: str) -> str | None:
         """The route that a table is of, whether or not it exists; None when the pipeline has none for it."""
-        from headrace.route import NAME
-
         for prefix, branch in self.branches().items():
-            before, braces, after = branch.table.path.partition("{route}")
-            route = uri[len(before) : len(uri) - len(after)]
-            if f"{before}{route}{after}" == uri and (NAME.fullmatch(route) if braces else not route):
-                return prefix + route
+            if found := template(branch.table.path).fullmatch(uri):
+                parts = found.groupdict()
+                return prefix + ":".join(parts[key] for key in ("topic", "route") if key in parts)
         return None
 
     def steps(self) -> list[TransformStep]:
@@ -259,7 +258,8 @@ class Spec(Part):
         from headrace.route import Routing
 
         route = self.route
-        return Routing(route.kind, route.value, route.include, route.exclude, route.unrouted)
+        topics = "{topic}" in self.table.path
+        return Routing(route.kind, route.value, route.include, route.exclude, route.unrouted, topics)
 
     def storage_profile(self) -> StorageProfile:
         """The store's plain fields, secrets revealed now."""
@@ -287,6 +287,17 @@ def one_name_for_the_route(part: Routed) -> Routed:
     if path != part.table.path:
         object.__setattr__(part, "table", part.table.model_copy(update={"path": path}))
     return part
+
+
+@lru_cache(maxsize=256)
+def template(path: str) -> re.Pattern[str]:
+    """The paths that a pattern of tables makes; a variable that stands there twice has the same value."""
+    from headrace.route import NAME
+
+    text = re.escape(path)
+    for key in ("topic", "route"):
+        text = text.replace(rf"\{{{key}\}}", f"(?P<{key}>{NAME.pattern})", 1).replace(rf"\{{{key}\}}", f"(?P={key})")
+    return re.compile(text)
 
 
 def canonical(content: Any) -> str:

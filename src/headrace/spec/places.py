@@ -105,12 +105,12 @@ def may_meet(one: str, two: str) -> bool:
 
 def _may_equal(one: str, two: str) -> bool:
     """The same for two names of folders; of two with a route in them it is enough that they begin and end alike."""
-    (head, route, tail), (other_head, other_route, other_tail) = one.partition("{route}"), two.partition("{route}")
-    if route and other_route:
-        heads, tails = sorted((head, other_head), key=len), sorted((tail, other_tail), key=len)
+    if "{" in one and "{" in two:
+        heads = sorted((one.partition("{")[0], two.partition("{")[0]), key=len)
+        tails = sorted((one.rpartition("}")[2], two.rpartition("}")[2]), key=len)
         return heads[1].startswith(heads[0]) and tails[1].endswith(tails[0])
-    template, name = (one, two) if route else (two, one)
-    return re.fullmatch(re.escape(template).replace(r"\{route\}", _ROUTE), name) is not None
+    template, name = (one, two) if "{" in one else (two, one)
+    return re.fullmatch(re.sub(r"\\\{(?:route|topic)\\\}", _ROUTE, re.escape(template)), name) is not None
 
 
 Place = Annotated[str, AfterValidator(place), WithJsonSchema({"type": "string", "minLength": 1})]

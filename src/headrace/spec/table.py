@@ -285,7 +285,8 @@ class TableSpec(TableOptions):
     """The table, or the pattern of the tables, that rows are written to."""
 
     path: Place = Field(
-        description="A folder, `s3://bucket/key` or `s3a://…`; `{route}` in it stands for the record's route. "
+        description="A folder, `s3://bucket/key` or `s3a://…`; `{route}` in it stands for the record's route, "
+        "`{topic}` for its topic; both may be there. "
         "Relative to the spec file."
     )
     infer: Infer = Field(
@@ -296,7 +297,10 @@ class TableSpec(TableOptions):
 class TableMatch(TableOptions):
     """Other options for the tables of some routes: any key of `table` but `path` and `infer`, instead of its own."""
 
-    match: Regex = Field(description="A regular expression found in the route; the first match of the list counts.")
+    match: Regex = Field(
+        description="A regular expression found in the route (`topic:route` where the path has `{topic}` beside it); "
+        "the first match of the list counts."
+    )
 
     def over(self, table: TableSpec) -> TableSpec:
         """The table with the keys given here instead of its own; a contract of its own also ends `strict`."""
