@@ -217,5 +217,6 @@ def _foreseen(branch: Branch, key: str, topic: str, subject: str, schema: Regist
         elif reason in _CERTAIN:
             yield _finding(spec, key, f"{which} breaks {store.uri}: {detail} ({reason})", "records that fit the table")
     if found.unknown:
-        names = ", ".join(found.unknown["fields"])
+        fields = list(found.unknown["fields"])
+        names = ", ".join([name for name in fields if name not in shape.payload.names] or fields)
         yield _finding(spec, key, f"{which} evolves {store.uri}: {names}", "no new columns", "warning")
