@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def reach(point: Point, **facts: object) -> None:
 
 
 def arm(point: str, action: Action, *, batch: int | None = None, nth: int = 1) -> Fault:
-    """Let the `nth` pass of `point` strike: `kill`, `kill-jvm`, `abandon`, `lost-reply`, `stop-self` or a function."""
+    """Let the `nth` pass of `point` strike: by the name of an action, or by a function."""
     if isinstance(action, str) and action not in _ACTIONS:
         raise UsageError(f"'{action}' is no fault.", next=f"Faults: {', '.join(_ACTIONS)}.")
     if point not in set(Point):
@@ -130,6 +131,10 @@ def _lose_reply() -> None:
     raise StorageUnreachable("The reply was lost (a fault armed on purpose).")
 
 
+def _hang() -> None:
+    threading.Event().wait()
+
+
 def _stop_self() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -140,6 +145,7 @@ _ACTIONS: dict[str, Callable[[], None]] = {
     "abandon": _abandon,
     "lost-reply": _lose_reply,
     "stop-self": _stop_self,
+    "hang": _hang,
 }
 
 

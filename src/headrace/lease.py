@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
 
-from headrace.errors import Fenced, HeadraceError, LeaseHeld
+from headrace.errors import Fenced, HeadraceError, LeaseHeld, StopAsked
 from headrace.storage import AlreadyThere, Store
 from headrace.storage.chain import Chain
 
@@ -98,7 +98,7 @@ class Lease:
         try:
             while (number := taker.attempt()) is None:
                 if clock.wait(stop, taker.pause):
-                    raise LeaseHeld("Asked to stop while waiting for the lease.")
+                    raise StopAsked("Asked to stop while waiting for the lease.")
         except BaseException:
             _ours.discard(taker.note.token)
             raise

@@ -76,7 +76,7 @@ class Pipeline:
         self.stop = stop or threading.Event()
         self.profile = Profile(**spec.storage_profile())
         self.state = Store(spec.state_uri, self.profile)
-        self.summary = Summary(spec.pipeline)
+        self.summary = Summary(spec.pipeline, drained=None if until is None else False)
         self.source: Source = open_source(spec)
         self.position: Offsets = {}
         self.topics: dict[str, str] = {}
@@ -144,7 +144,8 @@ class Pipeline:
             self.verify_source()
         if not self.stop.is_set():
             generations.end(self.spec, self.ledger)
-        if self.until is not None:
+        if self.until is not None and not self.stop.is_set():
+            self.summary.drained = True
             self.upkeep(at_end=True)
 
     def verify_source(self) -> None:

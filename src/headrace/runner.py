@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, SpecError, UsageError
+from headrace.errors import HeadraceError, SpecError, StopAsked, UsageError
 from headrace.generations import check_bounded
 from headrace.maintain import maintained
 from headrace.pipeline import Pipeline
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_STOP_WITHIN = 28.0  # of the 30 seconds in which a request to stop is answered
+_ORDERLY, _QUICK = 10.0, 1.0  # seconds that the JVM gets to end by itself
+
+
 @dataclass
 class Outcome:
     """How one pipeline ended."""
 
     summary: Summary
     error: HeadraceError | None = None
+    abandoned: bool = False  # still at work when it was given up: what it began, the next run finishes
     died: BaseException | None = None  # given up in a way that nothing answers: raised again to the caller
 
 
@@ -55,34 +61,58 @@ def run_all(
     report: Report = lambda event: None,
     stop: threading.Event | None = None,
     wait: bool = False,
+    abandon: threading.Event | None = None,
 ) -> list[Outcome]:
-    """Run them side by side: a lease that is held keeps all from starting; one that stops leaves the others."""
+    """Run them side by side: a lease that is held keeps all from starting; one that stops leaves the others.
+
+    `abandon`: do not wait for pipelines that are at work once it is set, nor for longer than 28 s after `stop`. They
+    stay at work, so the caller must end the process.
+    """
     if until not in (None, "latest"):
         raise UsageError(f"until: '{until}' is not known.", next="Use 'latest', or leave it out to run for ever.")
     _distinct(specs)
     for spec in specs:
         check_bounded(spec, until)
     stop = stop or threading.Event()
-    shared = SharedSession(specs)
+    shared = SharedSession(specs, stop, report)
     pipelines = [maintained(Pipeline(spec, shared.get, until=until, report=report, stop=stop)) for spec in specs]
+    outcomes = [Outcome(pipeline.summary) for pipeline in pipelines]
     with ExitStack() as leases:
-        for pipeline in pipelines:
-            leases.enter_context(pipeline.take_lease(wait))
-        outcomes = [Outcome(pipeline.summary) for pipeline in pipelines]
+        try:
+            for pipeline in pipelines:
+                leases.enter_context(pipeline.take_lease(wait))
+        except StopAsked:
+            return outcomes
         threads = [
             threading.Thread(target=_run_one, args=each, name=each[0].spec.pipeline, daemon=True)
             for each in zip(pipelines, outcomes, strict=True)
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():  # a bare join would keep signals from being answered
-                thread.join(0.2)
-    shared.close()
+        if left := _joined(threads, stop, abandon):
+            for thread, outcome in zip(threads, outcomes, strict=True):
+                outcome.abandoned = thread in left
+            leases.pop_all()  # not released: who is still at work holds them, and they end with the process
+            return outcomes
+    shared.close(_QUICK if stop.is_set() else _ORDERLY)
     for outcome in outcomes:
         if outcome.died is not None:
             raise outcome.died
     return outcomes
+
+
+def _joined(
+    threads: Sequence[threading.Thread], stop: threading.Event, abandon: threading.Event | None
+) -> list[threading.Thread]:
+    """Wait for all of them; answers with those that are given up."""
+    asked: float | None = None
+    while alive := [thread for thread in threads if thread.is_alive()]:
+        alive[0].join(0.1)  # a bare join would keep signals from being answered
+        asked = asked or (time.monotonic() if stop.is_set() else None)
+        late = asked is not None and time.monotonic() - asked > _STOP_WITHIN
+        if abandon is not None and (abandon.is_set() or late):
+            return [thread for thread in threads if thread.is_alive()]
+    return []
 
 
 def _run_one(pipeline: Pipeline, outcome: Outcome) -> None:
@@ -114,18 +144,20 @@ def _distinct(specs: Sequence[Spec]) -> None:
 class SharedSession:
     """The Spark session of all pipelines of a process, started when the first one needs it."""
 
-    def __init__(self, specs: Sequence[Spec]) -> None:
-        self._specs = specs
+    def __init__(
+        self, specs: Sequence[Spec], stop: threading.Event | None = None, report: Report = lambda event: None
+    ) -> None:
+        self._specs, self._stop, self._report = specs, stop, report
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
 
-    def close(self) -> None:
-        """Let go of the session; its JVM ends with the last holder."""
+    def close(self, within: float = _ORDERLY) -> None:
+        """Let go of the session; its JVM ends with the last holder, by force after `within` seconds."""
         from headrace.runtime import session
 
         with self._lock:
             if self._spark is not None:
-                session.stop(self._spark)
+                session.stop(self._spark, within=within)
                 self._spark = None
 
     def get(self) -> SparkSession:
@@ -134,12 +166,14 @@ class SharedSession:
 
         with self._lock:
             if self._spark is None or not session.alive(self._spark):
+                for spec in self._specs:
+                    self._report({"event": "setup", "pipeline": spec.pipeline, "text": "Starting Spark…"})
                 spark = self._specs[0].spark
                 needs = [spec for spec in self._specs if spark_touches_s3(spec)]
                 extra = jars.ensure("s3") if needs else []
                 conf = Profile(**needs[0].storage_profile()).hadoop_conf() if needs else {}
                 self._spark = session.start(
-                    "headrace", cores=spark.cores, memory=spark.memory, extra_jars=extra, conf=conf
+                    "headrace", cores=spark.cores, memory=spark.memory, extra_jars=extra, conf=conf, stop=self._stop
                 )
             return self._spark
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headrace.batch import Counts, Intent, Receipt
@@ -44,15 +44,31 @@ class Summary:
     tables: dict[str, int] = field(default_factory=dict)  # rows by table
     recovered: int = 0
     json_text: dict[str, dict[str, str]] = field(default_factory=dict)  # why a column is text, by table and column
+    drained: bool | None = None  # whether a drain came to its end; None where none was asked for
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    reading: timedelta = timedelta()  # from the start of the first batch to the end of the last
+    _first: datetime | None = None
 
     def keep_as_text(self, table: str, columns: Mapping[str, str]) -> None:
         """Columns of a table that can only be JSON text, and why."""
         if columns:
             self.json_text.setdefault(table, {}).update(columns)
 
+    @property
+    def seconds(self) -> float:
+        """How long the run takes, until now."""
+        return round((datetime.now(UTC) - self.began).total_seconds(), 1)
+
+    @property
+    def rate(self) -> int:
+        """Records per second from the start of the first batch to the end of the last."""
+        return round(self.counts.read / max(self.reading.total_seconds(), 0.001)) if self.counts.read else 0
+
     def add(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         """One more finished batch."""
         self.batches += 1
+        self._first = self._first or max(intent.started, self.began)  # a batch that is recovered began before the run
+        self.reading = datetime.now(UTC) - self._first
         self.counts = self.counts + intent.counts
         for receipt in receipts:
             self.tables[receipt.path] = self.tables.get(receipt.path, 0) + receipt.rows

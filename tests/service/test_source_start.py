@@ -119,7 +119,7 @@ def test_offsets_that_the_broker_does_not_hold_are_refused_before_anything_is_de
 
 
 def test_a_time_is_resolved_once(kafka: Broker, new_topic: NewTopic, lake: Path) -> None:
-    topic, day = new_topic(1), 1_738_281_600_000  # 2025-01-31
+    topic, day = new_topic(1, retention_ms="-1"), 1_738_281_600_000  # 2025-01-31
     values = [{"value": value, "timestamp": day + 1000 * at} for at, value in enumerate(numbered(0, 6))]
     produce(kafka.bootstrap, topic, values)
     assert position(reading(kafka, topic, lake, {"timestamp": "2025-01-31T00:00:02Z"})) == {(topic, 0): 2}

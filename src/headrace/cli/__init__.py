@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +19,10 @@ from headrace.cli.schema import schema
 from headrace.cli.setup import setup
 from headrace.cli.status import status
 from headrace.errors import HeadraceError
-from headrace.spec import Finding, Spec
 from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from headrace.spec import Finding, Spec
 
 app = typer.Typer(
     name="headrace",

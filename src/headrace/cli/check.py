@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from headrace.cli.console import say
-from headrace.spec import Finding, Spec, examine
 
-Online: TypeAlias = Callable[[Spec], list[Finding]]
-Say: TypeAlias = Callable[[Finding], None]
+if TYPE_CHECKING:  # the models of specs take long to import, and every command imports this one
+    from headrace.spec import Finding, Spec
+
+Online: TypeAlias = "Callable[[Spec], list[Finding]]"
+Say: TypeAlias = "Callable[[Finding], None]"
 
 OK, WRONG_ONLINE, WRONG = 0, 1, 2
 
@@ -35,6 +37,8 @@ def command(online: Online | None = None) -> Callable[..., None]:
 
 def run(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
     """Check files, say what is found, and answer with the exit code."""
+    from headrace.spec import examine
+
     examined = [examine(file) for file in files]
     specs = [spec for found, _ in examined for spec in found]
     offline = [finding for _, findings in examined for finding in findings] + _twice(files, examined)
@@ -49,6 +53,8 @@ def run(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
 
 def _twice(files: Sequence[Path], examined: Sequence[tuple[list[Spec], list[Finding]]]) -> list[Finding]:
     """Pipelines of one name in several files."""
+    from headrace.spec import Finding
+
     first: dict[str, Path] = {}
     findings = []
     for file, (specs, _) in zip(files, examined, strict=True):

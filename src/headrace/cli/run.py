@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headrace.cli.show import Show, emit
+if TYPE_CHECKING:
+    from headrace.runner import Outcome
+
+STARTING = "Starting Spark…"
 
 
 def run(
@@ -23,18 +28,72 @@ def run(
     wait: Annotated[bool, typer.Option(help="Wait for a lease that is held instead of exiting with 3.")] = False,
 ) -> None:
     """Stream records into tables until stopped (Ctrl-C or SIGTERM), or until the drain's end."""
-    from headrace.runner import run_all
-    from headrace.spec.load import load
+    if not as_json:
+        announce(until)
+    with Signals() as signals:  # before what takes long to import
+        from headrace.cli.show import Show, emit
+        from headrace.runner import run_all
+        from headrace.spec.load import load
 
-    loaded = [spec for path in specs for spec in load(path)]
-    stop = threading.Event()
-    with ends_when_asked(stop), Show(as_json) as show:
-        outcomes = run_all(loaded, until=until, report=show, stop=stop, wait=wait)
-    for outcome in outcomes:
-        event = summary_event(outcome)
-        emit(event) if as_json else show.console.print(summary_text(event), soft_wrap=True, markup=False)
-    if any(outcome.error for outcome in outcomes):
-        raise typer.Exit(max(outcome.error.exit_code for outcome in outcomes if outcome.error))
+        loaded = [spec for path in specs for spec in load(path)]
+        with Show(as_json, announced=until is None) as show:
+            signals.say = show.say
+            outcomes = run_all(loaded, until=until, report=show, stop=signals.stop, wait=wait, abandon=signals.abandon)
+        for outcome in outcomes:
+            event = summary_event(outcome)
+            emit(event) if as_json else show.say(summary_text(event))
+        if any(outcome.abandoned for outcome in outcomes):
+            leave(exit_code(outcomes))
+    if code := exit_code(outcomes):
+        raise typer.Exit(code)
+
+
+def announce(until: str | None) -> None:
+    """Say in the first second what comes: a run needs Spark, a drain only where records wait."""
+    _write(STARTING if until is None else "Checking for new records before starting Spark…")
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """That of the worst outcome; a drain that did not come to its end is one."""
+    return max(
+        (each.error.exit_code if each.error else int(each.summary.drained is False) for each in outcomes), default=0
+    )
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, with threads at work: what they began, the next run finishes. The JVM dies with it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Signals:
+    """SIGTERM and Ctrl-C: the first asks for an end after the batch at hand, the second abandons the batch."""
+
+    def __init__(self) -> None:
+        self.stop, self.abandon = threading.Event(), threading.Event()
+        self.say: Callable[[str], None] = _write
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        self._before = {number: signal.signal(number, self._asked) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _asked(self, *_: object) -> None:
+        if self.stop.is_set():
+            self.abandon.set()
+            return
+        self.stop.set()
+        self.say("Stopping after this batch; press Ctrl-C again to abandon it.")
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 @contextmanager
@@ -48,13 +107,17 @@ def ends_when_asked(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def summary_event(outcome: Any) -> dict[str, Any]:
+def summary_event(outcome: Outcome) -> dict[str, Any]:
     """The last line of a run, as programs read it."""
     summary, counts = outcome.summary, outcome.summary.counts
     return {
         "event": "summary",
         "pipeline": summary.pipeline,
         "stopped": outcome.error.name if outcome.error else None,
+        "drained": summary.drained,
+        "abandoned": outcome.abandoned,
+        "seconds": summary.seconds,
+        "records_per_second": summary.rate,
         "batches": summary.batches,
         "recovered": summary.recovered,
         "read": counts.read,
@@ -73,9 +136,13 @@ def summary_event(outcome: Any) -> dict[str, Any]:
 
 
 def summary_text(event: dict[str, Any]) -> str:
-    """The last lines of a run, as people read them."""
+    """The last lines of a run, as people read them; the very last is the whole of it."""
     head = f"{event['pipeline']}: {event['batches']} batches; read {event['read']:,} = routed {event['routed']:,}"
     head += f" + dead {event['dead']:,} + filtered {event['filtered']:,} + held {event['held']:,}"
+    head += f"; {event['seconds']:,.1f} s"
+    head += f", {event['records_per_second']:,} records/s" if event["records_per_second"] else ""
+    head += "; not drained: records are left" if event["drained"] is False else ""
+    head += "; the batch at hand was abandoned, the next run finishes it" if event["abandoned"] else ""
     tables = [f"  {path}: {rows:,} rows" for path, rows in sorted(event["tables"].items())]
     reasons = [f"  dead letters, {reason}: {count:,}" for reason, count in sorted(event["reasons"].items())]
     ignored = [f"  ignored new field, {name}: {count:,}" for name, count in sorted(event["ignored"].items())]
@@ -87,4 +154,4 @@ def summary_text(event: dict[str, Any]) -> str:
         for path, columns in sorted(event["json_text"].items())
         for name, why in columns.items()
     ]
-    return "\n".join([head, *tables, *reasons, *ignored, *unmet, *rescued, *doubled, *text])
+    return "\n".join([*tables, *reasons, *ignored, *unmet, *rescued, *doubled, *text, head])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from headrace.spec.schema import json_schema_text
-
 
 def schema() -> None:
     """Print the JSON Schema of a spec; point your editor's YAML support at it."""
+    from headrace.spec.schema import json_schema_text
+
     typer.echo(json_schema_text(), nl=False)

@@ -43,22 +43,27 @@ class Line:
 class Show:
     """Takes a pipeline's events and shows them; stdout is for JSON alone."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, announced: bool = False) -> None:
         self.as_json = as_json
+        self._announced = announced  # whether people were told already that Spark starts
         self.console = console(stderr=True)
         self.lines: dict[str, Line] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come while an event is shown
         self._live: Live | None = None
 
     def __enter__(self) -> Show:
         if not self.as_json and self.console.is_terminal:
-            self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=4, transient=False)
+            self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Some lines for people, above the live ones."""
+        self.console.print(text, soft_wrap=True, markup=False)
 
     def __call__(self, event: dict[str, Any]) -> None:
         with self._lock:
@@ -77,6 +82,8 @@ class Show:
             line.rate = event["read"] / max(event["seconds"], 0.001)
             line.tables |= set(event["tables"])
             line.batch, line.committed, line.word = event["batch"], time.monotonic(), "running"
+        elif kind == "setup":
+            line.word = "starting"
         elif kind == "progress":
             line.lag, line.lag_seconds = event["lag"], event["lag_seconds"]
             line.word = "waiting: open transaction" if hanging(event) else "running"
@@ -86,6 +93,8 @@ class Show:
             line.word = f"stopped: {event['reason']}"
 
     def _say(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "setup" and self._announced:
+            return
         if event["event"] not in _SILENT or self._is_new_transaction(event):
             self.console.print(escape(sentence(event)), soft_wrap=True)
 

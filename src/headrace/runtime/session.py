@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SetupError, SparkDied
+from headrace.errors import SetupError, SparkDied, StopAsked
 from headrace.runtime import archive, jars
 from headrace.runtime.child import Child, spawn
 from headrace.runtime.java import find_java
@@ -143,8 +143,12 @@ def start(
     jvm: Sequence[str] = (),
     work: Path | None = None,
     progress: jars.Progress | None = None,
+    stop: threading.Event | None = None,
 ) -> Any:
-    """The process's Spark session; a second caller shares the first one's, with the first one's settings."""
+    """The process's Spark session; a second caller shares the first one's, with the first one's settings.
+
+    `stop` ends a start that is under way with StopAsked.
+    """
     global _shared
     with _lock:
         if _shared and alive(_shared.spark):
@@ -157,7 +161,8 @@ def start(
         options += jvm or archive.use("spark", find_java(), parts)
         child = _start_jvm([*parts, *extra_jars], options, scratch, log_folder(work))
         try:
-            spark = _open(child, _settings(app, cores, scratch) | dict(conf or {}), scratch)
+            port, secret = _wait_for_gateway(child, scratch / "gateway", stop or threading.Event())
+            spark = _open(child, _settings(app, cores, scratch) | dict(conf or {}), port, secret)
         except BaseException:
             child.crash()
             shutil.rmtree(scratch, ignore_errors=True)
@@ -265,12 +270,12 @@ def _spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def _open(jvm: Child, settings: Mapping[str, str], scratch: Path) -> Any:
+def _open(jvm: Child, settings: Mapping[str, str], port: int, secret: str) -> Any:
     """Connect PySpark to our JVM and make the session."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    gateway = _connect(jvm, scratch / "gateway")
+    gateway = _connect(jvm, port, secret)
     SparkContext._ensure_initialized(gateway=gateway)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     interrupt = signal.getsignal(signal.SIGINT)
@@ -280,11 +285,10 @@ def _open(jvm: Child, settings: Mapping[str, str], scratch: Path) -> Any:
     return SparkSession(context)
 
 
-def _connect(jvm: Child, info: Path) -> Any:
+def _connect(jvm: Child, port: int, secret: str) -> Any:
     """PySpark's gateway to a JVM that PySpark did not start."""
     from pyspark.java_gateway import launch_gateway
 
-    port, secret = _wait_for_gateway(jvm, info)
     there = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.update(there)
     try:
@@ -296,14 +300,15 @@ def _connect(jvm: Child, info: Path) -> Any:
     return gateway
 
 
-def _wait_for_gateway(jvm: Child, info: Path, within: float = 120) -> tuple[int, str]:
+def _wait_for_gateway(jvm: Child, info: Path, stop: threading.Event, within: float = 120) -> tuple[int, str]:
     deadline = time.monotonic() + within
     while not info.is_file():
         if jvm.poll() is not None:
             raise SetupError(f"Java ended with code {jvm.returncode} before Spark was up; see {log_folder()}.")
         if time.monotonic() > deadline:
             raise SetupError(f"Spark did not start within {within:g} s; see {log_folder()}.")
-        time.sleep(0.02)
+        if stop.wait(0.02):
+            raise StopAsked("Asked to stop while Spark was starting.")
     port, length = struct.unpack_from("!ii", raw := info.read_bytes())
     return port, raw[8 : 8 + length].decode()
 
