@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import Fenced, LeaseHeld, StorageUnreachable, StopAsked
+from headrace.errors import Fenced, LeaseHeld, StopAsked, StorageUnreachable
 from headrace.lease import Clock, Lease, holder
 from headrace.storage import Store
 from services.wait import eventually
