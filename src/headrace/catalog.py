@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -62,6 +63,7 @@ class Catalog:
         self._foreseen: set[str] = set()  # routes met on a guess in the batch at hand
         self._new: set[str] = set()  # routes that the batch at hand is the first to have
         self._late: set[str] = set()  # routes that were one too many for it, and may come in the next
+        self._added: Counter[str] = Counter()  # by route: columns that the batch at hand has brought
         self._entries: dict[str, Entry] = {}
 
     # ---- opening ----
@@ -126,7 +128,8 @@ class Catalog:
         """Meet new routes, learn new fields, and evolve the tables that exist before anything is staged for them."""
         for prefix in self.branches:
             if prefix + EVERY in discovered:
-                self.shared[prefix] = _merged(self.shared.get(prefix), discovered[prefix + EVERY])
+                every = self._admitted(prefix + EVERY, None, discovered[prefix + EVERY])
+                self.shared[prefix] = _merged(self.shared.get(prefix), every)
         for name, structure in discovered.items():
             prefix = self._branch(name).prefix
             if name != prefix + EVERY:
@@ -200,11 +203,14 @@ class Catalog:
             self._refresh()
 
     def _forget_limit(self) -> None:
-        """Each batch may have some new tables."""
+        """Each batch may have some new tables, and some new columns."""
         for name in self._late:
             self.shapes.pop(name, None)
         self._late.clear()
         self._new.clear()
+        if self._added:
+            self._added.clear()
+            self._refresh()
 
     def _welcome(self, name: str, structure: Structure) -> None:
         """A route that records have: its table is met, or refused when there are too many."""
@@ -213,7 +219,7 @@ class Catalog:
         if name in self._entries or self._has_room():
             self._new |= {name} - self._entries.keys()
             entry = self._meet(name)
-            entry.learned = _merged(entry.learned, structure)
+            entry.learned = _merged(entry.learned, self._admitted(name, entry.existing, structure))
         else:
             self.shapes[name] = None
             self._late |= {name} if self._may_hold_more() else set()
@@ -238,6 +244,14 @@ class Catalog:
             self.shapes.pop(name, None)
             self._new.discard(name)
         self._foreseen.clear()
+
+    def _admitted(self, name: str, existing: pa.Schema | None, structure: Structure) -> Structure:
+        """What of a route's new fields there is room for."""
+        route = name.rpartition("/")[2]
+        part, columns = self._branch(name).admitted(route, self.shapes.get(name), existing, structure)
+        if columns:
+            self._added[name] += columns
+        return part
 
     def _refresh(self) -> None:
         for prefix, branch in self.branches.items():
@@ -276,7 +290,8 @@ class Catalog:
             partition_by=tuple(name for name in by if name not in generated),
             generated=generated,
         )
-        return replace(shape, constraints=constraints_of(entry.store.uri, state, entry.rules))
+        shape = replace(shape, constraints=constraints_of(entry.store.uri, state, entry.rules))
+        return entry.branch.bounded(shape, self._added[entry.name])
 
     def _share(self, prefix: str, branch: Branch) -> None:
         """One payload for all tables of an SQL route: the sum of what they have and what records have shown."""
@@ -290,7 +305,8 @@ class Catalog:
         if not columns and learned is None and not rules.columns:
             return
         existing = pa.schema(list(columns.values())) if columns else None
-        self.shapes[prefix + EVERY] = branch.shape_of(EVERY, existing=existing, learned=learned)
+        shape = branch.shape_of(EVERY, existing=existing, learned=learned)
+        self.shapes[prefix + EVERY] = branch.bounded(shape, self._added[prefix + EVERY])
 
     def _evolve(self, entry: Entry, batch: int) -> None:
         shape = self.shapes.get(entry.name)

@@ -84,12 +84,25 @@ def knows_elements(explode: Explode, payload: pa.Schema) -> bool:
 
 def grown(explode: Explode, payload: pa.Schema, learned: Structure) -> pa.Schema:
     """The payload with the fields that `learned`, a structure by column, adds to it."""
-    more = evolve(pa.schema([_at(item, item.name) if item.name in explode.keep else item for item in payload]), learned)
+    more = evolve(by_column(explode, payload), learned)
     if knows_elements(explode, more):
         element = more.field(explode.column).type.value_type
         if pa.types.is_struct(element) and element.get_field_index(explode.column) >= 0:
             raise _twice(explode, explode.column)  # read backwards, the column would be the element itself
     return pa.schema([_at(item, explode.keep[item.name]) if item.name in explode.keep else item for item in more])
+
+
+def by_column(explode: Explode, payload: pa.Schema) -> pa.Schema:
+    """The payload with every field under its column's name, wherever it is read from."""
+    return pa.schema([_at(item, item.name) if item.name in explode.keep else item for item in payload])
+
+
+def admitting(explode: Explode, payload: pa.Schema) -> pa.Schema:
+    """The payload as new fields are counted: those of an element are columns, the list itself is none."""
+    columns = by_column(explode, payload)
+    if explode.column in columns.names:
+        return columns
+    return columns.append(pa.field(explode.column, pa.list_(pa.struct([]))))
 
 
 def adds(explode: Explode, payload: pa.Schema, learned: Structure) -> bool:

@@ -49,7 +49,7 @@ MEANING: dict[Reason, str] = {
     Reason.TRAILING_DATA: "something follows the first value",
     Reason.DUPLICATE_KEY: "an object holds the same key twice",
     Reason.TOO_DEEP: "the value is nested deeper than the limit",
-    Reason.TOO_WIDE: "an object has more keys than the limit",
+    Reason.TOO_WIDE: "an object has more keys, or the record more new fields, than the limit",
     Reason.TOO_BIG: "the value is larger than the limit",
     Reason.RATIO: "the compressed value expands beyond the limit",
     Reason.TYPE: "a value has another type than its column",

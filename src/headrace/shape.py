@@ -61,6 +61,7 @@ class Shape:
     derived: tuple[PartitionBy, ...] = ()  # partition columns that are made from others
     constraints: tuple[Constraint, ...] = ()  # what every row of the table must fulfil
     unfilled: tuple[str, ...] = ()  # columns of the table that no record fills, because the spec says only_declared
+    room: int = 2**31  # for so many new columns, nested fields included, in the batch at hand
 
 
 def shape_of(

@@ -40,7 +40,7 @@ def test_longs_that_a_double_holds_are_doubles():
 def test_the_same_whichever_task_sees_which_number():
     """Each task tells what it has seen; the driver merges it."""
     one, two = (_seen({"id": 1}, {"n": value}) for value in (BIG, 0.5))
-    assert merge(one, two)["fields"]["n"] == merge(two, one)["fields"]["n"] == {"type": "json"}
+    assert merge(one, two)["fields"]["n"]["type"] == merge(two, one)["fields"]["n"]["type"] == "json"
 
 
 def _seen(*values: object) -> dict:
@@ -88,7 +88,7 @@ def test_schemas_that_disagree_on_a_number_keep_every_number():
     layout = layout_of(pa.schema([]))
     naturals = [pa.table({"n": pa.array([number], kind)}) for number, kind in ((BIG, pa.int64()), (0.5, pa.float64()))]
     seen = [fitted(each, np.arange(1), layout, "evolve", Rejects()).unknown or {} for each in naturals]
-    assert merge_all(seen)["fields"]["n"] == {"type": "json"}
+    assert merge_all(seen)["fields"]["n"]["type"] == "json"
     small = fitted(pa.table({"n": pa.array([5])}), np.arange(1), layout, "evolve", Rejects()).unknown or {}
     assert merge_all([small, seen[1]])["fields"]["n"] == {"type": "double"}
 
@@ -99,4 +99,4 @@ def test_registered_schemas_that_disagree_on_a_number_keep_every_number(number, 
     registered = [Registered(nth, "JSON", text) for nth, text in enumerate(schemas)]
     decoder = RegisteredJson(None, RegistrySpec(url="http://127.0.0.1:9"), pa.schema([]), "evolve", Limits())  # type: ignore[arg-type]
     values = infer(pa.array([json.dumps({"n": number})]))
-    assert decoder._unknown(values, [told(each) for each in registered])["fields"]["n"] == {"type": kind}
+    assert decoder._unknown(values, [told(each) for each in registered])["fields"]["n"]["type"] == kind

@@ -30,6 +30,7 @@ class Limits:
     depth: int = 64
     keys: int = 10_000
     rows: int = 100_000
+    new_columns: int = 500  # that one value may ask for, nested fields included
 
 
 LIMITS = Limits()
@@ -162,6 +163,12 @@ def joined(parts: list[Decoded], schema: pa.Schema) -> Decoded:
         index = index[order]
         rows = rows.take(pa.array(order)) if rows.column_names else rows
     return Decoded(rows.combine_chunks(), pa.array(index), rejects.in_order(), unknown, dict(ignored))
+
+
+def too_many(structure: Structure, columns: int, limits: Limits) -> str:
+    """What a dead letter says of a record with more new fields than there is room for."""
+    name = next(iter(structure.get("fields", {})), "")[:100]
+    return f"{name}: {columns} new columns, {limits.new_columns} may be added (limits.new_columns, limits.columns)"
 
 
 def few(names: Mapping[str, int]) -> dict[str, int]:

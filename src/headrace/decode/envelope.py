@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, joined
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, joined, too_many
 from headrace.decode.layout import MERGES, MESSAGE, PATH, PLACE, SKIP, UNIT, Layout, layout_of
 from headrace.decode.scan import Mask, Numbers, bools
 from headrace.decode.structure import Structure, merge, struct
@@ -171,6 +171,9 @@ class Enveloped:
         columns = [self._column(item, form, rows, look, values, index) for item in self._schema]
         made = pa.Table.from_arrays(columns, schema=self._schema) if columns else _rows_only(len(index))
         unknown = self._unknown(found.unknown) if self._new_field == "evolve" and len(index) else None
+        if unknown and len(missing := self._missing()) > self._limits.new_columns:
+            rejects.add_all(index, Reason.TOO_WIDE, too_many(struct(missing), len(missing), self._limits))
+            made, index, unknown = made.slice(0, 0), index[:0], None
         return replace(found, rows=made, index=pa.array(index), rejects=rejects.in_order(), unknown=unknown)
 
     @property
@@ -226,14 +229,17 @@ class Enveloped:
 
     def _unknown(self, unknown: Structure | None) -> Structure | None:
         """New fields of the row, and the envelope's own columns when the table has none of them yet."""
-        missing = {
+        missing = self._missing()
+        if not missing:
+            return unknown
+        return merge(unknown, struct(missing)) if unknown else struct(missing)
+
+    def _missing(self) -> dict[str, Structure]:
+        return {
             item.name: {"type": "json"} if JSON_TEXT in (item.metadata or {}) else structure_of(item.type)
             for item in self._envelope.columns
             if item.name not in self._payload.names and not (item.metadata or {}).get(ASKED)
         }
-        if not missing:
-            return unknown
-        return merge(unknown, struct(missing)) if unknown else struct(missing)
 
 
 def _json_at(name: str, place: Path) -> pa.Field:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few, too_many
 from headrace.decode.envelope import Enveloped
 from headrace.decode.envelopes import ENVELOPES
 from headrace.decode.exact import Exact, Row
@@ -30,7 +30,7 @@ from headrace.decode.scout import Scout
 from headrace.decode.split import Prepared, elements, lines, unpacking
 from headrace.decode.stencil import Stencils
 from headrace.decode.strict import Cutter, Parser, Real
-from headrace.decode.structure import Structure, evolve, infer, struct
+from headrace.decode.structure import Structure, added, by_key, distinct, evolve, infer, struct
 from headrace.decode.surplus import Surveyor
 from headrace.decode.triage import spread, triage
 from headrace.reasons import Reason
@@ -52,6 +52,7 @@ class JsonDecoder:
         blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None
         self._scout = Scout(self._decode, self._scouting) if blank else None
         self._whole = False  # the structure of values with new fields is told from their root
+        self._known = by_key(self._layout.own)
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
@@ -59,7 +60,7 @@ class JsonDecoder:
 
     def _scouting(self, found: pa.Schema) -> JsonDecoder:
         made = JsonDecoder(found, "evolve", self._limits)
-        made._whole = True
+        made._whole, made._known = True, {}
         return made
 
     def _decode(self, values: pa.BinaryArray) -> Decoded:
@@ -99,14 +100,23 @@ class JsonDecoder:
             names = self._lessons.count(proof)
             if proof.surplus.any():
                 names += self._survey(texts, proof, good, strange)
-        fast = self._fast_rows(proof, good)
         rest = np.flatnonzero(~good)
         rows, kept = self._explain(texts, at, rest, rejects)
         for row, position in zip(rows, kept, strict=True):
             names.update(row.strangers)
             strange[position] = bool(row.strangers)
+        unknown = None
+        if self._new_field == "evolve" and strange.any():
+            places = np.flatnonzero(strange)
+            unknown, wide = self.unknown(texts.take(pa.array(places)))
+            for position, detail in wide.items():
+                rejects.add(int(at[places[position]]), Reason.TOO_WIDE, detail)
+            gone = set(places[list(wide)].tolist())
+            good[list(gone)] = False
+            rows = [row for row, position in zip(rows, kept, strict=True) if position not in gone]
+            kept = [position for position in kept if position not in gone]
+        fast = self._fast_rows(proof, good)
         table, index = _joined(self._layout.schema, fast, np.flatnonzero(good), rows, np.array(kept, np.int64))
-        unknown = self.unknown(texts.filter(pa.array(strange))) if self._new_field == "evolve" else None
         ignored = few(names) if self._new_field == "ignore" else {}
         return Decoded(table, pa.array(at[index]), rejects.in_order(), unknown, ignored)
 
@@ -170,13 +180,26 @@ class JsonDecoder:
         """The row's own text of each value."""
         return _rows_in(texts, self._layout)
 
-    def unknown(self, texts: pa.StringArray) -> Structure | None:
-        """What the schema lacks, if there is anything it could gain."""
-        if not len(texts):
-            return None
+    def unknown(self, texts: pa.StringArray) -> tuple[Structure | None, dict[int, str]]:
+        """What the schema lacks and could gain, and why values are refused that alone bring more than it may gain."""
+        found = self._lacking(infer(texts)) if len(texts) else None
+        if found is None or added(self._known, found) <= self._limits.new_columns:
+            return found, {}
+        structures, which = distinct(texts)
+        brought = [self._lacking(each) or {} for each in structures]
+        columns = np.array([added(self._known, each) for each in brought])
+        wide = columns[which] > self._limits.new_columns
+        refused = {
+            row: too_many(brought[which[row]], int(columns[which[row]]), self._limits)
+            for row in np.flatnonzero(wide).tolist()
+        }
+        return self._lacking(infer(texts.filter(pa.array(~wide)))), refused
+
+    def _lacking(self, structure: Structure) -> Structure | None:
+        """The part of a structure that the schema could gain."""
         if self._whole:
-            return infer(texts)
-        found = _beyond(self._layout.root, infer(texts))
+            return structure or None
+        found = _beyond(self._layout.root, structure)
         for step in self._layout.way:
             found = found and found.get("fields", {}).get(step)
         return None if not found or evolve(self._layout.own, found) == self._layout.own else found

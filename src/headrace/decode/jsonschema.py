@@ -18,7 +18,7 @@ from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
 from headrace.decode.framing import Framed, unframed
 from headrace.decode.registry import Registered, UnknownSchema, registry_of
 from headrace.decode.scan import Numbers, bools
-from headrace.decode.structure import BIG_LONG, JSON, Structure, evolve, merge, struct
+from headrace.decode.structure import JSON, Structure, added, by_key, evolve, merge, struct
 from headrace.decode.triage import sized, spread
 from headrace.reasons import Reason
 from headrace.spec.registry import RegistrySpec
@@ -133,10 +133,13 @@ class RegisteredJson:
         said = reduce(merge, (each.structure for each in told))
         if evolve(self._payload, said) == self._payload:
             return unknown
+        if added(by_key(self._payload), said) > self._limits.new_columns:  # then only what values fill
+            filled = unknown["fields"] if unknown else {}
+            said = struct({name: item for name, item in said["fields"].items() if name in filled})
         if not unknown:
-            return said
+            return said if said["fields"] else None
         beside = {name: item for name, item in unknown["fields"].items() if name not in said["fields"]}
-        rounded = {name: JSON for name in _rounded(told, said) if unknown["fields"].get(name) in (BIG_LONG, JSON)}
+        rounded = {name: JSON for name in _rounded(told, said) if _is_big(unknown["fields"].get(name, {}))}
         return struct({**said["fields"], **rounded, **beside})
 
 
@@ -147,6 +150,10 @@ def _sample(structure: Structure) -> Any:
     if structure["type"] == "list":
         return [_sample(structure["element"])]
     return {"long": 1, "double": 0.5, "boolean": True}.get(structure["type"], "")
+
+
+def _is_big(structure: Structure) -> bool:
+    return structure.get("type") in ("big long", "json")
 
 
 def _rounded(told: list[Told], said: Structure) -> list[str]:

@@ -122,8 +122,8 @@ def _dug(value: Any, path: Path) -> str:
 class Json(Decoder, Protocol):
     """What is asked of the JSON decoder inside."""
 
-    def unknown(self, texts: pa.StringArray) -> Structure | None:
-        """What the schema lacks."""
+    def unknown(self, texts: pa.StringArray) -> tuple[Structure | None, dict[int, str]]:
+        """What the schema lacks, and why values are refused that alone bring too much of it."""
         ...
 
     def messages(self, texts: pa.StringArray) -> pa.Array:
@@ -184,6 +184,13 @@ class RescuingDecoder:
     def _one_by_one(self, values: pa.BinaryArray) -> Decoded:
         found = self._inner.decode(values)
         rows, texts, at, rejects = self._mended(values, found.rejects)
+        found, wide = self._noted(found, values, rows, at)
+        if wide:
+            for position, detail in wide.items():
+                rejects.add(position, Reason.TOO_WIDE, detail)
+            stay = [nth for nth, position in enumerate(at) if position not in wide]
+            rows, texts, at = [rows[nth] for nth in stay], [texts[nth] for nth in stay], [at[nth] for nth in stay]
+            rejects = rejects.in_order()
         clean = found.rows.append_column(self._schema.field(-1), pa.nulls(len(found.rows), pa.string()))
         if not rows:
             return replace(found, rows=clean, rejects=rejects)
@@ -192,7 +199,7 @@ class RescuingDecoder:
         index = np.concatenate([found.index.to_numpy(), np.array(at, np.int64)])
         order = np.argsort(index, kind="stable")
         return replace(
-            self._noted(found, values, rows, at),
+            found,
             rows=pa.concat_tables([clean, mended]).take(pa.array(order)),
             index=pa.array(index[order]),
             rejects=rejects,
@@ -220,20 +227,21 @@ class RescuingDecoder:
             at.append(position)
         return rows, texts, at, rejects
 
-    def _noted(self, found: Decoded, values: pa.BinaryArray, rows: Sequence[Row], at: Sequence[int]) -> Decoded:
-        """The new fields of mended rows, where the contract asks for them otherwise."""
+    def _noted(
+        self, found: Decoded, values: pa.BinaryArray, rows: Sequence[Row], at: Sequence[int]
+    ) -> tuple[Decoded, dict[int, str]]:
+        """The new fields of mended rows, where the contract asks for them otherwise; and which rows have too many."""
         strange = [position for row, position in zip(rows, at, strict=True) if row.strangers]
         if self._new_field == "evolve" and strange:
-            more = self._inner.unknown(_texts(values, pa.array(strange)))
-            return replace(
-                found, unknown=merge(found.unknown, more) if found.unknown and more else more or found.unknown
-            )
+            more, wide = self._inner.unknown(_texts(values, pa.array(strange)))
+            unknown = merge(found.unknown, more) if found.unknown and more else more or found.unknown
+            return replace(found, unknown=unknown), {strange[nth]: detail for nth, detail in wide.items()}
         if self._new_field == "ignore" and strange:
             names = Counter(found.ignored)
             for row in rows:
                 names.update(row.strangers)
-            return replace(found, ignored=dict(names))
-        return found
+            return replace(found, ignored=dict(names)), {}
+        return found, {}
 
 
 def _texts(values: pa.BinaryArray, index: pa.Array) -> pa.StringArray:

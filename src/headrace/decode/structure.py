@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,9 +26,9 @@ from headrace.tables.schema import DATED, JSON_TEXT, parse_type, reserved, type_
 from headrace.tables.widen import holding_both, widens
 
 Structure = dict[str, Any]
+Known = Mapping[str, pa.Field | None]
 
 KEYS = 200  # distinct keys in one nested object before it is taken for a map and kept as text
-COLUMNS = 2_000  # top-level columns a table may grow to by discovery
 
 NULL: Structure = {"type": "null"}
 JSON: Structure = {"type": "json"}
@@ -162,14 +164,34 @@ def infer(values: pa.StringArray) -> Structure:
     """The merged structure of good values, by their few distinct shapes."""
     if not len(values):
         return {}
+    usual, odd, _ = _by_shape(values, "DISTINCT")
+    return merge_all([*map(_of_shape, usual.to_pylist()), *odd])
+
+
+def distinct(values: pa.StringArray) -> tuple[list[Structure], np.ndarray]:
+    """The few distinct structures of good values, and which of them each value has."""
+    usual, odd, is_odd = _by_shape(values, "ALL")
+    codes = usual.dictionary_encode()
+    found = [*map(_of_shape, codes.dictionary.to_pylist()), *odd]
+    which = np.empty(len(values), np.int64)
+    which[~is_odd] = codes.indices.to_numpy()
+    which[is_odd] = len(codes.dictionary) + np.arange(len(odd))
+    return found, which
+
+
+def _by_shape(values: pa.StringArray, which: str) -> tuple[pa.StringArray, list[Structure], np.ndarray]:
+    """What DuckDB says of most values, the structures of the odd ones, and which those are."""
     rare = pc.match_substring_regex(values, _MISLEADING)
     shapes = duck.planned(
-        "SELECT DISTINCT CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",
+        f"SELECT {which} CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",  # noqa: S608 - DISTINCT or ALL
         seen=pa.table({"v": values.filter(pc.invert(rare))}),
     )
-    seen = [_typed(_from_duck(json.loads(shape))) for shape in shapes["shape"].to_pylist() if shape is not None]
-    seen += [of(json.loads(text, parse_int=_integer)) for text in values.filter(rare).to_pylist()]
-    return merge_all(seen)
+    odd = [of(json.loads(text, parse_int=_integer)) for text in values.filter(rare).to_pylist()]
+    return shapes["shape"].combine_chunks(), odd, rare.to_numpy(zero_copy_only=False)
+
+
+def _of_shape(shape: str) -> Structure:
+    return _typed(_from_duck(json.loads(shape)))
 
 
 def _integer(text: str) -> int:
@@ -341,8 +363,86 @@ def _named(kind: str) -> pa.DataType | None:
 
 def evolve(schema: pa.Schema, structure: Structure) -> pa.Schema:
     """The schema with new fields added, at every depth; an existing field changes its type only where that is asked."""
-    grown = _grown(list(schema), structure)[: max(COLUMNS, len(schema))]
-    return pa.schema(grown, schema.metadata)
+    return pa.schema(_grown(list(schema), structure), schema.metadata)
+
+
+# ---- how many columns there may be ----
+
+
+@dataclass(slots=True)
+class Room:
+    """For how many columns there is room; nested fields count as columns."""
+
+    left: int
+    enough: bool = True
+
+    def take(self, columns: int) -> bool:
+        """Whether these fit, too."""
+        fits = columns <= self.left
+        self.left -= columns if fits else 0
+        self.enough = self.enough and fits
+        return fits
+
+
+def width(columns: Iterable[pa.Field]) -> int:
+    """How many columns these are, with the fields nested in them."""
+    return sum(1 + width(_inner(item.type)) for item in columns)
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return _inner(kind.value_type if pa.types.is_list(kind) else kind.item_type)
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def by_key(columns: Iterable[pa.Field]) -> Known:
+    """Columns by the keys they take, in lower case; None where what is below the key is read elsewhere."""
+    known: dict[str, pa.Field | None] = {}
+    for item in columns:
+        path = (item.metadata or {}).get(b"headrace.path", item.name.encode()).decode()
+        known.setdefault(item.name.lower(), None)
+        known[_key(item).lower()] = item if path == _key(item) else None
+    return known
+
+
+def added(known: Known, structure: Structure) -> int:
+    """How many columns a structure would add to those that are known."""
+    room = Room(2**62)
+    admitted(known, structure, room)
+    return 2**62 - room.left
+
+
+def admitted(known: Known, structure: Structure, room: Room) -> Structure:
+    """The part of an object's structure for which there is room.
+
+    Fields are taken by name, so that it is the same part in whatever order they were met.
+    """
+    fields: Mapping[str, Structure] = structure.get("fields", {})
+    parts: dict[str, Structure] = {}
+    for name in sorted(fields):
+        column = known.get(name.lower())
+        if column is not None:
+            parts[name] = _admitted(column.type, fields[name], room)
+        elif name.lower() in known or not name_fits(name) or room.take(_columns(name, fields[name])):
+            parts[name] = fields[name]
+    return struct({name: parts[name] for name in fields if name in parts})
+
+
+def _columns(name: str, structure: Structure) -> int:
+    return 0 if (column := _field(name, structure)) is None else width([column])
+
+
+def _admitted(known: pa.DataType, structure: Structure, room: Room) -> Structure:
+    if pa.types.is_struct(known) and _kind(structure) == "struct":
+        return admitted(by_key(known), structure, room)
+    if pa.types.is_list(known) and _kind(structure) == "list":
+        return {"type": "list", "element": _admitted(known.value_type, structure["element"], room)}
+    if pa.types.is_map(known) and _kind(structure) in ("map", "struct"):
+        return {"type": "map", "value": _admitted(known.item_type, _entry(structure), room)}
+    return structure
+
+
+# ---- growing ----
 
 
 def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:

@@ -27,7 +27,7 @@ from headrace.decode.arrays import (
     offsets_of,
     plain,
 )
-from headrace.decode.contract import LIMITS, Decoded, Limits, NewField, Rejects
+from headrace.decode.contract import LIMITS, Decoded, Limits, NewField, Rejects, too_many
 from headrace.decode.convert import as_python, converted, why
 from headrace.decode.exact import ABSENT, default_of, inner_default
 from headrace.decode.layout import Column, Layout, Node
@@ -36,7 +36,7 @@ from headrace.decode.pattern import Path
 from headrace.decode.rescue import outermost, rescued
 from headrace.decode.scan import Mask, Numbers
 from headrace.decode.spoken import as_json
-from headrace.decode.structure import JSON, Structure, big_longs, evolve, merge, name_fits, struct
+from headrace.decode.structure import JSON, Structure, added, big_longs, by_key, evolve, merge, name_fits, struct
 from headrace.errors import ContractBroken
 from headrace.reasons import MISFITS, Reason
 from headrace.tables.schema import type_name
@@ -53,6 +53,10 @@ def fitted(
     judge_maps(fit.whole, fit.rows, limits.keys, fit.refuse)
     columns = [fit.rescued_column(each) if each.rescued else fit.column(each) for each in layout.columns]
     strangers = fit.strangers(new_field)
+    unknown = _asked_by(natural, layout) if new_field == "evolve" and not fit.refused.all() else None
+    if unknown and (asked := added(by_key(layout.own), unknown)) > limits.new_columns:
+        fit.refuse_new(too_many(unknown, asked, limits))
+        unknown = None
     good = np.flatnonzero(~fit.refused)
     for row in np.flatnonzero(fit.refused).tolist():
         rejects.add(int(at[row]), *fit.verdicts[row])
@@ -62,7 +66,6 @@ def fitted(
         columns = [column.take(pa.array(good)) for column in columns]
     rows = pa.Table.from_arrays(columns, schema=layout.schema)
     rows = layout.with_message(rows, lambda: as_json(fit.whole.take(pa.array(good))))
-    unknown = _asked_by(natural, layout) if new_field == "evolve" and len(good) else None
     ignored = strangers if new_field == "ignore" else {}
     return Decoded(rows, pa.array(at[good]), rejects.in_order(), unknown, ignored)
 
@@ -204,6 +207,11 @@ class _Fit:
             else:
                 found[full] = len(there)
         return found
+
+    def refuse_new(self, detail: str) -> None:
+        """Every record that holds a new field has too many of them."""
+        for _, _, _, values, rows, _ in self._new(self.whole, self.layout.root, self.rows, "", ()):
+            self.refuse(rows[is_there(values)], Reason.TOO_WIDE, detail)
 
     def _new(
         self, values: pa.Array, node: Node, rows: Numbers, where: str, place: Path, inside: bool = False

@@ -70,6 +70,8 @@ class Plan:
         `meant`: the records that each branch shall see; all of them, unless it is given.
         """
         table = numbered(as_envelopes(envelopes))
+        for branch in self.branches.values() if self._learns else ():
+            branch.begin()
         applied = self._applied(table, meant)
         while applied.discovered and self._learns:
             for prefix, branch in self.branches.items():

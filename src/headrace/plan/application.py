@@ -95,7 +95,7 @@ class Application:
         if shape is None or shape.floors or self.branch.many or rules.contract.widens or rules.merges:
             return name
         payload, targets = (schema.serialize().to_pybytes() for schema in (shape.payload, shape.targets))
-        return payload, targets, shape.absent, self.branch.new_field(name, shape)
+        return payload, targets, shape.absent, self.branch.new_field(name, shape), shape.room
 
     # ---- several routes at once ----
 
@@ -200,7 +200,7 @@ class Application:
     def _meets_elements(self, name: str, shape: Shape, envelopes: pa.Table) -> bool:
         """Whether records show for the first time what the elements are that a branch explodes."""
         explode = self.branch.explode
-        if explode is None or explode.column in shape.payload.names:
+        if explode is None or explode.column in shape.payload.names or not shape.room:
             return False
         found = self.reading.look(name, envelopes)
         if found is None or explode.column not in found["fields"]:

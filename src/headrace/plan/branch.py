@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from headrace import explode as exploding
 from headrace.decode import Decoder, Limits, NewField, decoder
-from headrace.decode.structure import Structure
+from headrace.decode.structure import Room, Structure, admitted, by_key, width
 from headrace.decode.structure import merge as merge_structures
-from headrace.shape import Shape, knows_fields, shape_of
+from headrace.shape import Shape, knows_fields, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.transform import Transform
 
@@ -44,7 +46,8 @@ class Branch:
         self._assumes = assumes and spec.explode is None
         self._existing = dict(existing or {})
         self._learned: dict[str, Structure] = {}
-        self._decoders: dict[Hashable, Decoder] = {}
+        self._decoders: dict[tuple[Hashable, int], Decoder] = {}
+        self._added: Counter[str] = Counter()  # by route: columns that the batch at hand has brought
 
     @property
     def unrouted(self) -> str | None:
@@ -65,7 +68,41 @@ class Branch:
 
     def shape_of(self, route: str, **known: Any) -> Shape:
         """The shape of a route's table, from what is known of it."""
-        return shape_of(self.uri(route), self.rules(route), self.transform, self.explode, **known)
+        return self.bounded(shape_of(self.uri(route), self.rules(route), self.transform, self.explode, **known))
+
+    def bounded(self, shape: Shape, added: int = 0) -> Shape:
+        """The shape with the room that is left in a batch which has added so many columns."""
+        return replace(shape, room=self._room_beside(shape.table, added))
+
+    def _room_beside(self, columns: Iterable[pa.Field], added: int = 0) -> int:
+        limits = self.spec.limits
+        return max(0, min(limits.new_columns - added, limits.columns - width(columns)))
+
+    def admitted(
+        self, route: str, shape: Shape | None, existing: pa.Schema | None, structure: Structure
+    ) -> tuple[Structure, int]:
+        """What of the new fields becomes columns, and how many; if some do not, all that the batch may add.
+
+        The records with the others are dead letters when the batch is read again.
+        """
+        if not structure:
+            return structure, 0
+        if shape is None:
+            payload = payload_of(self.rules(route), self.transform, existing, None, self.explode)
+            room = Room(self._room_beside(existing or ()))
+        else:
+            payload, room = shape.payload, Room(shape.room)
+        known = payload if self.explode is None else exploding.admitting(self.explode, payload)
+        before = room.left
+        part = admitted(by_key(known), structure, room)
+        return part, before - room.left if room.enough else self.spec.limits.new_columns
+
+    def begin(self) -> None:
+        """A new batch: it may add columns again."""
+        for route in self._added:
+            if (shape := self.shapes.get(route)) is not None:
+                self.shapes[route] = self.bounded(shape)
+        self._added.clear()
 
     def assume(self, route: str) -> None:
         """Take a new route's table for one that is yet to be made, if the spec says all about it."""
@@ -76,16 +113,24 @@ class Branch:
             self.shapes[route] = self.shape_of(route)
             self.assumed.add(route)
 
-    def decoder(self, name: Hashable, payload: pa.Schema, new_field: NewField) -> Decoder:
+    def decoder(self, name: Hashable, payload: pa.Schema, new_field: NewField, shape: Shape | None = None) -> Decoder:
         """One decoder per route or way, kept."""
-        if name not in self._decoders:
-            self._decoders[name] = self.fresh_decoder(payload, new_field)
-        return self._decoders[name]
+        key = (name, self._room(shape))
+        if key not in self._decoders:
+            self._decoders[key] = self.fresh_decoder(payload, new_field, shape)
+        return self._decoders[key]
 
-    def fresh_decoder(self, payload: pa.Schema, new_field: NewField) -> Decoder:
+    def fresh_decoder(self, payload: pa.Schema, new_field: NewField, shape: Shape | None = None) -> Decoder:
         """A decoder of the spec's format for a payload."""
         options = self.spec.decode.options
-        return decoder(self.spec.format, payload, new_field=new_field, limits=self.limits, options=options)
+        limits = replace(self.limits, new_columns=self._room(shape))
+        return decoder(self.spec.format, payload, new_field=new_field, limits=limits, options=options)
+
+    def _room(self, shape: Shape | None) -> int:
+        """New columns that one record may bring; where it is exploded, most of its fields are not the table's."""
+        if self.explode is not None:
+            return 2**31
+        return self._room_beside(()) if shape is None else shape.room
 
     def learned(self, route: str) -> Structure:
         """What records have shown of a route."""
@@ -93,10 +138,14 @@ class Branch:
 
     def learn(self, discovered: Mapping[str, Structure]) -> None:
         """Take up what records have shown; tables of an SQL route have their columns in common."""
-        for route, structure in discovered.items():
+        for route, seen in discovered.items():
+            structure, columns = self.admitted(route, self.shapes.get(route), self._existing.get(route), seen)
+            self._added[route] += columns
             known = self._learned.get(route)
             self._learned[route] = merge_structures(known, structure) if known else structure
         for route in self._learned if EVERY in self._learned else discovered:
             learned = self._learned.get(EVERY, self._learned[route])
-            self.shapes[route] = self.shape_of(route, existing=self._existing.get(route), learned=learned)
-            self._decoders.pop(route, None)
+            shape = self.shape_of(route, existing=self._existing.get(route), learned=learned)
+            self.shapes[route] = self.bounded(shape, self._added[route])
+            for key in [key for key in self._decoders if key[0] == route]:
+                del self._decoders[key]

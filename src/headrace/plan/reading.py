@@ -41,7 +41,7 @@ class Reading:
 
     def together(self, way: Hashable, shape: Shape, new_field: NewField, envelopes: pa.Table) -> Decoded:
         """The rows of records that are read alike, of one route or several."""
-        return self._settled(self._decoded(way, shape.payload, new_field, envelopes), envelopes)
+        return self._settled(self._decoded(way, shape.payload, new_field, envelopes, shape), envelopes)
 
     def look(self, route: str, envelopes: pa.Table) -> Structure | None:
         """What records show to one who knows nothing of them."""
@@ -63,11 +63,12 @@ class Reading:
             if renamed(item.name) in shape.partition_by or contract.wrong_type_of(item.name) != "widen"
         ]
         values = values_of(envelopes).take(pa.array(misfits))
-        return wider(shape.payload, self.branch.new_field(route, shape), values, self._decoded_as, fixed)
 
-    def _decoded_as(self, payload: pa.Schema, new_field: NewField, values: pa.BinaryArray) -> Decoded:
-        key = (new_field, payload.serialize().to_pybytes())
-        return self.branch.decoder(key, payload, new_field).decode(values)
+        def decode(payload: pa.Schema, new_field: NewField, values: pa.BinaryArray) -> Decoded:
+            key = (new_field, payload.serialize().to_pybytes())
+            return self.branch.decoder(key, payload, new_field, shape).decode(values)
+
+        return wider(shape.payload, self.branch.new_field(route, shape), values, decode, fixed)
 
     def foresee(self, shape: Shape, envelopes: pa.Table) -> Decoded:
         """The rows that there would be, if the shape were the one."""
@@ -75,9 +76,11 @@ class Reading:
         found = self.together(key, shape, "evolve", envelopes)
         return found if self.branch.explode is None else self._exploded(self.branch.explode, found, envelopes)
 
-    def _decoded(self, key: Hashable, payload: pa.Schema, new_field: NewField, envelopes: pa.Table) -> Decoded:
+    def _decoded(
+        self, key: Hashable, payload: pa.Schema, new_field: NewField, envelopes: pa.Table, shape: Shape
+    ) -> Decoded:
         """By a decoder, unless another branch has done it already; then only what was rejected there."""
-        decoder = self.branch.decoder(key, payload, new_field)
+        decoder = self.branch.decoder(key, payload, new_field, shape)
         lent = self.shared.find(envelopes, payload, self.branch.explode)
         if lent is None:
             found = decoded(decoder, envelopes)
@@ -124,9 +127,12 @@ class Reading:
         payload = exploding.knowing(exploding.as_text(explode, shape.payload), strange)
 
         def ask(payload: pa.Schema, new_field: NewField) -> Decoded:
-            return self._decoded((new_field, payload.serialize().to_pybytes()), payload, new_field, envelopes)
+            return self._decoded((new_field, payload.serialize().to_pybytes()), payload, new_field, envelopes, shape)
 
-        found, more = listed(explode, payload, new_field, ask)
+        full = new_field == "evolve" and shape.room == 0
+        found, more = listed(explode, payload, "reject" if full else new_field, ask)
+        if full:
+            found = replace(found, rejects=_without_room(found.rejects))
         strange.update(sorted(more)[: max(0, _STRANGE - len(strange))])
         return found
 
@@ -160,6 +166,17 @@ def listed(
     if unknown is not None and asked != new_field:
         found, unknown = ask(exploding.knowing(payload, more), new_field), None
     return replace(found, unknown=unknown, ignored=exploding.own_names(explode, found.ignored)), more
+
+
+def _without_room(rejects: Rejects) -> Rejects:
+    """Records with new fields, where these might be columns if there were not too many of them."""
+    made = Rejects()
+    for position, reason, detail in rejects:
+        if reason is Reason.NEW_FIELD:
+            name = detail.partition(": ")[0]
+            reason, detail = Reason.TOO_WIDE, f"{name}: no column may be added (limits.new_columns, limits.columns)"
+        made.add(position, reason, detail)
+    return made
 
 
 def foreseen(branch: Branch, route: str, shape: Shape, schema: Registered) -> Decoded:

@@ -43,6 +43,18 @@ class Limits(Part):
         ge=1,
         description="Tables that one batch may be the first to write; beyond it, letters (`too_many_tables`).",
     )
+    columns: Whole = Field(
+        default=2_000,
+        ge=1,
+        description="Columns of a table, nested fields included, up to which records may add new ones; beyond it, "
+        "records with new fields are dead letters (`too_wide`).",
+    )
+    new_columns: Whole = Field(
+        default=500,
+        ge=1,
+        description="Columns, nested fields included, that one batch may add to a table; records with more of them "
+        "are dead letters (`too_wide`).",
+    )
     partition_values: Whole = Field(
         default=1_000, ge=1, description="Partition values of one batch and table; beyond it the pipeline stops."
     )
