@@ -96,3 +96,17 @@ def test_importing_headrace_imports_neither_spark_nor_duckdb():
     code = "import sys, headrace; print([name for name in ('pyspark', 'duckdb', 'pyarrow') if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_datasets_of_delta_rs_are_read_by_a_file_system_of_arrow() -> None:
+    """Its own is Python called from Arrow's threads: one of them that is at it when Python ends aborts the process."""
+    calls = [
+        (str(file.relative_to(ROOT)), {word.arg for word in node.keywords})
+        for file in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("to_pyarrow_dataset", "to_pyarrow_table")
+    ]
+    assert calls
+    assert [file for file, given in calls if "filesystem" not in given] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyarrow.fs import PyFileSystem, SubTreeFileSystem
 
 from headrace import letters as letters_module
 from headrace import retention
@@ -19,7 +22,7 @@ from headrace.errors import SpecError, UsageError
 from headrace.faults import Point
 from headrace.judge import judge
 from headrace.ledger import Ledger
-from headrace.letters import Letters, Place, Selection
+from headrace.letters import Letters, Place, Selection, dataset
 from headrace.plan import Applied
 from headrace.replay import purge
 from headrace.spec.amend import amended
@@ -309,3 +312,29 @@ def test_what_letters_cannot_get_is_refused(desk: Desk, columns: dict[str, str],
     desk.options["dead_letters"] = {"transform": [{"set": columns}]}
     with pytest.raises(SpecError, match=said):
         _ = desk.spec
+
+
+# ---- the end of a process ----
+
+
+def test_letters_are_read_without_python_in_arrow_s_threads(desk: Desk) -> None:
+    found = dataset(aged(desk).store)
+    assert found is not None
+    assert not isinstance(found.filesystem, PyFileSystem)
+    base = found.filesystem.base_fs if isinstance(found.filesystem, SubTreeFileSystem) else found.filesystem
+    assert not isinstance(base, PyFileSystem)
+    assert found.count_rows() == 4
+
+
+@pytest.mark.slow
+def test_no_process_that_read_letters_aborts_at_its_end(desk: Desk) -> None:
+    """Through delta-rs's own file system one in ten does."""
+    store = aged(desk).store
+    script = f"""
+from headrace.letters import dataset
+from headrace.storage import Store
+
+assert dataset(Store({store.uri!r})).to_table().num_rows == 4
+"""
+    codes = [subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode for _ in range(60)]
+    assert set(codes) == {0}
