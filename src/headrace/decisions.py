@@ -16,6 +16,7 @@ from headrace.ledger import KnownTable, Ledger, is_refill
 from headrace.ledger.owed import KEEP
 from headrace.pipeline import Pipeline
 from headrace.read import Source
+from headrace.read.verify import added_partitions, ordered_by_offset
 from headrace.rebuild import deletes_anew, rebuild
 from headrace.refill import refill_all, what_is_owed
 from headrace.runner import SharedSession
@@ -31,6 +32,7 @@ class Decision(StrEnum):
 
     GAP = "accept-gap"
     REPLACED_TOPIC = "accept-replaced-topic"
+    ADDED_PARTITIONS = "accept-added-partitions"
     NEW_TABLE = "accept-new-table"
     LOST_LEDGER = "accept-lost-ledger"
     RESTORED_TABLE = "table-restored=keep"
@@ -73,6 +75,8 @@ def _decided(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
     refill_all(pipeline)
     if Decision.REPLACED_TOPIC in decisions:
         said += _replaced_topics(pipeline.spec, pipeline.source, ledger)
+    if Decision.ADDED_PARTITIONS in decisions:
+        said += _added_partitions(pipeline.source, ledger)
     if Decision.GAP in decisions:
         said += _gaps(pipeline.source, ledger)
     return rebuilt + said
@@ -93,6 +97,15 @@ def _gaps(source: Source, ledger: Ledger) -> list[str]:
     return [f"{topic}/{part}: goes on at {at}, was at {position[topic, part]}" for (topic, part), at in moved.items()]
 
 
+def _added_partitions(source: Source, ledger: Ledger) -> list[str]:
+    added = added_partitions(source.bounds(), ledger)
+    if not added:
+        return []
+    named = [f"{topic}/{partition}" for topic, partition in added]
+    ledger.decide(f"added partitions accepted: {', '.join(named)}", dict.fromkeys(added, 0))
+    return [f"{name}: is read from its first record" for name in named]
+
+
 def _replaced_topics(spec: Spec, source: Source, ledger: Ledger) -> list[str]:
     ids, bounds = source.topics(), source.bounds()
     replaced = {name for name, topic_id in ids.items() if ledger.known.topics.get(name, topic_id) != topic_id}
@@ -108,8 +121,7 @@ def _replaced_topics(spec: Spec, source: Source, ledger: Ledger) -> list[str]:
 
 def check_order(spec: Spec, replaced: Collection[str]) -> None:
     """SourceReplaced where offsets that begin anew would be older than all that a table has: its changes were lost."""
-    merges = [rules.merges for each in spec.branches().values() for rules in each.all_rules()]
-    if any(merge is not None and merge.sequence_by is None for merge in merges):
+    if ordered_by_offset(spec):
         raise SourceReplaced(
             f"Changes are ordered by offset, and {', '.join(sorted(replaced))} begins anew: none of its changes would "
             "be newer than what the table has.",

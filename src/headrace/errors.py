@@ -17,7 +17,7 @@ HeadraceError
 │   ├── StorageUnreachable
 │   └── RegistryUnreachable
 └── Stop                          exit 1: ends the pipeline with a name and the command that goes on
-    ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound
+    ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound · SourceRepartitioned
     ├── TableGone · TableReplaced · TableRestored · TableChanged
     ├── TableFeature
     │   └── NotAdoptable          only Spark may write the table
@@ -180,6 +180,10 @@ class SourceReplaced(Stop):
 
 class SourceRewound(Stop):
     """The broker's end is before what was already read."""
+
+
+class SourceRepartitioned(Stop):
+    """A topic has more partitions than before, under a table whose changes are ordered by offset."""
 
 
 class TableGone(Stop):

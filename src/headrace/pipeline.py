@@ -25,7 +25,7 @@ from headrace.ledger import Ledger, is_decision, is_mend, is_refill
 from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
 from headrace.read import Offsets, Source, lag_event, open_source
-from headrace.read.verify import readable, same_topics, still_there, verify
+from headrace.read.verify import ordered_by_offset, readable, same_topics, still_there, verify
 from headrace.rebuild import folders, rebuild
 from headrace.refill import refill_all, refilled
 from headrace.runtime import session
@@ -150,7 +150,7 @@ class Pipeline:
 
     def verify_source(self) -> None:
         """The partitions to read and where each goes on."""
-        self.topics, self.position = verify(self.source, self.ledger)
+        self.topics, self.position = verify(self.source, self.ledger, ordered_by_offset(self.spec))
         self.repartitioned = False
 
     def _stream(self) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.batch import Range
 from headrace.errors import HeadraceError, SparkDied
 from headrace.faults import Abandoned
-from headrace.read.verify import same_topics, verify
+from headrace.read.verify import ordered_by_offset, same_topics, verify
 from headrace.runtime import failures, session
 from headrace.runtime.work import work_folder
 
@@ -172,7 +172,7 @@ class Stream:
         if error is None or self.pipeline.stop.is_set():
             return
         same_topics(self.pipeline.source, self.pipeline.topics)
-        verify(self.pipeline.source, self.pipeline.ledger)
+        verify(self.pipeline.source, self.pipeline.ledger, ordered_by_offset(self.pipeline.spec))
         raise failures.named(error, self.checkpoint.parent)
 
     def _jvm_is_gone(self) -> bool:

@@ -17,6 +17,10 @@ def resume(
     accept_replaced_topic: Annotated[
         bool, typer.Option("--accept-replaced-topic", help="Read a topic that was made anew from its first record.")
     ] = False,
+    accept_added_partitions: Annotated[
+        bool,
+        typer.Option("--accept-added-partitions", help="Read partitions that were added; keys stayed in theirs."),
+    ] = False,
     accept_new_table: Annotated[
         bool, typer.Option("--accept-new-table", help="Go on with a new table where the known one is gone or replaced.")
     ] = False,
@@ -43,6 +47,7 @@ def resume(
     wanted = {
         Decision.GAP: accept_gap,
         Decision.REPLACED_TOPIC: accept_replaced_topic,
+        Decision.ADDED_PARTITIONS: accept_added_partitions,
         Decision.NEW_TABLE: accept_new_table,
         Decision.LOST_LEDGER: accept_lost_ledger,
         Decision.RESTORED_TABLE: table_restored == "keep",

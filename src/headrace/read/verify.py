@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from headrace.batch import Range
-from headrace.errors import SourceGap, SourceReplaced, SourceRewound, SourceTopicGone
+from headrace.errors import SourceGap, SourceRepartitioned, SourceReplaced, SourceRewound, SourceTopicGone
 from headrace.ledger import Ledger
 from headrace.read import Bounds, Offsets, Partition, Source
 
+if TYPE_CHECKING:
+    from headrace.spec import Spec
 
-def verify(source: Source, ledger: Ledger) -> tuple[dict[str, str], Offsets]:
-    """The topics with their ids, and the position to read from; a named stop when the two disagree."""
+
+def verify(source: Source, ledger: Ledger, by_offset: bool = False) -> tuple[dict[str, str], Offsets]:
+    """The topics with their ids, and the position to read from; a named stop when the two disagree.
+
+    `by_offset` says that a table orders changes by the offsets of their records.
+    """
     topics = same_topics(source, ledger.known.topics)
     bounds = {each: found for each, found in source.bounds().items() if each[0] in topics}
+    if by_offset and (added := added_partitions(bounds, ledger)):
+        raise _repartitioned(added)
     _place_new(source, ledger, topics, bounds)
     known = {
         each: offset
@@ -24,6 +33,31 @@ def verify(source: Source, ledger: Ledger) -> tuple[dict[str, str], Offsets]:
     for each, offset in known.items():
         _check(each, offset, bounds)
     return topics, known
+
+
+def ordered_by_offset(spec: Spec) -> bool:
+    """Whether a table of the spec takes the order of changes from the offsets of their records."""
+    merges = [rules.merges for each in spec.branches().values() for rules in each.all_rules()]
+    return any(merge is not None and merge.sequence_by is None for merge in merges)
+
+
+def added_partitions(bounds: Iterable[Partition], ledger: Ledger) -> list[Partition]:
+    """Partitions that topics have got since they were first read."""
+    position = ledger.position()
+    read = {topic for topic, _ in position}
+    return sorted(each for each in bounds if each[0] in read and each not in position)
+
+
+def _repartitioned(added: Sequence[Partition]) -> SourceRepartitioned:
+    named = ", ".join(f"{topic}/{partition}" for topic, partition in added[:10])
+    return SourceRepartitioned(
+        f"Partitions were added ({named}{', …' if len(added) > 10 else ''}), and a table orders changes by partition "
+        "and offset (it has no `merge.sequence_by`): the newer changes of a key that moved to a lower partition would "
+        "be taken for older ones, and dropped.",
+        next="Order changes by a column (`merge.sequence_by`) and run again; or, when every key stays in its "
+        "partition, run `headrace resume SPEC --accept-added-partitions`.",
+        topic=added[0][0],
+    )
 
 
 def _place_new(source: Source, ledger: Ledger, topics: Mapping[str, str], bounds: Mapping[Partition, Bounds]) -> None:
