@@ -12,11 +12,12 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.decisions import Decision, decide
-from headrace.errors import MarksDisagree, TableFeature, TableRestored
+from headrace.errors import MarksDisagree, SourceRepartitioned, TableFeature, TableRestored
 from headrace.faults import Point
 from headrace.replay import replay
 from headrace.runtime.kafka import Broker
 from services.debezium import RECORDED_FINAL, WRITTEN_FINAL, recorded, written
+from services.kafka import add_partitions
 from services.pipelines import Shop
 
 DEBEZIUM = {
@@ -75,6 +76,20 @@ def test_a_batch_that_dies_is_merged_once(shop: Shop, point: Point) -> None:
     shop.run()
     assert table(shop) == WRITTEN_FINAL
     assert [row["batch"] for row in ledger(shop)] == list(range(1, len(ledger(shop)) + 1))
+
+
+def test_partitions_that_are_added_stop_it_until_somebody_decides(shop: Shop, kafka: Broker) -> None:
+    events = list(written())
+    shop.send_values(events[:10])
+    shop.run()
+    add_partitions(kafka.bootstrap, shop.topic, 2)
+    shop.send_values(events[10:])
+    with pytest.raises(SourceRepartitioned, match="--accept-added-partitions"):
+        shop.run()
+    with shop.elsewhere():
+        decide(shop.spec, [Decision.ADDED_PARTITIONS])
+    shop.run()
+    assert table(shop) == WRITTEN_FINAL
 
 
 def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
