@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from headrace.reasons import Reason
 from headrace.shape import Shape, same_type
 from headrace.spec.partition import PartitionBy
 from headrace.tables.derive import RECORD_TIME, derive
-from headrace.tables.partitions import unstorable
+from headrace.tables.partitions import beyond_store, unstorable
 from headrace.tables.schema import METADATA, SOURCE, type_name
 from headrace.transform.constraints import violations
 from headrace.transform.defaults import default_value
@@ -35,6 +35,7 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa
         _check_nulls(column, item, rejects)
         if item.name in shape.partition_by:
             _check_partition(column, item, rejects)
+    _check_path(dict(zip(shape.table.names, columns, strict=True)), shape, rejects)
     if not columns:
         rejects.add_all(range(len(envelopes)), Reason.MISSING, "no record has shown a column yet")
     keep = None
@@ -166,6 +167,14 @@ def _holes(values: pa.Array, item: pa.Field, rows: np.ndarray, name: str) -> Ite
 def _check_partition(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Rejects) -> None:
     at = pc.indices_nonzero(unstorable(item.name, column)).to_numpy()
     rejects.add_all(at, Reason.BAD_PARTITION, f"{item.name}: readers would not see this value of a partition column")
+
+
+def _check_path(columns: Mapping[str, pa.ChunkedArray | pa.Array], shape: Shape, rejects: Rejects) -> None:
+    beyond = beyond_store(columns, shape.partition_by, shape.uri) if shape.partition_by else None
+    if beyond is not None:
+        at = pc.indices_nonzero(beyond).to_numpy()
+        names = ", ".join(shape.partition_by)
+        rejects.add_all(at, Reason.BAD_PARTITION, f"{names}: the path of the partition is too long for the store")
 
 
 def _as(column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray | pa.Array:

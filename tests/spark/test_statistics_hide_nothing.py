@@ -66,6 +66,7 @@ class Maker:
         self.start = datetime(1, 1, 1, tzinfo=UTC) + timedelta(seconds=self.rng.randrange(315_537_897_000))
         self.cents = self.rng.randrange(-(10**37), 10**37)
         self.stem = self.rng.choice(STEMS)
+        self.flags = self.rng.choice([[True], [False], [True, False]])
 
     def text(self) -> str:
         return (self.stem + "".join(self.rng.choices(LETTERS, k=self.rng.randrange(6))))[:40]
@@ -96,7 +97,7 @@ class Maker:
             "day": self.start.date() + timedelta(rng.randrange(-1, 1)) if self.start.year > 1 else date(1, 1, 1),
             "byte": rng.randrange(-128, 128),
             "long": rng.choice(LONGS),
-            "flag": rng.random() < 0.5,
+            "flag": rng.choice(self.flags),
             "bin": rng.randbytes(3),
             "inner": self.filled(inner),
             "list": [1, self.maybe(2)],

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.commit.bounds import key_bounds
+from headrace.commit.bounds import key_bounds, partition_literals
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables.schema import parse_type
@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     ),
     "decimal(38,0)": ([7, -(10**37)], (f"CAST({-(10**37)} AS DECIMAL(38, 0))", "CAST(7 AS DECIMAL(38, 0))")),
     "binary": ([b"a", b"b"], None),
-    "boolean": ([True, False], None),
+    "boolean": ([True, False], ("false", "true")),
 }
 
 
@@ -60,6 +60,22 @@ def test_bounds_are_exact_literals_of_the_keys_type(tmp_path: Path, kind: str) -
     values, expected = KINDS[kind]
     assert bounds(tmp_path, kind, values) == ([("id", *expected)] if expected else [])
     assert bounds(tmp_path, kind, *([each] for each in values)) == ([("id", *expected)] if expected else [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_partition_values_are_listed_as_literals_of_their_type(kind: str) -> None:
+    values, expected = KINDS[kind]
+    rows = pa.table({"id": pa.array([*values, *values, None], parse_type(kind))})
+    spaced = {each.replace(" ", "T") for each in expected or ()}  # a timestamp without a zone has a space
+    listed = partition_literals(rows).get("id", [])
+    assert len(listed) == len(spaced)
+    assert {each.replace(" ", "T") for each in listed} == spaced
+
+
+def test_no_more_than_200_partition_values_are_listed() -> None:
+    assert partition_literals(pa.table({"id": pa.array(range(201), pa.int64())})) == {}
+    assert len(partition_literals(pa.table({"id": pa.array(range(200), pa.int64())}))["id"]) == 200
+    assert partition_literals(pa.table({"id": pa.nulls(2, pa.int64())})) == {}
 
 
 def test_long_texts_are_within_what_their_beginnings_say(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from headrace.errors import Conflict, MarksDisagree, TableChanged
 from headrace.tables import rows
 from headrace.tables.files import active, read
 from headrace.tables.log import load
+from headrace.tables.partitions import split
 from headrace.tables.schema import parse_type
 from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
@@ -145,6 +146,41 @@ def test_a_history_has_every_state_of_every_key(merging: Merging, track: tuple[i
             made.batch(batch, number)
         told = [(r["id"], r["valid_from"], r["valid_to"], r["seq"], (r["a"], r["b"])) for r in made.read()]
     assert sorted(told) == history(log, track)
+
+
+# ---- which files are read ----
+
+PLACED = Merging(("a", "id"), remember=3600)
+
+
+@pytest.mark.parametrize("kind", ["string", "date", "timestamp", "decimal(10,2)", "int"])
+def test_only_the_partitions_that_the_keys_name_are_read(tmp_path: Path, kind: str) -> None:
+    """Not those between the lowest and the highest of them: files of such a partition are gone, and nobody asks."""
+    values = {
+        "string": ["a", "m", "z"],
+        "date": [date(2024, 1, 1), date(2024, 6, 1), date(2025, 1, 1)],
+        "timestamp": [datetime(year, 1, 1, tzinfo=UTC) for year in (2023, 2024, 2025)],
+        "decimal(10,2)": [Decimal("-1.50"), Decimal("0.00"), Decimal("2.25")],
+        "int": [1, 2, 3],
+    }[kind]
+    schema = SCHEMA.set(2, pa.field("a", parse_type(kind)))
+    made = ByHand(tmp_path, PLACED, schema=schema, partition_by=("a",))
+    for number in range(1, 4):
+        made.more = {"a": [values[number - 1]] * 2}
+        made.batch([Change("put", key, 1, (1, 1), offset=number * 10 + key) for key in range(2)], number)
+    stands = active(made.table, 3).values()
+    (gone,) = [file for file in stands if file.partition["a"] == split_text(schema, values[1])]
+    (tmp_path / "t" / gone.path).unlink()
+    made.more = {"a": [values[0], values[2]]}
+    done = made.batch([Change("put", 0, 2, (2, 2), offset=50), Change("put", 1, 2, (2, 2), offset=51)], 4)
+    assert (done.inserted, done.updated) == (0, 2)
+    assert {file.path for file in stands} & {file.path for file in active(made.table, 4).values()} == {gone.path}
+
+
+def split_text(schema: pa.Schema, value: Any) -> str | None:
+    """A value of the column `a` as its partition has it."""
+    ((((_, text),), _),) = split(pa.table({"a": pa.array([value], schema.field("a").type), "n": [1]}), ("a",))
+    return text
 
 
 # ---- once ----

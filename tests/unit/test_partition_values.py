@@ -22,17 +22,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.errors import StorageUnreachable, TableDamaged
+from headrace.errors import StorageUnreachable, TableDamaged, UsageError
+from headrace.fit import fit
 from headrace.ledger.known import Generation, Known
+from headrace.reasons import Reason
+from headrace.shape import Shape
 from headrace.storage import Store
 from headrace.table import repair
 from headrace.tables import rows
 from headrace.tables.files import active
 from headrace.tables.log import load
 from headrace.tables.partition_values import partition_value
-from headrace.tables.partitions import PartitionKeys, spelled, split
+from headrace.tables.partitions import PartitionKeys, check_partitioning, folder, spelled, split
 from headrace.tables.rows import Columns, pieces_of, rows_of
-from headrace.tables.schema import parse_type
+from headrace.tables.schema import ENVELOPE, parse_type
 from services.desk import Desk
 from services.keeping import Clock, Keeping
 
@@ -367,3 +370,61 @@ def test_a_store_that_fails_is_no_damage_of_a_file(lake: tuple[Table, Path], mon
     monkeypatch.setattr(repair, "pq", SimpleNamespace(ParquetFile=fails))
     with pytest.raises(StorageUnreachable, match="NETWORK_CONNECTION"):
         table.repair(dry_run=True)
+
+
+# ---- paths that a store cannot hold ----
+
+
+def _paths(uri: str, rows: list[tuple[str | None, ...]]) -> tuple[list[int], list[int]]:
+    """The lengths of the keys of rows that fit, and of those that do not."""
+    names = [f"p{at}" for at in range(len(rows[0]))]
+    table = pa.table({"id": [1] * len(rows), **dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))})
+    schema = pa.schema([pa.field("id", pa.int64()), *(pa.field(name, pa.string()) for name in names)])
+    envelopes = pa.table([pa.nulls(len(rows), item.type) for item in ENVELOPE], schema=ENVELOPE)
+    _, _, rejects = fit(table.cast(schema), envelopes, Shape(uri, schema, schema, tuple(names)))
+    assert set(rejects.reason) <= {Reason.BAD_PARTITION}
+    root = uri.partition("://")[2].partition("/")[2] or uri
+    sizes = [len(f"{root}/{folder(tuple(zip(names, row, strict=True)))}/".encode()) for row in rows]
+    return (
+        [size for at, size in enumerate(sizes) if at not in rejects.index],
+        [size for at, size in enumerate(sizes) if at in rejects.index],
+    )
+
+
+VALUES = st.text("aé/😀", min_size=1, max_size=70) | st.none()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(*[VALUES] * 6), min_size=1, max_size=8))
+def test_keys_of_s3_have_at_most_1024_bytes(rows: list[tuple[str | None, ...]]) -> None:
+    """With room for the name of the file; what is well within them is not refused."""
+    names = 110  # bytes of `_change_data/` and a file's name, at least
+    rows = [tuple(each if each is None or len(each.encode()) < 80 else each[:20] for each in row) for row in rows]
+    fits, beyond = _paths("s3://bucket/lake/web", rows)
+    assert all(size + names <= 1024 for size in fits)
+    assert all(size + 128 > 1024 for size in beyond)
+
+
+def test_a_key_of_s3_is_refused_by_the_byte() -> None:
+    rows = [("a" * 250, "b" * 250, "c" * 250, "d" * size) for size in range(1, 200)]
+    fits, beyond = _paths("s3://bucket/lake/web", rows)
+    assert max(fits) == min(beyond) - 1 == 1024 - 128
+    assert _paths("/lake/web", rows)[1] == []
+
+
+def test_a_record_whose_path_is_too_long_for_the_disk_is_a_dead_letter(tmp_path: Path) -> None:
+    names = [f"p{at:02}" for at in range(16)]
+    columns = [{"name": "id", "type": "bigint"}, *({"name": name, "type": "string"} for name in names)]
+    table = {"path": str(tmp_path / "lake/web"), "columns": columns, "partition_by": names}
+    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
+    whole = {"id": 1, **dict.fromkeys(names, "x" * 248)}
+    desk.feed([whole, {"id": 2, **dict.fromkeys(names, "x")}, {**whole, "id": 3, "p00": "x" * 300}])
+    assert [row["id"] for row in desk.rows("lake/web")] == [2]
+    assert [(row["offset"], row["reason"]) for row in desk.dead()] == [(0, "bad_partition"), (2, "bad_partition")]
+    assert "too long for the store" in desk.dead()[0]["detail"]
+
+
+def test_a_partition_column_needs_room_for_its_values_in_a_folder() -> None:
+    schema = pa.schema([pa.field("n" * 200, pa.int64()), pa.field("id", pa.int64())])
+    with pytest.raises(UsageError, match="too long for a folder"):
+        check_partitioning(schema, ("n" * 200,))

@@ -93,6 +93,18 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 # ---- answers ----
 
 
+def test_files_are_left_out_by_the_bounds_of_booleans(tmp_path: Path) -> None:
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint", "flag": "boolean"})
+    for flag in (True, False):
+        table.bulk_insert([{"id": int(flag), "flag": flag}])
+        if flag:
+            first = next((tmp_path / "t").glob("*.parquet"))
+    first.unlink()
+    assert table.query().where("flag = false").records() == [{"id": 0, "flag": False}]
+    with pytest.raises(TableDamaged):
+        table.query().where("flag = true").records()
+
+
 def test_rows_come_back_as_they_went_in(table: Table) -> None:
     found = table.query().order_by("id").arrow()
     assert found.schema.equals(table.schema())

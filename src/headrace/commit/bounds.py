@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from headrace.batch import StagedFile
 from headrace.commit.merging import Bounds
+from headrace.tables.partitions import partitions_in
 
+_LISTED = 200  # values that one condition names
 _SUFFIX = {pa.int8(): "Y", pa.int16(): "S", pa.int32(): "", pa.int64(): "L"}
 
 
@@ -20,6 +22,16 @@ def key_bounds(files: Sequence[StagedFile], schema: pa.Schema, keys: Sequence[st
     stats = [json.loads(item.stats, parse_float=Decimal) for item in files]
     found = ((key, _hull(stats, key), _literal(schema.field(key).type)) for key in keys)
     return [(key, write(hull[0]), write(hull[1])) for key, hull, write in found if hull and write]
+
+
+def partition_literals(keys: pa.Table) -> dict[str, list[str]]:
+    """For each of these columns all its values as Spark's literals; none for a column of too many."""
+    found = {}
+    for item in keys.schema:
+        values = sorted(text for ((_, text),) in partitions_in(keys, [item.name]) if text is not None)
+        if values and len(values) <= _LISTED and (write := _literal(item.type)):
+            found[item.name] = [write(text) for text in values]
+    return found
 
 
 def _hull(stats: Sequence[Mapping[str, Any]], key: str) -> tuple[Any, Any] | None:
@@ -36,6 +48,8 @@ def _literal(kind: pa.DataType) -> Callable[[Any], str] | None:
     """How Spark writes a value of a type; None for those without bounds."""
     if kind in _SUFFIX:
         return lambda value: f"{value}{_SUFFIX[kind]}"
+    if pa.types.is_boolean(kind):
+        return lambda value: str(value).lower()
     if pa.types.is_string(kind):
         return _text
     if pa.types.is_date32(kind):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from headrace import duck
 from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
-from headrace.commit.bounds import key_bounds
+from headrace.commit.bounds import key_bounds, partition_literals
 from headrace.commit.edit import Editing
 from headrace.commit.hand import History, Merge, Staged
 from headrace.commit.history import HistorySql
@@ -162,7 +162,8 @@ class MergeTable(SparkTable):
             paths = [f"{tombstones.store.spark_uri}/{file.path}" for file in files]
             session.read.schema(ddl(tombstones.columns)).parquet(*paths).createOrReplaceTempView("tombstones")
         past = tombstones.truncates(files, intent.retention_time)
-        text = self._sql(table, merging, schema.names, past).statement(
+        sql = replace(self._sql(table, merging, schema.names, past), placed=self._placed(table, merging, schema))
+        text = sql.statement(
             f"delta.{quoted(self._store.spark_uri)}",
             "changes",
             "tombstones" if files else None,
@@ -213,11 +214,21 @@ class MergeTable(SparkTable):
         """Whether no key has two changes; in a large batch nobody looks."""
         if sum(item.rows for item in files) > _MANY:
             return False
-        places = {item.table for item in files}
-        read = {uri: Columns(Store(uri, self._store.profile), keys) for uri in places}
-        held = (read[item.table].of(as_file(item))[0] for item in files)
-        whole = pa.concat_tables(held).drop_null()  # a truncate has no key
+        whole = self._staged_keys(files, keys).drop_null()  # a truncate has no key
         return bool(whole.group_by(list(keys)).aggregate([]).num_rows == len(whole))
+
+    def _placed(self, table: TableIntent, merging: Merging, schema: pa.Schema) -> dict[str, list[str]]:
+        """The partitions of a batch, where its keys name them: Spark reads no other. A truncate is of all of them."""
+        by = [name for name in table.partition_by if name in merging.keys]
+        rows = sum(item.rows for item in table.files)
+        if not by or rows > _MANY or any(holds(item, TRUNCATE) for item in table.files):
+            return {}
+        columns = pa.schema([schema.field(name) for name in by])
+        return partition_literals(self._staged_keys(table.files, by).cast(columns))
+
+    def _staged_keys(self, files: Sequence[StagedFile], names: Sequence[str]) -> pa.Table:
+        read = {uri: Columns(Store(uri, self._store.profile), names) for uri in {item.table for item in files}}
+        return pa.concat_tables(read[item.table].of(as_file(item))[0].select(names) for item in files)
 
     def _truncates(self, files: Sequence[StagedFile]) -> Truncates:
         """Where each partition was last truncated in these files."""

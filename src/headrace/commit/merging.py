@@ -9,7 +9,7 @@ says nothing but its key has no sequence: it ends what came before its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from headrace import duck
@@ -64,6 +64,7 @@ class MergeSql:
     deletes: bool = True
     distinct: bool = False
     past: Truncates | None = None  # of batches before it: rows they ended are gone, but older changes may come late
+    placed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # keys that are partition columns: all literals
 
     # ---- the whole ----
 
@@ -262,7 +263,9 @@ class MergeSql:
         return [f"{self._name(one, key)} = {self._name(two, key)}" for key in self.merging.keys]
 
     def _within(self, row: str, bounds: Bounds) -> list[str]:
-        return [f"{self._name(row, key)} >= {low} AND {self._name(row, key)} <= {high}" for key, low, high in bounds]
+        listed = [f"{self._name(row, key)} IN ({', '.join(values)})" for key, values in self.placed.items()]
+        between = [f"{self._name(row, key)} >= {low} AND {self._name(row, key)} <= {high}" for key, low, high in bounds]
+        return [*listed, *between]
 
     def _by_key(self, row: str) -> str:
         return f"PARTITION BY {', '.join(self._name(row, key) for key in self.merging.keys)}"

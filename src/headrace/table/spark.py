@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
+from headrace.commit.bounds import partition_literals
 from headrace.commit.edit import Done
 from headrace.commit.merging import Bounds, MergeSql
 from headrace.commit.spark import ddl, gist, quoted
@@ -61,7 +62,8 @@ class SparkRows:
             if not len(changes.rows):
                 return Done(state.version)
             spark.createDataFrame(changes.with_notes()).createOrReplaceTempView("changes")
-            sql = MergeSql(wanted.merging, state.schema.names, deletes=False)
+            placed = partition_literals(changes.rows.select([n for n in state.partition_by if n in wanted.key]))
+            sql = MergeSql(wanted.merging, state.schema.names, deletes=False, placed=placed)
             bounds = [*_bounds(changes.rows, wanted.key), *self._within(changes.partition, state)]
             row = spark.sql(sql.statement(self._target, "changes", None, datetime.now(UTC), bounds)).collect()[0]
             return Done(newest(self._store) or 0, row["num_inserted_rows"], row["num_updated_rows"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Self
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.batch import StagedFile
 from headrace.errors import TooManyPartitions, UsageError
+from headrace.storage import parse_uri
 from headrace.tables.partition_values import parsed, partition_text, partition_value
 from headrace.tables.statistics import day_text, instant_text
 
@@ -21,6 +22,10 @@ Partition = tuple[tuple[str, str | None], ...]
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES = 255  # what a file system takes as one name
+KEY_BYTES = 1024  # what S3 takes as the key of an object
+PATH_BYTES = 4095  # what a file system takes as a path
+_FILE_BYTES = 128  # of the file's own name, and of the folder of change data
+_VALUE_BYTES = 64  # of a value that is no text, escaped
 
 # The years 1 to 9999, which is what every reader can spell.
 _RANGES = (
@@ -43,6 +48,11 @@ def check_partitioning(schema: pa.Schema, partition_by: tuple[str, ...]) -> None
                 f"partition_by names '{name}', whose type cannot be part of a path.",
                 next="Partition by text, numbers, booleans, dates or timestamps.",
             )
+        if len(f"{_escape(name)}=".encode()) > FOLDER_BYTES - _VALUE_BYTES:
+            raise UsageError(
+                f"partition_by names '{name:.40}…', whose name is too long for a folder.",
+                next=f"Partition by a column whose name has at most {FOLDER_BYTES - _VALUE_BYTES - 1} bytes.",
+            )
     if len(set(partition_by)) != len(partition_by):
         raise UsageError("partition_by names a column twice.")
     if len(partition_by) == len(schema.names):
@@ -60,10 +70,32 @@ def unstorable(name: str, column: Any) -> Any:
     return pa.repeat(False, len(column))
 
 
+def beyond_store(columns: Mapping[str, Any], partition_by: Sequence[str], uri: str) -> Any | None:
+    """Which rows would have a path that the table's store cannot hold, as booleans; None where no row can."""
+    room = _room(uri) if uri else PATH_BYTES
+    if (FOLDER_BYTES + 1) * len(partition_by) <= room:
+        return None
+    texts = [name for name in partition_by if pa.types.is_string(columns[name].type)]
+    room -= sum(len(f"{_escape(name)}=/".encode()) for name in partition_by)
+    room -= _VALUE_BYTES * (len(partition_by) - len(texts))
+    sizes = [pc.fill_null(_escaped_size(columns[name]), len(NULL_FOLDER)) for name in texts]
+    return pc.greater(reduce(pc.add, sizes), room) if sizes else None
+
+
+def _room(uri: str) -> int:
+    """Bytes for the folders of a partition below a table."""
+    bucket, root = parse_uri(uri)
+    return (KEY_BYTES if bucket else PATH_BYTES) - _FILE_BYTES - len(f"{root}/".encode())
+
+
+def _escaped_size(column: Any) -> Any:
+    return pc.binary_length(pc.replace_substring_regex(column, _ESCAPED.pattern, "%00"))
+
+
 def _unstorable_text(name: str, column: Any) -> Any:
     """The empty text, on which readers differ; what folders cannot hold, as Polars takes values from folders."""
     room = FOLDER_BYTES - len(f"{_escape(name)}=".encode())
-    size = pc.binary_length(pc.replace_substring_regex(column, _ESCAPED.pattern, "%00"))
+    size = _escaped_size(column)
     return pc.or_(pc.or_(pc.equal(size, 0), pc.greater(size, room)), pc.equal(column, NULL_FOLDER))
 
 
@@ -80,6 +112,13 @@ def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[Parti
     for partition, places in zip(_partitions(groups, partition_by), groups.column("places_list"), strict=True):
         # Taken, not sliced: a slice of one sorted table would pin the memory of all of it.
         yield partition, rest.take(places.values)
+
+
+def partitions_in(rows: pa.Table, partition_by: Sequence[str]) -> set[Partition]:
+    """Every partition that rows have values of, as keys; also of values that could not be stored."""
+    few = rows.select(partition_by).group_by(list(partition_by), use_threads=False).aggregate([])
+    columns = [[_text(value, item.type) for value in few[item.name]] for item in few.schema]
+    return {tuple(zip(few.column_names, values, strict=True)) for values in zip(*columns, strict=True)}
 
 
 def _groups(rows: pa.Table, partition_by: tuple[str, ...]) -> pa.Table:
@@ -192,8 +231,11 @@ class PartitionKeys:
 
 @lru_cache(maxsize=1 << 14)
 def _canonical(text: str | None, item: pa.Field) -> str | None:
-    value = partition_value(text, item)
-    physical, spell = _spelling(item.type)
+    return _text(partition_value(text, item), item.type)
+
+
+def _text(value: pa.Scalar, kind: pa.DataType) -> str | None:
+    physical, spell = _spelling(kind)
     return spell(value.cast(physical).as_py()) if value.is_valid else None
 
 

@@ -23,6 +23,7 @@ from pyarrow.fs import LocalFileSystem
 from headrace.storage import Store
 from headrace.tables.files import File
 from headrace.tables.partition_values import value_in
+from headrace.tables.partitions import PartitionKeys, partitions_in
 from headrace.tables.rows import INT96, filesystem
 
 _SLACK = timedelta(milliseconds=1)  # Spark cuts the bounds of timestamps to milliseconds
@@ -52,7 +53,7 @@ def rows_in(
 
 def among(stands: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[str, ...]) -> list[File]:
     """Those of the files that may hold one of these keys: their bounds and partition values do not exclude it."""
-    there = {file.path: file for file in stands}
+    there = {file.path: file for file in _sharing_partition(stands, keys, schema, by)}
     if not there or not len(keys):
         return []
     hulls = {item.name: pc.min_max(keys[item.name]) for item in keys.schema}
@@ -65,6 +66,22 @@ def among(stands: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[s
     ]
     found = ds.FileSystemDataset(told, schema, _FORMAT, system).get_fragments(filter=met)
     return [there[fragment.path] for fragment in found]
+
+
+def _sharing_partition(
+    stands: Iterable[File], keys: pa.Table, schema: pa.Schema, by: tuple[str, ...]
+) -> Iterable[File]:
+    """The files of the very partitions that the keys name; their lowest and highest would let in all between.
+
+    Floats are left to the bounds: SQL takes -0.0 for 0.0, which are two partitions.
+    """
+    placed = [name for name in by if name in keys.column_names and not pa.types.is_floating(schema.field(name).type)]
+    if not placed:
+        return stands
+    key = PartitionKeys.of(schema, placed)
+    typed = keys.select(placed).cast(pa.schema([schema.field(name) for name in placed]))
+    wanted = partitions_in(typed, placed)
+    return [file for file in stands if key(file.partition) in wanted]
 
 
 def _told(file: File, schema: pa.Schema, by: tuple[str, ...], wanted: list[pa.Field]) -> pc.Expression:
@@ -84,6 +101,8 @@ def _bounds(item: pa.Field, stats: Mapping[str, Any]) -> Iterator[pc.Expression]
     read = next((read for is_kind, read in _READERS if is_kind(item.type)), None)
     low, high = (stats.get(side, {}).get(item.name) for side in ("minValues", "maxValues"))
     if read is None or low is None or high is None:
+        return
+    if pa.types.is_boolean(item.type) and not (isinstance(low, bool) and isinstance(high, bool)):
         return
     nulls, field = stats.get("nullCount", {}).get(item.name), pc.field(item.name)
     least, most = read(low)[0], read(high)[1]
@@ -107,6 +126,7 @@ def _instant(raw: str) -> tuple[datetime, datetime]:
 
 # Floats are not among them: writers differ on NaN; nor are decimals, which some write by way of a float.
 _READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], tuple[Any, Any]]], ...] = (
+    (pa.types.is_boolean, _plain),
     (pa.types.is_integer, _plain),
     (pa.types.is_string, _plain),
     (pa.types.is_date, _day),

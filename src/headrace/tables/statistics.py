@@ -93,6 +93,10 @@ def _instant(zone: str, micros: int) -> str | None:
     return None if text is None else f'"{text}{zone}"'
 
 
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
 def _unscaled(raw: int | bytes) -> int:
     return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
 
@@ -114,7 +118,9 @@ def _same(raw: Any) -> Any:
 
 
 def _kind(kind: pa.DataType) -> Kind | None:
-    """None for what readers do not skip by: booleans, binary, lists, maps."""
+    """None for what readers do not skip by: binary, lists, maps."""
+    if pa.types.is_boolean(kind):  # Spark reads past them, delta-rs writes them, too
+        return Kind(_same, _truth, _truth)
     if pa.types.is_integer(kind):
         return Kind(_same, str, str)
     if pa.types.is_floating(kind):
