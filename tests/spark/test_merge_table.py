@@ -122,6 +122,15 @@ def test_files_outside_the_keys_of_a_batch_are_not_even_read(spark: Any, tmp_pat
     assert made.batch([Change("put", 2001, 2, (7, 7), offset=3)], 3).updated == 1
 
 
+def test_only_the_partitions_that_the_keys_name_are_read(spark: Any, tmp_path: Path) -> None:
+    made = Merged(spark, tmp_path, Merging(("a", "id"), remember=3600), partition_by=("a",))
+    made.batch([Change("put", 1, 1, (at, 1), offset=at) for at in (1, 2, 3)], 1)
+    for path in Path(made.table.root).glob("a=2/*.parquet"):
+        path.unlink()
+    done = made.batch([Change("put", 1, 1, (at, 2), offset=10 + at) for at in (1, 3)], 2)
+    assert (done.inserted, done.updated) == (0, 2)
+
+
 def test_rows_that_move_to_another_partition_are_there_once(spark: Any, tmp_path: Path) -> None:
     made = Merged(spark, tmp_path, BY_SEQUENCE, partition_by=("a",))
     made.batch([Change("put", 1, 1, (1, 1)), Change("put", 2, 1, (1, 1), offset=1)], 1)

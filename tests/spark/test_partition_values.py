@@ -15,8 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from headrace import Table
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
+from headrace.tables.files import active
+from headrace.tables.partitions import PartitionKeys
 from headrace.tables.schema import TIMESTAMP, to_delta
 
 TEXTS = [
@@ -128,3 +131,24 @@ def test_spark_reads_the_value_in_any_zone(spark: Any, tables: dict[str, Path], 
 def _instant(micros: int) -> datetime:
     seconds, rest = divmod(micros, 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_a_compaction_by_spark_leaves_partitions_that_are_known_again(spark: Any, tmp_path: Path, zone: str) -> None:
+    names = ("at", "real", "small", "money", "day", "flag")
+    schema = pa.schema([("id", pa.int64()), *((name, VALUES[name][0]) for name in names)])
+    table = Table.get_or_create(tmp_path / "t", schema, names)
+    rows = [{"id": at, **{name: VALUES[name][1][at % 2] for name in names}} for at in range(2)]
+    for _ in range(2):
+        table.bulk_insert(rows)
+    store, key = Store(table.path), PartitionKeys.of(schema, names)
+    before = {key(file.partition) for file in active(store, table.resolve()).values()}
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
+    session.sql(f"OPTIMIZE delta.`{table.path}`").collect()
+    stands = list(active(store, table.resolve()).values())
+    assert len(stands) == 2
+    assert {key(file.partition) for file in stands} == before
+    assert sorted(row["id"] for row in table.query().records()) == [0, 0, 1, 1]
+    table.bulk_insert(rows)
+    assert (done := table.optimize()).partitions == 2, done
