@@ -55,7 +55,7 @@ def test_every_command_has_its_section():
 def test_every_option_and_argument_is_documented(command: str):
     expected = {word for each in COMMANDS[command].params for word in _words(each)}
     listed = first_codes(section("docs/cli.md", f"## headrace {command}"))
-    documented = {re.split(r"[ .…]", code)[0] for code in listed if re.match(r"--|[A-Z]", code)}
+    documented = {re.split(r"[ .…]", code)[0] for code in listed if re.match(r"-|[A-Z]", code)}
     assert documented == expected - {"--help"}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 EXAMPLES: Mapping[str, Sequence[str]] = {
+    "init": ("headrace init orders --brokers localhost:9092 --output orders.yaml",),
     "run": ("headrace run web.yaml", "headrace run web.yaml shop.yaml --until latest"),
     "check": ("headrace check web.yaml", "headrace check web.yaml --online"),
     "preview": ("headrace preview web.yaml", "headrace preview web.yaml payloads.jsonl --json"),
