@@ -170,7 +170,7 @@ def _why(sample: Sample) -> str:
 
 def _notes(connection: Connection, sample: Sample) -> Iterator[str]:
     if sample.empty:
-        yield f"# {sample.empty:,} records have no value (tombstones): dead letters, unless `decode` says `tombstone: skip`."
+        yield f"# {sample.empty:,} records have no value (tombstones): dead letters, without `tombstone: skip`."
     if sample.decode == "raw":
         yield "# No format was recognised: each record's bytes are kept as they are, in `data`."
         if sample.framed and connection.registry is None:
