@@ -11,11 +11,10 @@ from headrace.batch import Historic, Intent, Merging, TableIntent
 from headrace.commit import Committer, LogTable
 from headrace.commit.changes import Restores, restored_since
 from headrace.commit.marks import batch_mark
-from headrace.commit.stops import check_txns_last, stop, unreached
+from headrace.commit.stops import check_txns_last, set_back, stop, unreached
 from headrace.decode.structure import Structure
 from headrace.errors import TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.ledger import KnownTable, Ledger
-from headrace.ledger.owed import KEEP
 from headrace.ledger.replays import writer as replays_writer
 from headrace.plan import Branch
 from headrace.shape import Offsets
@@ -94,10 +93,7 @@ class Opener:
             return
         version = committer.state.version
         if version < (before := was_at(known, self.ledger, store.uri)):
-            raise TableRestored(
-                f"{store.uri} is at version {version} and was at version {before}: an older copy took its place.",
-                next=f"Bring its newest version back; or {KEEP}.",
-            )
+            raise set_back(store.uri, version, before)
         found = restores_of(store, committer.state, known, self.pipeline)
         if found.newest is not None:
             raise stop(

@@ -31,10 +31,14 @@ def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
     `accepted`: a person says that the topics are the ones that were read, and that what cannot be known is given up.
     """
     ledger = pipeline.ledger
-    if not ledger.is_new:
+    if not ledger.is_new and ledger.known.is_new and ledger.position():
+        return _known_again(pipeline, accepted)
+    if not ledger.is_new and not accepted:
         return []
     begun, found = ledger.newest_begun(), lost.traces(_stores(pipeline), pipeline.spec.pipeline)
     highest = found.batch if found else 0
+    if not ledger.is_new and highest <= ledger.batch + (ledger.open_batch() is not None):
+        return []  # the ledger tells all that the tables hold
     if max(highest, begun.batch if begun else 0) <= 1 and (begun is not None or found is None):
         return []  # the first batch is yet to be booked
     if begun is not None and begun.batch >= highest:
@@ -43,14 +47,34 @@ def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
         assert found is not None  # noqa: S101
         said = _from_tables(pipeline, found, accepted)
     if found is not None:
-        made = {
-            uri: KnownTable(state.table_id, _kind(pipeline.spec, uri, state), writers=(pipeline.writer,))
-            for uri, state in found.tables.items()
-        }
-        ledger.known.remember(tables={**made, **ledger.known.tables})
+        ledger.known.remember(tables={**_known(pipeline, found), **ledger.known.tables})
     ledger.rebuild(said)
     pipeline.report({"event": "rebuild", "pipeline": pipeline.spec.pipeline, "batch": ledger.batch, "text": said})
     return [said]
+
+
+def _known(pipeline: Pipeline, found: lost.Traces) -> dict[str, KnownTable]:
+    """The tables that have txns of the pipeline."""
+    return {
+        uri: KnownTable(state.table_id, _kind(pipeline.spec, uri, state), writers=(pipeline.writer,))
+        for uri, state in found.tables.items()
+    }
+
+
+def _known_again(pipeline: Pipeline, accepted: bool) -> list[str]:
+    """A ledger is there, and the ids of topics and tables are lost: only a person can say that they are the same."""
+    spec, ledger = pipeline.spec, pipeline.ledger
+    if not accepted:
+        raise MarksDisagree(
+            f"The state of '{spec.pipeline}' has a ledger, but what is known of its topics and tables (known/) is "
+            "lost: one that was created again since cannot be told from the one before.",
+            next=f"{lost.ACCEPT} if the topics and tables are still the same.",
+        )
+    found = lost.traces(_stores(pipeline), spec.pipeline)
+    topics = {topic for topic, _ in ledger.position()}
+    ids = {name: topic_id for name, topic_id in pipeline.source.topics().items() if name in topics}
+    ledger.known.remember(tables=_known(pipeline, found) if found else {}, topics=ids, batch=ledger.batch)
+    return ["the ids of topics and tables were lost; goes on with those that are there now"]
 
 
 def _from_begun(pipeline: Pipeline, begun: Intent) -> str:

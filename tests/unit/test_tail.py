@@ -25,6 +25,7 @@ from headrace.errors import (
     TableRestored,
 )
 from headrace.storage import Store
+from headrace.tables import log
 from headrace.tables.log import version_path
 from headrace.tables.schema import to_delta
 from services.staging import SCHEMA, WIDER, ids, marks, opened, rows, staged
@@ -283,6 +284,27 @@ def test_marks_outlive_checkpoint_clean_up_and_transaction_retention(store: Stor
         store.delete([version_path(version)])
     again = Tail.open(store, [batch_mark("shop"), "headrace:shop:orders:0"])
     assert again.known().marks == marks(4)
+
+
+def test_a_restore_behind_a_log_that_was_cleaned_up_under_a_driver_is_told(store: Store) -> None:
+    made(store)
+    tail = Tail.open(store, MARKS)
+    tail.append([staged(store, [3])], marks(2), {})
+    opened(store).restore(0)
+    Tail.open(store, MARKS).append([staged(store, [4])], {}, {})
+    opened(store).create_checkpoint()
+    store.delete([version_path(0), version_path(1)])  # the driver knows version 1
+    with pytest.raises(TableRestored, match="Version 2"):
+        tail.append([staged(store, [5])], marks(3), {})
+    store.delete([version_path(2)])
+    with pytest.raises(TableRestored, match="no longer reaches back to version 2"):
+        tail.append([staged(store, [5])], marks(3), {})
+
+
+def test_a_hint_that_is_ahead_of_its_log_is_not_believed(store: Store) -> None:
+    made(store)
+    store.put("_delta_log/_last_checkpoint", b'{"version": 9, "size": 1}')
+    assert log.newest(store) == 0
 
 
 class Flaky(Store):

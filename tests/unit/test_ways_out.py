@@ -457,6 +457,42 @@ def the_state_is_set_back(way: Way) -> None:
 
 
 @case("MarksDisagree")
+def a_state_that_was_set_back_is_lost_for_good(way: Way) -> None:
+    way.ran(2)
+    shutil.copytree(way.state(), way.desk.folder / "old")
+    way.ran(2, 2)
+    shutil.rmtree(way.state())
+    shutil.copytree(way.desk.folder / "old", way.state())
+    way.follows(way.stops())
+
+
+@case("MarksDisagree")
+def what_was_begun_is_lost_after_one_table_has_it(way: Way) -> None:
+    also = {"name": "other", "table": {"path": f"{way.desk.folder}/lake/a_copy"}}
+    way.desk.options["also"] = [also]
+    way.ran(2)
+    way.send(2)
+    way.dies(Point.TABLE_A_DONE)
+    shutil.rmtree(way.state() / "begun")
+    way.follows(way.stops())
+    way.desk.run()
+    assert sorted(row["id"] for row in way.desk.rows("lake/a_copy")) == list(range(4))
+
+
+@case("MarksDisagree")
+def what_is_known_of_topics_and_tables_is_lost(way: Way) -> None:
+    """Without the ids, a topic or a table that was created again would be taken for the one before."""
+    way.ran(2, 2)
+    shutil.rmtree(way.state() / "known")
+    way.follows(way.stops("known"))
+    shutil.rmtree(way.table())
+    way.given_up |= set(range(way.sent))
+    with pytest.raises(errors.TableGone) as stopped:
+        way.desk.run()
+    way.follows(stopped.value)
+
+
+@case("MarksDisagree")
 def another_tool_set_the_txn_back(way: Way) -> None:
     way.ran(2, 2)
     way.send(2)

@@ -14,7 +14,7 @@ from headrace.batch import Intent, Receipt, TableIntent
 from headrace.commit.adopt import account
 from headrace.commit.changes import restored_between
 from headrace.commit.marks import batch_mark
-from headrace.commit.stops import check_txns_last, stop, unreached
+from headrace.commit.stops import check_txns_last, set_back, stop, unreached
 from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.spec.table import FEATURES
 from headrace.storage import Store
@@ -189,7 +189,7 @@ class SparkTable:
         if found.table_id != known.table_id:
             raise stop(TableReplaced, f"The table {uri} was made anew underneath the pipeline.")
         if found.version < known.version:
-            raise stop(TableRestored, f"{uri} is at version {found.version} and was at {known.version}.")
+            raise set_back(uri, found.version, known.version)
         restores = restored_between(self._store, known.version, found.version + 1)
         if restores.newest is not None:
             raise stop(TableRestored, f"Version {restores.newest} of {uri} restored the table to an older one.")

@@ -47,6 +47,15 @@ def unreached(uri: str, version: int) -> TableRestored:
     )
 
 
+def set_back(uri: str, version: int, before: int) -> TableRestored:
+    """The stop where the newest versions of a table are gone: nothing tells what they held."""
+    return TableRestored(
+        f"{uri} is at version {version} and was at version {before}: an older copy took its place.",
+        next="Bring its newest version back; or `headrace resume SPEC --table-restored=keep` goes on without the rows "
+        "that were undone.",
+    )
+
+
 def check_txns_last(uri: str, state: TableState) -> None:
     """TableFeature where the table lets txns expire: a batch whose txn is gone would be written a second time."""
     if (value := state.properties.get(EXPIRING)) is not None:

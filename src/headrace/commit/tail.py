@@ -14,10 +14,10 @@ from typing import Any
 
 from headrace.batch import Receipt, StagedFile
 from headrace.commit import actions
-from headrace.commit.changes import Change, change_of
+from headrace.commit.changes import Change, change_of, restored_between
 from headrace.commit.checkpoints import INTERVAL, SHARED
 from headrace.commit.marks import numbered
-from headrace.commit.stops import stop
+from headrace.commit.stops import set_back, stop, unreached
 from headrace.errors import (
     Conflict,
     Fenced,
@@ -385,11 +385,23 @@ class Tail:
         if found.table_id != known.table_id:
             raise stop(TableReplaced, f"{self.store.uri} has the id {found.table_id} in place of {known.table_id}.")
         if found.version < known.version:
-            raise stop(TableRestored, f"{self.store.uri} is at version {found.version} and was at {known.version}.")
+            raise set_back(self.store.uri, found.version, known.version)
         for name in self._names:
             was, seen = known.marks.get(name, -1), found.marks.get(name, -1)
             if seen < was:
                 raise stop(MarksDisagree, f"{self.store.uri}: {name} was {was} and is {seen}: a version was lost.")
+            if seen > was:
+                return  # another driver of the pipeline has followed the log meanwhile
+        self._not_restored(known.version, found.version)
+
+    def _not_restored(self, known: int, found: int) -> None:
+        """TableRestored where a version after the one we knew is a RESTORE, or may have been one."""
+        restores = restored_between(self.store, known, found + 1)
+        if restores.newest is not None:
+            where = f"Version {restores.newest} of {self.store.uri}"
+            raise stop(TableRestored, f"{where} restored the table to an older one.")
+        if not restores.reached:
+            raise unreached(self.store.uri, known)
 
     def _load(self, names: Iterable[str] = ()) -> TableState | None:
         return log.load(self.store, sorted({*self._names, *names}))

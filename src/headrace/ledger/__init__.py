@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.batch import EPOCH, Counts, Intent, Range, Receipt, StagedFile
 from headrace.commit.actions import ENGINE
@@ -23,8 +22,8 @@ from headrace.errors import Fenced, HeadraceError, MarksDisagree
 from headrace.ledger import account, compact
 from headrace.ledger.known import FORMAT, Generation, Known, KnownTable, check_format
 from headrace.storage import AlreadyThere, NotThere, Store
-from headrace.tables.files import commits
-from headrace.tables.log import LOG, TableState, proved_time
+from headrace.tables.files import all_marks, commits
+from headrace.tables.log import TableState, proved_time
 
 __all__ = ["Generation", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_mend", "is_refill"]
 
@@ -213,13 +212,19 @@ class Ledger:
         self._marks = {batch_mark(self._pipeline): batch, **marks}
 
     def rebuild(self, note: str) -> None:
-        """Write the first row of a new ledger: what was assumed. Fenced when another driver was first."""
-        if not self.batch:
-            return  # nothing was booked yet
+        """Write what was assumed as the first row of a new ledger, or as the next row of one that was set back.
+
+        Fenced when another driver was first.
+        """
+        if not self.batch or self._is_booked(self.batch):
+            return  # nothing was booked yet, or all that is assumed
         intent = self._decision(self.batch, self.standing(), (), note)
         now = datetime.now(UTC)
         staged = account.stage(self._table, account.row(intent, (), now, note))
-        if not self._create([staged], self._marks, {"pipeline": self._pipeline, "batch": self.batch}):
+        info = {"pipeline": self._pipeline, "batch": self.batch}
+        if not self.is_new:
+            self._tail.append([staged], self._marks, info)
+        elif not self._create([staged], self._marks, info):
             raise self._fenced("another driver has rebuilt its ledger")
 
     def _decision(self, batch: int, ranges: tuple[Range, ...], rests: tuple[Range, ...], note: str) -> Intent:
@@ -245,7 +250,8 @@ class Ledger:
             raise self._fenced(f"{path} holds batch {mark} of another driver")
         raise MarksDisagree(
             f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
-            next="Was the state folder lost or set back? Restore it before going on.",
+            next="Was the state folder lost or set back? Restore it; or run `headrace resume SPEC "
+            "--accept-lost-ledger` to go on after what the tables hold.",
         )
 
     def rows_from(self, batch: int) -> list[dict[str, Any]]:
@@ -332,15 +338,7 @@ def _last_booking(table: Store, state: TableState, name: str) -> tuple[dict[str,
             told = (commit.info.get("headrace") or {}).get("versions") or {}
             versions = {path: (str(known_id), int(version)) for path, (known_id, version) in told.items()}
             return _of_pipeline(commit.marks, name), versions
-    return _checkpointed(table, name), {}  # cleaned away; a log checkpoint keeps its marks
-
-
-def _checkpointed(table: Store, name: str) -> dict[str, int]:
-    found = [item.path for item in table.list(LOG) if item.path.endswith(".checkpoint.parquet")]
-    if not found:
-        return {}
-    column = pq.read_table(pa.BufferReader(table.get(found[-1])), columns=["txn"])["txn"]
-    return _of_pipeline({item["appId"]: item["version"] for item in column.to_pylist() if item}, name)
+    return _of_pipeline(all_marks(table, state.version), name), {}  # cleaned away; log checkpoints keep the marks
 
 
 def _of_pipeline(marks: Mapping[str, int], name: str) -> dict[str, int]:

@@ -77,6 +77,11 @@ class Known:
         check_format(store, raw.get("format"))
         return cls(chain, number, raw)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever remembered, or all of it is lost."""
+        return self._number == 0
+
     def remember(
         self,
         *,

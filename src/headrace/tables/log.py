@@ -258,9 +258,13 @@ def load(store: Store, marks: Iterable[str] = ()) -> TableState | None:
 def newest(store: Store) -> int | None:
     """The newest version of a log, as a listing shows it."""
     after = last_checkpoint(store)  # saves most of the listing where there is one
-    listed = store.list(LOG, None if after < 0 else f"{LOG}/{after:020}")
-    found = max((int(found[1]) for item in listed if (found := _VERSION.match(item.path))), default=after)
-    return None if found < 0 else found
+    found = _newest(store, None if after < 0 else f"{LOG}/{after:020}")
+    return found if found is not None or after < 0 else _newest(store, None)  # a hint may be ahead of a log set back
+
+
+def _newest(store: Store, after: str | None) -> int | None:
+    names = (_VERSION.match(item.path) for item in store.list(LOG, after))
+    return max((int(found[1]) for found in names if found), default=None)
 
 
 def last_checkpoint(store: Store) -> int:
