@@ -242,6 +242,11 @@ class Intent:
         return cls(**{**raw, **times})
 
 
+def staged_for(intents: Iterable[Intent]) -> set[str]:
+    """The files, with their folders, that intents are going to commit."""
+    return {f"{item.table}/{item.path}" for each in intents for table in each.tables for item in table.files}
+
+
 def _taken(raw: Mapping[str, Any] | None) -> Taken | None:
     if raw is None:
         return None

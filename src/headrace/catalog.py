@@ -38,6 +38,7 @@ from headrace.tables.schema import from_delta, to_delta
 from headrace.transform.constraints import constraints_of
 
 LETTERS = "dead letters"  # a route no record can have: names match no blank
+STAGING = "staging"  # the folder of the state for files that are merged, or appended by Spark
 
 
 class Catalog:
@@ -356,7 +357,7 @@ class Catalog:
 
     def staging(self, entry: Entry, batch: int) -> str:
         """Where files wait that Spark will append: never inside the table."""
-        return f"{self.spec.state_uri}/staging/{batch}/{entry.table_id}"
+        return f"{self.spec.state_uri}/{STAGING}/{batch}/{entry.table_id}"
 
     def partition_by(self, entry: Entry) -> tuple[str, ...]:
         """The table's own partitioning rules once it exists."""

@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace import faults, floor, generations, retention, retry, task
-from headrace.batch import EPOCH, Counts, Intent, Manifest, Range, Receipt, StagedFile, TableIntent, merge
+from headrace.batch import EPOCH, Counts, Intent, Manifest, Range, Receipt, StagedFile, TableIntent, merge, staged_for
 from headrace.breaker import Breaker
-from headrace.catalog import Catalog
+from headrace.catalog import STAGING, Catalog
 from headrace.commit.tombstones import DAY, TOMBSTONES
 from headrace.doubles import Doubles
 from headrace.errors import Fenced, HeadraceError, StopAsked, TableChanged, TableFeature, Transient
@@ -200,12 +200,21 @@ class Pipeline:
             return
         self._purged, self._retention_time = clock.date(), self.ledger.proved_time(clock)
         self.catalog.look()
+        self._sweep_staging()
         for folder in folders(self.state.child(TOMBSTONES)):
             retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
         age = self.spec.dead_letters.retention
         purge = self.purge(retention.first_day_kept(age, self._retention_time)) if age is not None else None
         if purge is not None and purge.files:
             self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
+
+    def _sweep_staging(self) -> None:
+        """Delete what batches left that died before they were decided: between two of ours nothing is at work there."""
+        begun = self.ledger.open_batch(), Replays.open(self.state, replays_writer(self.spec.pipeline)).open_batch()
+        kept = staged_for(each for each in begun if each is not None)
+        with suppress(HeadraceError):
+            left = [item.path for item in self.state.list(STAGING)]
+            self.state.delete([path for path in left if f"{self.state.uri}/{path}" not in kept])
 
     def purge(self, before: date) -> retention.Purge:
         """Drop the dead letters of the days before, once the ledger tells it; an open replay plan still needs them."""

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import Any
 
 from headrace import lease
-from headrace.errors import HeadraceError
+from headrace.batch import staged_for
+from headrace.catalog import STAGING
+from headrace.errors import HeadraceError, TableNotFound
 from headrace.ledger import Ledger
+from headrace.ledger.replays import Replays, writer
 from headrace.maintain.record import Record
 from headrace.read import lag_event, open_source
 from headrace.spec import Spec
 from headrace.storage import Profile, Store
+from headrace.table import vacuum
+from headrace.table.writers import Writers
 
 
-def standing(spec: Spec, batches: int = 5) -> dict[str, Any]:
-    """Holder, newest batches, open batch, tables and lag; what cannot be asked is None."""
+def standing(spec: Spec, batches: int = 5, orphans: bool = False) -> dict[str, Any]:
+    """Holder, newest batches, open batch, tables and lag; what cannot be, or was not, asked is None."""
     state = Store(spec.state_uri, Profile(**spec.storage_profile()))
     ledger = Ledger.open(state, spec.pipeline)
     begun = ledger.open_batch()
@@ -27,7 +34,31 @@ def standing(spec: Spec, batches: int = 5) -> dict[str, Any]:
         "tables": sorted(ledger.known.tables),
         "batches": ledger.rows(batches),
         "upkeep": _upkeep(spec, state, batches),
+        "orphans": _orphans(spec, state, ledger) if orphans else None,
     }
+
+
+def _orphans(spec: Spec, state: Store, ledger: Ledger) -> dict[str, Any]:
+    """Files that dead writers left, by folder: each table is listed, so it takes as long as that does."""
+    now, states = time.time(), {spec.pipeline: state.uri}
+    found = {f"{state.uri}/{STAGING}": _left_in_staging(spec, state, ledger, now)}
+    for uri in sorted({*ledger.known.tables, spec.dead_letters_uri}):
+        store = Store(uri, state.profile)
+        with suppress(TableNotFound):
+            found[uri] = vacuum.orphans(store, Writers(store, states), now)
+    counted = {uri: each for uri, each in found.items() if each.files}
+    return {
+        "files": sum(len(each.files) for each in counted.values()),
+        "bytes": sum(each.bytes for each in counted.values()),
+        "folders": {uri: len(each.files) for uri, each in counted.items()},
+    }
+
+
+def _left_in_staging(spec: Spec, state: Store, ledger: Ledger, now: float) -> vacuum.Orphans:
+    begun = (ledger.open_batch(), Replays.open(state, writer(spec.pipeline)).open_batch())
+    needed = staged_for(each for each in begun if each is not None)
+    left = [item for item in state.list(STAGING) if f"{state.uri}/{item.path}" not in needed]
+    return vacuum.left_over(left, lease.holder(state) is not None, now)
 
 
 def _upkeep(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:

@@ -12,6 +12,9 @@ import typer
 def status(
     specs: Annotated[list[Path], typer.Argument(help="Spec files.", exists=True, dir_okay=False)],
     batches: Annotated[int, typer.Option(help="How many of the newest batches to show.", min=1, max=1000)] = 5,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Count files that dead writers left; lists the folders of all tables.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Show who runs the pipeline, what was booked, its lag, and an open batch if there is one."""
@@ -21,7 +24,7 @@ def status(
 
     for path in specs:
         for spec in load(path):
-            found = standing(spec, batches)
+            found = standing(spec, batches, orphans)
             emit({"event": "status", **found}) if as_json else _print(found)
 
 
@@ -45,6 +48,10 @@ def _print(found: dict[str, Any]) -> None:
         out.print(f"  batch {found['open_batch']} is begun and not booked; the next run finishes it first")
     for table in found["tables"]:
         out.print(escape(f"  {table}"))
+    if (left := found["orphans"]) is not None:
+        out.print(f"  files that dead writers left: {left['files']:,} ({left['bytes']:,} bytes)")
+        for folder, count in left["folders"].items():
+            out.print(escape(f"    {count:,} in {folder}"))
     if found["batches"]:
         table = Table("batch", "finished", "read", "written", "dead", "filtered", "note", box=None)
         for row in found["batches"]:

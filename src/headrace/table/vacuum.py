@@ -6,6 +6,8 @@ that comes back after weeks commits just these.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -13,14 +15,17 @@ from headrace.commit.actions import CHANGE_DATA
 from headrace.errors import ClockBehind, UsageError
 from headrace.ledger import Ledger
 from headrace.storage import Store
+from headrace.storage.base import Meta
 from headrace.table.writers import Writers
 from headrace.tables import files
-from headrace.tables.log import LOG, TableState, proved_time
+from headrace.tables.log import LOG, TableState, last_checkpoint, proved_time
 from headrace.tables.properties import interval_of
 
 RETAIN = timedelta(hours=168)
 _KEPT = "delta.deletedFileRetentionDuration"
 _SKEW = timedelta(minutes=5)
+_IN_WORK = 3600.0  # seconds
+_STAGED = re.compile(r"part-(replay-)?\d{8}-")  # by a batch or a replay plan
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -96,18 +101,56 @@ def unneeded(store: Store, writers: Writers, retain: timedelta, now: datetime) -
     """What a vacuum would delete at a time."""
     state, until = writers.state, now.timestamp() - retain.total_seconds()
     there = list(store.list())
-    others = {path.partition(f"/{LOG}/")[0] for path in (item.path for item in there) if f"/{LOG}/" in path}
     needed = _needed(store, state, int(until * 1000)) | writers.begun().keys()
-    old = [item for item in there if item.modified < until and item.path not in needed]
-    gone = [item for item in old if not _is_hidden(item.path, state.partition_by) and not _is_in(item.path, others)]
+    gone = [item for item in _data(there, state) if item.modified < until and item.path not in needed]
     return Vacuumed(tuple(item.path for item in gone), sum(item.size for item in gone), retain, dry_run=True)
 
 
-def _needed(store: Store, state: TableState, since: int) -> set[str]:
-    """The files of the newest version, and of every one that was the newest since then (in milliseconds)."""
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """Files that were staged for a table and that no version of it names: their writer died."""
+
+    files: tuple[str, ...]
+    bytes: int
+
+
+def orphans(store: Store, writers: Writers, now: float) -> Orphans:
+    """What failed writers left in a table's folder; a vacuum deletes it once it is older than the retention.
+
+    Somebody may be writing files of the last hour; those of a batch only while a pipeline that writes the table runs.
+    It costs a listing, a log checkpoint and the commits since.
+    """
+    state = writers.state
+    needed = _needed(store, state, 0, checkpoint_only=True) | writers.begun().keys()
+    running = any(each.holder() for each in writers.pipelines)
+    return left_over([item for item in _data(list(store.list()), state) if item.path not in needed], running, now)
+
+
+def left_over(named_by_none: Iterable[Meta], running: bool, now: float) -> Orphans:
+    """Of files that nothing names, those that nobody can be writing."""
+    gone = [
+        item
+        for item in named_by_none
+        if item.modified < now - _IN_WORK or (not running and _STAGED.match(item.path.rpartition("/")[2]))
+    ]
+    return Orphans(tuple(item.path for item in gone), sum(item.size for item in gone))
+
+
+def _data(there: Sequence[Meta], state: TableState) -> list[Meta]:
+    """The data files of a listing: none of the log, of other tables inside the folder, or hidden."""
+    others = {path.partition(f"/{LOG}/")[0] for path in (item.path for item in there) if f"/{LOG}/" in path}
+    return [item for item in there if not _is_hidden(item.path, state.partition_by) and not _is_in(item.path, others)]
+
+
+def _needed(store: Store, state: TableState, since: int, checkpoint_only: bool = False) -> set[str]:
+    """The files of the newest version, and of every one that was the newest since then (in milliseconds).
+
+    With `checkpoint_only`, as far as the newest log checkpoint and the commits after it tell.
+    """
     stands = files.active(store, state.version).values()
     needed = {path for file in stands for path in file.paths} | files.tombstones(store, state.version, since)
-    for commit in files.back(store, state.version):
+    most = state.version - last_checkpoint(store) if checkpoint_only else None
+    for commit in files.back(store, state.version, most):
         if commit.timestamp < since:
             break
         needed |= {path for file in (*commit.removed, *commit.fed) for path in file.paths}
