@@ -557,6 +557,6 @@ def _merged(known: Structure | None, seen: Structure) -> Structure:
 def _check_declared(entry: Entry, have: pa.Schema) -> None:
     if absent := [column.name for column in entry.rules.columns if column.name not in have.names]:
         raise ColumnsDisagree(
-            f"{entry.store.uri} has no column '{absent[0]}', which the spec declares, and the spec says create: never.",
-            next="Add the column to the table, or take it out of the spec; then run again.",
+            f"{entry.store.uri} lacks the declared {', '.join(map(repr, absent))}, and the spec says create: never.",
+            next="Add it to the table, or take it out of the spec; then run again.",
         )

@@ -80,7 +80,7 @@ class Opener:
         return committer
 
     def _check(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
-        _check_identity(store.uri, committer, known)
+        check_identity(store.uri, committer.state, known)
         self._check_restored(store, committer, known)
         if committer.state is not None:
             check_txns_last(store.uri, committer.state)
@@ -193,16 +193,17 @@ def check_rows(uri: str, rules: TableSpec, known: KnownTable | None) -> None:
         )
 
 
-def _check_identity(uri: str, committer: Committer, known: KnownTable | None) -> None:
+def check_identity(uri: str, state: TableState | None, known: KnownTable | None) -> None:
+    """TableGone or TableReplaced where a table is not the one that the ledger knows."""
     if known is None:
         return
-    if committer.state is None:
+    if state is None:
         raise TableGone(
             f"The table {uri} was written before and is gone.",
             next="Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
         )
-    if committer.state.table_id != known.id:
+    if state.table_id != known.id:
         raise TableReplaced(
-            f"The table {uri} is another one now: id {committer.state.table_id}, it was {known.id}.",
+            f"The table {uri} is another one now: id {state.table_id}, it was {known.id}.",
             next="Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with the new one.",
         )

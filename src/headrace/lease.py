@@ -22,6 +22,7 @@ from types import TracebackType
 from headrace.errors import Fenced, HeadraceError, LeaseHeld, StopAsked
 from headrace.storage import AlreadyThere, Store
 from headrace.storage.chain import Chain
+from headrace.storage.local import make_private
 
 FOLDER = "lease"
 
@@ -92,7 +93,7 @@ class Lease:
         """Take it, or say who holds it (LeaseHeld); with `wait`, stay until it is free or `stop` is set."""
         clock, stop = clock or Clock(), stop or Event()
         if store.local:
-            Path(store.root).mkdir(mode=0o700, parents=True, exist_ok=True)  # dead letters may hold private data
+            make_private(store.root)  # dead letters may hold private data
         taker = _Taker(store, ttl, min(renew, ttl / 4), clock, wait)
         _ours.add(taker.note.token)
         try:

@@ -14,7 +14,10 @@ import pyarrow as pa
 from headrace.commit.spark import fillable
 from headrace.decode.contract import Foreseeing
 from headrace.decode.registry import Registered, UnknownSchema, registry_of
+from headrace.entries import check_identity
 from headrace.errors import HeadraceError
+from headrace.ledger import KnownTable
+from headrace.ledger.known import Known
 from headrace.look import look
 from headrace.plan import Branch, Plan
 from headrace.plan.reading import foreseen
@@ -29,6 +32,7 @@ from headrace.tables.log import TableState, load
 from headrace.tables.properties import EXPIRING
 from headrace.transform.constraints import constraints_of, names_of
 
+_PROBE = ".check"
 _SAMPLE = 100  # records of each topic
 _CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_NAME})  # whatever the values are
 
@@ -42,6 +46,8 @@ def online(spec: Spec) -> list[Finding]:
     asked = {
         "source": _source,
         "storage": _storage,
+        "table.path": _folders,
+        "state": _known,
         "table": _tables,
         f"decode.{spec.format}.registry": _registry,
         "transform": _names,
@@ -92,10 +98,47 @@ def _source(spec: Spec) -> Iterator[Finding]:
         source.close()
 
 
+def _folders(spec: Spec) -> Iterator[Finding]:
+    """The folders of tables and dead letters must take a file; on a store of objects there are none."""
+    places = {"dead_letters.path": spec.dead_letters.path and spec.dead_letters_uri.rpartition("/")[0]}
+    for branch in spec.branches().values():
+        yield from _asked(branch, "table.path", partial(_writable, branch.base_uri))
+    for key, uri in places.items():
+        yield from _asked(spec, key, partial(_writable, uri)) if uri else ()
+
+
+def _writable(uri: str, spec: Spec) -> Iterator[Finding]:
+    store = Store(uri, Profile(**spec.storage_profile()))
+    if store.local:
+        store.put(_PROBE, b"headrace check")
+        store.delete([_PROBE])
+    yield from ()
+
+
+def _known(spec: Spec) -> Iterator[Finding]:
+    """Whether the state is this pipeline's, and its tables are still the ones that were written."""
+    known = Known.load(Store(spec.state_uri, Profile(**spec.storage_profile())))
+    tables = [uri for uri in known.tables if spec.name_of(uri) is not None or uri == spec.dead_letters_uri]
+    own = [uri for uri in tables if uri != spec.dead_letters_uri]
+    others = [uri for uri in known.tables if uri not in tables]
+    if known.topics and others and not own and not {*known.topics} & {*_topics(spec)}:
+        topics, paths = ", ".join(sorted(known.topics)), ", ".join(sorted(others))
+        seen = f"'{spec.pipeline}', which has read {topics} into {paths} with its state in {spec.state_uri}"
+        yield _finding(spec, "pipeline", seen, "a name of its own for each pipeline, or another state")
+        return
+    for uri in tables:
+        yield from _asked(spec, "table.path", partial(_same, uri, known.tables[uri]))
+
+
+def _same(uri: str, known: KnownTable, spec: Spec) -> Iterator[Finding]:
+    check_identity(uri, load(Store(uri, Profile(**spec.storage_profile()))), known)
+    yield from ()
+
+
 def _storage(spec: Spec) -> Iterator[Finding]:
     """The state folder must take a put, give it back, and refuse the second put-if-absent."""
     store = Store(spec.state_uri, Profile(**spec.storage_profile()))
-    probe = ".check"
+    probe = _PROBE
     store.put(probe, b"headrace check")
     try:
         if store.get(probe) != b"headrace check":

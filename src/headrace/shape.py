@@ -361,7 +361,7 @@ def table_of(
         columns = [*own, *beside, *([SOURCE] if rules.source else []), *_metadata(rules)]
         return pa.schema([_plain(item) for item in columns])
     brought = {item.name: item for item in made}
-    followed = [_followed(item, brought.get(item.name), rules.contract.widens) for item in existing]
+    followed = _followed(existing, brought, rules.contract.widens)
     more = [*made, *_metadata(rules)]
     added = [_plain(item.with_nullable(True)) for item in more if item.name not in existing.names]
     return pa.schema([*followed, *added])
@@ -396,18 +396,20 @@ def _plain(item: pa.Field) -> pa.Field:
     return item.with_metadata(kept or None)
 
 
-def _followed(have: pa.Field, made: pa.Field | None, wide: bool) -> pa.Field:
-    """A column the table has, with the nested fields that only the records bring, and their wider types if `wide`."""
-    if made is None:
-        return have
-    grown = _grown_field(have, made, wide=wide)
-    if fits(made.type, grown.type):
-        return grown
-    there, said = type_name(have.type), type_name(made.type)
-    raise UsageError(
-        f"column '{have.name}' is {there} in the table, the spec makes it {said}.",
-        next="Change the spec's type or write an explicit cast in the expression.",
-    )
+def _followed(existing: pa.Schema, brought: Mapping[str, pa.Field], wide: bool) -> list[pa.Field]:
+    """The table's columns, with the nested fields that only the records bring, and their wider types if `wide`."""
+    pairs = [(item, brought.get(item.name, item)) for item in existing]
+    grown = [_grown_field(have, made, wide=wide) for have, made in pairs]
+    wrong = [
+        f"column '{have.name}' is {type_name(have.type)} in the table, the spec makes it {type_name(made.type)}"
+        for (have, made), item in zip(pairs, grown, strict=True)
+        if not fits(made.type, item.type)
+    ]
+    if wrong:
+        raise UsageError(
+            f"{'; '.join(wrong)}.", next="Change the spec's type or write an explicit cast in the expression."
+        )
+    return grown
 
 
 def _grown_field(have: pa.Field, made: pa.Field, *, wide: bool, adds: bool = True) -> pa.Field:

@@ -84,3 +84,11 @@ def main() -> None:
 
         say(str(error), "bold red", head=f"headrace: {error.name}: ", stderr=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is None:
+            raise  # not about a file of the user's
+        from headrace.cli.console import say
+
+        next_step = "Use a file or folder that can be read and written."
+        say(f"{error.filename}: {error.strerror}. {next_step}", "bold red", head="headrace: ", stderr=True)
+        sys.exit(1)

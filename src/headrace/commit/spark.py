@@ -202,8 +202,8 @@ class SparkTable:
             self._fits(table.schema, known)  # it may be somebody else's, who was first
         elif not table.create and known.table_id != table.table_id:
             raise stop(TableReplaced, f"The table {table.path} was made anew underneath the pipeline.")
-        if mark < intent.batch and (lost := next(_lost(known.schema, from_delta(table.schema), ""), None)):
-            raise stop(TableChanged, f"{table.path} was altered underneath the pipeline: {lost}.")
+        if mark < intent.batch and (lost := list(_lost(known.schema, from_delta(table.schema), ""))):
+            raise stop(TableChanged, f"{table.path} was altered underneath the pipeline: {'; '.join(lost)}.")
         if mark > intent.batch:
             raise Fenced(
                 f"The table {table.path} is already past batch {intent.batch}.",

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.runtime.work import made
+
 
 def folder(*parts: str) -> Path:
     """A folder of the cache, made when it is missing."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = base.joinpath("headrace", *parts)
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    return made(base.joinpath("headrace", *parts), "XDG_CACHE_HOME")
 
 
 @contextmanager

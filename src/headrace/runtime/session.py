@@ -23,6 +23,7 @@ from headrace.errors import SetupError, SparkDied, StopAsked
 from headrace.runtime import archive, jars
 from headrace.runtime.child import Child, spawn
 from headrace.runtime.java import find_java
+from headrace.runtime.work import made
 
 # What Spark's own launcher passes, without jdk.incubator.vector: only MLlib uses it and a wheel's JRE lacks it.
 _OPENED = (
@@ -213,8 +214,7 @@ def log_folder(work: Path | None = None) -> Path:
     """Where Spark's own log goes: HEADRACE_LOG_DIR, else the work folder."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     path = Path(os.environ.get("HEADRACE_LOG_DIR") or (work or state / "headrace") / "log")
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
+    return made(path, "HEADRACE_LOG_DIR", 0o700)
 
 
 def _settings(app: str, cores: int | None, scratch: Path) -> dict[str, str]:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from headrace.errors import SetupError
+
 
 def work_folder(pipeline: str) -> Path:
     """A private folder for one pipeline's work, made when it is missing."""
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    folder = base / "headrace" / pipeline
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return made(base / "headrace" / pipeline, "XDG_STATE_HOME", 0o700)
+
+
+def made(folder: Path, setting: str, mode: int = 0o777) -> Path:
+    """A folder, created when it is missing; SetupError with the setting that names another one when it cannot be."""
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"The folder {folder} cannot be created: {error.strerror}.",
+            next=f"Set {setting} to a folder that can be written.",
+        ) from None
     return folder
 
 

@@ -128,14 +128,44 @@ def _write(path: Path, data: bytes) -> str:
         os.close(descriptor)
 
 
+def make_private(root: str) -> None:
+    """Create a folder that others cannot read; PermissionRefused where it cannot be."""
+    folder = Path(root)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _uncreated(folder, error) from error
+
+
 def _make_folder(folder: Path) -> None:
     """Make a folder and those above it; each new name reaches the disk too."""
+    try:
+        _make_folders(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ENOENT, errno.EEXIST):
+            raise _uncreated(folder, error) from error
+        raise
+
+
+def _make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
-    _make_folder(folder.parent)
+    if folder.exists():
+        raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(folder))
+    _make_folders(folder.parent)
     with suppress(FileExistsError):
         folder.mkdir()
         _sync(folder.parent)
+
+
+def _uncreated(folder: Path, error: OSError) -> HeadraceError:
+    """A folder below a file, or where the system has none: not an absent object, and nothing that passes by itself."""
+    kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
+    kind = PermissionRefused if kind in (NotThere, AlreadyThere) else kind
+    return kind(
+        f"The folder {folder} cannot be created: {error.strerror or error}.",
+        next="Name a folder that can be created and written, then run again.",
+    )
 
 
 def _sync(folder: Path) -> None:

@@ -13,15 +13,16 @@ from headrace.tables.log import TableState
 
 def check_fits(file_schema_json: str, state: TableState) -> None:
     """TableChanged unless files written for this schema are right in the table: names, case, types, nullability."""
-    if problem := _first_misfit(file_schema_json, state.schema_json):
+    if problems := _all_misfits(file_schema_json, state.schema_json):
+        text = "; ".join(problems)
         raise TableChanged(
-            f"Staged files do not fit version {state.version} of the table: {problem}.", version=state.version
+            f"Staged files do not fit version {state.version} of the table: {text}.", version=state.version
         )
 
 
 @lru_cache(maxsize=1024)
-def _first_misfit(file_schema_json: str, schema_json: str) -> str | None:
-    return next(_misfits(json.loads(file_schema_json)["fields"], json.loads(schema_json)["fields"], ""), None)
+def _all_misfits(file_schema_json: str, schema_json: str) -> tuple[str, ...]:
+    return tuple(_misfits(json.loads(file_schema_json)["fields"], json.loads(schema_json)["fields"], ""))
 
 
 def _misfits(files: list[dict[str, Any]], table: list[dict[str, Any]], prefix: str) -> Iterator[str]:
