@@ -208,7 +208,7 @@ def _names(spec: Spec) -> Iterator[Finding]:
 
 def _registry(spec: Spec) -> Iterator[Finding]:
     """What the newest schema of each topic (its subject is the topic's name and `-value`) would do to the table."""
-    registry = getattr(spec.decode.options, "registry", None) if spec.decode.options.framed else None
+    registry = getattr(spec.decode.options, "registry", None) if spec.decode.options.framing == "confluent" else None
     if registry is None or spec.source_kind != "kafka":
         return
     key = f"decode.{spec.format}.registry"

@@ -22,6 +22,7 @@ from headrace.errors import ContractBroken, RegistryUnreachable, UsageError
 from headrace.reasons import Reason
 from headrace.spec import Decode, examine_text
 from services import schemas
+from services.plans import envelopes, plan_of
 
 ORDER = {
     "id": 7,
@@ -66,6 +67,21 @@ def test_two_schemas_in_a_folder(folder):
     types, rejects = made(folder).types(pa.array([*values, framed([1], 3), None], pa.binary()))
     assert types.to_pylist() == ["shop.Order", "shop.Ping", "shop.Order", None, None]
     assert rejects.reason == [Reason.UNKNOWN_SCHEMA, Reason.TOMBSTONE]
+
+
+def test_dead_letters_name_the_schema(folder):
+    """Ids have 32 bits without a sign, so the column of dead letters is a long."""
+    values = [framed({"id": "x"}), framed(["x"], 0xDEADBEEF), framed({}, 2**32 - 1), b"\0\0\0", b"\0\0\0\x09"]
+    found = plan_of(decode={"msgpack": folder}).apply(envelopes([framed({"id": 1}), *values, None]))
+    told = [(row["reason"], row["schema_id"]) for row in found.letters.to_pylist()]
+    assert told == [
+        ("type", 7),
+        ("type", 0xDEADBEEF),
+        ("unknown_schema", 2**32 - 1),
+        ("framing", None),
+        ("framing", 9),
+        ("tombstone", None),
+    ]
 
 
 def test_an_address():

@@ -50,4 +50,4 @@ def test_frames_are_taken_off(values, skipped):
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=7)), min_size=1))
 def test_ids_for_letters(values):
     expected = [pair[0] if (pair := plainly(value)) else None for value in values]
-    assert schema_ids(pa.array(values, pa.binary())).to_pylist() == expected
+    assert schema_ids(pa.array(values, pa.binary()), "confluent").to_pylist() == expected

@@ -10,8 +10,10 @@ import pyarrow as pa
 from headrace.decode.contract import Rejects
 from headrace.decode.scan import Bytes, Mask, Numbers
 from headrace.reasons import Reason
+from headrace.spec.decode import Framing
 
 HEAD = 5  # bytes of the frame
+BARE = 4  # bytes of an id without a frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,29 @@ def framed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
     return Framed(values, _ids(seen, seen.starts[:-1].astype(np.int64)), at)
 
 
-def schema_ids(values: pa.BinaryArray) -> pa.Int32Array:
-    """The schema id in each value's frame, NULL where there is no frame; for people who look for a letter's schema."""
-    filled = values.fill_null(b"")
-    seen = Bytes(filled)
+def schema_ids(values: pa.BinaryArray, framing: Framing) -> pa.Int64Array:
+    """The schema id in front of each value, NULL where there is none; for those who look for it."""
+    if framing == "none":
+        return pa.nulls(len(values), pa.int64())
+    seen = Bytes(values.fill_null(b""))
+    there, ids = _headed(seen) if framing == "bare" else _in_frames(seen)
+    whole = np.zeros(len(values), np.int64)
+    whole[there] = ids
+    return pa.array(whole, mask=~there)
+
+
+def _in_frames(seen: Bytes) -> tuple[Mask, Numbers]:
+    """Which values are framed, and the ids of those."""
     long, marked = _framed(seen)
-    framed = long & marked
-    ids = np.zeros(len(values), np.int32)
-    ids[framed] = _ids(seen, seen.starts[:-1].astype(np.int64)[framed])
-    return pa.array(ids, pa.int32(), mask=~framed)
+    there = long & marked
+    return there, _ids(seen, seen.starts[:-1].astype(np.int64)[there])
+
+
+def _headed(seen: Bytes) -> tuple[Mask, Numbers]:
+    """Which values are long enough for a bare id, and the ids of those: four bytes, big-endian, without a sign."""
+    there = np.diff(seen.starts) >= BARE
+    heads = seen.content[seen.starts[:-1].astype(np.int64)[there][:, None] + np.arange(BARE)]
+    return there, np.ascontiguousarray(heads).view(">u4").reshape(-1).astype(np.int64)
 
 
 def _framed(seen: Bytes) -> tuple[Mask, Mask]:

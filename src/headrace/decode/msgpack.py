@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.decode import msgpack_wire
 from headrace.decode.contract import Decoded, Limits, NewField, Rejects, few, joined
+from headrace.decode.framing import BARE
 from headrace.decode.layout import layout_of
 from headrace.decode.msgpack_schema import ByAddress, Form, FromFiles, Schemas
 from headrace.decode.registry import UnknownSchema
@@ -28,7 +29,6 @@ from headrace.errors import ContractBroken
 from headrace.reasons import Reason
 from headrace.spec.decode import Msgpack
 
-_HEAD = 4
 Groups = list[tuple[Form, pa.BinaryArray, Numbers]]
 
 
@@ -81,11 +81,11 @@ class MsgpackDecoder:
         """The values by schema; those without one are rejects."""
         kept, at, rejects = sized(values, self._limits)
         seen = Bytes(kept)
-        long = np.diff(seen.starts) > _HEAD
+        long = np.diff(seen.starts) > BARE
         for row in np.flatnonzero(~long).tolist():
-            rejects.add(int(at[row]), Reason.FRAMING, f"an id of {_HEAD} bytes and a value are more than this")
+            rejects.add(int(at[row]), Reason.FRAMING, f"an id of {BARE} bytes and a value are more than this")
         starts = seen.starts[:-1].astype(np.int64)[long]
-        heads = seen.content[starts[:, None] + np.arange(_HEAD)]
+        heads = seen.content[starts[:, None] + np.arange(BARE)]
         ids = np.ascontiguousarray(heads).view(">u4").reshape(-1).astype(np.int64)
         at, kept = at[long], kept if long.all() else kept.filter(pa.array(long))
         groups: Groups = []
@@ -123,7 +123,7 @@ class MsgpackDecoder:
         if len(values) < msgpack_wire.FEW or _levels(pa.struct(list(schema.fields))) > self._limits.depth:
             none = [msgpack_wire.nulls(0, kind) for _, kind in schema.fields]
             return pa.Table.from_arrays(none, names), np.zeros(len(values), bool), Counter()
-        wire = msgpack_wire.Wire(values, _HEAD, self._limits.keys)
+        wire = msgpack_wire.Wire(values, BARE, self._limits.keys)
         made = pa.Table.from_arrays(wire.read(schema), names)
         good = wire.good
         for _, rows in wire.strangers if strict and self._new_field in ("reject", "stop") else ():
@@ -199,7 +199,7 @@ class _Unpack:
 
     def _unpacked(self, raw: bytes) -> Any:
         try:
-            return msgpack.unpackb(memoryview(raw)[_HEAD:], object_pairs_hook=self._pairs, ext_hook=_refuse_ext)
+            return msgpack.unpackb(memoryview(raw)[BARE:], object_pairs_hook=self._pairs, ext_hook=_refuse_ext)
         except msgpack.ExtraData as more:
             raise _Wrong(Reason.TRAILING_DATA, f"{len(more.extra)} bytes follow the value") from None
         except msgpack.StackError:

@@ -28,7 +28,7 @@ def letters_of(
         pa.array([step] * count),
         pa.array([reason.value for reason in rejects.reason]),
         pa.array([detail[:512] for detail in rejects.detail]),
-        schema_ids(values_of(envelopes)) if spec.decode.options.framed else pa.nulls(count, pa.int32()),
+        schema_ids(values_of(envelopes), spec.decode.options.framing),
         pa.array([spec.pipeline] * count),
         pa.array([spec.digest] * count),
         pa.array([now] * count, DEAD_LETTERS.field("rejected_at").type),

@@ -14,6 +14,7 @@ from headrace.spec.units import Flag
 Envelope = Literal["none", "debezium", "rivven", "rivven_changes", "cloudevents"]
 Tombstone = Literal["dead_letter", "skip", "row"]
 Key = Literal["json", "text", "int64", "avro"]
+Framing = Literal["none", "confluent", "bare"]
 
 
 class Format(Part):
@@ -53,14 +54,14 @@ class Format(Part):
         return False
 
     @property
-    def framed(self) -> bool:
-        """Whether values carry the id of their schema in front."""
-        return getattr(self, "registry", None) is not None
+    def framing(self) -> Framing:
+        """How values carry the id of their schema in front: `confluent` behind a zero byte, `bare`, or not at all."""
+        return "confluent" if getattr(self, "registry", None) is not None else "none"
 
     @property
     def typed(self) -> bool:
         """Whether a value tells its type."""
-        return self.framed
+        return self.framing != "none"
 
 
 class Json(Format):
@@ -95,7 +96,7 @@ class Json(Format):
     @property
     def typed(self) -> bool:
         """Whether a value tells its type."""
-        return self.framed or self.envelope == "cloudevents"
+        return self.framing != "none" or self.envelope == "cloudevents"
 
 
 class Avro(Format):
@@ -216,9 +217,9 @@ class Msgpack(Format):
         return self
 
     @property
-    def framed(self) -> bool:
-        """Whether values carry the id of their schema in front, as Confluent puts it there."""
-        return False
+    def framing(self) -> Framing:
+        """How values carry the id of their schema in front."""
+        return "bare"
 
     @property
     def typed(self) -> bool:

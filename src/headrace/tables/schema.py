@@ -443,7 +443,7 @@ DEAD_LETTERS = pa.schema(
         pa.field("step", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("detail", pa.string()),
-        pa.field("schema_id", pa.int32()),
+        pa.field("schema_id", pa.int64()),
         pa.field("pipeline", pa.string()),
         pa.field("spec", pa.string()),
         pa.field("rejected_at", TIMESTAMP),
