@@ -387,6 +387,11 @@ def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
     if declared is None:
         return item
     kind = item.type if is_masked(item) else declared.type
+    if not fits(item.type, kind):
+        raise UsageError(
+            f"column '{item.name}' is declared as {type_name(kind)}, the transform makes it {type_name(item.type)}.",
+            next="Write an explicit cast in the expression, or declare the type that it makes.",
+        )
     return pa.field(item.name, kind, declared.nullable, item.metadata)
 
 

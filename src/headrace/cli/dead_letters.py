@@ -198,7 +198,10 @@ def _moment(text: str) -> datetime:
             return read(text).astimezone(UTC)
         except ValueError:
             continue
-    raise UsageError(f"--since: '{text}' is no time.", next="Use 2026-01-31T12:00:00Z, or an age such as 2h or 7d.")
+    raise UsageError(
+        f"--since: '{text}' is no time.",
+        next="Use RFC 3339 as 2026-01-31T12:00:00Z, or an age with its unit such as 2h or 7d.",
+    )
 
 
 def _place(spec: Spec, text: str) -> Any:

@@ -111,6 +111,15 @@ def _misfit(kind: pa.DataType, value: object) -> Unfit:
     return Unfit(Reason.TYPE, f"expected {type_name(kind)}, saw {seen(value)}")
 
 
+def _time_misfit(kind: pa.DataType, wanted: str, value: object) -> Unfit:
+    """The same for times, which a bare number does not tell: 1700000000 may be seconds or milliseconds."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return _misfit(kind, value)
+    zoned = pa.types.is_timestamp(kind) and kind.tz is not None
+    advice = " (for numbers, declare the column's unit: s, ms, us or ns)" if zoned else ""
+    return Unfit(Reason.TYPE, f"expected {wanted}, saw {seen(value)}{advice}")
+
+
 def _overflow(kind: pa.DataType, value: object) -> Unfit:
     return Unfit(Reason.OVERFLOW, f"{seen(value)} does not fit {type_name(kind)}")
 
@@ -171,7 +180,7 @@ def _decimal_reader(kind: pa.DataType) -> Callable[[Any], Decimal]:
 def _text_reader(kind: pa.DataType, parse: Callable[[str], Any], reason: Reason, wanted: str) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not str:
-            raise _misfit(kind, value)
+            raise _time_misfit(kind, wanted, value) if reason is Reason.TIMESTAMP else _misfit(kind, value)
         try:
             return parse(value)
         except ValueError:

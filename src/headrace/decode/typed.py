@@ -300,7 +300,7 @@ class _Fit:
     def _leaf(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
         made = converted(values, node)
         if made is None:
-            return self._refuse_all(values, rows, live, where, "", node)
+            return self._refuse_all(values, rows, live, where, _wanted(values.type, node), node)
         for at in np.flatnonzero(live & ~is_there(made)).tolist():
             if not self.refused[rows[at]]:
                 self.refuse(rows[at : at + 1], *why(as_python(values[at]), values.type, node, where))
@@ -321,6 +321,12 @@ class _Fit:
         what = f"{where}: expected {wanted}, saw {_said(values.type)}"
         self.refuse(rows[live & is_there(values)], Reason.TYPE, what)
         return pa.nulls(len(values), node.type if node else pa.null())
+
+
+def _wanted(kind: pa.DataType, node: Node) -> str:
+    """What a column wants, where that is not its type alone."""
+    epoch = pa.types.is_integer(kind) and pa.types.is_timestamp(node.type) and node.type.tz is not None
+    return "timestamp (for numbers, declare the column's unit: s, ms, us or ns)" if epoch else ""
 
 
 def _said(kind: pa.DataType) -> str:

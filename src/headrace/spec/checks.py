@@ -15,6 +15,7 @@ from headrace.spec.masking import check_masks
 from headrace.spec.model import SECRETS, Spec
 from headrace.spec.modes import check_mode, check_topics
 from headrace.spec.places import holds, may_meet
+from headrace.spec.results import check_results
 from headrace.spec.secrets import BadReference, Secret
 from headrace.spec.sourcing import check_source
 from headrace.spec.table import TableMatch, TableSpec, route_names
@@ -227,6 +228,7 @@ BRANCH_RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
     _places,
     check_explode,
     check_transform,
+    check_results,
     _tables,
     check_masks,
     _keys,

@@ -95,7 +95,11 @@ def moment(value: Any) -> datetime:
             return datetime.fromisoformat(value.upper())
         except ValueError:
             pass
-    raise ValueError("a time as 2025-01-31T12:00:00Z, zone included")
+    number = isinstance(value, int | float) or (
+        isinstance(value, str) and value.lstrip("-").replace(".", "").isdecimal()
+    )
+    reason = "; a bare number does not name its unit" if number else ""
+    raise ValueError(f"RFC 3339 as 2025-01-31T12:00:00Z, zone included{reason}")
 
 
 def plain_text(value: Any) -> Any:

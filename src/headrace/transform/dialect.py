@@ -78,6 +78,14 @@ def parse(text: str) -> Node:
     return tree
 
 
+def in_micros(text: str) -> bool:
+    """Whether an expression is a count of microseconds by itself, whatever messages hold."""
+    if text in KAFKA:
+        return text == "kafka.timestamp"
+    tree = parse(text)
+    return bool(tree["type"] == "function_expression" and tree["value"] == "epoch_millis_to_micro")
+
+
 def never_null(text: str) -> bool:
     """Whether an expression's result is a value for every record, or a failure."""
     if text in KAFKA:

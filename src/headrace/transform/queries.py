@@ -39,6 +39,11 @@ class Query:
     read: Callable[[Any], Any]  # a JSON value as one of the result's type; Unfit when it is none
 
     @property
+    def column(self) -> pa.Field:
+        """The column as it is read, with the unit that the expression itself gives its numbers."""
+        return _with_unit(_bare(self.field), self.source)
+
+    @property
     def copied(self) -> bool:
         """Whether it is a column, or a field of one, as it is."""
         return self.vector is not None and re.fullmatch(r"p[0-9_]+_", self.vector.sql) is not None
@@ -75,7 +80,7 @@ class Queries:
     def _envelope(self, source: str, wanted: pa.Field | None) -> Query:
         natural = {"kafka.topic": TEXT, "kafka.offset": LONG, "kafka.timestamp": LONG}.get(source, pa.int32())
         item = wanted or pa.field("", natural)
-        return Query(source, item, None, _reader(item))
+        return Query(source, item, None, _reader(_with_unit(_bare(item), source)))
 
     def _expression(self, source: str, wanted: pa.Field | None) -> Query:
         tree = dialect.parse(source)
@@ -88,7 +93,7 @@ class Queries:
         except NotInSql:
             self.asks = True
         item = wanted if wanted is not None else pa.field("", vector.kind if vector else told)
-        return Query(source, item, vector, _reader(item))
+        return Query(source, item, vector, _reader(_with_unit(_bare(item), source)))
 
     def run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
         """Every expression's values over all rows, and where it has none."""
@@ -115,15 +120,15 @@ class Queries:
     ) -> _Part:
         count = len(envelopes)
         if query.vector and query.copied:
-            return _Part(query, *_fitted(_whole(given[query.vector.sql]), query.field))
+            return _Part(query, *_fitted(_whole(given[query.vector.sql]), query.column))
         if query.source in dialect.KAFKA:
             natural = _envelope_values(envelopes, query.source)
-            return _Part(query, *_fitted(natural, query.field), natural)
+            return _Part(query, *_fitted(natural, query.column), natural)
         if query.vector is None or answer is None:
             return _Part(query, pa.nulls(count, query.field.type), np.ones(count, bool))
         natural = _whole(answer[f"v{nth}"])
         natural = natural if natural.type == query.vector.kind else natural.cast(query.vector.kind)
-        made, unsure = _fitted(natural, query.field)
+        made, unsure = _fitted(natural, query.column)
         return _Part(query, made, unsure | ~bools(pc.fill_null(_whole(answer[f"s{nth}"]), False)))
 
     def _asked(self, rows: pa.Table, given: Mapping[str, pa.ChunkedArray], now: datetime) -> pa.Table | None:
@@ -301,13 +306,10 @@ def _as_text(vector: Vector) -> Vector:
     raise NotInSql("its text")
 
 
-def _with_unit(item: pa.Field, values: pa.DataType) -> pa.Field:
-    """Whole numbers in a column of times are microseconds, unless its unit says otherwise."""
-    said = (item.metadata or {}).get(UNIT, b"")
-    epoch = pa.types.is_timestamp(item.type) and pa.types.is_integer(values)
-    if not epoch or said in (b"s", b"ms", b"us", b"ns"):
-        return item
-    return item.with_metadata({**(item.metadata or {}), UNIT: b"us"})
+def _with_unit(item: pa.Field, source: str) -> pa.Field:
+    """A column of times, in microseconds where the expression's numbers are; no other unit than its own is guessed."""
+    micros = pa.types.is_timestamp(item.type) and dialect.in_micros(source)
+    return item.with_metadata({UNIT: b"us"}) if micros else item
 
 
 def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
@@ -316,7 +318,7 @@ def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
         return values, np.zeros(len(values), bool)
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), item.type), np.zeros(len(values), bool)
-    made = converted(values, node_of(_with_unit(_bare(item), values.type)))
+    made = converted(values, node_of(item))
     if made is None:
         return pa.nulls(len(values), item.type), bools(values.is_valid())
     return made, bools(values.is_valid()) & bools(made.is_null())
@@ -335,12 +337,9 @@ def _reader(item: pa.Field) -> Callable[[Any], Any]:
         return lambda value: None
     if pa.types.is_string(kind):
         return lambda value: value if isinstance(value, str) else dialect.dump(value)
-    read = reader_of(node_of(_bare(item)))
+    read = reader_of(node_of(item))
     if pa.types.is_integer(kind):
         return lambda value: read(int(value) if isinstance(value, float) and value.is_integer() else value)
-    if pa.types.is_timestamp(kind):
-        epoch = reader_of(node_of(_with_unit(_bare(item), LONG)))
-        return lambda value: (epoch if dialect.is_number(value) else read)(value)
     return read
 
 
