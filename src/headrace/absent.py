@@ -20,6 +20,7 @@ from headrace import duck
 from headrace.batch import StagedFile
 from headrace.commit.traces import Box, box_of
 from headrace.doubles import without
+from headrace.errors import TableDamaged
 from headrace.stage import Layout
 from headrace.storage import Store
 from headrace.tables.files import File, as_file
@@ -43,7 +44,7 @@ _WITHIN = " AND ".join(
 _LOST = f"""
     WITH stands AS (SELECT part, topic, "partition", "offset", count(*) AS count FROM there GROUP BY ALL),
          counted AS (SELECT *, count(*) OVER (PARTITION BY part, topic, "partition", "offset") AS count FROM made)
-    SELECT one.file, one.nth, coalesce(two.count, 0) AS there
+    SELECT one.file, one.nth, coalesce(two.count, 0) AS there, one.count - coalesce(two.count, 0) AS lacking
     FROM counted AS one LEFT JOIN stands AS two ON {_SAME}
     WHERE coalesce(two.count, 0) < one.count
       AND EXISTS (SELECT 1 FROM boxes AS box WHERE box.part = one.part AND {_WITHIN})
@@ -102,13 +103,12 @@ def _kept(
 ) -> list[np.ndarray]:
     """For each file which of its rows are lost."""
     keep = [np.zeros(item.rows, bool) for item in mine]
-    files, rows, there = (found[name].to_numpy() for name in ("file", "nth", "there"))
+    files, rows, there, lacking = (found[name].to_numpy() for name in ("file", "nth", "there", "lacking"))
     for at in np.unique(files).tolist():
         keep[at][rows[(files == at) & (there == 0)]] = True
     if (partly := there > 0).any():
-        _compare(
-            store, layout, mine, stands, list(zip(files[partly].tolist(), rows[partly].tolist(), strict=True)), keep
-        )
+        asked = zip(files[partly].tolist(), rows[partly].tolist(), strict=True)
+        _compare(store, layout, mine, stands, dict(zip(asked, lacking[partly].tolist(), strict=True)), keep)
     return keep
 
 
@@ -117,10 +117,15 @@ def _compare(
     layout: Layout,
     mine: Sequence[StagedFile],
     stands: Sequence[File],
-    asked: Sequence[tuple[int, int]],
+    asked: Mapping[tuple[int, int], int],
     keep: Sequence[np.ndarray],
 ) -> None:
-    """Of records that have some of their rows left, take those that no row in the table equals."""
+    """Of records that have some of their rows left, take those that no row in the table equals.
+
+    `asked` says how many rows each one's record lacks. Rows are compared as texts of their values, which tell values
+    of one schema apart, and a NaN is one value. Where more differ than are lacking, the records make other rows now
+    than they did, as `now()` does: then nobody can tell which of them are there.
+    """
     made = {at: rows_of(store, as_file(mine[at]), layout.schema, layout.partition_by) for at in {at for at, _ in asked}}
     spelled = {(at, nth): repr(made[at].slice(nth, 1).to_pylist()[0]) for at, nth in asked}
     places = pa.array([made[at][SOURCE.name][nth].as_py()["offset"] for at, nth in asked], pa.int64())
@@ -129,9 +134,20 @@ def _compare(
         rows = rows_of(store, file, layout.schema, layout.partition_by)
         met = rows.filter(pc.is_in(pc.struct_field(rows[SOURCE.name], "offset"), value_set=places))
         left.update(map(repr, met.to_pylist()))
+    differ, lacks = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], int]()
     for (at, nth), text in spelled.items():
         keep[at][nth] = left[text] == 0
         left[text] -= left[text] > 0
+        place = made[at][SOURCE.name][nth].as_py()
+        record = (mine[at].partition, *(place[name] for name in _PLACE))
+        differ[record] += bool(keep[at][nth])
+        lacks[record] = asked[at, nth]
+    if strange := [record for record, count in differ.items() if count > lacks[record]]:
+        raise TableDamaged(
+            f"{store.uri}: the record {strange[0][1:]} (topic, partition, offset) lacks {lacks[strange[0]]} rows, and "
+            f"{differ[strange[0]]} of those that it makes now are not in the table: it makes other rows than before.",
+            next="Nothing was put back. Fill a new table from the topic.",
+        )
 
 
 def _places(columns: Columns, file: File, parts: _Parts) -> pa.Table:

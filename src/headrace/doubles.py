@@ -26,9 +26,9 @@ from headrace.stage import Layout, Stager
 from headrace.storage import Store
 from headrace.tables import files as logged
 from headrace.tables.files import File, as_file
-from headrace.tables.partition_values import log_name, value_in
+from headrace.tables.partition_values import log_name, parsed, value_in
 from headrace.tables.rows import Columns, rows_of
-from headrace.tables.schema import RESCUED, SOURCE
+from headrace.tables.schema import RESCUED, SOURCE, TIMESTAMP
 
 TIME = "_headrace_time"  # of the record, in microseconds
 _MICRO = timedelta(microseconds=1)
@@ -218,7 +218,11 @@ def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, si
 def _may_hold(file: File, since: int) -> bool:
     """Whether a file may have rows since a moment; statistics may be cut to milliseconds."""
     text = json.loads(file.stats or "{}").get("maxValues", {}).get(SOURCE.name, {}).get("timestamp")
-    return text is None or (datetime.fromisoformat(text) - _EPOCH) // _MICRO + 1000 >= since
+    try:
+        newest = parsed(text, TIMESTAMP).cast(pa.int64()).as_py()
+    except (ValueError, TypeError):  # of another writer: it does not tell
+        return True
+    return newest is None or newest + 1000 >= since
 
 
 def _keys(columns: Columns, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:

@@ -50,7 +50,11 @@ def mended(pipeline: Pipeline, uri: str, wanted: Reingest, found: Trace, batch: 
     mine, records = [item for item in staged if item.table == uri], 0
     if mine:
         there = active(store, newest(store) or 0).values()
-        mine, left, records = absent(store, layouts[uri], mine, found.gone, there, batch)
+        try:
+            mine, left, records = absent(store, layouts[uri], mine, found.gone, there, batch)
+        except TableDamaged:
+            pipeline.discard(mine)
+            raise
         pipeline.discard(left)
     intent = pipeline.intend(batch, (), [Manifest(tuple(mine), counts)], started, runs)
     try:

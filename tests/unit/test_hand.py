@@ -21,10 +21,11 @@ from headrace.commit.hand import Merge
 from headrace.commit.parts import newest_part
 from headrace.errors import Conflict, MarksDisagree, TableChanged
 from headrace.tables import rows
-from headrace.tables.files import active, read
+from headrace.tables.files import File, active, read
 from headrace.tables.log import load
 from headrace.tables.partitions import split
-from headrace.tables.schema import parse_type
+from headrace.tables.scan import among
+from headrace.tables.schema import TIMESTAMP, parse_type
 from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
 from model.states import history
@@ -181,6 +182,21 @@ def split_text(schema: pa.Schema, value: Any) -> str | None:
     """A value of the column `a` as its partition has it."""
     ((((_, text),), _),) = split(pa.table({"a": pa.array([value], schema.field("a").type), "n": [1]}), ("a",))
     return text
+
+
+@pytest.mark.parametrize("bound", ['"+12024-01-01"', "7", '"soon"', "true", "null"])
+def test_bounds_that_cannot_be_read_exclude_no_file(tmp_path: Path, bound: str) -> None:
+    """Other programs write them, too."""
+    kinds = {"at": TIMESTAMP, "day": pa.date32(), "flag": pa.bool_(), "n": pa.int8(), "t": pa.string()}
+    schema = pa.schema([("id", pa.int64()), *kinds.items()])
+    sides = ",".join(f'"{name}":{bound}' for name in kinds)
+    stats = f'{{"numRecords":1,"minValues":{{{sides}}},"maxValues":{{{sides}}},"nullCount":{{}}}}'
+    file = File("x", "x", {}, 1, 1, stats=stats)
+    for name in ("at", "day", "flag"):
+        values = {"at": datetime(2024, 1, 1, tzinfo=UTC), "day": date(2024, 1, 1), "flag": False}
+        keys = pa.table({name: pa.array([values[name]], kinds[name])})
+        expected = [] if (name, bound) == ("flag", "true") else [file]
+        assert among([file], keys, schema, ()) == expected
 
 
 # ---- once ----

@@ -504,6 +504,16 @@ def values(store: Store, each: File) -> list[tuple[int, int]]:
     return [(row["n"], row["_source"]["offset"]) for row in found]
 
 
+def test_records_that_make_other_rows_than_before_are_not_doubled(tmp_path: Path) -> None:
+    """Two rows of one record, of which one is lost; both are others now, as those with the time of their batch."""
+    store, layout = Store(str(tmp_path / "t")), Layout(str(tmp_path / "t"), COLUMNS, BY)
+    there, lost = (as_file(staged(store, [(n, 0)])) for n in (1, 2))
+    with pytest.raises(TableDamaged, match=r"lacks 1 rows, and 2 of those"):
+        absent(store, layout, [staged(store, [(8, 0), (9, 0)])], [lost], [there], 1)
+    kept, _, _ = absent(store, layout, [staged(store, [(1, 0), (9, 0)])], [lost], [there], 1)
+    assert [row for each in kept for row in values(store, as_file(each))] == [(9, 0)]
+
+
 def test_nothing_made_is_nothing_lost(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "t"))
     assert absent(store, Layout(store.uri, COLUMNS), [], [file("m")], [], 1) == ([], [], 0)

@@ -10,7 +10,9 @@ from deltalake import Schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import TableFeature, UsageError
+from headrace.errors import TableChanged, TableFeature, UsageError
+from headrace.tables.evolve import check_fits, merge
+from headrace.tables.log import Metadata, Protocol, TableState
 from headrace.tables.schema import (
     DEAD_LETTERS,
     ENVELOPE,
@@ -130,3 +132,19 @@ def test_a_type_of_a_table_that_we_do_not_know_is_a_feature(kind: str) -> None:
     fields = [{"name": "c", "type": kind, "nullable": True, "metadata": {}}]
     with pytest.raises(TableFeature, match=r"variant|interval|void|decimal"):
         from_delta(json.dumps({"type": "struct", "fields": fields}))
+
+
+def test_a_decimal_is_one_type_with_and_without_blanks() -> None:
+    """As other writers have it in a log: files fit, and nothing is to be altered."""
+
+    def text(kind: str) -> str:
+        inner = {"type": "array", "elementType": kind, "containsNull": True}
+        kinds = {"a": kind, "b": inner}
+        fields = [{"name": name, "type": each, "nullable": True, "metadata": {}} for name, each in kinds.items()]
+        return json.dumps({"type": "struct", "fields": fields})
+
+    ours, theirs = text("decimal(10,2)"), text("decimal(10, 2)")
+    check_fits(ours, TableState(1, Metadata("x", theirs, (), {}), Protocol()))
+    assert merge(theirs, ours) == theirs
+    with pytest.raises(TableChanged, match="decimal"):
+        merge(theirs, text("decimal(10,3)"))

@@ -83,7 +83,8 @@ class SparkTable:
     def _turn_on_vectors(self, table: TableIntent) -> None:
         """Deletion vectors, where the spec asks for them and the table, made before, lacks them."""
         name = FEATURES["deletionVectors"]
-        if table.properties.get(name) == "true" and self._known().properties.get(name, "").lower() != "true":
+        asked, there = (each.get(name, "").lower() == "true" for each in (table.properties, self._known().properties))
+        if asked and not there:
             self._alter(f"SET TBLPROPERTIES ('{name}' = 'true')")
 
     def _write(self, table: TableIntent, intent: Intent) -> None:

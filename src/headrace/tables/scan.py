@@ -105,8 +105,11 @@ def _bounds(item: pa.Field, stats: Mapping[str, Any]) -> Iterator[pc.Expression]
     if pa.types.is_boolean(item.type) and not (isinstance(low, bool) and isinstance(high, bool)):
         return
     nulls, field = stats.get("nullCount", {}).get(item.name), pc.field(item.name)
-    least, most = read(low)[0], read(high)[1]
-    for bound in (field >= pa.scalar(least, item.type), field <= pa.scalar(most, item.type)):
+    try:
+        least, most = pa.scalar(read(low)[0], item.type), pa.scalar(read(high)[1], item.type)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException):  # of another writer: they bound nothing for us
+        return
+    for bound in (field >= least, field <= most):
         yield bound if nulls == 0 else bound | field.is_null()
 
 
