@@ -196,6 +196,20 @@ def test_change_data_stays_as_long_as_the_versions_that_tell_it(tmp_path: Path) 
     assert [row["id"] for row in table.query().order_by("id").records()] == [0, 2]
 
 
+@pytest.mark.parametrize("address", ["file://{}", "file:{}", "{}"])
+def test_a_vacuum_leaves_files_that_the_log_has_as_whole_addresses(tmp_path: Path, address: str) -> None:
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint", "p": "string"}, ["p"])
+    table.bulk_insert([{"id": 1, "p": "a b"}])
+    log, file = Path(table.path) / "_delta_log" / f"{1:020}.json", next((tmp_path / "t").rglob("*.parquet"))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    (add,) = [line["add"] for line in lines if "add" in line]
+    add["path"] = address.format(f"{table.path}/{add['path']}")
+    log.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    os.utime(file, (0, 0))
+    assert table.vacuum("0s", force=True).files == ()
+    assert file.exists()
+
+
 def test_a_vacuum_takes_odd_names_and_leaves_other_tables_and_hidden_files(tmp_path: Path) -> None:
     table = Table.get_or_create(tmp_path / "p", {"id": "bigint", "_day": "string"}, ["_day"])
     for number in range(2):

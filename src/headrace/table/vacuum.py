@@ -154,7 +154,15 @@ def _needed(store: Store, state: TableState, since: int, checkpoint_only: bool =
         if commit.timestamp < since:
             break
         needed |= {path for file in (*commit.removed, *commit.fed) for path in file.paths}
-    return needed
+    return {_below(store, path) for path in needed}
+
+
+def _below(store: Store, path: str) -> str:
+    """A path below the table, also where the log has it as a whole address."""
+    if store.local:
+        return path.removeprefix("file:").removeprefix("//").removeprefix(f"{store.root}/")
+    scheme, _, rest = path.partition("://")
+    return rest.removeprefix(f"{store.bucket}/{store.root}/") if scheme in ("s3", "s3a") else path
 
 
 def _is_hidden(path: str, partition_by: tuple[str, ...]) -> bool:

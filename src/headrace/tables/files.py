@@ -48,6 +48,11 @@ class Vector:
         return f"{prefix}/{name}" if prefix else name
 
     @property
+    def address(self) -> str | None:
+        """Its file as a whole address; None where the log does not give one."""
+        return unquote(self.where) if self.kind == "p" else None
+
+    @property
     def inline(self) -> bytes:
         """Its content, where that is in the log itself; what fills up its last word is at its end."""
         return _decoded(self.where)
@@ -106,8 +111,8 @@ class File:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All that the store holds of it: its own file, and that of its vector."""
-        vector = self.vector.path if self.vector else None
+        """All that a store holds of it: its own file, and that of its vector, as a whole address where it is one."""
+        vector = self.vector.path or self.vector.address if self.vector else None
         return (self.path, vector) if vector else (self.path,)
 
     @classmethod
