@@ -434,3 +434,59 @@ def test_a_regular_expression_in_sql_is_refused_as_well(call):
     assert (found.key, found.line) == ("transform[0].where", 8)
     assert "'b(?=c': " in found.seen
     assert findings(step.format(call.format("'b(?:c)'"))) == []
+
+
+MANY_WRONG = """\
+pipeline: shop
+source: {kafka: {brokers: "kafka.example.com:9092", topics: [orders]}}
+flush: {every: soon}
+limits: {batch_rows: many}
+table:
+  path: ./lake/orders
+  compression: zip
+  columns: [{name: id, type: bigint}, {name: 'a b', type: string}]
+  partition_by: [dya]
+transform:
+  - where: staus > 1
+"""
+
+
+def test_an_invalid_value_hides_no_other_finding(tmp_path: Path):
+    _, found = examine_text(MANY_WRONG, tmp_path)
+    assert [each.key for each in found] == [
+        "source.kafka.brokers",
+        "flush.every",
+        "limits.batch_rows",
+        "table.compression",
+        "table.columns[1].name",
+        "table.partition_by[0]",
+        "transform[0].where",
+    ]
+
+
+@pytest.mark.parametrize(("more", "key", "seen", "meant"), TABLE)
+def test_no_finding_of_the_table_is_hidden_by_an_invalid_value_elsewhere(more, key, seen, meant):
+    found = {each.key: each for each in findings(f"  {more}\nlimits: {{batch_rows: many}}\n")}
+    assert found.keys() == {key, "limits.batch_rows"}
+    assert seen in found[key].seen
+
+
+def test_what_rests_on_an_invalid_value_is_not_told(tmp_path: Path):
+    text = MANY_WRONG.replace("{name: id, type: bigint}", "{name: dya, typo: date}").replace("'a b'", "staus")
+    _, found = examine_text(text, tmp_path)
+    assert [each.key for each in found] == [
+        "source.kafka.brokers",
+        "flush.every",
+        "limits.batch_rows",
+        "table.compression",
+        "table.columns[0].type",
+        "table.columns[0].typo",
+    ]
+
+
+def test_items_after_an_invalid_one_keep_their_places(tmp_path: Path):
+    text = MANY_WRONG.replace("flush: {every: soon}\n", "").replace("limits: {batch_rows: many}\n", "")
+    text = text.replace("compression: zip", "z_order: [id]").replace("topics: [orders]", "topics: ['!', 'a?', ok]")
+    _, found = examine_text(text, tmp_path)
+    topics = [each for each in found if each.key.startswith("source")]
+    assert [each.key for each in topics] == [f"source.kafka.topics[{at}]" for at in (0, 1)]

@@ -15,6 +15,7 @@ from headrace.spec import tree
 from headrace.spec.checks import check
 from headrace.spec.findings import Complaint, Document, Finding, at_spot, from_validation
 from headrace.spec.model import Spec, canonical, is_secret
+from headrace.spec.salvage import salvage
 from headrace.spec.secrets import BadReference, resolve
 
 
@@ -76,7 +77,7 @@ def _spec(document: Document, base: Path) -> tuple[Spec | None, list[Complaint]]
     except ValidationError as trouble:
         astray = {each.path for each in complaints}
         complaints += [each for each in from_validation(trouble, document) if each.path not in astray]
-        return None, complaints
+        return None, [*complaints, *salvage(followed, complaints, document, base)]
     spec.remember(canonical(raw), base, tree.Written(document.file, document.root))
     return spec, [*complaints, *check(spec)]
 
