@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 from headrace.batch import Intent
@@ -34,7 +35,8 @@ def watch(world: World) -> None:
         intent = Intent.from_json((begun or b"").decode())
         files = {file.path for table in intent.tables if table.path == name for file in table.files}
         added = {line["add"]["path"] for line in lines if "add" in line}
-        holds(added == files, f"{name} got {added}; batch {intent.batch} was begun with {files}")
+        again = not added and files <= set(_standing(world.store(root)))  # only its txn, which had expired
+        holds(added == files or again, f"{name} got {added}; batch {intent.batch} was begun with {files}")
         holds(marks == intent.marks(), f"{name} got the marks {marks} of ranges {intent.ranges}")
 
     world.on_commit = on_commit
@@ -98,6 +100,11 @@ def _contents(store: AnyStore) -> list[str]:
     return ids
 
 
+def stands_on(store: AnyStore, version: int) -> dict[str, SimpleNamespace]:
+    """What a log checkpoint tells elsewhere: the files of the newest version."""
+    return {path: SimpleNamespace(path=path) for path in _standing(store)}
+
+
 def _standing(store: AnyStore) -> list[str]:
     """The files of the table as it is now: a RESTORE gives it those of an older version."""
     versions: list[list[str]] = []
@@ -110,7 +117,8 @@ def _standing(store: AnyStore) -> list[str]:
 
 
 def _marks_grow(store: AnyStore, name: str) -> None:
-    marks = [commit.marks[batch_mark(NAME)] for commit, _ in commits(store) if batch_mark(NAME) in commit.marks]
+    ours = [commit for commit, _ in commits(store) if batch_mark(NAME) in commit.marks and commit.added]
+    marks = [commit.marks[batch_mark(NAME)] for commit in ours]
     holds(marks == sorted(set(marks)), f"the marks of {name} do not grow: {marks}")
 
 

@@ -15,7 +15,7 @@ from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableInte
 from headrace.commit.adopt import account
 from headrace.commit.marks import batch_mark
 from headrace.commit.tail import Tail
-from headrace.entries import restores_of
+from headrace.entries import holds, restores_of
 from headrace.errors import SourceGap, SourceReplaced, TableRestored
 from headrace.faults import Point
 from headrace.ledger import KnownTable, Ledger, is_refill, lost
@@ -85,7 +85,7 @@ class Driver:
         """Have restored tables refilled, accept whatever the broker lost or replaced, then live."""
         self.recover(self.answer)
         self.refill()
-        while self.accept():
+        while self.accept_source():
             pass
         self.live()
 
@@ -99,7 +99,17 @@ class Driver:
             mark = self.tail(path).state.marks.get(batch_mark(NAME))
             tried(lambda path=path, mark=mark: self.ledger.check_mark(path, mark))
         if begun is not None:
+            for table in begun.tables:
+                self.find(table, begun)
             self.finish(begun)
+
+    def find(self, table: TableIntent, begun: Intent) -> None:
+        """Set a txn again that expired after its batch was committed."""
+        tail = self.tail(table.path)
+        if tail.state is None or tail.state.marks.get(batch_mark(NAME), 0) >= begun.batch:
+            return
+        if tried(partial(holds, self.lake.child(table.path), table, begun, tail.state)):
+            tried(partial(tail.append, (), begun.marks(), account(begun)))
 
     def rebuild(self) -> None:
         """Write a lost ledger anew; a person who is asked for the old spec has it."""
@@ -155,12 +165,23 @@ class Driver:
 
     def answer(self) -> None:
         """What `resume --table-restored=refill` writes down."""
+        for name, known in dict(self.ledger.known.tables).items():
+            self.accept(name, known)
         for name, version in self.restored().items():
             known = self.ledger.known.tables[name]
             oldest = known.refill if known.refill >= 0 else version
             _, due = self.owed(name, version, oldest)
             owes = replace(known, restored=version, refill=oldest if due.rows else -1)
             tried(lambda name=name, owes=owes: self.ledger.known.remember(tables={name: owes}))
+
+    def accept(self, name: str, known: KnownTable) -> None:
+        """What `--accept-new-table` and `--table-restored=keep` do once a person has found the table to be whole."""
+        store = self.lake.child(name)
+        state = tried(lambda: log.load(store, [batch_mark(NAME)]))
+        writers = known.writers if batch_mark(NAME) in state.marks else ()
+        reached = tried(partial(restores_of, store, state, known, NAME)).reached
+        seen = known.seen if reached else state.version
+        tried(lambda: self.ledger.known.remember(tables={name: replace(known, writers=writers, seen=seen)}))
 
     def owed(self, name: str, newest: int, oldest: int) -> tuple[int, Owed]:
         """What a table is owed, and the spec that wrote it."""
@@ -190,7 +211,7 @@ class Driver:
             tried(lambda intent=intent: self.ledger.begin(intent))
             self.finish(intent)
 
-    def accept(self) -> bool:
+    def accept_source(self) -> bool:
         """What `resume` does after SourceGap or SourceReplaced; true when there was something to accept."""
         position, known = self.ledger.position(), self.ledger.known.topics
         anew = [
@@ -252,7 +273,9 @@ class Driver:
         faults.reach(Point.SOME_STAGED)
         staged = StagedFile(name, path, (), len(data), len(ids), json.dumps({"numRecords": len(ids)}))
         table_id = state.table_id if state else f"id-{self.world.number()}"
-        return TableIntent(name, table_id, state is None, COLUMNS[self.spec], (), {}, (staged,), letters=name == DEAD)
+        version = state.version if state else -1
+        part = TableIntent(name, table_id, state is None, COLUMNS[self.spec], (), {}, (staged,), letters=name == DEAD)
+        return replace(part, version=version)
 
     def tail(self, name: str) -> Tail:
         """The table's tail, followed up to now."""

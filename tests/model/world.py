@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
@@ -92,6 +92,8 @@ class World:
         self.ever: dict[str, Topic] = {topic.id: topic for topic in self.topics.values()}
         self.late: list[Callable[[], str]] = []  # calls that were given up and still may land
         self.past: list[dict[str, Any]] = []  # what was booked in ledgers that are lost
+        self.archive: dict[str, tuple[bytes, str]] = {}  # versions that were cleaned away; only the oracle has them
+        self.expired: dict[str, int] = {}  # by table, the version up to which its txns are gone
         self.spec = 0
         self.count = 0
         self.on_commit: Callable[[str, bytes], None] = lambda path, data: None
@@ -132,8 +134,9 @@ class ModelStore(Store):
         return ModelStore(self.world, f"{self.root}/{path}")
 
     def raw(self, path: str) -> bytes | None:
-        """The content, without resting."""
-        found = self.world.objects.get(f"{self.root}/{path}")
+        """The content, without resting; also of a version that was cleaned away."""
+        name = f"{self.root}/{path}"
+        found = self.world.objects.get(name) or self.world.archive.get(name)
         return found[0] if found else None
 
 
@@ -263,6 +266,7 @@ def load(store: ModelStore, marks: Sequence[str] = ()) -> log.TableState | None:
         if state is None:
             assert commit.metadata is not None
             assert commit.protocol is not None
-            state = log.TableState(0, commit.metadata, commit.protocol, commit.marks)
-        state = log.apply(state, commit)
+            state = log.TableState(0, commit.metadata, commit.protocol)
+        lost = commit.version <= store.world.expired.get(store.root, -1)
+        state = log.apply(state, replace(commit, marks={}) if lost else commit)
     return state

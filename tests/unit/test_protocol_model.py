@@ -12,22 +12,30 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from headrace import faults, ledger
+from headrace import entries, faults, ledger
 from headrace.batch import Intent
 from headrace.commit import parts
 from headrace.commit import tail as tail_module
-from headrace.errors import Fenced, HeadraceError, SourceGap, SourceReplaced, StorageUnreachable, TableRestored
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    MarksDisagree,
+    SourceGap,
+    SourceReplaced,
+    StorageUnreachable,
+    TableRestored,
+)
 from headrace.faults import Abandoned, Point
 from headrace.ledger import lost, owed
 from headrace.ledger.account import row
 from headrace.storage import AlreadyThere
 from headrace.tables import log
-from model.audit import FOREIGN, audit, booked, watch
+from model.audit import FOREIGN, audit, booked, stands_on, watch
 from model.driver import TABLES, Driver
 from model.world import Actor, DiskWorld, Violation, World, commits, load
 
 REAL_LOAD = log.load
-EXPECTED_ENDS = (Fenced, SourceGap, SourceReplaced, TableRestored, Abandoned, StorageUnreachable)
+EXPECTED_ENDS = (Fenced, MarksDisagree, SourceGap, SourceReplaced, TableRestored, Abandoned, StorageUnreachable)
 KINDS = st.text("abcdf", min_size=1, max_size=4)
 TOPIC, PART = st.sampled_from("xy"), st.integers(0, 2)
 SLOT, CALLS = st.integers(0, 2), st.integers(0, 60)
@@ -45,6 +53,8 @@ ACTION = st.one_of(
     st.tuples(st.just("append"), st.sampled_from(TABLES)),
     st.tuples(st.just("column"), st.sampled_from(TABLES)),
     st.tuples(st.just("restore"), st.sampled_from(TABLES), st.integers(0, 3)),
+    st.tuples(st.just("expire"), st.sampled_from(TABLES)),
+    st.tuples(st.just("clean"), st.sampled_from(TABLES)),
     st.tuples(st.just("lose"), st.sampled_from(["ledger", "begun", "state"])),
     st.sampled_from([("replace", "x"), *[("truncate", topic, part, 2) for topic in "xy" for part in range(3)]]),
 )
@@ -151,6 +161,8 @@ class Play:
             "RESTORE" in [commit.operation for commit, _ in commits(person.lake.child(name))] for name in TABLES
         )
         cut = any(any(topic.low.values()) for topic in self.world.topics.values())
+        if self.world.archive or self.world.expired:
+            return  # the tables no longer tell enough
         if restored or (what != "ledger" and (cut or known.topics.items() - ids.items())):
             return
         if not as_ever and (what == "state" or (what == "begun" and ids.keys() - known.topics.keys())):
@@ -164,6 +176,20 @@ class Play:
         for path in list(self.world.objects):
             if path.startswith(tuple(f"state/{folder}/" for folder in folders[what])):
                 del self.world.objects[path]
+
+    def expire(self, table: str) -> None:
+        """A log checkpoint drops the txns of a table that lets them expire."""
+        if not self.world.past and self.version(table):
+            self.world.expired[f"lake/{table}"] = self.version(table) - 1
+
+    def clean(self, table: str) -> None:
+        """The log is cleaned up to its newest version, after a checkpoint; not where a RESTORE is to be answered."""
+        store, newest = self.world.store("lake").child(table), self.version(table) - 1
+        if self.world.past or any(commit.operation == "RESTORE" for commit, _ in commits(store)):
+            return
+        for path in (f"lake/{table}/{log.version_path(version)}" for version in range(newest)):
+            if path in self.world.objects:
+                self.world.archive[path] = self.world.objects.pop(path)
 
     def append(self, table: str) -> None:
         """Somebody else makes the table, or appends to it."""
@@ -244,6 +270,8 @@ def play(history: list[tuple], driver: type[Driver] = Driver) -> None:
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch):
     monkeypatch.setattr(log, "load", load)
+    monkeypatch.setattr(entries, "active", stands_on)
+    monkeypatch.setattr(lost, "all_marks", lambda store, version: load(store).marks)
     monkeypatch.setattr(ledger, "_FORGET_EVERY", 1)
     yield
     faults.disarm()
@@ -309,6 +337,20 @@ REPLACED = [
     for after in range(10, 40, 3)
     for what in ("ledger", "begun")
 ]
+
+
+# The txns of a table expire after each call, or its log is cleaned up, or both; then somebody else goes on.
+EXPIRED = [
+    [("run", 0, call, "die"), *(((each, table)) for each in what), ("resume", 1, 400, "go"), ("produce", "x", 0, "abd")]
+    for call in range(20, 70, 2)
+    for table in ("A", "dead")
+    for what in (("expire",), ("clean",), ("expire", "clean"))
+]
+
+
+def test_txns_that_expire_and_logs_that_are_cleaned_up_after_each_single_call():
+    for history in EXPIRED:
+        play(history)
 
 
 def test_a_state_that_is_lost_after_each_single_call():
@@ -515,7 +557,15 @@ def commits_tell_only_what_they_read(patch):
     patch.setattr(ledger.Ledger, "standing", lambda self, apart=(): ())
 
 
+class TrustsTxnsAlone(Driver):
+    """Broken: a batch whose txn is gone is taken for one that was never committed."""
+
+    def find(self, table, begun):
+        pass
+
+
 BROKEN: list[Callable] = [
+    TrustsTxnsAlone,
     ForgetsWhatItOwes,
     RefillsEveryTable,
     TakesAHalfBatchForWhole,
@@ -547,7 +597,7 @@ def test_a_broken_protocol_is_caught(broken, monkeypatch):
         play(history, driver)
 
     def all_of_them():
-        told = SLEEPERS + SWEEP + LOSSES + RESTORES
+        told = EXPIRED + SLEEPERS + SWEEP + LOSSES + RESTORES
         for history in Random(2).sample(told, len(told)):
             play(history, driver)
         random_ones()
