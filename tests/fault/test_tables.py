@@ -241,6 +241,22 @@ def test_a_column_added_in_the_middle_of_a_batch_takes_the_files_that_were_stage
     assert [row["note"] for row in rows] == [None] * 10 + ["n"] * 5
 
 
+def test_two_topics_go_into_one_new_table(kafka: Broker, new_topic: Callable[..., str], lake: Path) -> None:
+    """Each pipeline plans its first batch for a table that the other one creates with other columns."""
+    topics, path = (new_topic(), new_topic()), str(lake / "both")
+    produce(kafka.bootstrap, topics[0], numbered(0, 10, note="n", same=1))
+    produce(kafka.bootstrap, topics[1], numbered(10, 10, amount=1.5, same=2))
+    specs = [
+        one_table(kafka.bootstrap, topic, path, pipeline=name)
+        for name, topic in zip(("one", "two"), topics, strict=True)
+    ]
+    assert drain_all(specs) == {"one": None, "two": None}
+    rows = opened(path).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [row["id"] for row in rows] == list(range(20))
+    assert [row["note"] for row in rows] == ["n"] * 10 + [None] * 10
+    assert [row["amount"] for row in rows] == [None] * 10 + [1.5] * 10
+
+
 # ---- tables that Spark writes ----
 
 DDL = {
