@@ -432,6 +432,21 @@ def test_ranges_are_read_once_each_and_no_two_of_a_partition_at_a_time() -> None
     assert narrowed(once, [Box(), Box(("x", "x"))]) == once
 
 
+def test_a_restore_to_a_time_is_followed_by_the_files(broken: Broken) -> None:
+    """By delta-rs, which writes no version into the log; what was put back since is lost again."""
+    for start in (0, 10):
+        broken.desk.feed(some(start, 10))
+    broken.lose(1)
+    broken.mend()
+    path = broken.table().path
+    repaired = files.read(Store(path), 2)
+    assert repaired is not None
+    DeltaTable(path).restore(datetime.fromtimestamp(repaired.timestamp / 1000, UTC))
+    assert files.read(Store(path), 4).info["operationParameters"].get("version") is None  # type: ignore[union-attr]
+    told = trace(Store(path), found(Store(path)), (), forgotten=True)
+    assert [each.batch for each in told.brought] == [2]
+
+
 def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
     for start in (0, 10):
         broken.desk.feed(some(start, 10))

@@ -144,10 +144,23 @@ def standing(store: Store, version: int) -> Iterator[Logged]:
         if commit.version > stands:
             continue
         stands = commit.version - 1
-        if commit.operation != "RESTORE":
+        if commit.operation == "RESTORE":
+            stands = _restored_to(store, commit)
+        else:
             yield commit
-        elif (to := str((commit.info.get("operationParameters") or {}).get("version"))).isdigit():
-            stands = int(to)
+
+
+def _restored_to(store: Store, restore: Logged) -> int:
+    """The version that a RESTORE went back to; of one to a time, which writers spell in their own ways, files tell."""
+    version = str((restore.info.get("operationParameters") or {}).get("version"))
+    if version.isdigit():
+        return int(version)
+    wanted, there = set(files.active(store, restore.version)), set(files.active(store, restore.version - 1))
+    for commit in files.back(store, restore.version - 1):
+        if there == wanted:
+            return commit.version
+        there = there - {file.key for file in commit.added} | {file.key for file in commit.removed}
+    return restore.version - 1
 
 
 # ---- where rows can be ----
