@@ -21,6 +21,7 @@ from headrace.batch import Counts, StagedFile
 from headrace.catalog import Catalog
 from headrace.commit.marks import batch_mark
 from headrace.entries import Entry
+from headrace.errors import TableFeature
 from headrace.spec.merge import Deduplicate
 from headrace.stage import Layout, Stager
 from headrace.storage import Store
@@ -210,7 +211,13 @@ def _has(entry: Entry, writer: str, batch: int) -> bool:
 def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
     columns = Columns(store, [*keys, f"{SOURCE.name}.timestamp"])
     for file in logged.active(store, version).values():
-        if not file.elsewhere and _may_hold(file, since):
+        if _may_hold(file, since):
+            if file.elsewhere:
+                raise TableFeature(
+                    f"{store.uri}: the file {file.path} is another table's (a shallow clone): which records it has "
+                    "cannot be told.",
+                    next="Copy the table whole (a deep clone) and write to the copy, or remove table.deduplicate.",
+                )
             rows = _keys(columns, file, keys, schema)
             yield rows.filter(pc.greater_equal(rows[TIME], since))
 

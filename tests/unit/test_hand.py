@@ -199,6 +199,19 @@ def test_bounds_that_cannot_be_read_exclude_no_file(tmp_path: Path, bound: str) 
         assert among([file], keys, schema, ()) == expected
 
 
+def test_files_of_another_table_are_left_to_spark(tmp_path: Path) -> None:
+    """A shallow clone has such: only Spark reads and replaces them."""
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", 1, 1, (1, 1))], 1)
+    (file,) = active(made.table, 1).values()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "t" / file.path).rename(tmp_path / "other" / file.path)
+    log = tmp_path / "t/_delta_log" / f"{1:020}.json"
+    log.write_text(log.read_text().replace(file.path, f"file://{tmp_path}/other/{file.path}"))
+    with pytest.raises(AssertionError, match="JVM"):
+        made.batch([Change("put", 1, 2, (2, 2), offset=2)], 2)
+
+
 # ---- once ----
 
 

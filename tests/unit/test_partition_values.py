@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.errors import StorageUnreachable, TableDamaged, UsageError
+from headrace.errors import StorageUnreachable, TableDamaged, TableFeature, UsageError
 from headrace.fit import fit
 from headrace.ledger.known import Generation, Known
 from headrace.reasons import Reason
@@ -286,6 +286,21 @@ def test_duplicates_are_told_by_a_partition_column_that_delta_rs_has_spelled(tmp
     DeltaTable(path).optimize.z_order(["id"])
     desk.feed(_records("timestamp and double", 10))
     assert _ids(path) == list(range(7))
+
+
+def test_duplicates_cannot_be_told_from_files_of_another_table(tmp_path: Path) -> None:
+    """Of a shallow clone: to go on would store again what those files have."""
+    path = tmp_path / "lake/web"
+    rules = _table(path, "date and decimal", deduplicate={"keys": ["id"], "within": "1h"}, partition_by=[])
+    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": rules})
+    desk.feed(_records("date and decimal", 0))
+    log = path / "_delta_log" / f"{0:020}.json"
+    (tmp_path / "other").mkdir()
+    (file,) = path.glob("*.parquet")
+    file.rename(tmp_path / "other" / file.name)
+    log.write_text(log.read_text().replace(file.name, f"file://{tmp_path}/other/{file.name}"))
+    with pytest.raises(TableFeature, match="shallow clone"):
+        desk.feed(_records("date and decimal", 0))
 
 
 # ---- what is taken for damage ----

@@ -147,7 +147,7 @@ class MergeTable(SparkTable):
         kind = History if merging.history else Merge
         edit = kind(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
         near = edit.near(self._standing.at(state.version))
-        fits = sum(file.size for file in near) <= self._by_hand
+        fits = sum(file.size for file in near) <= self._by_hand and not any(file.elsewhere for file in near)
         return Editing(self._store, state, edit, may_rewrite, near) if fits else None
 
     # ---- by Spark ----
