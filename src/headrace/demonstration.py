@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.errors import UsageError
 from headrace.read.events import events
 from headrace.runner import run_all
+from headrace.runtime.cache import folder
+from headrace.runtime.jars import ensure, pinned
+from headrace.runtime.java import find_java
 from headrace.runtime.kafka import Broker
 from headrace.spec.load import loads
 from headrace.summary import Summary
@@ -42,6 +46,20 @@ table:
     - {{name: user, type: "struct<id: bigint, country: string, plan: string>"}}
   contract: {{new_field: evolve}}
 flush: {{every: 1s}}
+"""
+_SPARK = """\
+# A query by plain PySpark, which needs a Java of 17 or newer. Spark reads Delta tables with these three settings; on
+# other machines write .config("spark.jars.packages", "{at}") in place of spark.jars.
+{java}from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder
+    .config("spark.jars", "{jars}")
+    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    .getOrCreate()
+)
+spark.read.format("delta").load("{table}").groupBy("path").count().show(truncate=False)
 """
 
 
@@ -118,7 +136,17 @@ class Demonstration:
             "proven": adds_up and consumed == counts.read and rows == counts.routed and letters == counts.dead,
             "spec": str(self.folder / "shop.yaml"),
             "lake": str(self.folder / "lake"),
+            "spark": str(self._spark_script(_first(tables))),
+            "programs": {name: _shown(Path(sys.executable).parent / name) for name in ("headrace", "python")},
         }
+
+    def _spark_script(self, table: str) -> Path:
+        """A query by plain PySpark, with the settings that it needs to read Delta tables."""
+        script = self.folder / "spark_query.py"
+        jars = [str(path) for path in ensure("spark") if path.name.startswith("delta-")]
+        at = next(jar.at for jar in pinned()["spark"] if "delta-spark" in jar.at)
+        script.write_text(_SPARK.format(java=_java_home(), jars=",".join(jars), at=at, table=table))
+        return script
 
     def _say(self, text: str) -> None:
         self.report({"event": "setup", "pipeline": "demo", "text": text})
@@ -171,9 +199,27 @@ def _rows(path: str) -> int:
     return 0 if found is None else int(found.count_rows())
 
 
+def _java_home() -> str:
+    """Lines that name the Java in use; not the one that Headrace fetched: it lacks a module that PySpark asks for."""
+    home = find_java().home
+    if home.is_relative_to(folder()):
+        return ""
+    return f'import os\n\nos.environ.setdefault("JAVA_HOME", "{home}")\n'
+
+
+def _first(tables: Iterable[str]) -> str:
+    """The table that the queries are about."""
+    return next((path for path in tables if path.endswith("page_view")), next(iter(tables)))
+
+
+def _shown(program: Path) -> str:
+    """A program as one may type it here."""
+    return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)
+
+
 def words(done: dict[str, Any]) -> str:
     """The demo's end, as people read it."""
-    table = next((path for path in done["tables"] if path.endswith("page_view")), next(iter(done["tables"])))
+    table = _first(done["tables"])
     verdict = "they agree" if done["proven"] else "THEY DO NOT AGREE"
     lines = [
         "",
@@ -185,9 +231,10 @@ def words(done: dict[str, Any]) -> str:
         f"  read {done['read']:,} = routed {done['routed']:,} + dead {done['dead']:,} + filtered {done['filtered']:,}",
         f"  an independent consumer counts {done['consumer_count']:,} records; lag {done['lag']:,}: {verdict}",
         "Query the tables",
-        f"  DuckDB   SELECT path, count(*) FROM delta_scan('{table}') GROUP BY ALL;",  # noqa: S608
-        f"  Polars   pl.read_delta('{table}').group_by('path').len()",
-        f"  Spark    spark.read.format('delta').load('{table}').groupBy('path').count()",
+        f"  Headrace  {done['programs']['headrace']} table sql \"SELECT path, count(*) FROM '{table}' GROUP BY ALL\"",  # noqa: S608
+        f"  DuckDB    SELECT path, count(*) FROM delta_scan('{table}') GROUP BY ALL;",  # noqa: S608
+        f"  Polars    pl.read_delta('{table}').group_by('path').len()",
+        f"  Spark     {done['programs']['python']} {done['spark']}",
         f"Its spec is {done['spec']}, its lake {done['lake']}.",
     ]
     return "\n".join(lines)

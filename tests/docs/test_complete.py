@@ -163,6 +163,8 @@ def test_the_readme_shows_what_the_demo_prints():
     done = {"tables": tables, "reasons": reasons, "read": read, "routed": routed, "dead": dead, "filtered": filtered}
     done |= {"consumer_count": consumed, "lag": lag, "proven": True}
     done |= {"spec": "headrace-demo/shop.yaml", "lake": "headrace-demo/lake"}
+    done |= {"spark": "headrace-demo/spark_query.py"}
+    done |= {"programs": {"headrace": ".venv/bin/headrace", "python": ".venv/bin/python"}}
     assert shown.strip() == words(done).strip()
     assert read == routed + dead + filtered == consumed
     assert sum(reasons.values()) == dead

@@ -21,6 +21,7 @@ from headrace.errors import LeaseHeld, TableDamaged
 from headrace.lease import Lease
 from headrace.maintain import Maintainer
 from headrace.storage import Profile, Store
+from headrace.table.sql import select
 from headrace.tables.schema import to_delta
 from services.desk import Desk, InProcess, no_spark
 from services.rivals import append_many, compact_many, rivals
@@ -64,6 +65,10 @@ def test_the_life_of_a_table(base: str, profile: Profile) -> None:
         {"id": each} for each in range(3)
     ]
     assert table.changes(2, 2).count() == 7
+    answer = select(f"SELECT day, max(id) AS last FROM '{table.path}' GROUP BY ALL", lambda path: Table(path, profile))
+    assert {(row["day"], row["last"]) for batch in answer.batches for row in batch.to_pylist()} == {
+        (d, 2) for d in DAYS
+    }
     assert table.optimize().files_removed == 21
     assert len(table.vacuum("0s", force=True).files) == 21
     table.checkpoint()

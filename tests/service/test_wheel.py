@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime import cache
+from services.packages import PIP, locked_packages
 
 ROOT = Path(__file__).parents[2]
 SPEC = """\
@@ -38,23 +36,6 @@ _KEPT = ("PATH", "HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HEADRACE_JAVA", "H
 Command = Callable[..., str]
 
 
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
-
-
-def _locked_packages() -> Path:
-    """The packages of the product's lock and no others: a gigabyte, so it is kept until the lock changes."""
-    lock = ROOT / "requirements.txt"
-    key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    with cache.locked("locked-packages") as scratch:
-        kept = cache.folder("locked-packages")
-        if not (kept / key).exists():
-            _do(*PIP, "install", "--require-hashes", "--target", scratch / key, "-r", lock)
-            for outdated in kept.iterdir():
-                shutil.rmtree(outdated)
-            (scratch / key).rename(kept / key)
-    return kept / key
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment that holds the wheel and its lock, and nothing of the source tree or of the development lock."""
@@ -62,7 +43,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _do(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", place, ROOT)
     _do(sys.executable, "-m", "venv", "--without-pip", place / "venv")
     [packages] = place.glob("venv/lib/python*/site-packages")
-    (packages / "locked.pth").write_text(f"{_locked_packages()}\n")
+    (packages / "locked.pth").write_text(f"{locked_packages(ROOT / 'requirements.txt')}\n")
     # No index: what the wheel asks for must be in the lock, or this fails.
     _do(*PIP, "--python", place / "venv/bin/python", "install", "--no-index", *place.glob("*.whl"))
     return place / "venv/bin"
@@ -98,6 +79,8 @@ def test_the_wheel_takes_a_spec_from_check_to_a_table(headrace: Command):
     assert _events(headrace("table", "stats", "lake/web", "--json"))[0]["rows"] == rows
     assert len(_events(headrace("table", "query", "lake/web", "--limit", "0", "--json"))) - 1 == rows
     assert "_source" in headrace("table", "info", "lake/web")
+    counted = _events(headrace("table", "sql", "SELECT count(*) AS n FROM 'lake/web'", "--json"))
+    assert counted[0]["row"] == {"n": rows}
     assert _events(headrace("table", "history", "lake/web", "--json"))[0]["rows_after"] == rows
     assert "web: not running" in headrace("status", "web.yaml")
     assert _events(headrace("dead-letters", "list", "web.yaml", "--json"))[-1]["letters"] == totals["dead"]
