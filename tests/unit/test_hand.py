@@ -19,7 +19,7 @@ from headrace.batch import Historic, Merging
 from headrace.commit import edit
 from headrace.commit.hand import Merge
 from headrace.commit.parts import newest_part
-from headrace.errors import Conflict, MarksDisagree, TableChanged
+from headrace.errors import Conflict, MarksDisagree, TableChanged, TableRestored
 from headrace.tables import rows
 from headrace.tables.files import File, active, read
 from headrace.tables.log import load
@@ -347,7 +347,7 @@ def test_values_of_every_kind_are_what_they_were(merging: Merging, tmp_path: Pat
         assert [str(found[key, "c0"]) for key in range(3)] == [str(held[key, "c0"]) for key in range(3)], "-0.0 is"
 
 
-def test_a_log_that_was_cleaned_meanwhile_is_read_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_log_that_was_cleaned_past_the_last_look_stops_it_and_is_read_from_its_checkpoint(tmp_path: Path) -> None:
     made = ByHand(tmp_path, BY_SEQUENCE)
     driver = made.open()
     driver.commit(made.part([Change("put", 1, 1, (1, 1))], 1), intent(1))
@@ -356,7 +356,10 @@ def test_a_log_that_was_cleaned_meanwhile_is_read_from_its_checkpoint(tmp_path: 
     assert Table(made.table.uri).checkpoint() == 3
     for version in range(3):
         (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
-    assert driver.commit(made.part([Change("put", 1, 2, (2, 2), offset=3)], 4), intent(4)).updated == 1
+    part = made.part([Change("put", 1, 2, (2, 2), offset=3)], 4)
+    with pytest.raises(TableRestored, match="no longer reaches"):
+        driver.commit(part, intent(4))
+    assert made.open().commit(part, intent(4)).updated == 1
     assert made.rows() == {1: (2, 2, 2), 2: (1, 1, 1), 3: (1, 1, 1)}
 
 
