@@ -38,7 +38,7 @@ def test_commands_need_no_storage_block(
     for command in (
         ["check", spec, "--online"],
         ["run", spec, "--until", "latest"],  # its table is one that Spark writes
-        ["table", "describe", f"s3://{bucket}/events"],
+        ["table", "info", f"s3://{bucket}/events"],
     ):
         done = run_cli([*command, "--json"], environment)
         assert done.returncode == 0, done.stderr
