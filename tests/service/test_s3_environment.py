@@ -6,53 +6,68 @@ from pathlib import Path
 
 import pytest
 
-from headrace import Table
 from headrace.errors import StorageUnreachable, UsageError
+from headrace.online import online
+from headrace.runtime.kafka import Broker
+from headrace.standing import standing
 from headrace.storage import Profile, Store
+from services.kafka import produce
 from services.pipelines import run_cli
 from services.s3 import S3
+from services.threads import drain, ids, numbered, one_table
 
 SPEC = """\
 pipeline: cloud
 source: {{generate: {{records: 40, partitions: 2, bad: 0}}}}
 state: s3://{bucket}/state
-table: {{path: "s3://{bucket}/events", cluster_by: [id], columns: [{{name: id, type: bigint}}]}}
+table: {{path: "s3://{bucket}/events", columns: [{{name: id, type: bigint}}], cluster_by: [id]}}
 """
 
 
 @pytest.fixture
-def environment(s3: S3) -> dict[str, str]:
-    return {
-        "AWS_ENDPOINT_URL": s3.endpoint,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": s3.key,
-        "AWS_SECRET_ACCESS_KEY": s3.secret,
-    }
+def environment(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"ENDPOINT_URL": s3.endpoint, "ALLOW_HTTP": "true", "ACCESS_KEY_ID": s3.key, "SECRET_ACCESS_KEY": s3.secret}
+    for name, value in named.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
 
 
-def test_commands_need_no_storage_block(
-    s3: S3, bucket: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("spark", "environment")
+def test_a_pipeline_needs_no_storage_block(kafka: Broker, topic: str, bucket: str) -> None:
+    produce(kafka.bootstrap, topic, numbered(0, 10))
+    spec = one_table(kafka.bootstrap, topic, f"s3://{bucket}/events", state=f"s3://{bucket}/state")
+    assert [finding for finding in online(spec) if finding.severity == "error"] == []
+    assert drain(spec).counts.routed == 10
+    assert standing(spec)["batch"] == 1
+    assert ids(f"s3://{bucket}/events") == list(range(10))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("environment")
+def test_spark_needs_no_storage_block_for_tables_that_it_writes(bucket: str, tmp_path: Path) -> None:
     spec = tmp_path / "cloud.yaml"
     spec.write_text(SPEC.format(bucket=bucket))
-    for command in (
-        ["check", spec, "--online"],
-        ["run", spec, "--until", "latest"],  # its table is one that Spark writes
-        ["table", "info", f"s3://{bucket}/events"],
-    ):
-        done = run_cli([*command, "--json"], environment)
-        assert done.returncode == 0, done.stderr
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert Table(f"s3://{bucket}/events").count() == 40
-    assert (s3.folder / "data" / bucket / "state").is_dir()
+    done = run_cli(["run", spec, "--until", "latest", "--json"])
+    assert done.returncode == 0, done.stderr
+    assert len(ids(f"s3://{bucket}/events")) == 40
 
 
-def test_a_profile_wins_over_the_environment(
-    s3: S3, bucket: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {**environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "eu-west-1"}.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("environment")
+def test_every_engine_is_told_of_the_endpoint(s3: S3) -> None:
+    profile = Profile()
+    assert profile.object_options()["aws_endpoint"] == s3.endpoint
+    assert profile.object_options()["aws_virtual_hosted_style_request"] == "false"
+    assert profile.deltalake_options()["aws_allow_http"] == "true"
+    assert profile.arrow_options()["endpoint_override"] == s3.endpoint.removeprefix("http://")
+    conf = profile.hadoop_conf()
+    assert conf["spark.hadoop.fs.s3a.endpoint"] == s3.endpoint
+    assert conf["spark.hadoop.fs.s3a.path.style.access"] == "true"
+    assert conf["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "false"
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_profile_wins_over_the_environment(s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
     Store(f"s3://{bucket}", Profile(endpoint=s3.endpoint)).put("a", b"x")
     with pytest.raises(StorageUnreachable, match=r"at http://127.0.0.1:1\): Connection refused"):
         Store(f"s3://{bucket}").put("a", b"x")

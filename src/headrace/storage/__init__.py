@@ -28,8 +28,8 @@ _HADOOP = {"access_key_id": "access.key", "secret_access_key": "secret.key", "se
 class Profile:
     """How to reach an object store; what is empty comes from the environment (AWS_…) when the profile is made.
 
-    Endpoint, region and `AWS_ALLOW_HTTP` are resolved here, because the engines read different variables; credentials
-    are left to each engine, as it also knows profiles, roles and instances.
+    They are resolved here, because the engines read different variables, and Spark's workers may have been started
+    before they were set. Profiles, roles and instances are left to each engine.
     """
 
     endpoint: str = ""
@@ -44,12 +44,14 @@ class Profile:
     def __post_init__(self) -> None:
         endpoint = self.endpoint or _environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
         region = self.region or _environment("AWS_REGION", "AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else "")
-        resolved = {
+        resolved: dict[str, str | bool] = {
             "endpoint": endpoint,
             "region": region,
             "path_style": _path_style(endpoint) if self.path_style is None else self.path_style,
             "allow_http": self.allow_http or _environment("AWS_ALLOW_HTTP").lower() in _TRUE,
         }
+        if not self.access_key_id and not self.secret_access_key:
+            resolved |= {name: _environment(f"AWS_{name.upper()}") for name in _HADOOP}
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
 
