@@ -29,6 +29,7 @@ from headrace.reasons import Reason
 from headrace.shape import Shape
 from headrace.storage import Store
 from headrace.table import repair
+from headrace.table.facts import summed
 from headrace.tables import rows
 from headrace.tables.files import active
 from headrace.tables.log import load
@@ -246,6 +247,11 @@ def test_tables_are_optimized_queried_and_changed_by_partition(tmp_path: Path, p
     desk.feed(_records(pair, 20))
     table = Table(path)
     assert sorted(row["id"] for row in table.query().records()) == _ids(path)
+    assert table.statistics().partitions == 7
+    state = load(Store(table.path))
+    assert state is not None
+    key = PartitionKeys.of(state.schema, state.partition_by)
+    assert summed(Store(table.path), state.version, 1, key).partitions == 7
     folder = "a={}/b={}".format(*PAIRS[pair][2][3])
     assert sorted(row["id"] for row in table.query().within(folder).records()) == [3, 13, 23]
     done = table.optimize(where=f"b = {PAIRS[pair][2][3][1]!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,8 @@ from headrace.table.versions import opened
 from headrace.table.writers import Writers
 from headrace.tables import files
 from headrace.tables.log import LOG, newest
+from headrace.tables.partitions import Partition, PartitionKeys
+from headrace.tables.schema import from_delta
 
 SMALL = 32 * 1024 * 1024  # bytes; files below it are worth compacting
 
@@ -87,9 +89,10 @@ def statistics(store: Store, version: int, small: int = SMALL) -> Statistics:
     try:
         table = opened(store, version)
     except TableFeature:  # the log tells its files all the same
-        return _summed(store, version, small)
+        return summed(store, version, small, lambda values: tuple(sorted(values.items())))
     if "deletionVectors" in (table.protocol().reader_features or ()):
-        return _summed(store, version, small)
+        columns, by = from_delta(table.schema().to_json()), table.metadata().partition_columns
+        return summed(store, version, small, PartitionKeys.of(columns, by))
     found = pa.table(table.get_add_actions(flatten=True))
     sizes, rows = found["size_bytes"], found["num_records"]
     by = [f"partition.{name}" for name in table.metadata().partition_columns]
@@ -105,7 +108,7 @@ def statistics(store: Store, version: int, small: int = SMALL) -> Statistics:
     )
 
 
-def _summed(store: Store, version: int, small: int) -> Statistics:
+def summed(store: Store, version: int, small: int, key: Callable[[Mapping[str, str | None]], Partition]) -> Statistics:
     """The same by our own reading of the log, for tables that delta-rs reads in part or not at all."""
     stands = files.active(store, version).values()
     vectors = [file.vector.rows for file in stands if file.vector is not None]
@@ -114,7 +117,7 @@ def _summed(store: Store, version: int, small: int) -> Statistics:
         version,
         sum(file.size for file in stands),
         len(stands),
-        len({tuple(sorted(file.partition.items())) for file in stands}),
+        len({key(file.partition) for file in stands}),
         sum(rows) if len(rows) == len(stands) else None,
         sum(file.size < small for file in stands),
         len(vectors),
