@@ -77,7 +77,7 @@ class Manifest:
     discovered: Mapping[str, Any] = field(default_factory=dict)  # route -> structure seen (decode's own form)
     assumed: tuple[str, ...] = ()  # routes that were staged as the spec declares them
     unknown: Mapping[str, tuple[tuple[str, str, str], ...]] = field(default_factory=dict)  # by route: names it lacks
-    stop: str = ""  # a named stop found in a task: "Name|what was seen"
+    stop: str = ""  # a named error found in a task: its name, what was seen and what to do next, as JSON
 
     def to_json(self) -> str:
         """One line of JSON for the way out of the task."""

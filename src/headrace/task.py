@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,8 +67,8 @@ def raise_if_stopped(manifests: Iterable[Manifest]) -> None:
     """A named error found in a task, raised again where it can be answered."""
     for manifest in manifests:
         if manifest.stop:
-            name, seen, next_step = manifest.stop.split("|", 2)
-            raise getattr(errors, name)(seen, next=next_step)
+            name, seen, next_step = json.loads(manifest.stop)
+            raise getattr(errors, name, errors.HeadraceError)(seen, next=next_step)
 
 
 def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Manifest:
@@ -80,7 +81,7 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
         return _stage_all(given, plan, stager, batches)
     except errors.HeadraceError as error:
         stager.abandon()
-        return Manifest(stop=f"{error.name}|{error.seen}|{error.next}")
+        return Manifest(stop=json.dumps([error.name, error.seen, error.next]))
     except BaseException:
         stager.abandon()
         raise

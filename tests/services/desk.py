@@ -105,7 +105,8 @@ class Served:
 
     def bounds(self) -> dict[tuple[str, int], Bounds]:
         """Everything that was sent, without what the broker has deleted."""
-        return {(self.desk.topic, 0): Bounds(self.desk.earliest, len(self.desk.sent))}
+        empty = {(self.desk.topic, partition): Bounds(0, 0) for partition in range(1, self.desk.partitions)}
+        return {(self.desk.topic, 0): Bounds(self.desk.earliest, len(self.desk.sent)), **empty}
 
     def start(self, bounds: Mapping[tuple[str, int], Bounds]) -> dict[tuple[str, int], int]:
         """From the first record on."""
@@ -163,6 +164,7 @@ class Desk:
     bucket: str = ""
     topic_id: str | None = "id"  # None: the topic is gone
     earliest: int = 0  # the first record that the broker still has
+    partitions: int = 1  # all but the first are empty
 
     @property
     def place(self) -> Path:

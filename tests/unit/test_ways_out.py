@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from headrace import errors
 from headrace.cli import app
+from headrace.decisions import Decision, decide
 from headrace.errors import Conflict, HeadraceError
 from headrace.faults import Abandoned, Point, armed, disarm
 from headrace.pipeline import Pipeline
@@ -52,11 +53,12 @@ class Way:
     name: str
     given_up: set[int] = field(default_factory=set)  # the ids of records that a person gave up
     sent: int = 0
+    always: dict[str, Any] = field(default_factory=dict)  # fields that all records have from now on
 
     def send(self, count: int = 2, **more: Any) -> list[int]:
         """Records with ids of their own."""
         ids = list(range(self.sent, self.sent + count))
-        self.desk.send({"id": each, **more} for each in ids)
+        self.desk.send({"id": each, **self.always, **more} for each in ids)
         self.sent += count
         return ids
 
@@ -206,11 +208,48 @@ def a_topic_was_created_again_and_the_files_of_an_open_batch_are_gone(way: Way) 
     way.follows(way.stops())
 
 
+@case("SourceReplaced")
+def a_topic_was_created_again_and_changes_are_ordered_by_offset(way: Way) -> None:
+    """The command refuses what would lose the changes, and names what is to be changed first."""
+    table = {**way.desk.options["table"], "mode": "upsert", "merge": {"keys": ["id"]}}
+    way.desk.options["table"] = table
+    way.send(2, at=1)
+    way.desk.run()
+    way.desk.sent.clear()
+    way.desk.topic_id = "id-2"
+    way.send(3, at=2)
+    stop = way.stops()
+    with pytest.raises(errors.SourceReplaced, match="sequence_by"):
+        decide(way.desk.spec, [Decision.REPLACED_TOPIC])
+    way.desk.options["table"] = {**table, "merge": {"keys": ["id"], "sequence_by": "at"}}
+    way.follows(stop)
+    way.always = {"at": 3}
+
+
 @case("SourceRewound")
 def the_broker_ends_before_what_was_read(way: Way) -> None:
     way.ran(4)
     del way.desk.sent[2:]
     way.follows(way.stops())
+
+
+@case("SourceRepartitioned")
+def partitions_were_added_and_every_key_stays_in_its_own(way: Way) -> None:
+    way.desk.options["table"] = {**way.desk.options["table"], "mode": "upsert", "merge": {"keys": ["id"]}}
+    way.ran(2)
+    way.desk.partitions = 2
+    way.follows(way.stops())
+
+
+@case("SourceRepartitioned")
+def partitions_were_added_and_changes_get_an_order(way: Way) -> None:
+    table = {**way.desk.options["table"], "mode": "upsert"}
+    way.always = {"at": 1}
+    way.desk.options["table"] = {**table, "merge": {"keys": ["id"]}}
+    way.ran(2)
+    way.desk.partitions = 2
+    assert "merge.sequence_by" in way.stops().next
+    way.desk.options["table"] = {**table, "merge": {"keys": ["id"], "sequence_by": "at"}}
 
 
 # ---- tables ----
@@ -493,6 +532,29 @@ def what_is_known_of_topics_and_tables_is_lost(way: Way) -> None:
 
 
 @case("MarksDisagree")
+def the_state_is_of_another_pipeline(way: Way) -> None:
+    way.desk.options["state"] = str(way.state())
+    way.ran(2)
+    way.desk.options["pipeline"] = "web"
+    assert "a state folder of its own" in way.stops("'web'").next
+    way.desk.options["pipeline"] = "shop"
+
+
+@case("MarksDisagree")
+def the_deletes_of_a_table_that_merges_are_lost(way: Way) -> None:
+    merge = {"keys": ["id"], "delete_when": "gone = true"}
+    way.desk.options["table"] = {**way.desk.options["table"], "mode": "upsert", "merge": merge}
+    way.send(2, gone=False)
+    way.desk.run()
+    way.given_up |= set(way.send(1, gone=True))
+    way.desk.run()
+    shutil.rmtree(way.state() / "tombstones")
+    way.send(1, gone=False)
+    way.follows(way.stops("deletes"))
+    way.always = {"gone": False}
+
+
+@case("MarksDisagree")
 def another_tool_set_the_txn_back(way: Way) -> None:
     way.ran(2, 2)
     way.send(2)
@@ -536,6 +598,19 @@ def a_record_breaks_a_contract_that_stops(way: Way) -> None:
     way.send(2, more=1)
     way.stops()
     way.desk.options["table"] = before
+
+
+@case("ContractBroken")
+def a_message_keeps_what_a_record_brings_into_it(way: Way) -> None:
+    """Field names are the producer's: none of their characters cuts the message, or the way out that follows it."""
+    before = way.desk.options["table"]
+    way.ran(2)
+    way.desk.options["table"] = {**before, "contract": {"new_field": "stop"}}
+    way.send(2, **{"a|b": 1})
+    stop = way.stops()
+    assert "'a|b'" in stop.seen
+    assert stop.next.startswith("Change the producer")
+    way.desk.options["table"] = {**before, "contract": {"new_field": "ignore"}}
 
 
 @case("TooManyRejected")
