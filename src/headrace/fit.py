@@ -69,11 +69,12 @@ def _constrained(
 
 
 def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
-    if item.name == SOURCE.name and item.name not in rows.column_names and same_type(item.type, SOURCE.type):
+    absent = rows.schema.get_field_index(item.name) < 0  # a list of all names for each column would cost their square
+    if item.name == SOURCE.name and absent and same_type(item.type, SOURCE.type):
         return source_of(envelopes)
     if item.name == METADATA.name and same_type(item.type, METADATA.type):
         return metadata_of(envelopes)
-    if item.name not in rows.column_names:
+    if absent:
         default = default_value(item)
         return pa.nulls(len(envelopes), item.type) if default is None else pa.repeat(default, len(envelopes))
     column = rows.column(item.name)

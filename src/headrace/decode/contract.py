@@ -30,6 +30,7 @@ class Limits:
     depth: int = 64
     keys: int = 10_000
     rows: int = 100_000
+    values: int = 1_000_000  # of one JSON text, arrays and objects among them
     new_columns: int = 500  # that one value may ask for, nested fields included
 
 

@@ -35,6 +35,7 @@ class Exact:
         self._root = layout.root
         self._new_field = new_field
         self._column_names = {column.name.lower() for column in layout.columns}
+        self._names: dict[int, set[str]] = {}  # by node, whose identity lasts as long as the layout's root
         self._columns = [_column_reader(column) for column in layout.columns]
         # Columns that keep text read a value of their own, cut from the original.
         texts = [at for at, column in enumerate(layout.columns) if holds_text(column.node)]
@@ -97,13 +98,17 @@ class Exact:
 
     def refuse_name(self, node: Node, key: str, where: str) -> None:
         """Unfit when a new key is a known one in other case, or could never be the column it asks to be."""
-        known = {name.lower() for name in node.children}
-        if node is self._root and self._new_field == "evolve":
-            known |= self._column_names
-        if key.lower() in known:
+        if key.lower() in self._lower_names(node):
             raise Unfit(Reason.BAD_NAME, f"{where}{key[:300]}: differs from a known field only in case")
         if self._new_field == "evolve" and not name_fits(key):
             raise Unfit(Reason.BAD_NAME, f"{where}{seen(key)} cannot be a column's name")
+
+    def _lower_names(self, node: Node) -> set[str]:
+        """The names that a new key must not be in another case; kept, since one record may have thousands of keys."""
+        if id(node) not in self._names:
+            beside = self._column_names if node is self._root and self._new_field == "evolve" else set()
+            self._names[id(node)] = {name.lower() for name in node.children} | beside
+        return self._names[id(node)]
 
 
 def default_of(column: Column) -> Any:

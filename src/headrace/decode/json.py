@@ -30,7 +30,7 @@ from headrace.decode.scout import Scout
 from headrace.decode.split import Prepared, elements, lines, unpacking
 from headrace.decode.stencil import Stencils
 from headrace.decode.strict import Cutter, Parser, Real
-from headrace.decode.structure import Structure, added, by_key, distinct, evolve, infer, struct
+from headrace.decode.structure import Structure, added, by_key, distinct, infer, struct
 from headrace.decode.surplus import Surveyor
 from headrace.decode.triage import spread, triage
 from headrace.reasons import Reason
@@ -186,7 +186,7 @@ class JsonDecoder:
         if found is None or added(self._known, found) <= self._limits.new_columns:
             return found, {}
         structures, which = distinct(texts)
-        brought = [self._lacking(each) or {} for each in structures]
+        brought = [self._beyond(each) or {} for each in structures]
         columns = np.array([added(self._known, each) for each in brought])
         wide = columns[which] > self._limits.new_columns
         refused = {
@@ -197,12 +197,17 @@ class JsonDecoder:
 
     def _lacking(self, structure: Structure) -> Structure | None:
         """The part of a structure that the schema could gain."""
+        found = self._beyond(structure)
+        return found if found and (self._whole or added(self._known, found)) else None
+
+    def _beyond(self, structure: Structure) -> Structure | None:
+        """The part of a structure that the schema does not know."""
         if self._whole:
-            return structure or None
+            return structure
         found = _beyond(self._layout.root, structure)
         for step in self._layout.way:
             found = found and found.get("fields", {}).get(step)
-        return None if not found or evolve(self._layout.own, found) == self._layout.own else found
+        return found
 
 
 def _rows_in(texts: pa.StringArray, layout: Layout) -> pa.Array:

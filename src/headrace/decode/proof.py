@@ -20,6 +20,7 @@ from headrace.decode.contract import Limits
 from headrace.decode.exact import default_of
 from headrace.decode.layout import Column, Layout, Node, walk
 from headrace.decode.leaves import proven
+from headrace.decode.nesting import too_deep, widest
 from headrace.decode.question import Path, Place, expected, question
 from headrace.decode.scan import Bytes, Mask, Numbers, bools, lengths, matches, owners
 
@@ -86,7 +87,9 @@ class Prover:
         content = Bytes(texts)
         colons, keys = content.colons(), answer["n"].to_numpy().astype(np.int64)
         entries = np.zeros(len(texts), np.int64)
-        sure = bools(answer["ok"].combine_chunks()) & content.first() & (colons <= self._limits.keys)
+        sure = bools(answer["ok"].combine_chunks()) & content.first()
+        for row in np.flatnonzero(sure & (colons > self._limits.keys)).tolist():
+            sure[row] = widest(content.text(row)) <= self._limits.keys
         sure &= ~matches(texts, _TRAILING_COMMA)
         if self._decimals:
             sure &= ~matches(texts, LONG_NUMBER)
@@ -117,7 +120,10 @@ class Prover:
 
 def harmless(texts: pa.StringArray, limits: Limits) -> Mask:
     """Which texts hold no NaN and cannot be too deep, in whatever parts nobody reads."""
-    calm: Mask = (Bytes(texts).openers() < limits.depth) & ~matches(texts, _NOT_A_NUMBER)
+    content = Bytes(texts)
+    calm: Mask = ~matches(texts, _NOT_A_NUMBER)
+    for row in np.flatnonzero(calm & (content.openers() >= limits.depth)).tolist():
+        calm[row] = too_deep(content.text(row), limits.depth) is None
     return calm
 
 

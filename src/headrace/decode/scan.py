@@ -59,6 +59,10 @@ class Bytes:
         holding: Mask = self._counts(np.flatnonzero(marked)) > 0
         return holding
 
+    def text(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The bytes of one text."""
+        return self.content[self.starts[row] : self.starts[row + 1]]
+
     def keys(self) -> Offsets:
         """Where a colon follows a quote: positions of the quotes, ascending."""
         # Block by block, which stays in the cache; each sees one byte of the next.

@@ -6,14 +6,16 @@ import json
 import re
 from typing import Any
 
+import numpy as np
+
 from headrace.decode.contract import Limits
 from headrace.decode.layout import Node, walk
 from headrace.decode.leaves import Unfit, seen
+from headrace.decode.nesting import too_deep
 from headrace.reasons import Reason
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _BOM = "\ufeff"
 _DIGITS = 4_000  # beyond this an integer's value no longer matters, only that it fits nowhere
 _BEYOND: int = 10**_DIGITS
@@ -112,14 +114,10 @@ class Parser:
         limit = self._limits.depth
         if text.count("{") + text.count("[") < limit:
             return
-        depth = 0
-        for found in _BRACKETS.finditer(text):
-            if found[0] in "{[":
-                depth += 1
-            elif found[0] in "}]":
-                depth -= 1
-            if depth >= limit:
-                raise Unfit(Reason.TOO_DEEP, f"nested {limit} deep or deeper at character {found.start()}")
+        raw = text.encode(errors="surrogatepass")
+        if (place := too_deep(np.frombuffer(raw, np.uint8), limit)) is not None:
+            at = len(raw[:place].decode(errors="surrogatepass"))
+            raise Unfit(Reason.TOO_DEEP, f"nested {limit} deep or deeper at character {at}")
 
 
 def space(text: str, at: int) -> int:

@@ -34,6 +34,7 @@ NULL: Structure = {"type": "null"}
 JSON: Structure = {"type": "json"}
 BIG_LONG: Structure = {"type": "big long"}
 WIDER = "wider"
+_MANY = 32
 EXACT = 2**53  # integers up to here, of either sign, are exact as doubles
 
 _CALLED = {
@@ -91,7 +92,7 @@ def _of(value: object) -> Structure:
     if isinstance(value, dict):
         return struct({key: _of(item) for key, item in value.items()})
     if isinstance(value, list):
-        return {"type": "list", "element": reduce(_merge_value, map(_of, value), NULL)}
+        return {"type": "list", "element": reduce(_merge_value, map(_of, _telling(value)), NULL)}
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -101,6 +102,18 @@ def _of(value: object) -> Structure:
     if isinstance(value, int):
         return {"type": "long"} if -EXACT <= value <= EXACT else BIG_LONG
     return {"type": "double"}
+
+
+def _telling(values: list[object]) -> Iterable[object]:
+    """Of many values those that may tell different things: one of each scalar type, the ends of integers, one empty
+    array, one empty object, and all others."""
+    if len(values) < _MANY:
+        return values
+    few: dict[object, object] = {type(value): value for value in values if type(value) not in (dict, list, int)}
+    integers = [value for value in values if type(value) is int]
+    few |= dict(zip("-+", (min(integers), max(integers)), strict=True)) if integers else {}
+    few |= {(type(value), "empty"): value for value in values if isinstance(value, dict | list) and not value}
+    return [*few.values(), *(value for value in values if isinstance(value, dict | list) and value)]
 
 
 def _typed(structure: Structure) -> Structure:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.decode import nesting
 from headrace.decode.contract import Limits, Rejects
 from headrace.decode.leaves import Unfit
 from headrace.decode.scan import Bytes, Numbers
@@ -18,7 +19,19 @@ _BOM = b"\xef\xbb\xbf"
 def triage(values: pa.BinaryArray, limits: Limits) -> tuple[pa.StringArray, Numbers, Rejects]:
     """The values that are texts, with their positions; absent, empty, huge and undecodable ones are rejects."""
     kept, at, rejects = sized(values, limits)
-    return (*texts_of(without_bom(kept), at, rejects), rejects)
+    texts, at = texts_of(without_bom(kept), at, rejects)
+    return (*_countable(texts, at, rejects, limits), rejects)
+
+
+def _countable(texts: pa.StringArray, at: Numbers, rejects: Rejects, limits: Limits) -> tuple[pa.StringArray, Numbers]:
+    """The texts that hold no more values than the limit: what is made of a value takes up many times its bytes."""
+    content = Bytes(texts)
+    good = np.ones(len(texts), bool)
+    for row in np.flatnonzero(content.sizes > 2 * limits.values).tolist():  # a value and its comma are two bytes
+        if (count := nesting.values(content.text(row))) > limits.values:
+            good[row] = False
+            rejects.add(int(at[row]), Reason.TOO_WIDE, f"{count} values, the limit is {limits.values}")
+    return (texts, at) if good.all() else (texts.filter(pa.array(good)), at[good])
 
 
 def sized(values: pa.BinaryArray, limits: Limits, *, empty: bool = False) -> tuple[pa.BinaryArray, Numbers, Rejects]:

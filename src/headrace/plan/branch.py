@@ -37,7 +37,8 @@ class Branch:
         self.explode = spec.explode
         self.transform = Transform(spec.steps())
         self.routing = spec.routing()
-        self.limits = Limits(spec.limits.record_bytes, spec.limits.depth, spec.limits.keys, spec.limits.rows)
+        limits = spec.limits
+        self.limits = Limits(limits.record_bytes, limits.depth, limits.keys, limits.rows, limits.values)
         self.many = spec.decode.options.many or spec.explode is not None  # whether a record may have many rows
         self.shapes: dict[str, Shape | None] = dict(shapes or {})
         self.apart: set[Hashable] = set()  # ways whose routes cannot be read together

@@ -35,6 +35,12 @@ class Limits(Part):
     rows: Whole = Field(
         default=100_000, ge=1, description="Rows of one record; records with more are dead letters (`too_wide`)."
     )
+    values: Whole = Field(
+        default=1_000_000,
+        ge=1,
+        description="Values of one JSON record, arrays and objects among them; records with more are dead letters "
+        "(`too_wide`).",
+    )
     tables: Whole = Field(
         default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`)."
     )
