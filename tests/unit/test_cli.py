@@ -141,7 +141,8 @@ def test_preview_as_json_is_nothing_but_lines_and_ends_with_the_account(cli: Run
     Path("payloads").write_bytes(b'{"id": 1}\n{"id": "\xff"}\n')
     code, out, err = cli("preview", "web.yaml", "payloads", "--json")
     assert (code, err) == (0, "")
-    note, row, letter, summary = lines(out)
+    note, columns, row, letter, summary = lines(out)
+    assert (columns["event"], columns["columns"]) == ("columns", {"id": "long"})
     assert (note["event"], row["event"], row["row"]["id"]) == ("note", "row", 1)
     assert (letter["reason"], letter["value"]) == ("encoding", {"hex": b'{"id": "\xff"}'.hex()})
     assert summary == {"event": "summary", "pipeline": "web", "read": 2, "routed": 1, "dead": 1, "filtered": 0}
