@@ -395,6 +395,14 @@ def test_the_fast_way_takes_what_is_common(new_field):
     assert len(decoder.decode(pa.array(values, pa.binary())).rows) == 4
 
 
+def test_texts_with_hexadecimal_digits_are_no_long_numbers():
+    """A row with a decimal is proven though its id looks like a number with an exponent."""
+    schema = pa.schema([("id", pa.string()), ("price", pa.decimal128(9, 2))])
+    values = [f'{{"id":"{each}","price":9.90}}' for each in ("41e238-1e123", "1e-400", "7e-999a")]
+    proof = JsonDecoder(schema, "ignore", Limits())._prover.prove(pa.array(values))
+    assert proof.proven.all()
+
+
 @pytest.mark.parametrize("new_field", ["ignore", "evolve", "reject"])
 def test_values_of_few_patterns_need_no_parser(new_field):
     """Spaced or not, with a field or without, null or not: two patterns are met in one batch, and all values fit."""

@@ -26,11 +26,10 @@ from headrace.decode.scan import Bytes, Mask, Numbers, bools, lengths, matches, 
 
 _TRAILING_COMMA = r",\s*[}\]]"
 _NOT_A_NUMBER = r"(?i)[:\[,\s-](nan|inf)"
-# With 16 digits or more, or an exponent of three, what DuckDB prints for a number need not be the number that was
-# written: 1e-400 is 0.0 to it.
-LONG_NUMBER = (
-    "|".join(rf"\d{{{whole}}}\.\d{{{16 - whole}}}" for whole in range(1, 16)) + r"|\d{16}[eE]|\d[eE][-+]?\d{3}"
-)
+# With 16 digits or more, or an exponent below -99, what DuckDB prints for a number need not be the number that
+# was written: 1e-400 is 0.0 to it. What stands before such an exponent tells it from the hexadecimal digits of a text.
+_LONG = "|".join(rf"\d{{{whole}}}\.\d{{{16 - whole}}}" for whole in range(1, 16))
+LONG_NUMBER = _LONG + r"|\d{16}[eE]|[:\[,\s]-?\d+(?:\.\d+)?[eE]-\d{3}"
 
 
 @dataclass(frozen=True, slots=True)
