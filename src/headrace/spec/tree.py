@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import yaml
@@ -62,11 +62,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A part of a spec as it stands in its file: the document, and the path to the part."""
+    """A part of a spec as it stands in its file: the document, and the path to the part.
 
-    file: str
-    root: Node
-    path: Path = ()
+    No part of what the spec says: two specs with the same content are equal, wherever they stand.
+    """
+
+    file: str = field(compare=False)
+    root: Node = field(compare=False)
+    path: Path = field(default=(), compare=False)
 
 
 class Unreadable(ValueError):
