@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spec import examine_text, loads
+from headrace.storage import Profile
 
 SPEC = """\
 pipeline: web
@@ -120,7 +121,7 @@ def test_an_unencrypted_endpoint_must_be_meant():
     assert examine_text(text, Path("/base"), "")[1][0].allowed == "https://, or allow_http: true"
     profile = loads(text.replace('/"}}', '/", allow_http: true}}'))[0].storage_profile()
     assert profile["endpoint"] == "http://127.0.0.1:9000"
-    assert profile["path_style"]
+    assert Profile(**profile).path_style
 
 
 def test_state_and_letters_lie_beside_the_tables():
