@@ -168,6 +168,7 @@ class TableIntent:
     cluster_by: tuple[str, ...] = ()  # what Spark makes the table with
     version: int = -1  # of the table when this was planned; -1: there was none
     plan: int = 0  # the plan of the batch that this part is of; a later plan keeps the parts that are committed
+    constraints: tuple[str, ...] = ()  # what the rows were held to
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,7 @@ class Intent:
                     "partition_by": tuple(item["partition_by"]),
                     "instead": tuple(item.get("instead", ())),
                     "cluster_by": tuple(item.get("cluster_by", ())),
+                    "constraints": tuple(item.get("constraints", ())),
                     "files": tuple(staged_file(each) for each in item["files"]),
                     "merging": Merging.of(item["merging"]) if item.get("merging") else None,
                 }

@@ -424,6 +424,7 @@ class Catalog:
             self._instead(entry, files),
             _clusters(entry, shape) if name != LETTERS else (),
             -1 if entry.committer.state is None else entry.committer.state.version,
+            constraints=() if shape is None else tuple(map(str, shape.constraints)),
         )
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -439,7 +440,7 @@ class Catalog:
         if (
             entry.name != LETTERS
             and (shape := self.shapes.get(entry.name)) is not None
-            and shape.table != entry.existing
+            and (shape.table != entry.existing or self._constraints(table) != tuple(map(str, shape.constraints)))
         ):
             self.shapes[entry.name] = self._shape(entry)  # somebody added a column: follow from the next batch on
         return receipt
@@ -472,13 +473,23 @@ class Catalog:
             )
 
     def appeared(self, intent: Intent) -> bool:
-        """Whether a table that the batch was to create exists now, and the files of the batch do not fit it."""
+        """Whether a table that the batch was to create exists now, and the files of the batch do not fit it.
+
+        Or a constraint appeared that the rows of the batch were not held to.
+        """
         for table in intent.tables:
             state = self._entry_of(table).committer.state
+            if not table.letters and not self.has(table, intent) and self._constraints(table) != table.constraints:
+                return True
             unknown = table.create and table.path not in self.ledger.known.tables
             if unknown and state is not None and not self.has(table, intent) and not fits(table, state):
                 return True
         return False
+
+    def _constraints(self, table: TableIntent) -> tuple[str, ...]:
+        """The constraints that a table has now."""
+        entry = self._entry_of(table)
+        return tuple(map(str, constraints_of(entry.store.uri, entry.committer.state, entry.rules)))
 
     def plan_of(self, table: TableIntent, intent: Intent) -> int:
         """By which plan of the batch a table holds its part; that of the part at hand where the log no longer tells."""

@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from headrace.faults import Point, armed
+from headrace.pipeline import Pipeline
+from headrace.read import SOURCES
 from headrace.storage import Store
 from headrace.tables.log import load
 from headrace.transform.constraints import constraints_of, violations
-from services.desk import Desk
+from services.desk import Desk, InProcess, Served
 from services.plans import envelopes, spec_of
 
 COLUMNS = (
@@ -157,3 +161,18 @@ def test_changes_that_violate_a_constraint_are_dead_letters_and_the_others_are_m
     assert _read(spark, tmp_path / "lake/t") == [(1, Decimal("7.00"), "new", "2024-03-01")]
     assert {row["reason"] for row in desk.dead()} == {"constraint"}
     assert len(desk.dead()) == len(BAD)
+
+
+def test_a_constraint_that_appears_while_a_batch_is_planned_makes_dead_letters(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = f"delta.`{tmp_path}/lake/t`"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT) USING delta TBLPROPERTIES ('delta.constraints.small' = 'id < 1000')")
+    desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": {"path": f"{tmp_path}/lake/t"}}, spark=lambda: spark)
+    monkeypatch.setitem(SOURCES, "kafka", lambda spec: Served(desk))
+    monkeypatch.setattr(Pipeline, "stage", InProcess.stage)
+    added = f"ALTER TABLE {table} ADD CONSTRAINT positive CHECK (id > 0)"
+    with armed(Point.ALL_STAGED, lambda: spark.sql(added), batch=1):
+        desk.feed([{"id": 1}, {"id": -1}])
+    assert [row.id for row in spark.read.format("delta").load(f"{tmp_path}/lake/t").collect()] == [1]
+    assert [(row["offset"], row["detail"]) for row in desk.dead()] == [(1, "positive: id > 0")]

@@ -37,6 +37,9 @@ class Constraint:
     sql: str
     columns: tuple[tuple[str, str], ...]  # the table's columns, and what they are called in the SQL
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.text}"
+
 
 def constraints_of(uri: str, state: TableState | None, rules: TableSpec) -> tuple[Constraint, ...]:
     """The constraints that rows of a table are held to.
@@ -72,7 +75,7 @@ def violations(
         table = table if each.columns else rows.select(rows.column_names[:1])
         seen = _where(each.sql).apply(table, envelopes, _NO_CLOCK)
         failed = np.array(seen.rejects.index, np.int64)
-        yield f"{each.name}: {each.text}", np.sort(np.concatenate([seen.filtered.to_numpy(), failed]))
+        yield str(each), np.sort(np.concatenate([seen.filtered.to_numpy(), failed]))
 
 
 @lru_cache(maxsize=256)
