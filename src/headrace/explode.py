@@ -77,6 +77,13 @@ def _twice(explode: Explode, name: str) -> UsageError:
     )
 
 
+def column_names(explode: Explode | None, item: pa.Field) -> list[str]:
+    """The columns that a field of the payload becomes."""
+    if explode is None or item.name != explode.column or not pa.types.is_list(item.type):
+        return [item.name]
+    return [each.name for each in _of_element(item)]
+
+
 def knows_elements(explode: Explode, payload: pa.Schema) -> bool:
     """Whether the payload says what an element is."""
     return explode.column in payload.names and pa.types.is_list(payload.field(explode.column).type)

@@ -89,7 +89,9 @@ def shape_of(
     payload = with_message(payload, transform, known, open_=_grows(rules, existing))
     with _disagreement(uri, met):
         output = transform.output(with_absent(columns_of(payload, explode), absent), known)
-        table = with_history(table_of(rules, output, existing, _wanted(rules, payload)), output, rules.merges)
+        table = with_history(
+            table_of(rules, output, existing, _wanted(rules, columns_of(payload, explode))), output, rules.merges
+        )
         if rules.columns or (met and (explode is None or knows_fields(payload, explode))):
             check_partitioning(table, by)
             for each in _derived(rules, existing):

@@ -175,3 +175,26 @@ def test_a_branch_of_elements_beside_the_records_themselves(format: tuple[dict[s
     }
     counts = adds_up(applied)
     assert (counts.routed, counts.dead) == (3, 1)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_columns_of_elements_widen(format: tuple[dict[str, Any], Encode], declared: bool):
+    decode, encode = format
+    types = {"order_id": "int", "sku": "string", "qty": "int"}
+    columns = {"columns": [{"name": name, "type": kind} for name, kind in types.items()]} if declared else {}
+    existing = pa.schema([("order_id", pa.int32()), ("sku", pa.string()), ("qty", pa.int32())])
+    table = {"contract": {"wrong_type": "widen", "new_field": "ignore"}, "features": ["typeWidening"], **columns}
+    plan = exploding(decode, existing, table=table, explode={"column": "items", "keep": {"order_id": "id"}})
+    values = [order(1, ("a", 2**40), ("b", 1)), {**order(2, ("c", 1)), "id": 2**50}]
+    applied = plan.apply(envelopes([encode(each) for each in values]))
+    assert [(row["order_id"], row["qty"]) for row in rows(applied)] == [(1, 2**40), (1, 1), (2**50, 1)]
+    assert [applied.tables[""].schema.field(name).type for name in ("order_id", "qty")] == [pa.int64()] * 2
+    adds_up(applied)
+
+
+def test_a_partition_column_of_elements_keeps_its_type(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    existing = pa.schema([("order_id", pa.int32()), ("sku", pa.string()), ("qty", pa.int32())])
+    table = {"contract": {"wrong_type": "widen"}, "features": ["typeWidening"], "partition_by": ["qty"]}
+    applied = exploding(decode, existing, table=table).apply(envelopes([encode(order(1, ("a", 2**40)))]))
+    assert letters(applied) == [(0, "decode", "overflow")]

@@ -230,7 +230,10 @@ HEAD = "pipeline: shop\nsource: {generate: {}}\ntable: {path: /lake/orders}\n"
         ("explode: {column: items, keep: [a.b]}", "explode.keep.a.b: 'a.b'"),
         ("explode: {column: items, position: _source}", "explode.position: '_source' is kept"),
         ("explode: {column: items, empty: all}", "explode.empty"),
-        ("explode: items\ntransform: [{jmespath: {a: b}}]", "transform[0].jmespath: JMESPath over the message"),
+        (
+            "explode: items\ntransform: [{jmespath: {a: b}}]",
+            "transform[0].jmespath: JMESPath, which sees the whole",
+        ),
         ("explode: items\ndecode: string", "explode: a list to explode, but string has no fields"),
     ],
 )
@@ -243,7 +246,10 @@ def test_findings_say_where(more: str, said: str):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"contract": {"wrong_type": "rescue"}}, "table.contract.wrong_type: rescue, which is for columns"),
+        (
+            {"contract": {"wrong_type": "rescue"}},
+            "table.contract.wrong_type: rescue, which keeps the text of a",
+        ),
         ({"columns": [{"name": "id", "type": "bigint"}]}, "table.columns: no column of what is in 'items'"),
         (
             {"columns": [{"name": "id", "type": "bigint"}, {"name": "sku", "type": "string", "path": "a.b"}]},

@@ -57,18 +57,21 @@ class Reading:
         contract, renamed = self.branch.rules(route).contract, self.branch.transform.renamed
         if not misfits or not contract.widens:
             return None
-        fixed = [
-            item.name
-            for item in shape.payload
-            if renamed(item.name) in shape.partition_by or contract.wrong_type_of(item.name) != "widen"
-        ]
+        explode = self.branch.explode
+
+        def stays(name: str) -> bool:
+            return renamed(name) in shape.partition_by or contract.wrong_type_of(name) != "widen"
+
+        # The types of elements widen together or not at all: what misfits ask for is told by fields of the record.
+        fixed = [item.name for item in shape.payload if any(map(stays, exploding.column_names(explode, item)))]
         values = values_of(envelopes).take(pa.array(misfits))
 
         def decode(payload: pa.Schema, new_field: NewField, values: pa.BinaryArray) -> Decoded:
             key = (new_field, payload.serialize().to_pybytes())
             return self.branch.decoder(key, payload, new_field, shape).decode(values)
 
-        return wider(shape.payload, self.branch.new_field(route, shape), values, decode, fixed)
+        asked = wider(shape.payload, self.branch.new_field(route, shape), values, decode, fixed)
+        return asked if explode is None else exploding.shown(explode, asked)
 
     def foresee(self, shape: Shape, envelopes: pa.Table) -> Decoded:
         """The rows that there would be, if the shape were the one."""

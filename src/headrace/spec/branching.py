@@ -13,6 +13,12 @@ from headrace.spec.table import Column, TableMatch, TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 _HERE: Path = ("explode",)
+_RESCUED_LIST = (
+    "rescue, which keeps the text of a whole field of the record: one wrong element would take the list, and with it "
+    "every row that `_rescued` could stand in"
+)
+_INSTEAD = {"new_field": "evolve, ignore, reject or stop", "wrong_type": "reject, widen or stop"}
+_WHOLE_MESSAGE = "JMESPath, which sees the whole message: every row of it would have the same value"
 _WITH_FIELDS = ("json", "avro", "protobuf", "msgpack")
 
 
@@ -42,8 +48,7 @@ def check_explode(spec: Spec) -> Iterator[Complaint]:
     yield from _kept(explode)
     for index, step in enumerate(spec.transform):
         if step.jmespath is not None:
-            seen = "JMESPath over the message, but a row is one element of it"
-            yield Complaint(("transform", index, "jmespath"), seen, "set, over the columns of the row")
+            yield Complaint(("transform", index, "jmespath"), _WHOLE_MESSAGE, "set, or explode.keep: {column: a.b}")
     yield from _table(spec, explode, spec.table, spec.table, ("table",))
     for nth, item in enumerate(spec.tables):
         yield from _table(spec, explode, item.over(spec.table), item, ("tables", nth))
@@ -75,13 +80,12 @@ def _kept(explode: Explode) -> Iterator[Complaint]:
 
 def _table(spec: Spec, explode: Explode, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
     for key in ("new_field", "wrong_type"):
-        if (answer := getattr(own.contract_keys, key)) in ("rescue", "widen"):
-            seen = f"{answer}, which is for columns of a record, and a row is one element of it"
-            yield Complaint((*here, "contract", key), seen, "another answer")
+        if getattr(own.contract_keys, key) == "rescue":
+            yield Complaint((*here, "contract", key), _RESCUED_LIST, _INSTEAD[key])
     for index, column in enumerate(own.columns):
-        if (answer := column.contract.wrong_type) in ("rescue", "widen"):
-            seen = f"{answer}, which is for columns of a record, and a row is one element of it"
-            yield Complaint((*here, "columns", index, "contract", "wrong_type"), seen, "another answer")
+        if column.contract.wrong_type == "rescue":
+            here_too = (*here, "columns", index, "contract", "wrong_type")
+            yield Complaint(here_too, _RESCUED_LIST, _INSTEAD["wrong_type"])
         yield from _column(explode, column, (*here, "columns", index))
     if own.columns:
         yield from _declared(spec, explode, table, (*here, "columns"))
