@@ -28,7 +28,7 @@ from headrace.ledger import KnownTable, Ledger
 from headrace.plan import EVERY, Branch, Plan
 from headrace.plan.inferred import Inferred, inferred
 from headrace.plan.names import Unknown, nowhere
-from headrace.shape import Offsets, Shape, columns_of, payload_of, shape_of
+from headrace.shape import Offsets, Shape, columns_of, disagreement, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.stage import Layout
 from headrace.storage import Profile, Store
@@ -300,7 +300,8 @@ class Catalog:
         columns: dict[str, pa.Field] = {}
         for name, entry in self._entries.items():
             if name != LETTERS and entry.branch is branch and entry.existing is not None:
-                payload = payload_of(rules, branch.transform, entry.existing, None, explode)
+                with disagreement(entry.store.uri, met=True):
+                    payload = payload_of(rules, branch.transform, entry.existing, None, explode)
                 columns |= {item.name: item for item in columns_of(payload, explode)}
         learned = self.shared.get(prefix)
         if not columns and learned is None and not rules.columns:

@@ -82,12 +82,12 @@ def shape_of(
     """
     met = existing is not None or bool((learned or {}).get("fields"))
     by = rules.partitions if partition_by is None else partition_by
-    with _disagreement(uri, met):
+    with disagreement(uri, met):
         payload = payload_of(rules, transform, existing, learned, explode, generated)
         absent = absent_from(columns_of(payload, explode), transform)
     known = _targets(transform, _with_existing(_declared(rules.columns), existing))
     payload = with_message(payload, transform, known, open_=_grows(rules, existing))
-    with _disagreement(uri, met):
+    with disagreement(uri, met):
         output = transform.output(with_absent(columns_of(payload, explode), absent), known)
         table = with_history(
             table_of(rules, output, existing, _wanted(rules, columns_of(payload, explode))), output, rules.merges
@@ -161,7 +161,7 @@ def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict
 
 
 @contextmanager
-def _disagreement(uri: str, met: bool) -> Iterator[None]:
+def disagreement(uri: str, met: bool) -> Iterator[None]:
     """Once a table or records are met, what does not go together is no longer the spec's fault alone."""
     try:
         yield

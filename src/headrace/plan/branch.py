@@ -13,7 +13,7 @@ from headrace import explode as exploding
 from headrace.decode import Decoder, Limits, NewField, decoder
 from headrace.decode.structure import Room, Structure, admitted, by_key, width
 from headrace.decode.structure import merge as merge_structures
-from headrace.shape import Shape, knows_fields, payload_of, shape_of
+from headrace.shape import Shape, disagreement, knows_fields, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
 from headrace.transform import Transform
 
@@ -89,7 +89,8 @@ class Branch:
         if not structure:
             return structure, 0
         if shape is None:
-            payload = payload_of(self.rules(route), self.transform, existing, None, self.explode)
+            with disagreement(self.uri(route), existing is not None):
+                payload = payload_of(self.rules(route), self.transform, existing, None, self.explode)
             room = Room(self._room_beside(existing or ()))
         else:
             payload, room = shape.payload, Room(shape.room)
