@@ -293,8 +293,8 @@ class Tail:
                 return landed, True
 
     def _note(self) -> None:
-        """Ask for a log checkpoint when one is due, unless others than delta-rs should write it."""
-        if self._objection in (may_adopt, may_rewrite):
+        """Ask for a log checkpoint when one is due, unless the table has features that delta-rs does not know."""
+        if may_rewrite(self.known()) is None:
             self.checkpoints.note(self.store, self.known())
 
     def _put(self, version: int, text: bytes) -> str | None:
