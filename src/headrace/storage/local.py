@@ -150,12 +150,13 @@ def _make_folder(folder: Path) -> None:
 def _make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
-    if folder.exists():
-        raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(folder))
     _make_folders(folder.parent)
-    with suppress(FileExistsError):
+    try:
         folder.mkdir()
         _sync(folder.parent)
+    except FileExistsError:
+        if not folder.is_dir():  # one that another writer made meanwhile is as good as ours
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(folder)) from None
 
 
 def _uncreated(folder: Path, error: OSError) -> HeadraceError:
