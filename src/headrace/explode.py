@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode import Decoded, Rejects
-from headrace.decode.layout import PATH, SKIP, UNIT
+from headrace.decode.layout import MESSAGE, PATH, RECORD, SKIP, UNIT
 from headrace.decode.structure import Structure, arrow_type, evolve, name_fits, struct
 from headrace.errors import UsageError
 from headrace.reasons import Reason
@@ -45,14 +45,27 @@ def rolled(explode: Explode, columns: Iterable[pa.Field]) -> list[pa.Field]:
     return [*kept, pa.field(explode.column, pa.list_(alone.with_name("element").remove_metadata()), metadata=unit)]
 
 
-def flat(explode: Explode, payload: Iterable[pa.Field]) -> pa.Schema:
-    """The columns of rows: what is kept of the record, the position, and what an element has."""
-    kept = [item for item in payload if item.name != explode.column]
+def flat(explode: Explode, payload: Iterable[pa.Field], *, record: bool = False) -> pa.Schema:
+    """The columns of rows: what is kept of the record, the position, what an element has, and maybe the record."""
+    payload = list(payload)
+    kept = [item for item in payload if _is_kept(explode, item)]
     lists = [item for item in payload if item.name == explode.column and pa.types.is_list(item.type)]
     place = [pa.field(explode.position, pa.int64())] if explode.position else []
     columns = [*kept, *place, *(each for item in lists for each in _of_element(item))]
     _refuse_twins(explode, columns)
-    return pa.schema(columns)
+    return pa.schema([*columns, _record(explode, payload)] if record else columns)
+
+
+def _is_kept(explode: Explode, item: pa.Field) -> bool:
+    return item.name != explode.column and MESSAGE not in (item.metadata or {})
+
+
+def _record(explode: Explode, payload: Iterable[pa.Field]) -> pa.Field:
+    """The record of a row, for expressions over the message: an index of records, so that each is there but once."""
+    fields = [item for item in payload if item.name != explode.column or pa.types.is_list(item.type)]
+    # Arrow counts no structs without a field.
+    kind = pa.struct(fields or [pa.field("a record", pa.null())])
+    return pa.field("the record", pa.dictionary(pa.int64(), kind), metadata={RECORD: b"true"})
 
 
 def _of_element(item: pa.Field) -> list[pa.Field]:
@@ -202,8 +215,11 @@ def as_text(explode: Explode, payload: pa.Schema) -> pa.Schema:
 # ---- the step ----
 
 
-def exploded(explode: Explode, found: Decoded, limit: int) -> tuple[Decoded, np.ndarray]:
-    """Decoded records as decoded elements, and the positions of the records that have none."""
+def exploded(explode: Explode, found: Decoded, limit: int, *, record: bool = False) -> tuple[Decoded, np.ndarray]:
+    """Decoded records as decoded elements, and the positions of the records that have none.
+
+    `record`: the rows have their record with them.
+    """
     found = _narrow(explode, _told(explode, found), limit)
     index, lists = found.index.to_numpy(), _lists(explode, found.rows)
     counts = _lengths(lists) if lists is not None else np.zeros(len(index), np.int64)
@@ -211,18 +227,32 @@ def exploded(explode: Explode, found: Decoded, limit: int) -> tuple[Decoded, np.
     parents = np.repeat(np.arange(len(index)), shown)
     nth = np.arange(len(parents)) - np.repeat(np.cumsum(shown) - shown, shown)
     blank = counts[parents] == 0
-    kept = [name for name in found.rows.column_names if name != explode.column]
+    kept = [item.name for item in found.rows.schema if _is_kept(explode, item)]
     columns = [found.rows[name].take(pa.array(parents)) for name in kept]
     columns += [pa.array(nth, pa.int64(), mask=blank)] if explode.position else []
     columns += _elements(lists, parents, nth, blank) if lists is not None else []
-    rows = pa.Table.from_arrays(columns, schema=flat(explode, found.rows.schema))
+    schema = flat(explode, found.rows.schema, record=record)
+    columns += [_records(found.rows, schema.field(-1).type, parents)] if record else []
+    rows = pa.Table.from_arrays(columns, schema=schema)
     return replace(found, rows=rows, index=pa.array(index[parents])), np.setdiff1d(index, index[parents])
+
+
+def _records(rows: pa.Table, kind: pa.DictionaryType, parents: np.ndarray) -> pa.DictionaryArray:
+    """The record of each row; no value is copied."""
+    fields = list(kind.value_type)
+    there = [rows[item.name] if item.name in rows.column_names else pa.nulls(len(rows)) for item in fields]
+    whole = pa.StructArray.from_arrays([_whole(each) for each in there], fields=fields)
+    return pa.DictionaryArray.from_arrays(pa.array(parents, pa.int64()), whole)
 
 
 def _lists(explode: Explode, rows: pa.Table) -> pa.ListArray | None:
     if explode.column not in rows.column_names or not pa.types.is_list(rows[explode.column].type):
         return None
-    whole = rows[explode.column].combine_chunks()
+    return _whole(rows[explode.column])
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
 
 

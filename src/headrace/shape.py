@@ -86,9 +86,11 @@ def shape_of(
         payload = payload_of(rules, transform, existing, learned, explode, generated)
         absent = absent_from(columns_of(payload, explode), transform)
     known = _targets(transform, _with_existing(_declared(rules.columns), existing))
-    payload = with_message(payload, transform, known, open_=_grows(rules, existing))
+    # What a record has beside an exploded list never becomes a column.
+    payload = with_message(payload, transform, known, open_=explode is None and _grows(rules, existing))
     with disagreement(uri, met):
-        output = transform.output(with_absent(columns_of(payload, explode), absent), known)
+        seen = columns_of(payload, explode, record=bool(transform.queries()))
+        output = transform.output(with_absent(seen, absent), known)
         table = with_history(
             table_of(rules, output, existing, _wanted(rules, columns_of(payload, explode))), output, rules.merges
         )
@@ -179,7 +181,8 @@ def foreseen(known: Shape | None, structure: Structure, transform: Transform, ex
     """What expressions will see once the fields of this structure are known too; of no table."""
     payload = _grown_payload(pa.schema([]) if known is None else known.payload, structure, explode)
     absent = absent_from(columns_of(payload, explode), transform)
-    return Shape("", with_message(payload, transform, pa.schema([]), open_=True), pa.schema([]), absent=absent)
+    payload = with_message(payload, transform, pa.schema([]), open_=explode is None)
+    return Shape("", payload, pa.schema([]), absent=absent)
 
 
 def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *, open_: bool) -> pa.Schema:
@@ -234,13 +237,20 @@ def payload_of(
     if explode is None:
         known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
     else:
-        known = pa.schema(exploding.rolled(explode, [item for item in fields if item.name not in derived]))
+        made = derived | _results(explode, fields, transform)
+        known = pa.schema(exploding.rolled(explode, [item for item in fields if item.name not in made]))
     grows = rules.contract.new_field == "evolve" or not knows_fields(known, explode)
     payload = _grown_payload(known, learned if grows else widening(learned), explode) if learned else known
     unread = [name for name in generated if name not in payload.names]
     payload = pa.schema([*payload, *(_skipped(pa.field(name, pa.string())) for name in unread)])
     payload = _for_changes(payload, rules)
     return payload.append(_rescued(rules)) if rules.contract.rescues else payload
+
+
+def _results(explode: Explode, fields: Iterable[pa.Field], transform: Transform) -> set[str]:
+    """Columns of JMESPath beside one that is an element as a whole: no field of their name can be in it."""
+    alone = any(item.name == explode.column for item in fields)
+    return {target.split(".")[0] for target, _ in transform.queries()} - {explode.column} if alone else set()
 
 
 def _known_fields(
@@ -280,9 +290,9 @@ def _grown_payload(payload: pa.Schema, learned: Structure, explode: Explode | No
     return evolve(payload, learned) if explode is None else exploding.grown(explode, payload, learned)
 
 
-def columns_of(payload: pa.Schema, explode: Explode | None) -> pa.Schema:
-    """The columns that the payload's rows have before the transform."""
-    return payload if explode is None else exploding.flat(explode, decoded(payload))
+def columns_of(payload: pa.Schema, explode: Explode | None, *, record: bool = False) -> pa.Schema:
+    """The columns that the payload's rows have before the transform; `record`: with the one that JMESPath reads."""
+    return payload if explode is None else exploding.flat(explode, decoded(payload), record=record)
 
 
 def knows_fields(payload: pa.Schema, explode: Explode | None = None) -> bool:

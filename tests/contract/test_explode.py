@@ -198,3 +198,49 @@ def test_a_partition_column_of_elements_keeps_its_type(format: tuple[dict[str, A
     table = {"contract": {"wrong_type": "widen"}, "features": ["typeWidening"], "partition_by": ["qty"]}
     applied = exploding(decode, existing, table=table).apply(envelopes([encode(order(1, ("a", 2**40)))]))
     assert letters(applied) == [(0, "decode", "overflow")]
+
+
+def test_jmespath_gives_every_row_the_value_of_its_record(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    queries = {
+        "note": "note",
+        "first": "items[0].sku",
+        "count": "length(items)",
+        "beside_n": "beside.n",
+        "total": "sum(items[].qty)",
+        "own": "id",
+        "at": "kafka.offset",
+    }
+    types = {"count": pa.int64(), "beside_n": pa.int64(), "total": pa.float64()}
+    known = {"order_id": pa.int64(), "sku": pa.string(), "qty": pa.int64()}
+    plan = exploding(decode, pa.schema({**known, **types}), transform=[{"jmespath": queries}])
+    for _ in range(2):
+        applied = plan.apply(envelopes([encode(each) for each in ORDERS]))
+        found = [tuple(row[name] for name in ("sku", *queries)) for row in rows(applied)]
+        assert found == [
+            ("a", "n1", "a", 2, 1, 3.0, 1, 0),
+            ("b", "n1", "a", 2, 1, 3.0, 1, 0),
+            ("c", "n3", "c", 1, 1, 3.0, 3, 2),
+        ]
+        assert adds_up(applied).filtered == 1
+
+
+def test_jmespath_beside_elements_without_fields(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    step = {"jmespath": {"note": "note", "offset": "kafka.offset"}}
+    first = exploding(decode, explode="tags", transform=[step])
+    applied = first.apply(envelopes([encode(each) for each in ORDERS]))
+    expected = [{"tags": "t", "note": "n1", "offset": 0}, *[{"tags": "t", "note": "n3", "offset": 2}] * 3]
+    assert rows(applied) == expected
+    again = exploding(decode, applied.tables[""].schema, explode="tags", transform=[step])
+    assert rows(again.apply(envelopes([encode(each) for each in ORDERS]))) == expected
+
+
+def test_a_record_that_jmespath_fails_for_is_one_letter(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    steps = [{"where": "sku <> 'd'"}, {"jmespath": {"bad": "length(id)"}}]
+    values = [order(1, ("d", 1), ("e", 2), ("f", 3)), order(2, ("d", 1))]
+    applied = exploding(decode, transform=steps).apply(envelopes([encode(each) for each in values]))
+    assert rows(applied) == []
+    assert letters(applied) == [(0, "transform", "transform")]
+    assert adds_up(applied).filtered == 1

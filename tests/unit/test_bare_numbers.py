@@ -111,6 +111,19 @@ def test_numbers_of_jmespath_become_times_by_their_unit_only() -> None:
     assert applied("epoch_millis_to_micro(ms)", unit="ms") == ([MOMENT], [])
 
 
+def test_a_time_that_jmespath_makes_of_a_kept_number() -> None:
+    columns = [
+        {"name": name, "type": kind} for name, kind in {"ms": "bigint", "sku": "string", "at": "timestamp"}.items()
+    ]
+    explode = {"column": "items", "keep": {"ms": "sent.ms"}}
+    for expression, count in {"sent.ms": 1, "ms": 0, "epoch_millis_to_iso8601(sent.ms)": 0}.items():
+        steps = [{"jmespath": {"at": expression}}]
+        said = found(explode=explode, transform=steps, table={"path": "./lake/t", "columns": columns})
+        assert [("transform[0].jmespath.at" in each, "a bare number" in each) for each in said] == [
+            (True, True)
+        ] * count
+
+
 @pytest.mark.parametrize("given", ["1700000000", 1_700_000_000])
 def test_versions_by_time(tmp_path: Path, given: Any) -> None:
     table = Table.get_or_create(tmp_path / "t", {"id": "bigint"})

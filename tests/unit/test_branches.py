@@ -230,10 +230,6 @@ HEAD = "pipeline: shop\nsource: {generate: {}}\ntable: {path: /lake/orders}\n"
         ("explode: {column: items, keep: [a.b]}", "explode.keep.a.b: 'a.b'"),
         ("explode: {column: items, position: _source}", "explode.position: '_source' is kept"),
         ("explode: {column: items, empty: all}", "explode.empty"),
-        (
-            "explode: items\ntransform: [{jmespath: {a: b}}]",
-            "transform[0].jmespath: JMESPath, which sees the whole",
-        ),
         ("explode: items\ndecode: string", "explode: a list to explode, but string has no fields"),
     ],
 )

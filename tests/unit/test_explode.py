@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.errors import ColumnsDisagree, ContractBroken
 from headrace.plan import Plan
 from headrace.tables.schema import SOURCE
+from headrace.transform import dialect
 from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
 
 ITEMS = {"column": "items", "keep": ["id"]}
@@ -319,3 +321,107 @@ def test_rows_are_what_plain_python_makes_of_the_records(values: list[Any], empt
     assert rows(applied) == [{name: row[name] for name in (*table.names, "nth")} for row in flattened(good, empty)]
     assert bad == {at for at, value in enumerate(values) if value in POISON}
     adds_up(applied)
+
+
+QUERIES = {
+    "whole": "to_string(@)",
+    "count": "length(items || `[]`)",
+    "first": "items[0].sku",
+    "qty_of": "items[-1].qty",
+    "number": "id",
+    "text": "to_string(beside)",
+    "fails": "abs(beside)",
+    "at": "kafka.offset",
+}
+MADE = [("count", pa.int64()), ("qty_of", pa.int64()), ("number", pa.int64()), ("fails", pa.float64())]
+
+
+@given(
+    st.lists(record, max_size=8),
+    st.sampled_from(["skip", "row"]),
+    st.sets(st.sampled_from(sorted(QUERIES)), min_size=1),
+)
+@settings(max_examples=60, deadline=None)
+def test_jmespath_of_rows_is_jmespath_of_their_records_repeated(values: list[Any], empty: str, names: set[str]):
+    queries = [{"jmespath": {name: QUERIES[name] for name in sorted(names)}}]
+    made = [(name, kind) for name, kind in MADE if name in names]
+    lists = pa.list_(pa.struct([("sku", pa.string()), ("qty", pa.int64()), ("on", pa.bool_())]))
+    alone = pa.schema([("id", pa.int64()), ("items", lists), *made, SOURCE])
+    records = plan_of({"": alone}, transform=queries, table={"contract": {"new_field": "ignore"}})
+    whole = records.apply(envelopes(values))
+    told = {row["_source"]["offset"]: row for row in whole.tables[""].to_pylist()} if "" in whole.tables else {}
+
+    table = pa.schema([*CHILD, ("on", pa.bool_()), *made])
+    plan = exploding({"": table}, explode={**ITEMS, "empty": empty}, transform=queries)
+    applied = plan.apply(envelopes(values))
+    counts = [len(value.get("items") or ([] if empty == "skip" else [None])) for value in values]
+    expected = [{name: row.get(name) for name in names} for at, row in told.items() for _ in range(counts[at])]
+    assert [{name: row.get(name) for name in names} for row in rows(applied)] == expected
+    assert letters(applied) == [each for each in letters(whole) if counts[each[0]]]
+    adds_up(applied)
+
+
+def test_jmespath_sees_the_record_and_not_the_element():
+    value = {"id": 7, "status": "open", "items": [{"sku": "a", "status": "packed"}, {"sku": "b", "status": None}]}
+    plan = exploding(transform=[{"jmespath": {"order_status": "status", "status": "missing"}}])
+    for _ in range(2):
+        assert rows(plan.apply(envelopes([value]))) == [
+            {"id": 7, "sku": "a", "status": "packed", "order_status": "open"},
+            {"id": 7, "sku": "b", "status": None, "order_status": "open"},
+        ]
+
+
+def test_jmespath_reads_each_record_once(monkeypatch: pytest.MonkeyPatch):
+    """However many rows it has: an expression that only the interpreter knows is the measure."""
+    met = []
+    load = dialect.load
+    monkeypatch.setattr(dialect, "load", lambda text, exact: met.append(text) or load(text, exact=exact))
+    value = {"id": 7, "n": [3, 1, 2], "items": [{"sku": str(nth)} for nth in range(500)]}
+    applied = exploding(transform=[{"jmespath": {"sorted": "to_string(sort(n))"}}]).apply(envelopes([value, value]))
+    assert {row["sorted"] for row in rows(applied)} == {"[1,2,3]"}
+    assert len(rows(applied)) == 1000
+    assert len(met) == 2
+
+
+def test_jmespath_over_lines_sees_its_own_line():
+    plan = exploding(decode={"json": {"rows": "lines"}}, transform=[{"jmespath": {"note": "note"}}])
+    lines = [json.dumps({"id": nth, "note": f"n{nth}", "items": [{"sku": "a"}] * nth}) for nth in (1, 2)]
+    applied = plan.apply(envelopes(["\n".join(lines).encode()]))
+    assert [(row["id"], row["note"]) for row in rows(applied)] == [(1, "n1"), (2, "n2"), (2, "n2")]
+
+
+def test_jmespath_beside_a_null_value_that_is_a_row():
+    explode = {**ITEMS, "empty": "row"}
+    steps = [{"jmespath": {"note": "note", "at": "kafka.offset"}}]
+    plan = exploding({"": CHILD}, explode=explode, transform=steps, decode={"json": {"tombstone": "row"}})
+    applied = plan.apply(envelopes([None, {"id": 1, "note": "x", "items": [{"sku": "a"}]}]))
+    assert [(row["id"], row["note"], row["at"]) for row in rows(applied)] == [(None, None, 0), (1, "x", 1)]
+
+
+def test_a_route_can_be_picked_by_what_jmespath_made():
+    plan = exploding(route={"by": {"sql": "country"}}, transform=[{"jmespath": {"country": "to.country"}}])
+    values = [{**TWO, "to": {"country": country}} for country in ("pt", "fi", "pt")]
+    for _ in range(2):
+        applied = plan.apply(envelopes(values))
+        assert {name: len(table) for name, table in applied.tables.items()} == {"pt": 4, "fi": 2}
+        assert adds_up(applied).routed == 3
+
+
+def test_branches_share_a_decode_and_not_their_expressions():
+    child = {
+        "name": "items",
+        "explode": ITEMS,
+        "transform": [{"jmespath": {"count": "length(items)", "note": "note"}}],
+        "table": {"path": "/lake/items"},
+    }
+    plan = plan_of(also=[child], transform=[{"jmespath": {"sku": "items[0].sku"}}])
+    values = [{**TWO, "note": "x"}, {"id": 8, "items": []}, {"id": 9, "items": [{"sku": "c", "qty": 3}]}]
+    for _ in range(2):
+        applied = plan.apply(envelopes(values))
+        assert [row["sku"] for row in rows(applied)] == ["a", None, "c"]
+        assert [(row["sku"], row["note"], row["count"]) for row in rows(applied, "items/")] == [
+            ("a", "x", 2),
+            ("b", "x", 2),
+            ("c", None, 1),
+        ]
+        adds_up(applied)

@@ -17,6 +17,7 @@ KEEPS = b"headrace.keeps"  # on a column: whether its wrong values are kept ther
 MERGES = b"headrace.merges"  # the envelope's word on what to do is done: the table merges
 PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
 MESSAGE = b"headrace.message"  # on the last field of a payload: the whole message as JSON text, for expressions
+RECORD = b"headrace.record"  # on a column of exploded rows: the record that each is a part of, kept once
 
 # On fields of a payload that are no columns out of the record.
 NOTES = frozenset({SKIP, RESCUE, MERGES, PLACE, MESSAGE})

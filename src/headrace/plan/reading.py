@@ -140,7 +140,8 @@ class Reading:
         return found
 
     def _exploded(self, explode: Explode, found: Decoded, envelopes: pa.Table) -> Decoded:
-        made, empty = exploding.exploded(explode, found, self.branch.limits.rows)
+        record = bool(self.branch.transform.queries())
+        made, empty = exploding.exploded(explode, found, self.branch.limits.rows, record=record)
         self.gathering.fates.are_filtered(envelopes, empty)
         return made
 

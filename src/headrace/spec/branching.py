@@ -18,7 +18,6 @@ _RESCUED_LIST = (
     "every row that `_rescued` could stand in"
 )
 _INSTEAD = {"new_field": "evolve, ignore, reject or stop", "wrong_type": "reject, widen or stop"}
-_WHOLE_MESSAGE = "JMESPath, which sees the whole message: every row of it would have the same value"
 _WITH_FIELDS = ("json", "avro", "protobuf", "msgpack")
 
 
@@ -46,9 +45,6 @@ def check_explode(spec: Spec) -> Iterator[Complaint]:
         yield Complaint(_HERE, f"a list to explode, but {spec.format} has no fields", ", ".join(_WITH_FIELDS))
     yield from _names(explode)
     yield from _kept(explode)
-    for index, step in enumerate(spec.transform):
-        if step.jmespath is not None:
-            yield Complaint(("transform", index, "jmespath"), _WHOLE_MESSAGE, "set, or explode.keep: {column: a.b}")
     yield from _table(spec, explode, spec.table, spec.table, ("table",))
     for nth, item in enumerate(spec.tables):
         yield from _table(spec, explode, item.over(spec.table), item, ("tables", nth))
@@ -105,7 +101,7 @@ def _column(explode: Explode, column: Column, here: Path) -> Iterator[Complaint]
 def _declared(spec: Spec, explode: Explode, table: TableSpec, here: Path) -> Iterator[Complaint]:
     """Declared columns are all there are, unless the contract lets records add more."""
     names = [column.name for column in table.columns]
-    made = {name for step in spec.transform for name in step.set or {}}
+    made = {name.split(".")[0] for step in spec.transform for name in (*(step.set or {}), *step.queries)}
     elements = [name for name in names if name not in explode.beside and name not in made]
     if not elements:
         yield Complaint(here, f"no column of what is in '{explode.column}'", "at least one field of its elements")

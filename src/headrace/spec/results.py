@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.errors import UsageError
+from headrace.spec.explode import Explode
 from headrace.spec.findings import Complaint
 from headrace.spec.model import Spec
 from headrace.spec.steps import Jmespath, Step
@@ -23,15 +24,27 @@ def check_results(spec: Spec) -> Iterator[Complaint]:
     declared = {column.name for column in spec.table.columns}
     steps = [(index, step) for index, step in enumerate(spec.transform) if step.mask is None]
     made = any(name in declared for _, step in steps for name in (*(step.set or {}), *step.queries))
-    if not made or spec.explode is not None:
+    if not made:
         return
     with suppress(UsageError):  # told elsewhere
         import pyarrow as pa
 
         columns = pa.schema([declared_field(column) for column in spec.table.columns])
-        yield from _other_types(steps, columns)
+        if spec.explode is None:
+            yield from _other_types(steps, columns)
+        payload = columns if spec.explode is None else _record(spec.explode, columns)
         for index, step in steps:
-            yield from _bare_numbers(("transform", index, "jmespath"), step, columns)
+            yield from _bare_numbers(("transform", index, "jmespath"), step, columns, payload)
+
+
+def _record(explode: Explode, columns: pa.Schema) -> pa.Schema:
+    """What declared columns tell of a record whose list is exploded: the types of the fields that are kept."""
+    import pyarrow as pa
+
+    from headrace.decode.layout import PATH
+
+    kept = [(columns.field(name), path) for name, path in explode.keep.items() if name in columns.names]
+    return pa.schema([item.with_metadata({PATH: path.encode()}) for item, path in kept])
 
 
 def _other_types(steps: list[tuple[int, Step]], columns: pa.Schema) -> Iterator[Complaint]:
@@ -52,7 +65,7 @@ def _other_types(steps: list[tuple[int, Step]], columns: pa.Schema) -> Iterator[
             yield Complaint(places[name], seen, f"an expression that makes {type_name(wanted)}, if need be by a cast")
 
 
-def _bare_numbers(here: Path, step: Step, columns: pa.Schema) -> Iterator[Complaint]:
+def _bare_numbers(here: Path, step: Step, columns: pa.Schema, payload: pa.Schema) -> Iterator[Complaint]:
     """Numbers in columns of times without a unit: they may be seconds or milliseconds."""
     import pyarrow as pa
 
@@ -65,7 +78,7 @@ def _bare_numbers(here: Path, step: Step, columns: pa.Schema) -> Iterator[Compla
         column = columns.field(name) if name in columns.names else None
         if column is None or not _needs_unit(column) or check(text) or in_micros(text):
             continue
-        made = Queries(columns).add(text, None).field.type
+        made = Queries(payload).add(text, None).field.type
         if pa.types.is_integer(made) or pa.types.is_floating(made):
             seen = f"a bare number, and column '{name}' is {type_name(column.type)} without a unit"
             allowed = "RFC 3339 text (epoch_millis_to_iso8601), or a timestamp with a unit: s, ms, us or ns"

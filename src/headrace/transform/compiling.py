@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace import duck
-from headrace.decode.layout import MESSAGE
+from headrace.decode.layout import MESSAGE, RECORD
 from headrace.errors import UsageError
 from headrace.spec.secrets import Secret
 from headrace.tables.schema import ENVELOPE as ENVELOPE_SCHEMA
@@ -92,7 +92,7 @@ class _Builder:
             self._admit(f"p{nth}", item)
 
     def _admit(self, column: str, item: pa.Field) -> None:
-        if MESSAGE in (item.metadata or {}):
+        if {MESSAGE, RECORD} & (item.metadata or {}).keys():
             return
         key, absent = item.name.lower(), pa.types.is_null(item.type)
         if not absent:

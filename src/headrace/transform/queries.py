@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace import duck
 from headrace.decode.convert import converted
 from headrace.decode.exact import reader_of
-from headrace.decode.layout import DEFAULT, MESSAGE, PATH, RESCUE, UNIT, node_of
+from headrace.decode.layout import DEFAULT, MESSAGE, PATH, RECORD, RESCUE, UNIT, node_of
 from headrace.decode.leaves import Unfit
 from headrace.decode.scan import Mask, bools
 from headrace.tables.schema import JSON_TEXT
@@ -63,6 +63,8 @@ class Queries:
     """The expressions of a transform for one payload schema."""
 
     def __init__(self, payload: pa.Schema) -> None:
+        self._record = next((item.name for item in payload if RECORD in (item.metadata or {})), None)
+        payload = payload if self._record is None else pa.schema(list(payload.field(self._record).type.value_type))
         self._payload = payload
         said = next((item.metadata[MESSAGE] for item in payload if MESSAGE in (item.metadata or {})), b"")
         known: dict[str, Any] = json.loads(said) if said else {"open": True, "skipped": []}
@@ -96,7 +98,16 @@ class Queries:
         return Query(source, item, vector, _reader(_with_unit(_bare(item), source)))
 
     def run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
-        """Every expression's values over all rows, and where it has none."""
+        """Every expression's values over all rows, and where it has none; rows of one record have its values."""
+        if self._record is None:
+            return self._run(rows, envelopes, now)
+        whole = _whole(rows.column(self._record))
+        met, first, owner = np.unique(whole.indices.to_numpy(), return_index=True, return_inverse=True)
+        records = pa.Table.from_arrays(whole.dictionary.flatten(), schema=self._payload).take(pa.array(met))
+        answers = self._run(records, envelopes.take(pa.array(first)), now)
+        return [(values.take(pa.array(owner)), _of_rows(failures, owner)) for values, failures in answers]
+
+    def _run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
         given = self._given(rows)
         answer = self._asked(rows, given, now) if self._computed else None
         parts = [self._part(nth, query, answer, envelopes, given) for nth, query in enumerate(self.made)]
@@ -169,6 +180,14 @@ class Queries:
         cuts = f", json_extract(coalesce(message, '{{}}'), [{places}]) AS cuts" if places else ""
         cut = f"SELECT *{cuts} FROM rows"  # noqa: S608
         return f"SELECT {', '.join(items)} FROM ({cut})"  # noqa: S608 - made of our own names and quoted texts
+
+
+def _of_rows(failures: Failures, owner: np.ndarray) -> Failures:
+    """The failures of records as those of all their rows."""
+    if not failures:
+        return {}
+    at = np.flatnonzero(np.isin(owner, list(failures)))
+    return {row: failures[record] for row, record in zip(at.tolist(), owner[at].tolist(), strict=True)}
 
 
 @dataclass
