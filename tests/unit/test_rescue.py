@@ -134,6 +134,23 @@ def test_jmespath_sees_the_message_as_it_came_whatever_was_rescued_of_it():
     ]
 
 
+@pytest.mark.parametrize(
+    "answers", [("reject", "rescue"), ("rescue", None), ("rescue", "rescue"), ("rescue", "reject")]
+)
+def test_jmespath_sees_what_was_rescued_whoever_says_rescue(answers: tuple[str, str | None]):
+    table, own = answers
+    columns = [
+        {"name": "id", "type": "bigint", "contract": {"wrong_type": own} if own else {}},
+        {"name": "was", "type": "string"},
+    ]
+    contract = {"wrong_type": table, "new_field": "ignore"}
+    plan = plan_of(table={"columns": columns, "contract": contract}, transform=[{"jmespath": {"was": "id"}}])
+    applied = plan.apply(envelopes([{"id": "x"}, {"id": 1}]))
+    kept = (own or table) == "rescue"
+    assert [row["was"] for row in rows(applied)] == (["x", "1"] if kept else ["1"])
+    assert len(applied.letters) == (0 if kept else 1)
+
+
 def test_rescue_reaches_into_envelopes_arrays_and_packed_values():
     columns = [{"name": "id", "type": "bigint"}]
     change = {"op": "c", "ts_ms": 1, "after": {"id": "x", "n": 1}, "before": None, "source": {}}

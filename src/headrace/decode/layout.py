@@ -125,6 +125,12 @@ def _grafted(node: Node, path: tuple[str, ...]) -> Node:
     return replace(node, children={**node.children, key: _grafted(child, tuple(rest)) if rest else child})
 
 
+def rescues(payload: pa.Schema) -> frozenset[str]:
+    """The fields whose wrong values are kept beside the row."""
+    kept = [item.metadata[RESCUE].decode() for item in payload if RESCUE in (item.metadata or {})]
+    return frozenset(item.name for item in payload if kept and _is_rescued(item, kept[0]))
+
+
 def _is_rescued(item: pa.Field, rescue: str) -> bool:
     own = (item.metadata or {}).get(KEEPS)
     return bool(item.nullable and (rescue == "type" if own is None else own == b"true"))

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.decode.layout import MESSAGE, PATH, RESCUE
+from headrace.decode.layout import MESSAGE, PATH, RESCUE, rescues
 from headrace.tables.schema import JSON_TEXT
 from headrace.transform.dialect import Node
 from headrace.transform.vector import BOOLEAN, DOUBLE, LONG, NULL, TEXT
@@ -43,7 +43,7 @@ class _Object:
 
 def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
     root = _Object(dict.fromkeys(compiler.skipped), compiler.open)
-    rescued = any((item.metadata or {}).get(RESCUE) == b"type" for item in payload)  # then a value may be anything
+    rescued = rescues(payload)  # there a value may be anything
     for item in payload:
         metadata = item.metadata or {}
         if {MESSAGE, RESCUE} & metadata.keys():
@@ -53,7 +53,7 @@ def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
         for key in way:
             inner = here.keys.setdefault(key, _Object({}, compiler.open))
             here = inner if isinstance(inner, _Object) else _Object({}, compiler.open)
-        here.keys[last] = None if rescued or JSON_TEXT in metadata else _seen(item.type)
+        here.keys[last] = None if item.name in rescued or JSON_TEXT in metadata else _seen(item.type)
     return root
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace import duck
 from headrace.decode.convert import converted
 from headrace.decode.exact import reader_of
-from headrace.decode.layout import DEFAULT, MESSAGE, PATH, RECORD, RESCUE, UNIT, node_of
+from headrace.decode.layout import DEFAULT, MESSAGE, PATH, RECORD, RESCUE, UNIT, node_of, rescues
 from headrace.decode.leaves import Unfit
 from headrace.decode.scan import Mask, bools
 from headrace.tables.schema import JSON_TEXT
@@ -274,14 +274,14 @@ def _sql_of(vector: Vector) -> tuple[str, ...]:
 def _columns(payload: pa.Schema) -> list[tuple[str, Column]]:
     """The columns that hold what the message says; a default or a kept text is something else."""
     found = []
-    rescued = any((item.metadata or {}).get(RESCUE) == b"type" for item in payload)  # then NULL may stand for a misfit
+    rescued = rescues(payload)  # there NULL may stand for a misfit
     for nth, item in enumerate(payload):
         metadata = item.metadata or {}
         if {MESSAGE, RESCUE} & metadata.keys() or pa.types.is_null(item.type):
             continue
         path = tuple(metadata[PATH].decode().split(".")) if PATH in metadata else (item.name,)
-        told = not rescued and DEFAULT not in metadata and JSON_TEXT not in metadata and not _has_default(item.type)
-        found.append((item.name, Column(path, f"p{nth}_", item.type, told)))
+        odd = item.name in rescued or DEFAULT in metadata or JSON_TEXT in metadata or _has_default(item.type)
+        found.append((item.name, Column(path, f"p{nth}_", item.type, told=not odd)))
     return found
 
 
