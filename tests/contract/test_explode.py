@@ -244,3 +244,28 @@ def test_a_record_that_jmespath_fails_for_is_one_letter(format: tuple[dict[str, 
     assert rows(applied) == []
     assert letters(applied) == [(0, "transform", "transform")]
     assert adds_up(applied).filtered == 1
+
+
+@pytest.mark.parametrize("new_field", ["ignore", "evolve", "reject"])
+def test_what_does_not_fit_a_kept_column_is_rescued_in_every_row(format: tuple[dict[str, Any], Encode], new_field: str):
+    decode, encode = format
+    columns = [
+        {"name": "order_id", "type": "tinyint", "contract": {"wrong_type": "rescue"}},
+        {"name": "sku", "type": "string"},
+        {"name": "qty", "type": "tinyint"},
+        {"name": "extra", "type": "struct<n: bigint>"},
+    ]
+    step = {"jmespath": {"id": "id"}}
+    table = {"columns": [*columns, {"name": "id", "type": "bigint"}], "contract": {"new_field": new_field}}
+    explode = {"column": "items", "keep": {"order_id": "id"}}
+    values = [order(1, ("a", 1)), order(1000, ("b", 1), ("c", 2)), order(2, ("d", 1000)), order(2000, ("e", 2000))]
+    plan = exploding(decode, table=table, explode=explode, transform=[step])
+    for _ in range(2):
+        applied = plan.apply(envelopes([encode({**each, "tags": []}) for each in values]))
+        assert [(row["id"], row["order_id"], row["sku"], row["_rescued"]) for row in rows(applied)] == [
+            (1, 1, "a", None),
+            (1000, None, "b", '{"id":1000}'),
+            (1000, None, "c", '{"id":1000}'),
+        ]
+        assert letters(applied) == [(2, "decode", "overflow"), (3, "decode", "overflow")]
+        assert adds_up(applied).rescued == 2

@@ -17,7 +17,10 @@ _RESCUED_LIST = (
     "rescue, which keeps the text of a whole field of the record: one wrong element would take the list, and with it "
     "every row that `_rescued` could stand in"
 )
-_INSTEAD = {"new_field": "evolve, ignore, reject or stop", "wrong_type": "reject, widen or stop"}
+_INSTEAD = {
+    "new_field": "evolve, ignore, reject or stop",
+    "wrong_type": "reject, widen or stop; rescue only as the contract of a column that explode.keep names",
+}
 _WITH_FIELDS = ("json", "avro", "protobuf", "msgpack")
 
 
@@ -79,7 +82,7 @@ def _table(spec: Spec, explode: Explode, table: TableSpec, own: TableOptions, he
         if getattr(own.contract_keys, key) == "rescue":
             yield Complaint((*here, "contract", key), _RESCUED_LIST, _INSTEAD[key])
     for index, column in enumerate(own.columns):
-        if column.contract.wrong_type == "rescue":
+        if column.contract.wrong_type == "rescue" and column.name not in explode.keep:
             here_too = (*here, "columns", index, "contract", "wrong_type")
             yield Complaint(here_too, _RESCUED_LIST, _INSTEAD["wrong_type"])
         yield from _column(explode, column, (*here, "columns", index))
