@@ -395,8 +395,8 @@ def a_day(folder: Path, commits: int) -> None:
         for number in range(2, commits + 1):
             run.commit(number)
             run.upkeep()
-            if number % 20 == 0:
-                run.settle()
+            if number % 10 == 0:
+                run.settle()  # a checkpoint that is being written is a file that goes away
             if number % 50 == 0:
                 log = [each.stat().st_size for each in (run.place / LOG).glob("*.*")]
                 most = tuple(map(max, most, (run.files(), run.on_disk(), len(log), sum(log))))  # type: ignore[assignment]
