@@ -208,6 +208,11 @@ class Pipeline:
         if purge is not None and purge.files:
             self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
 
+    def note_tables(self) -> None:
+        """Look through the logs of the tables up to now, and remember that it was done."""
+        self.catalog.look()
+        self.ledger.known.remember(tables=self.catalog.tables())
+
     def _sweep_staging(self) -> None:
         """Delete what batches left that died before they were decided: between two of ours nothing is at work there."""
         begun = self.ledger.open_batch(), Replays.open(self.state, replays_writer(self.spec.pipeline)).open_batch()

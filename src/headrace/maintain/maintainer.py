@@ -148,6 +148,8 @@ class Maintainer:
         if action.what == "checkpoint":
             logs.checkpoint(kept.store, kept.state)
             return {"version": kept.state.version}
+        if action.what == "clean_log":
+            self._pipeline.note_tables()  # or the next start could not tell whether a table was restored
         kept.store.delete(action.paths)
         if action.what == "vacuum":
             metrics = {"numDeletedFiles": str(action.files), "sizeOfDataDeleted": str(action.bytes)}
