@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace import duck
 from headrace.batch import Intent, Merging, Receipt, StagedFile, TableIntent
@@ -30,6 +29,7 @@ from headrace.tables.adopt import COMMITTER, may_rewrite
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
 from headrace.tables.files import Standing, as_file
 from headrace.tables.log import read_commit
+from headrace.tables.parquet import rows_in
 from headrace.tables.rows import Columns, rows_of
 from headrace.tables.scan import among
 from headrace.tables.schema import from_delta, to_delta
@@ -233,8 +233,8 @@ class MergeTable(SparkTable):
     def _truncates(self, files: Sequence[StagedFile]) -> Truncates:
         """Where each partition was last truncated in these files."""
         stores = ((Store(item.table, self._store.profile), item) for item in files if holds(item, TRUNCATE))
-        data = (pa.BufferReader(store.get(item.path)) for store, item in stores)
-        return last_truncates(pq.read_table(each, columns=[CHANGE.name])[CHANGE.name] for each in data)
+        data = (store.get(item.path) for store, item in stores)
+        return last_truncates(rows_in(each, [CHANGE.name])[CHANGE.name] for each in data)
 
     def _counts(self, intent: Intent) -> list[int | None]:
         """Rows inserted, updated and deleted, where the commit's metrics tell."""

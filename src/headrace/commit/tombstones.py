@@ -165,7 +165,7 @@ def _changes(store: Store, item: StagedFile, columns: Sequence[str], every: bool
     file = pq.ParquetFile(pa.BufferReader(store.get(item.path)))
     wanted = [name for name in file.schema_arrow.names if name in columns]
     for group in range(file.num_row_groups):
-        rows = file.read_row_group(group, wanted)
+        rows = file.read_row_group(group, wanted, use_threads=False)
         op = pc.struct_field(rows[CHANGE.name], "op")
         yield rows if every else rows.filter(pc.is_in(op, value_set=pa.array(_ENDING)))
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from headrace.batch import Intent, Receipt, StagedFile
 from headrace.storage import Store
+from headrace.tables.parquet import rows_in
 from headrace.tables.schema import TIMESTAMP, to_delta
 
 _RANGE = [("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32())]
@@ -102,6 +103,6 @@ def newest(store: Store, above: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for file in pa.table(table.get_add_actions(flatten=True)).select(["path", "max.batch"]).to_pylist():
         if file["max.batch"] is None or file["max.batch"] > above:
-            content = pq.ParquetFile(pa.BufferReader(store.get(file["path"]))).read()
+            content = rows_in(store.get(file["path"]))
             found += content.to_pylist(maps_as_pydicts="strict")
     return sorted((row for row in found if row["batch"] > above), key=lambda row: row["batch"])

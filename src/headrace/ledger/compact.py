@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.batch import EPOCH
 from headrace.commit.tail import Tail
@@ -21,6 +20,7 @@ from headrace.ledger import account
 from headrace.storage import Store
 from headrace.tables.files import File, active
 from headrace.tables.log import LOG, expired
+from headrace.tables.parquet import rows_in
 
 STEP = 100  # files of one size that become one of the next; a power of it is what a size has in rows
 _CLEAN_EVERY = 1_000
@@ -54,7 +54,7 @@ def _join(tail: Tail, rows: int) -> None:
 
 
 def _rows(store: Store, files: Iterable[File]) -> pa.Table:
-    held = [pq.ParquetFile(pa.BufferReader(store.get(file.path))).read() for file in files]
+    held = [rows_in(store.get(file.path)) for file in files]
     return pa.concat_tables(held).cast(account.SCHEMA).sort_by("batch")
 
 

@@ -17,7 +17,6 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.decode.arrays import field_of, map_items
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
@@ -26,6 +25,7 @@ from headrace.shape import Shape
 from headrace.spec.units import moment
 from headrace.tables import decimals
 from headrace.tables.log import TableState
+from headrace.tables.parquet import rows_in
 from headrace.tables.partition_values import parsed
 from headrace.tables.partitions import Partition, named, spelled
 from headrace.tables.schema import ENVELOPE, KEPT, held_as, type_name
@@ -268,7 +268,7 @@ def _fractions(value: Any, kind: pa.DataType | None) -> Any:
 def from_parquet(data: bytes, name: str) -> pa.Table:
     """Records out of a Parquet file."""
     try:
-        return pq.read_table(pa.BufferReader(data))
+        return rows_in(data)
     except pa.ArrowException as error:
         raise UsageError(f"{name} is no whole Parquet file: {str(error).splitlines()[0]}") from None
 

@@ -364,5 +364,5 @@ def _column(store: Store, part: str, name: str) -> list[dict[str, Any]]:
     found = pq.ParquetFile(pa.BufferReader(store.get(part)))
     if name not in found.schema_arrow.names:
         return []
-    column = found.read(columns=[name])[name]
+    column = found.read(columns=[name], use_threads=False)[name]  # see `parquet.rows_in`
     return [item for item in column.drop_null().to_pylist() if item]

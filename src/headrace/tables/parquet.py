@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,15 @@ SUFFIXES = {"snappy": ".snappy", "zstd": ".zstd", "gzip": ".gz", "lz4": ".lz4raw
 
 _SAMPLE = (256, 4096)  # values looked at per column: at least, at most
 _DISTINCT = 0.9  # above this share of distinct values a dictionary costs time and space
+
+
+def rows_in(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a whole Parquet file, read in this thread.
+
+    A thread of Arrow may hold the bytes a little longer than the read takes; where the interpreter ends meanwhile, to
+    let go of an object of Python's aborts the process.
+    """
+    return pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False)
 
 
 class OpenFile:

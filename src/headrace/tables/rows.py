@@ -161,7 +161,10 @@ def damage(store: Store, file: File) -> Unreadable | None:
 
 
 def _parquet(data: bytes) -> pq.ParquetFile:
-    return pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit=INT96)
+    """A file in memory of Arrow's own: its threads may hold it when the interpreter ends (see `parquet.rows_in`)."""
+    held = pa.BufferOutputStream()
+    held.write(data)
+    return pq.ParquetFile(held.getvalue(), coerce_int96_timestamp_unit=INT96)
 
 
 def _first_line(error: Exception) -> str:
