@@ -101,7 +101,7 @@ def merge_headrace(order: Mapping[str, Any]) -> Work:
         table = MergeTable(lambda: spark, store, "bench", Store(str(folder / "tombstones")), by_hand)
         assert table.state is not None
         files = (asked["staged"],)
-        merging = Merging(("id",), "seq", remember=60.0)
+        merging = Merging(("id",), "seq", tombstone_retention=60.0)
         part = TableIntent(store.uri, table.state.table_id, False, to_delta(SCHEMA), (), {}, files, False, merging)
         ranges, counts = (Range("t", 0, 0, asked["changes"]),), Counts(read=asked["changes"], routed=asked["changes"])
         decided = Intent("bench", 1, ranges, (part,), counts, datetime.now(UTC), "", "", "digest", "0")

@@ -104,7 +104,7 @@ def staged_file(raw: Mapping[str, Any]) -> StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Historic:
+class Scd2Columns:
     """The columns that say when a row was so, and those whose change makes a new row."""
 
     valid_from: str
@@ -127,23 +127,23 @@ class Merging:
     partial: bool = False  # whether a change leaves some columns of the row as they are
     columns: tuple[str, ...] = ()  # those a partial change brings; empty: all
     ignore_nulls: bool = False  # whether a partial change's NULLs say nothing
-    remember: float = 0.0  # seconds for which a delete keeps older changes of its key away
-    history: Historic | None = None  # where a row that changes is ended, and stays
+    tombstone_retention: float = 0.0  # seconds for which a delete keeps older changes of its key away
+    scd2: Scd2Columns | None = None  # where a row that changes is ended, and stays
 
     @property
     def rows(self) -> str:
         """What is one row of the table, in words that stay the same while it does."""
         keys = ", ".join(self.keys)
-        if self.history is None:
+        if self.scd2 is None:
             return f"a row for each {keys}"
-        return f"a row for each state of {keys}, by {self.sequence} in {', '.join(self.history.columns)}"
+        return f"a row for each state of {keys}, by {self.sequence} in {', '.join(self.scd2.columns)}"
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Merging:
         """Out of its JSON form."""
-        kept = raw.get("history")
-        history = Historic(**{**kept, "track": tuple(kept["track"])}) if kept else None
-        return cls(**{**raw, "keys": tuple(raw["keys"]), "columns": tuple(raw["columns"]), "history": history})
+        columns = raw.get("scd2")
+        scd2 = Scd2Columns(**{**columns, "track": tuple(columns["track"])}) if columns else None
+        return cls(**{**raw, "keys": tuple(raw["keys"]), "columns": tuple(raw["columns"]), "scd2": scd2})
 
 
 ALL = "*"  # no folder of a partition

@@ -10,10 +10,10 @@ from headrace.batch import Counts
 from headrace.errors import TooManyRejected
 
 if TYPE_CHECKING:
-    from headrace.spec.running import Breaker as Rule
+    from headrace.spec.running import CircuitBreaker as Rule
 
 
-class Breaker:
+class CircuitBreaker:
     """The batches of the last while, added up; of this run only, so that the next one may go on."""
 
     def __init__(self, rule: Rule | None) -> None:
@@ -21,7 +21,7 @@ class Breaker:
         self._batches: deque[tuple[datetime, Counts]] = deque()
 
     def note(self, counts: Counts, at: datetime) -> None:
-        """One more batch is booked; TooManyRejected when with it the share is beyond the rule's."""
+        """One more batch is booked; TooManyRejected when with it the ratio is beyond the rule's."""
         if self._rule is None:
             return
         self._batches.append((at, counts))
@@ -29,9 +29,9 @@ class Breaker:
             self._batches.popleft()
         read = sum(each.read for _, each in self._batches)
         dead = sum(each.dead for _, each in self._batches)
-        if read >= self._rule.at_least and dead > self._rule.share * read:
+        if read >= self._rule.min_records and dead > self._rule.max_reject_ratio * read:
             raise TooManyRejected(
                 f"{dead:,} of the last {read:,} records are dead letters: {dead / read:.1%}, more than the breaker's "
-                f"{self._rule.share:.1%}. All of them are booked.",
+                f"{self._rule.max_reject_ratio:.1%}. All of them are booked.",
                 next="Look at the dead letters. `headrace run SPEC` goes on behind them, with a new window.",
             )

@@ -67,7 +67,7 @@ def _operations(
             at, failed = _holding(text, rows, envelopes, now, shape)
             ops[at] = op
             rejects = rejects.and_then(failed)
-    return ops, rejects.and_then(_truncates(ops)) if merge.history else rejects
+    return ops, rejects.and_then(_truncates(ops)) if merge.scd2 else rejects
 
 
 def _truncates(ops: np.ndarray) -> Rejects:

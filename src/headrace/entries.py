@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from headrace.batch import Historic, Intent, Merging, TableIntent
+from headrace.batch import Intent, Merging, Scd2Columns, TableIntent
 from headrace.commit import Committer, LogTable
 from headrace.commit.changes import Restores, restored_since
 from headrace.commit.marks import batch_mark
@@ -170,12 +170,12 @@ def merging_of(rules: TableSpec) -> Merging | None:
     """What the batch decides of the merge; whoever finishes it finishes this one."""
     if rules.merges is None:
         return None
-    update, remember = rules.merges.update, rules.merges.remember.total_seconds()
+    update, retention = rules.merges.update, rules.merges.tombstone_retention.total_seconds()
     columns, ignore_nulls = (update.columns, update.ignore_nulls) if update else ((), False)
-    kept = rules.merges.history
-    history = Historic(*kept.columns, kept.track) if kept else None
+    own = rules.merges.scd2
+    scd2 = Scd2Columns(*own.columns, own.track) if own else None
     keys, sequence = rules.merges.keys, rules.merges.sequence_by
-    return Merging(keys, sequence, update is not None, columns, ignore_nulls, remember, history)
+    return Merging(keys, sequence, update is not None, columns, ignore_nulls, retention, scd2)
 
 
 def rows_of(merging: Merging | None) -> str:

@@ -42,11 +42,11 @@ def judged(
         if not len(at):
             continue
         made.unmet[each.name] = len(at)
-        if each.otherwise == "stop":
+        if each.on_violation == "stop":
             raise _broken(each, envelopes, int(at[0]), uri)
-        if each.otherwise == "reject":
+        if each.on_violation == "reject":
             made.rejects.add_all(at[made.keep[at]], Reason.EXPECTATION, f"{each.name}: {each.expect}")
-        if each.otherwise != "warn":
+        if each.on_violation != "warn":
             made.keep[at] = False
     return made
 

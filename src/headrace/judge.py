@@ -48,7 +48,7 @@ def judge(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Judged:
 def _meant(spec: Spec, tables: pa.ChunkedArray) -> dict[str, np.ndarray]:
     """The letters of each branch."""
     few = tables.combine_chunks().dictionary_encode(null_encoding="encode")
-    patterns = {branch.table.path: prefix for prefix, branch in spec.branches().items()}
+    patterns = {branch.table.path: prefix for prefix, branch in spec.branch_specs().items()}
     prefixes = [patterns.get(uri) or _prefix(spec.name_of(uri or "")) for uri in few.dictionary.to_pylist()]
     of = np.array(prefixes, object)[few.indices.to_numpy()]
     return {prefix: np.flatnonzero(of == prefix) for prefix in patterns.values()}
@@ -63,7 +63,7 @@ class _Judgement:
 
     def __init__(self, plan: Plan, letters: pa.Table, applied: Applied) -> None:
         self.plan, self.letters, self.applied = plan, letters, applied
-        patterns = [branch.table.path for branch in plan.spec.branches().values() if branch.route.kind != "fixed"]
+        patterns = [branch.table.path for branch in plan.spec.branch_specs().values() if branch.route.kind != "fixed"]
         open_ = pc.is_in(letters.column("table"), value_set=pa.array(patterns, pa.string()))
         self.table = pc.if_else(open_, pa.scalar(None, pa.string()), letters.column("table"))  # NULL: any of its branch
         self.patterns = frozenset(patterns)

@@ -45,12 +45,12 @@ def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str =
         finally:
             source.close()
     existing, notes = dict[str, pa.Schema](), []
-    for prefix, branch in spec.branches().items():
+    for prefix, branch in spec.branch_specs().items():
         if branch.route.kind == "fixed":
             schema, note = _existing(branch)
             existing |= {} if schema is None else {prefix: schema}
             notes.append(note)
-    plan = Plan(spec, existing=existing, unchecked=spec.branches())
+    plan = Plan(spec, existing=existing, unchecked=spec.branch_specs())
     applied = plan.apply(envelopes)
     unknown = nowhere(applied.unknown.items(), plan.branches, plan.shapes)
     notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]

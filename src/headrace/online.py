@@ -101,7 +101,7 @@ def _source(spec: Spec) -> Iterator[Finding]:
 def _folders(spec: Spec) -> Iterator[Finding]:
     """The folders of tables and dead letters must take a file; on a store of objects there are none."""
     places = {"dead_letters.path": spec.dead_letters.path and spec.dead_letters_uri.rpartition("/")[0]}
-    for branch in spec.branches().values():
+    for branch in spec.branch_specs().values():
         yield from _asked(branch, "table.path", partial(_writable, branch.base_uri))
     for key, uri in places.items():
         yield from _asked(spec, key, partial(_writable, uri)) if uri else ()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace import faults, floor, generations, retention, retry, task
 from headrace.batch import EPOCH, Counts, Intent, Manifest, Range, Receipt, StagedFile, TableIntent, merge, staged_for
-from headrace.breaker import Breaker
+from headrace.breaker import CircuitBreaker
 from headrace.catalog import STAGING, Catalog
 from headrace.commit.tombstones import DAY, TOMBSTONES
 from headrace.doubles import Doubles
@@ -85,15 +85,15 @@ class Pipeline:
         self.behind: float | None = math.inf  # seconds, as last asked; None where the source does not tell
         self.gives_up = False  # whether a person gives up what cannot be read again of an open batch
         self.given_up: list[str] = []  # what that was, in words
-        self._breaker = Breaker(spec.breaker)
-        self._unchecked = frozenset(spec.branches())  # whose names were not yet held against records in this run
+        self._breaker = CircuitBreaker(spec.circuit_breaker)
+        self._unchecked = frozenset(spec.branch_specs())  # whose names were not yet held against records in this run
         self._told = time.monotonic()
         self._purged: date | None = None
         self._retention_time = EPOCH
         self._start_spark = spark
         self._policy = retry.Retry(
-            spec.retry.unreachable.first.total_seconds(),
-            spec.retry.unreachable.longest.total_seconds(),
+            spec.retry.unreachable.initial_interval.total_seconds(),
+            spec.retry.unreachable.max_interval.total_seconds(),
             spec.retry.refused,
             spec.retry.conflict,
         )

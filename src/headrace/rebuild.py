@@ -216,14 +216,14 @@ def _merges(spec: Spec, uri: str) -> bool:
 def _stores(pipeline: Pipeline) -> list[Store]:
     """Wherever the pipeline may have written."""
     spec = pipeline.spec
-    routes = {uri for branch in spec.branches().values() for uri in _routes(branch, pipeline)}
+    routes = {uri for branch in spec.branch_specs().values() for uri in _routes(branch, pipeline)}
     uris = {spec.dead_letters_uri, *pipeline.ledger.known.tables, *routes}
     return [Store(uri, pipeline.profile) for uri in sorted(uris)]
 
 
 def _writes_one(spec: Spec) -> bool:
     """Whether there is but one table beside the dead letters."""
-    return spec.route.kind == "fixed" and not spec.also
+    return spec.route.kind == "fixed" and not spec.branches
 
 
 def _routes(spec: Spec, pipeline: Pipeline) -> Iterator[str]:

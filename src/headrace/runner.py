@@ -180,7 +180,7 @@ class SharedSession:
 
 def spark_touches_s3(spec: Spec) -> bool:
     """Whether Spark itself must write a table on S3: one that the spec leaves to it, or that may not be adopted."""
-    branches = [each for each in spec.branches().values() if each.table.path.startswith("s3://")]
+    branches = [each for each in spec.branch_specs().values() if each.table.path.startswith("s3://")]
     if any(rules.by_spark for each in branches for rules in each.all_rules()):
         return True
     profile = Profile(**spec.storage_profile())

@@ -123,7 +123,7 @@ def _unfilled(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -
     """The table's columns that only_declared leaves out of the write; UsageError where one of them needs a value."""
     if existing is None or not rules.only_declared:
         return ()
-    filled = {*output.names, *KEPT, METADATA.name, *rules.history, *(each.column for each in rules.derived)}
+    filled = {*output.names, *KEPT, METADATA.name, *rules.scd2_columns, *(each.column for each in rules.derived)}
     left = [item for item in existing if item.name not in filled and default_value(item) is None]
     if required := [item.name for item in left if not item.nullable]:
         raise UsageError(
@@ -140,7 +140,7 @@ def _listed(names: Iterable[str]) -> str:
 def _check_merging(table: pa.Schema, rules: TableSpec) -> None:
     if rules.merges:
         update = rules.merges.update.columns if rules.merges.update else ()
-        track = rules.merges.history.track if rules.merges.history else ()
+        track = rules.merges.scd2.track if rules.merges.scd2 else ()
         check_merging(table, rules.merges.keys, rules.merges.sequence_by, update, track)
 
 
@@ -230,7 +230,7 @@ def payload_of(
     generated: Collection[str] = (),
 ) -> pa.Schema:
     """The fields decode looks for, with their types."""
-    own = {*(each.column for each in rules.derived), *rules.history}
+    own = {*(each.column for each in rules.derived), *rules.scd2_columns}
     fields = _known_fields(rules, transform, existing, own)
     fields = [_with_default(item, rules, transform, existing) for item in fields]
     derived = transform.derived()

@@ -63,7 +63,7 @@ def _left_in_staging(spec: Spec, state: Store, ledger: Ledger, now: float) -> va
 
 def _upkeep(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:
     """What was done to the tables last, and what is under way; None where the spec asks for none."""
-    if spec.maintain is None:
+    if spec.maintenance is None:
         return None
     record = Record(state)
     return {"done": record.done[-last:], "under_way": record.under_way}

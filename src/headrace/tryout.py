@@ -50,7 +50,7 @@ def _existing(spec: Spec, changed: Spec) -> dict[str, pa.Schema]:
     """The columns of the tables that the pipeline has met, by the routes of the changed spec."""
     profile = Profile(**spec.storage_profile())
     known = Ledger.open(Store(spec.state_uri, profile), spec.pipeline).known.tables
-    fixed = {branch.table.path for branch in changed.branches().values() if branch.route.kind == "fixed"}
+    fixed = {branch.table.path for branch in changed.branch_specs().values() if branch.route.kind == "fixed"}
     found: dict[str, pa.Schema] = {}
     for uri in {*known, *fixed}:
         if (name := changed.name_of(uri)) is None:

@@ -166,7 +166,7 @@ def test_the_contract_is_about_elements_and_not_about_what_is_beside_them(
 def test_a_branch_of_elements_beside_the_records_themselves(format: tuple[dict[str, Any], Encode]):
     decode, encode = format
     child = {"name": "tags", "explode": {"column": "tags", "keep": ["id"]}, "table": {"path": "/lake/tags"}}
-    applied = plan_of(decode=decode, also=[child]).apply(envelopes([*(encode(each) for each in ORDERS), b"\xff"]))
+    applied = plan_of(decode=decode, branches=[child]).apply(envelopes([*(encode(each) for each in ORDERS), b"\xff"]))
     assert [row["id"] for row in rows(applied)] == [1, 0, 3]
     assert [row["id"] for row in rows(applied, "tags/")] == [1, 3, 3, 3]
     assert {(row["offset"], row["table"]) for row in applied.letters.to_pylist()} == {

@@ -21,7 +21,7 @@ from services.pipelines import Shop
 def shop(spark: Any, kafka: Broker, new_topic: Any, tmp_path: Path) -> Shop:
     """A topic of one partition, and a spec that keeps the history of `state`, five records a batch."""
     made = Shop(kafka.bootstrap, new_topic(), str(tmp_path / "lake"), tmp_path)
-    merge = {"keys": ["id"], "sequence_by": "at", "delete_when": "gone", "history": {"track": ["state"]}}
+    merge = {"keys": ["id"], "sequence_by": "at", "delete_when": "gone", "scd2": {"track": ["state"]}}
     made.options = {
         "transform": [],
         "route": {"by": "fixed"},

@@ -141,7 +141,7 @@ def test_a_table_that_was_appended_to_is_not_merged_into(shop: Shop) -> None:
 
 
 def test_a_replayed_letter_does_not_replace_what_came_after_it(shop: Shop) -> None:
-    small = {"name": "small", "expect": "total < 100", "otherwise": "reject"}
+    small = {"name": "small", "expect": "total < 100", "on_violation": "reject"}
     open_ = {**shop.options, "decode": {"json": {}}}
     shop.options = {**open_, "table": {**open_["table"], "expectations": [small]}}
     rows = [(1, "late", 500), (1, "new", 5), (2, "late", 500)]

@@ -36,7 +36,7 @@ def letters(shop: Shop) -> int:
 
 
 def test_the_breaker_stops_behind_the_batch_that_crosses_it_and_the_next_run_goes_on(shop: Shop):
-    shop.options |= {"breaker": {"share": "20%", "at_least": 10}, "limits": {"batch_rows": 10}}
+    shop.options |= {"circuit_breaker": {"max_reject_ratio": "20%", "min_records": 10}, "limits": {"batch_rows": 10}}
     good, bad = [json.dumps({"id": 1}).encode()] * 10, [b"{"] * 5 + [b'{"id":2}'] * 5
     shop.send_values([*good, *bad, *good])
     with pytest.raises(TooManyRejected, match=r"5 of the last 20 records are dead letters: 25\.0%"):
@@ -47,13 +47,13 @@ def test_the_breaker_stops_behind_the_batch_that_crosses_it_and_the_next_run_goe
 
 
 def test_an_expectation_may_stop_and_the_record_is_read_anew(shop: Shop):
-    positive = {"name": "positive", "expect": "id > 0", "otherwise": "stop"}
+    positive = {"name": "positive", "expect": "id > 0", "on_violation": "stop"}
     table(shop, columns=[ID], expectations=[positive])
     shop.send_values([b'{"id":1}', b'{"id":-1}'])
     with pytest.raises(ContractBroken, match="'positive'"):
         shop.run()
     assert not Path(shop.lake, "web").exists()
-    table(shop, columns=[ID], expectations=[{**positive, "otherwise": "warn"}])
+    table(shop, columns=[ID], expectations=[{**positive, "on_violation": "warn"}])
     summary = shop.run()
     assert [row["id"] for row in stored(shop)] == [1, -1]
     assert summary.counts.unmet == {f"{shop.lake}/web: positive": 1}

@@ -18,7 +18,7 @@ from services.threads import drain, ids, numbered, one_table
 
 SPEC = """\
 pipeline: cloud
-source: {{generate: {{records: 40, partitions: 2, bad: 0}}}}
+source: {{generate: {{records: 40, partitions: 2, bad_ratio: 0}}}}
 state: s3://{bucket}/state
 table: {{path: "s3://{bucket}/events", columns: [{{name: id, type: bigint}}], cluster_by: [id]}}
 """

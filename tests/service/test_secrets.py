@@ -37,7 +37,7 @@ CANARIES = {
         "mask-literal",
     )
 }
-RETRY = {"unreachable": {"first": "10ms", "longest": "20s"}, "refused": 2}
+RETRY = {"unreachable": {"initial_interval": "10ms", "max_interval": "20s"}, "refused": 2}
 
 
 @pytest.fixture(autouse=True)

@@ -177,7 +177,7 @@ def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeyp
         {
             "route": {"by": "fixed"},
             "table": {"path": f"s3://{bucket}/lake/web", "properties": kept, "source": False},
-            "maintain": {"small_files": 4, "retain": "1m", "vacuum": "1m"},
+            "maintenance": {"min_input_files": 4, "retention": "1m", "vacuum_every": "1m"},
         },
         s3=s3,
         bucket=bucket,
@@ -186,8 +186,8 @@ def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeyp
         desk.feed([{"id": number}])
     pipeline, ahead = InProcess(desk.spec, no_spark, report=desk.events.append), [0.0]
     monkeypatch.setattr(actions, "now", lambda: int((time.time() + ahead[0] - 60) * 1000))
-    assert desk.spec.maintain is not None
-    upkeep = Maintainer(pipeline, desk.spec.maintain, lambda: time.time() + ahead[0])
+    assert desk.spec.maintenance is not None
+    upkeep = Maintainer(pipeline, desk.spec.maintenance, lambda: time.time() + ahead[0])
     with pipeline.take_lease():
         pipeline.open_ledger()
         pipeline.catalog.open()

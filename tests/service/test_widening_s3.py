@@ -19,7 +19,7 @@ from services.s3 import S3
 def test_spark_makes_a_table_on_s3_as_wide_as_its_records_need(s3: S3, bucket: str, tmp_path: Path) -> None:
     content = {
         "pipeline": "wide",
-        "source": {"generate": {"records": 300, "bad": 0}},
+        "source": {"generate": {"records": 300, "bad_ratio": 0}},
         "table": {
             "path": f"s3://{bucket}/lake/wide",
             "columns": [{"name": "id", "type": "tinyint"}],

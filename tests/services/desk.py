@@ -179,7 +179,7 @@ class Desk:
             "source": {"kafka": {"brokers": "localhost:9", "topics": [self.topic]}},
             "route": {"by": {"field": "kind"}},
             "table": {"path": f"{self.folder if self.s3 is None else f's3://{self.bucket}'}/lake/{{route}}"},
-            "retry": {"unreachable": {"first": "10ms", "longest": "20ms"}},
+            "retry": {"unreachable": {"initial_interval": "10ms", "max_interval": "20ms"}},
         }
         if self.s3 is not None:
             content["storage"] = {"s3": storage(self.s3)}

@@ -63,7 +63,7 @@ class Keeping:
     def __init__(self, folder: Path, clock: Clock | None = None, **options: Any) -> None:
         columns = [{"name": "id", "type": "bigint"}, {"name": "day", "type": "string"}]
         table = {"path": f"{folder}/lake/web", "columns": columns, **options.pop("table", {})}
-        self.desk = Desk(folder, {"route": {"by": "fixed"}, "table": table, "maintain": {}, **options})
+        self.desk = Desk(folder, {"route": {"by": "fixed"}, "table": table, "maintenance": {}, **options})
         self.clock = clock or Clock()
         self.spark: Callable[[], Any] = no_spark
         self.place = Path(table["path"])
@@ -74,10 +74,10 @@ class Keeping:
     def open(self) -> Iterator[Keeping]:
         """Start the pipeline, as after a death: nothing is left of the last one but what is in the lake."""
         spec = self.desk.spec
-        assert spec.maintain is not None
+        assert spec.maintenance is not None
         self.pipeline = InProcess(spec, self.spark, report=self.events.append)
         self.pipeline.behind = 0.0
-        self.upkeep = Maintainer(self.pipeline, spec.maintain, self.clock)
+        self.upkeep = Maintainer(self.pipeline, spec.maintenance, self.clock)
         with self.clock.worn(), self.pipeline.take_lease():
             self.pipeline.open_ledger()
             self.pipeline.finish_open_batch()

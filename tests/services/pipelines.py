@@ -51,7 +51,7 @@ def spec_text(
         "route": {"by": {"field": "kind"}},
         "table": {"path": f"{lake}/{{route}}", "infer": {"records": 1}},
         "flush": {"every": "200ms"},
-        "retry": {"unreachable": {"first": "50ms", "longest": "500ms"}},
+        "retry": {"unreachable": {"initial_interval": "50ms", "max_interval": "500ms"}},
     }
     if s3 is not None:
         content["storage"] = {"s3": storage(s3)}

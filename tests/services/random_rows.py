@@ -272,7 +272,7 @@ def as_protobuf(columns: Columns, given: list[Row], folder: Path) -> Written:
     pool.Add(file)
     made = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.M"))
     values = [_filled(made(), kind, row).SerializeToString() for row in given]
-    return {"protobuf": {"descriptor": "rows.desc", "message": "t.M", "empty": True}}, values
+    return {"protobuf": {"descriptor": "rows.desc", "message": "t.M", "allow_empty": True}}, values
 
 
 _PROTO: Mapping[pa.DataType, int] = {

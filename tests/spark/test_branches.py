@@ -25,9 +25,9 @@ def test_elements_and_records_are_each_in_their_table_once_after_a_kill_between_
         "table": {"path": f"{lake}/tags", "columns": [ID, {"name": "tags", "type": "string"}]},
     }
     spec = spec_of(
-        source={"generate": {"records": RECORDS, "partitions": 2, "bad": 0.1, "seed": SEED}},
+        source={"generate": {"records": RECORDS, "partitions": 2, "bad_ratio": 0.1, "seed": SEED}},
         table={"path": f"{lake}/events", "columns": [ID, {"name": "tags", "type": "array<string>"}]},
-        also=[child],
+        branches=[child],
         limits={"batch_rows": 300},
         flush={"rows": 300},
     )

@@ -20,7 +20,7 @@ RECORDS, PARTITIONS = 1000, 3
 
 
 def _spec(lake: Path, **more: Any) -> Spec:
-    source = {"generate": {"records": RECORDS, "partitions": PARTITIONS, "bad": 0.1, "seed": 5}}
+    source = {"generate": {"records": RECORDS, "partitions": PARTITIONS, "bad_ratio": 0.1, "seed": 5}}
     content = {"source": source, "table": {"path": f"{lake}/{{route}}"}, "route": {"by": {"field": "type"}}}
     return spec_of(**content | more)
 
@@ -76,8 +76,8 @@ def test_ranges_are_read_anew_exactly(spark: Any, lake: Path):
 
 def test_upkeep_takes_turns_with_batches_and_ends_with_few_files(spark: Any, lake: Path):
     """A run that goes on looks after its tables while it waits; a bounded one does at its end."""
-    maintain = {"every": "1s", "small_files": 2}
-    spec = _spec(lake, limits={"batch_rows": 500}, flush={"rows": 500, "every": "200ms"}, maintain=maintain)
+    maintain = {"every": "1s", "min_input_files": 2}
+    spec = _spec(lake, limits={"batch_rows": 500}, flush={"rows": 500, "every": "200ms"}, maintenance=maintain)
     told: list[dict[str, Any]] = []
     stop = threading.Event()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.batch import Historic, Merging
+from headrace.batch import Merging, Scd2Columns
 from headrace.commit.merge import MergeTable
 from headrace.errors import Conflict, Fenced
 from headrace.tables.schema import SOURCE
@@ -27,8 +27,12 @@ SCHEMA = pa.schema(
         SOURCE,
     ]
 )
-EVERY = Merging(("id",), sequence="seq", remember=3600, history=Historic("valid_from", "valid_to", "current"))
-TRACKED = Merging(("id",), sequence="seq", remember=3600, history=Historic("valid_from", "valid_to", "current", ("b",)))
+EVERY = Merging(
+    ("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns("valid_from", "valid_to", "current")
+)
+TRACKED = Merging(
+    ("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns("valid_from", "valid_to", "current", ("b",))
+)
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
 

@@ -19,7 +19,7 @@ MERGED = {"mode": "upsert", "merge": {"keys": ["id"]}, "z_order": ["day"]}
 
 
 def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark: Any, tmp_path: Path) -> None:
-    kept = {"table": MERGED, "maintain": {"every": "1s", "small_files": 2, "vacuum": "1m"}}
+    kept = {"table": MERGED, "maintenance": {"every": "1s", "min_input_files": 2, "vacuum_every": "1m"}}
     run = Keeping(tmp_path, Clock(time.time()), **kept)
     run.spark = lambda: spark
     with run.open():

@@ -68,7 +68,9 @@ class Keyed(Merged):
 @pytest.mark.parametrize("by_hand", [0, 1_000_000], ids=["by Spark", "by hand"])
 def test_a_key_of_any_kind_finds_its_row_and_its_delete(by_hand: int, spark: Any, tmp_path: Path) -> None:
     ntz = {"delta.feature.timestampNtz": "supported"}
-    made = Keyed(spark, tmp_path, Merging(NAMES, sequence="seq", remember=3600), schema=SCHEMA, properties=ntz)
+    made = Keyed(
+        spark, tmp_path, Merging(NAMES, sequence="seq", tombstone_retention=3600), schema=SCHEMA, properties=ntz
+    )
     made.by_hand = by_hand
     made.batch([Change("put", key, 10 + key, offset=key) for key in range(3)], 1)
     for key in range(3):
@@ -81,7 +83,7 @@ def test_a_key_of_any_kind_finds_its_row_and_its_delete(by_hand: int, spark: Any
 
 
 def test_a_restore_underneath_stops_the_merge(spark: Any, tmp_path: Path) -> None:
-    made = Merged(spark, tmp_path, Merging(("id",), sequence="seq", remember=3600))
+    made = Merged(spark, tmp_path, Merging(("id",), sequence="seq", tombstone_retention=3600))
     running = made.open()
     for number in (1, 2):
         running.commit(made.part([Change("put", number, 1, offset=number)], number), intent(number))
@@ -95,7 +97,10 @@ def test_a_restore_underneath_stops_the_merge(spark: Any, tmp_path: Path) -> Non
 def test_deletes_from_before_the_types_grew_still_count(spark: Any, tmp_path: Path) -> None:
     narrow, wide = ([("id", kind), ("seq", kind)] for kind in (pa.int32(), pa.int64()))
     rest = [("a", pa.int64()), ("b", pa.int64()), SOURCE]
-    by_sequence, wider = Merging(("id",), sequence="seq", remember=3600), {"delta.enableTypeWidening": "true"}
+    by_sequence, wider = (
+        Merging(("id",), sequence="seq", tombstone_retention=3600),
+        {"delta.enableTypeWidening": "true"},
+    )
     made = Merged(spark, tmp_path, by_sequence, schema=pa.schema([*narrow, *rest]), properties=wider)
     made.batch([Change("put", 1, 1), Change("delete", 2, 10, offset=1)], 1)
     made.schema = pa.schema([*wide, *rest])

@@ -20,7 +20,7 @@ from services.staging import opened
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 VECTORS = {"delta.enableDeletionVectors": "true"}
-BY_SEQUENCE = Merging(("id",), sequence="seq", remember=3600)
+BY_SEQUENCE = Merging(("id",), sequence="seq", tombstone_retention=3600)
 
 
 def test_a_log_in_any_order_ends_as_without_vectors(spark: Any, tmp_path: Path) -> None:

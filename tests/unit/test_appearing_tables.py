@@ -57,7 +57,7 @@ def branches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """Each record goes into two tables; the one that is committed first is `a_items`."""
     items = {**ITEMS, "table": {**ITEMS["table"], "path": f"{tmp_path}/lake/a_items"}}
     own = {"path": f"{tmp_path}/lake/orders"}
-    made = Desk(tmp_path, {"route": {}, "table": own, "also": [items]})
+    made = Desk(tmp_path, {"route": {}, "table": own, "branches": [items]})
     made.serve(monkeypatch)
     return made
 

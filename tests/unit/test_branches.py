@@ -32,8 +32,8 @@ CHILD = {"name": "items", "explode": {"column": "items", "keep": {"order_id": "i
 ORDER = {"id": 7, "to": "Faro", "items": [{"sku": "a", "qty": 1}, {"sku": "b", "qty": 2}]}
 
 
-def branched(*also: dict[str, Any], **content: Any) -> Plan:
-    return plan_of(also=list(also or [CHILD]), **content)
+def branched(*branches: dict[str, Any], **content: Any) -> Plan:
+    return plan_of(branches=list(branches or [CHILD]), **content)
 
 
 def places(applied: Any) -> dict[tuple[int, str | None], str]:
@@ -81,7 +81,9 @@ def test_a_branch_masks_with_a_key_of_its_own_that_nobody_sees(monkeypatch: pyte
     applied = plan.apply(envelopes([ORDER]))
     assert rows(applied) == [ORDER]
     assert len(rows(applied, "masked/")[0]["to"]) == 64
-    assert not any("long enough" in shown for shown in (repr(plan.spec), plan.spec.text, repr(plan.spec.branches())))
+    assert not any(
+        "long enough" in shown for shown in (repr(plan.spec), plan.spec.text, repr(plan.spec.branch_specs()))
+    )
 
 
 def test_a_record_without_a_row_anywhere_is_filtered():
@@ -207,22 +209,37 @@ HEAD = "pipeline: shop\nsource: {generate: {}}\ntable: {path: /lake/orders}\n"
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("also:\n  - {name: a, table: {path: /lake/orders}}", "shop.yaml:5:29 also[0].table.path: a folder that the"),
-        ("also:\n  - {name: a, table: {path: /lake/orders/a}}", "also[0].table.path: a folder that the pipeline's own"),
         (
-            "also:\n  - {name: a, table: {path: /lake/a}}\n"
+            "branches:\n  - {name: a, table: {path: /lake/orders}}",
+            "shop.yaml:5:29 branches[0].table.path: a folder that the",
+        ),
+        (
+            "branches:\n  - {name: a, table: {path: /lake/orders/a}}",
+            "branches[0].table.path: a folder that the pipeline's own",
+        ),
+        (
+            "branches:\n  - {name: a, table: {path: /lake/a}}\n"
             "  - {name: b, route: {by: topic}, table: {path: '/lake/{topic}'}}",
-            "also[1].table.path: a folder that the pipeline's own table (/lake/orders) shares",
+            "branches[1].table.path: a folder that the pipeline's own table (/lake/orders) shares",
         ),
         (
-            "also:\n  - {name: a, table: {path: /lake/a}}\n  - {name: a, table: {path: /lake/b}}",
-            "also[1].name: 'a' a second time",
+            "branches:\n  - {name: a, table: {path: /lake/a}}\n  - {name: a, table: {path: /lake/b}}",
+            "branches[1].name: 'a' a second time",
         ),
-        ("also:\n  - {name: a, table: {path: /lake/_headrace/shop}}", "also[0].table.path: a folder that the state"),
-        ("also:\n  - {name: a, table: {path: '/lake/{route}/b'}}", "also[0].table.path: {route}, but every record"),
-        ("also:\n  - {name: a, table: {path: /lake/a}, transform: [{where: 'a +'}]}", "also[0].transform[0].where"),
-        ("also:\n  - {name: a/b, table: {path: /lake/a}}", "also[0].name"),
-        ("also:\n  - {name: a, table: {path: /lake/a}, decode: json}", "also[0].decode: unknown key"),
+        (
+            "branches:\n  - {name: a, table: {path: /lake/_headrace/shop}}",
+            "branches[0].table.path: a folder that the state",
+        ),
+        (
+            "branches:\n  - {name: a, table: {path: '/lake/{route}/b'}}",
+            "branches[0].table.path: {route}, but every record",
+        ),
+        (
+            "branches:\n  - {name: a, table: {path: /lake/a}, transform: [{where: 'a +'}]}",
+            "branches[0].transform[0].where",
+        ),
+        ("branches:\n  - {name: a/b, table: {path: /lake/a}}", "branches[0].name"),
+        ("branches:\n  - {name: a, table: {path: /lake/a}, decode: json}", "branches[0].decode: unknown key"),
         ("explode: {column: items, keep: [id, ID]}", "explode.keep.ID: 'ID' a second time"),
         ("explode: {column: items, keep: [items]}", "explode.keep.items: 'items' a second time"),
         ("explode: {column: items, keep: {a: items.b}}", "explode.keep.a: 'items.b', the list itself"),
@@ -285,12 +302,12 @@ def test_a_table_of_elements_that_cannot_be(table: dict[str, Any], said: str):
 
 def test_names_of_routes_lead_to_their_branch_and_back():
     big = {"name": "big", "route": {"by": "topic"}, "table": {"path": "/lake/big/{topic}.v1"}}
-    spec = spec_of(also=[CHILD, big])
+    spec = spec_of(branches=[CHILD, big])
     assert [spec.uri_of(name) for name in ("", "items/", "big/a.b")] == ["/lake/web", "/lake/items", "/lake/big/a.b.v1"]
     for name in ("", "items/", "big/a.b"):
         assert spec.name_of(spec.uri_of(name)) == name
     assert [spec.name_of(uri) for uri in ("/lake", "/lake/big/.v1", "/lake/big/a/b.v1", "/lake/big/a")] == [None] * 4
-    for branch in spec.branches().values():
+    for branch in spec.branch_specs().values():
         assert (branch.state_uri, branch.digest) == (spec.state_uri, spec.digest)
 
 
@@ -312,7 +329,7 @@ def desk(tmp_path: Path) -> Desk:
         },
     }
     main = {"path": f"{tmp_path}/lake/orders"}
-    return Desk(tmp_path, {"route": {}, "table": main, "also": [child]})
+    return Desk(tmp_path, {"route": {}, "table": main, "branches": [child]})
 
 
 def of_items(desk: Desk) -> list[tuple[int, str]]:
@@ -320,7 +337,7 @@ def of_items(desk: Desk) -> list[tuple[int, str]]:
 
 
 def test_both_tables_are_made_evolved_and_booked(desk: Desk):
-    desk.options["also"][0]["table"].pop("columns")
+    desk.options["branches"][0]["table"].pop("columns")
     desk.feed([ORDER, {"id": 8, "items": []}])
     desk.feed([{"id": 9, "items": [{"sku": "c", "color": "red"}], "note": "x"}])
     assert of_items(desk) == [(7, "a"), (7, "b"), (9, "c")]
@@ -347,11 +364,11 @@ def test_a_batch_that_dies_between_two_tables_is_in_both_once(desk: Desk, point:
 
 
 def test_a_letter_of_a_branch_is_tried_and_replayed_only_there(desk: Desk):
-    desk.options["also"][0]["transform"] = [{"set": {"n": "CAST(sku AS INT)"}}]
+    desk.options["branches"][0]["transform"] = [{"set": {"n": "CAST(sku AS INT)"}}]
     desk.feed([{"id": 8, "items": [{"sku": "1"}, {"sku": "x"}]}, {"id": 9, "items": [{"sku": "2", "qty": 1}]}])
     [letter] = desk.dead()
     assert (letter["offset"], Path(letter["table"]).name, letter["reason"]) == (0, "items", "transform")
-    desk.options["also"][0]["transform"] = [{"set": {"n": "TRY_CAST(sku AS INT)"}}]
+    desk.options["branches"][0]["transform"] = [{"set": {"n": "TRY_CAST(sku AS INT)"}}]
     [tried] = tryout(desk.spec, desk.spec, Selection(), 5)
     assert [(uri, row["sku"]) for uri, row in tried.rows] == [(letter["table"], "1"), (letter["table"], "x")]
     assert (desk.replay().counts.routed, desk.replay().counts.read) == (1, 0)
@@ -361,7 +378,7 @@ def test_a_letter_of_a_branch_is_tried_and_replayed_only_there(desk: Desk):
 
 def test_a_letter_of_a_branch_that_is_no_more_stays_dead(desk: Desk):
     desk.feed([{"id": 8, "items": [{"sku": "c", "qty": "many"}]}])
-    del desk.options["also"]
+    del desk.options["branches"]
     desk.replay()
     assert [(row["outcome"], row["reason"]) for row in desk.outcomes()] == [("still_dead", "unrouted")]
     assert desk.offsets("orders") == {0: 1}
@@ -390,7 +407,7 @@ def test_letters_before_a_route_stay_with_their_branch(tmp_path: Path):
         "table": {"path": f"{tmp_path}/lake/kinds/{{route}}"},
     }
     own = {"path": f"{tmp_path}/lake/own/{{route}}"}
-    desk = Desk(tmp_path, {"table": own, "also": [branch], "state": f"{tmp_path}/lake/_headrace/shop"})
+    desk = Desk(tmp_path, {"table": own, "branches": [branch], "state": f"{tmp_path}/lake/_headrace/shop"})
     desk.feed([{"id": 1, "kind": "a"}, {"id": 2, "sort": "b"}, b"{"])
     assert {(row["offset"], row["table"]) for row in desk.dead()} == {
         (0, f"{tmp_path}/lake/kinds/{{route}}"),
@@ -410,14 +427,14 @@ def test_letters_before_a_route_stay_with_their_branch(tmp_path: Path):
 
 
 def test_a_branch_that_is_added_begins_where_the_pipeline_is(desk: Desk):
-    also = desk.options.pop("also")
+    also = desk.options.pop("branches")
     desk.feed([ORDER])
-    desk.options["also"] = also
+    desk.options["branches"] = also
     desk.feed([{"id": 8, "items": [{"sku": "c", "qty": 1}]}])
     assert of_items(desk) == [(8, "c")]
-    del desk.options["also"]
+    del desk.options["branches"]
     desk.feed([{"id": 9, "items": [{"sku": "d", "qty": 1}]}])
-    desk.options["also"] = also
+    desk.options["branches"] = also
     desk.feed([{"id": 10, "items": [{"sku": "e", "qty": 1}]}])
     assert of_items(desk) == [(8, "c"), (10, "e")]
 
@@ -430,11 +447,11 @@ def test_a_look_and_a_check_online_know_the_tables_of_branches(desk: Desk):
     assert [note.partition(" exists")[0] for note in found.notes] == [f"{desk.folder}/lake/orders", items]
     assert (found.account, len(found.letters)) == ({"read": 2, "routed": 1, "dead": 1, "filtered": 0}, 2)
     assert list(online._tables(desk.spec)) == []
-    desk.options["also"][0]["table"] = {"path": f"{desk.folder}/lake/others", "create": "never"}
+    desk.options["branches"][0]["table"] = {"path": f"{desk.folder}/lake/others", "create": "never"}
     assert [each.seen for each in online._tables(desk.spec)] == [f"no table at {desk.folder}/lake/others"]
-    desk.options["also"][0]["table"] = {"path": items, "columns": [{"name": "sku", "type": "boolean"}]}
-    desk.options["also"][0]["explode"] = "items"
-    assert [(each.key, "sku" in each.seen) for each in online._tables(desk.spec)] == [("also[0].table", True)]
+    desk.options["branches"][0]["table"] = {"path": items, "columns": [{"name": "sku", "type": "boolean"}]}
+    desk.options["branches"][0]["explode"] = "items"
+    assert [(each.key, "sku" in each.seen) for each in online._tables(desk.spec)] == [("branches[0].table", True)]
 
 
 def test_tasks_that_disagree_about_elements_make_letters_and_the_next_batch_may_agree(
@@ -446,7 +463,7 @@ def test_tasks_that_disagree_about_elements_make_letters_and_the_next_batch_may_
         return whole(order, batch, now, [each.slice(at, 1) for each in batches for at in range(len(each))])
 
     monkeypatch.setattr(task, "_manifest", in_parts)
-    desk.options["also"][0]["table"].pop("columns")
+    desk.options["branches"][0]["table"].pop("columns")
     desk.feed([{"id": 1, "items": [1]}, {"id": 2, "items": [{"sku": "a"}]}, {"id": 3, "items": []}])
     assert [(row["offset"], Path(row["table"]).name, row["reason"]) for row in desk.dead()] == [
         (0, "items", "type"),
@@ -459,6 +476,6 @@ def test_tasks_that_disagree_about_elements_make_letters_and_the_next_batch_may_
 
 def test_letters_of_a_branch_are_chosen_by_its_name():
     big = {"name": "big", "route": {"by": "topic"}, "table": {"path": "/lake/big/{topic}"}}
-    spec = spec_of(also=[CHILD, big])
+    spec = spec_of(branches=[CHILD, big])
     named = {text: _table(spec, text) for text in ("items", "big/eu", "big", "/lake/web", "s3://lake/items")}
     assert list(named.values()) == ["/lake/items", "/lake/big/eu", "/lake/big/{route}", "/lake/web", "s3://lake/items"]

@@ -48,7 +48,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     items = {**ITEMS, "table": {**ITEMS["table"], "path": f"{tmp_path}/lake/items"}}
     kinds = {**KINDS, "table": {"path": f"{tmp_path}/lake/kinds/{{route}}"}}
     own = {"path": f"{tmp_path}/lake/orders"}
-    made = Desk(tmp_path, {"route": {}, "table": own, "also": [items, kinds], "state": f"{tmp_path}/{STATE}"})
+    made = Desk(tmp_path, {"route": {}, "table": own, "branches": [items, kinds], "state": f"{tmp_path}/{STATE}"})
     made.serve(monkeypatch)
     return made
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace import floor
 from headrace.batch import Counts
-from headrace.breaker import Breaker
+from headrace.breaker import CircuitBreaker
 from headrace.errors import SpecError, TooManyRejected
 from headrace.read import Bounds
 from services.plans import spec_of
@@ -23,12 +23,16 @@ def batch(read: int, dead: int) -> Counts:
     return Counts(read=read, routed=read - dead, dead=dead)
 
 
-def breaker(**rule: Any) -> Breaker:
-    return Breaker(spec_of(breaker={"share": "5%", "window": "10m", "at_least": 1000, **rule}).breaker)
+def breaker(**rule: Any) -> CircuitBreaker:
+    return CircuitBreaker(
+        spec_of(
+            circuit_breaker={"max_reject_ratio": "5%", "window": "10m", "min_records": 1000, **rule}
+        ).circuit_breaker
+    )
 
 
 def test_no_breaker_never_breaks():
-    Breaker(spec_of().breaker).note(batch(10_000, 10_000), NOW)
+    CircuitBreaker(spec_of().circuit_breaker).note(batch(10_000, 10_000), NOW)
 
 
 def test_it_breaks_above_the_share_and_not_at_it():
@@ -46,7 +50,7 @@ def test_it_waits_for_enough_records():
 
 
 def test_what_is_older_than_the_window_no_longer_counts():
-    old = breaker(at_least=100)
+    old = breaker(min_records=100)
     old.note(batch(100_000, 5000), NOW)
     old.note(batch(100, 5), NOW + timedelta(minutes=10, seconds=1))
     with pytest.raises(TooManyRejected, match="of the last 200"):
@@ -54,15 +58,25 @@ def test_what_is_older_than_the_window_no_longer_counts():
 
 
 @pytest.mark.parametrize(
-    "rule", [{"share": 0}, {"share": "101%"}, {"share": 1.5}, {"share": "5%", "window": "1ms"}, {}]
+    "rule",
+    [
+        {"max_reject_ratio": 0},
+        {"max_reject_ratio": "101%"},
+        {"max_reject_ratio": 1.5},
+        {"max_reject_ratio": "5%", "window": "1ms"},
+        {},
+    ],
 )
 def test_a_rule_that_cannot_be_is_refused(rule: dict[str, Any]):
     with pytest.raises(SpecError):
-        spec_of(breaker=rule)
+        spec_of(circuit_breaker=rule)
 
 
 def test_a_share_is_percent_or_a_number():
-    assert [spec_of(breaker={"share": text}).breaker.share for text in ("5%", 0.05, "0.05", "12.5%")] == [
+    assert [
+        spec_of(circuit_breaker={"max_reject_ratio": text}).circuit_breaker.max_reject_ratio
+        for text in ("5%", 0.05, "0.05", "12.5%")
+    ] == [
         0.05,
         0.05,
         0.05,

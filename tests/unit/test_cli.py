@@ -363,7 +363,7 @@ source: {generate: {}}
 table:
   path: ./lake/web
   columns: [{name: id, type: string}]
-also:
+branches:
   - name: raw
     table:
       path: ./lake/raw
@@ -378,7 +378,7 @@ def test_check_online_says_on_which_line_a_table_disagrees(cli: Run):
     code, out, _ = cli("check", "web.yaml", "--online", "--json")
     found = [(each["file"], each["line"], each["key"]) for each in lines(out) if each["event"] == "finding"]
     assert code == 1
-    assert found == [("web.yaml", 4, "table"), ("web.yaml", 9, "also[0].table.path")]
+    assert found == [("web.yaml", 4, "table"), ("web.yaml", 9, "branches[0].table.path")]
 
 
 def test_check_online_names_a_key_for_a_state_that_the_spec_does_not_write(cli: Run):

@@ -296,7 +296,7 @@ def test_protobuf(kind: pa.DataType, numbers: list[int]):
     unsigned = [number % 2**64 for number in numbers]
     raw = [MESSAGE(i=i, u=u).SerializeToString() for i, u in zip(numbers, unsigned, strict=True)]
     for name, sent in (("i", numbers), ("u", unsigned)):
-        options = Protobuf.model_construct(empty=True, unknown=False)
+        options = Protobuf.model_construct(allow_empty=True, keep_unknown_fields=False)
         made = ProtobufDecoder(OneMessage(FILE), pa.schema([(name, kind)]), "ignore", Limits(), options)
         found = made.decode(pa.array(raw, pa.binary()))
         assert outcomes(found, len(raw), name) == expected(as_texts(sent), kind)

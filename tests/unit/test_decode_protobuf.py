@@ -29,7 +29,7 @@ from headrace.spec.decode import Protobuf
 from headrace.tables.schema import JSON_TEXT
 from services import protos
 
-OPTIONS = Protobuf.model_construct(empty=True, unknown=False)
+OPTIONS = Protobuf.model_construct(allow_empty=True, keep_unknown_fields=False)
 
 
 class Given:
@@ -349,7 +349,7 @@ def test_unknown_fields_are_kept_by_option(at):
     long = b"\xa2\x06\x02xy"
     fixed = b"\xa1\x0612345678" + b"\xa5\x061234"
     values = [b"\x08\x01" + STRAY + long, b"\x08\x02", group + b"\x08\x03" + fixed, INSIDE]
-    found = at.decode(*values, unknown=True)
+    found = at.decode(*values, keep_unknown_fields=True)
     assert found.rows["_unknown"].to_pylist() == [STRAY + long, None, group + fixed, INSIDE]
     assert not found.ignored
 

@@ -141,7 +141,7 @@ ONCE = {"deduplicate": {"keys": ["id"], "within": "1h"}}
         ({}, {**ONCE, "source": False}, "table.source"),
         ({}, {**ONCE, "mode": "upsert", "merge": {"keys": ["id"]}}, "table.deduplicate"),
         ({"decode": {"json": {"rows": "array"}}}, ONCE, "table.deduplicate"),
-        ({"also": [{"name": "b", "table": {"path": "/lake/b"}}]}, ONCE, "table.deduplicate"),
+        ({"branches": [{"name": "b", "table": {"path": "/lake/b"}}]}, ONCE, "table.deduplicate"),
     ],
 )
 def test_a_spec_that_cannot_be_is_refused(more: dict[str, Any], table: dict[str, Any], path: str | None) -> None:

@@ -39,7 +39,7 @@ def known(table: dict[str, Any]) -> KnownTable:
         ({"cluster_by": ["id"]}, upsert("id")),
         (scd2("id"), scd2("other")),
         (scd2("id"), scd2("id", by="changed")),
-        (scd2("id"), scd2("id", history={"valid_from": "since"})),
+        (scd2("id"), scd2("id", scd2={"valid_from": "since"})),
     ],
 )
 def test_what_tells_rows_apart_does_not_change(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -53,9 +53,9 @@ def test_what_tells_rows_apart_does_not_change(before: dict[str, Any], after: di
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (upsert("id"), upsert("id", sequence_by="at", remember="1d")),
+        (upsert("id"), upsert("id", sequence_by="at", tombstone_retention="1d")),
         (upsert("id"), upsert("id", update={"ignore_nulls": True})),
-        (scd2("id"), scd2("id", history={"track": ["total"]})),
+        (scd2("id"), scd2("id", scd2={"track": ["total"]})),
         ({}, {"mode": "overwrite"}),
     ],
 )

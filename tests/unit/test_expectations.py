@@ -13,21 +13,21 @@ COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "amount", "type": "double"
 
 
 def expecting(*expectations: tuple[str, str, str], **more: Any) -> Any:
-    listed = [{"name": name, "expect": text, "otherwise": otherwise} for name, text, otherwise in expectations]
+    listed = [{"name": name, "expect": text, "on_violation": on_violation} for name, text, on_violation in expectations]
     return plan_of(table={"columns": COLUMNS, "expectations": listed, "source": False}, **more)
 
 
 VALUES = [{"id": 1, "amount": 5}, {"id": 2, "amount": -1}, {"id": 3, "amount": None}, {"id": -4, "amount": -1}]
 
 
-@pytest.mark.parametrize(("otherwise", "kept"), [("warn", [1, 2, 3, -4]), ("drop", [1, 3]), ("reject", [1, 3])])
-def test_a_broken_expectation_is_counted_and_answered(otherwise: str, kept: list[int]):
+@pytest.mark.parametrize(("on_violation", "kept"), [("warn", [1, 2, 3, -4]), ("drop", [1, 3]), ("reject", [1, 3])])
+def test_a_broken_expectation_is_counted_and_answered(on_violation: str, kept: list[int]):
     """NULL passes, as it does in a CHECK."""
-    applied = expecting(("positive", "amount > 0", otherwise)).apply(envelopes(VALUES))
+    applied = expecting(("positive", "amount > 0", on_violation)).apply(envelopes(VALUES))
     assert [row["id"] for row in rows(applied)] == kept
     counts = adds_up(applied)
     assert counts.unmet == {"/lake/web: positive": 2}
-    assert (counts.filtered, counts.dead) == {"warn": (0, 0), "drop": (2, 0), "reject": (0, 2)}[otherwise]
+    assert (counts.filtered, counts.dead) == {"warn": (0, 0), "drop": (2, 0), "reject": (0, 2)}[on_violation]
 
 
 def test_a_letter_names_the_expectation():
@@ -51,7 +51,7 @@ def test_every_expectation_looks_at_every_row_and_the_first_takes_it_away():
 
 def test_an_expression_that_fails_for_a_row_is_not_fulfilled():
     plan = plan_of(
-        table={"expectations": [{"name": "number", "expect": "CAST(v AS BIGINT) > 0", "otherwise": "reject"}]}
+        table={"expectations": [{"name": "number", "expect": "CAST(v AS BIGINT) > 0", "on_violation": "reject"}]}
     )
     applied = plan.apply(envelopes([{"v": "1"}, {"v": "x"}]))
     assert letters(applied) == [(1, "expect", "expectation")]
@@ -65,7 +65,7 @@ def test_expectations_see_the_transformed_row_and_its_envelope():
 
 
 def test_a_field_nobody_has_sent_breaks_nothing():
-    plan = plan_of(table={"expectations": [{"name": "late", "expect": "later > 0", "otherwise": "stop"}]})
+    plan = plan_of(table={"expectations": [{"name": "late", "expect": "later > 0", "on_violation": "stop"}]})
     assert rows(plan.apply(envelopes([{"id": 1}]))) == [{"id": 1}]
 
 
@@ -76,7 +76,7 @@ def test_a_predicate_that_does_not_fit_the_columns_stops_by_its_name():
 
 
 def test_tables_have_expectations_of_their_own():
-    listed = [{"name": "few", "expect": "id < 2", "otherwise": "reject"}]
+    listed = [{"name": "few", "expect": "id < 2", "on_violation": "reject"}]
     plan = plan_of(route={"by": {"field": "kind"}}, tables=[{"match": "^b$", "expectations": listed}])
     values = [{"kind": "a", "id": 5}, {"kind": "b", "id": 5}, {"kind": "b", "id": 1}]
     applied = plan.apply(envelopes(values))
@@ -101,7 +101,7 @@ def test_of_a_record_with_many_rows_a_rejected_one_takes_the_others_along():
         ([{"name": "a", "expect": "random() > 0"}], "random"),
         ([{"name": "a", "expect": "id > 0"}, {"name": "a", "expect": "id < 0"}], "a second time"),
         ([{"name": "a b", "expect": "id > 0"}], "name"),
-        ([{"name": "a", "expect": "id > 0", "otherwise": "shout"}], "otherwise"),
+        ([{"name": "a", "expect": "id > 0", "on_violation": "shout"}], "on_violation"),
     ],
 )
 def test_what_cannot_be_expected_is_found_before_anything_runs(expectations: Any, said: str):

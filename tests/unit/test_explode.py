@@ -414,7 +414,7 @@ def test_branches_share_a_decode_and_not_their_expressions():
         "transform": [{"jmespath": {"count": "length(items)", "note": "note"}}],
         "table": {"path": "/lake/items"},
     }
-    plan = plan_of(also=[child], transform=[{"jmespath": {"sku": "items[0].sku"}}])
+    plan = plan_of(branches=[child], transform=[{"jmespath": {"sku": "items[0].sku"}}])
     values = [{**TWO, "note": "x"}, {"id": 8, "items": []}, {"id": 9, "items": [{"sku": "c", "qty": 3}]}]
     for _ in range(2):
         applied = plan.apply(envelopes(values))

@@ -106,7 +106,7 @@ def test_what_would_never_be_done_is_refused():
         ({}, {"mode": "overwrite_partitions"}, "table.mode"),
         ({}, {"mode": "overwrite", "merge": {"keys": ["id"]}}, "table.merge"),
         ({}, {"mode": "overwrite", "features": ["typeWidening"]}, "table.features"),
-        ({"also": [{"name": "b", "table": {"path": "/lake/b"}}]}, {"mode": "overwrite"}, "also[0].table.mode"),
+        ({"branches": [{"name": "b", "table": {"path": "/lake/b"}}]}, {"mode": "overwrite"}, "branches[0].table.mode"),
         (
             {"route": {"by": "topic"}, "tables": [{"match": "x", "mode": "append"}]},
             {"mode": "overwrite", "path": "/lake/{topic}"},

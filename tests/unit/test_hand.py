@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table, duck
-from headrace.batch import Historic, Merging
+from headrace.batch import Merging, Scd2Columns
 from headrace.commit import edit
 from headrace.commit.hand import Merge
 from headrace.commit.parts import newest_part
@@ -33,12 +33,12 @@ from services.changes import SCHEMA, Merged, goes_in_once
 from services.desk import no_spark
 from services.staging import intent, opened
 
-KEYED = Merging(("id",), remember=3600)
-BY_SEQUENCE = Merging(("id",), sequence="seq", remember=3600)
+KEYED = Merging(("id",), tombstone_retention=3600)
+BY_SEQUENCE = Merging(("id",), sequence="seq", tombstone_retention=3600)
 PARTIAL = (
-    Merging(("id",), partial=True, ignore_nulls=True, remember=3600),
-    Merging(("id",), partial=True, columns=("a",), remember=3600),
-    Merging(("id",), partial=True, columns=("b",), ignore_nulls=True, remember=3600),
+    Merging(("id",), partial=True, ignore_nulls=True, tombstone_retention=3600),
+    Merging(("id",), partial=True, columns=("a",), tombstone_retention=3600),
+    Merging(("id",), partial=True, columns=("b",), ignore_nulls=True, tombstone_retention=3600),
 )
 MARK = "headrace:shop"
 
@@ -132,8 +132,8 @@ def test_rows_move_between_partitions_and_the_change_data_tells_all_of_it(given_
 
 KEPT = ("valid_from", "valid_to", "current")
 HISTORY = pa.schema([*SCHEMA, *((name, pa.int64()) for name in KEPT[:2]), ("current", pa.bool_())])
-EVERY = Merging(("id",), sequence="seq", remember=3600, history=Historic(*KEPT))
-TRACKED = Merging(("id",), sequence="seq", remember=3600, history=Historic(*KEPT, track=("a",)))
+EVERY = Merging(("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns(*KEPT))
+TRACKED = Merging(("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns(*KEPT, track=("a",)))
 
 
 @pytest.mark.parametrize(("merging", "track"), [(EVERY, ()), (TRACKED, (0,))], ids=["every change", "tracked"])
@@ -151,7 +151,7 @@ def test_a_history_has_every_state_of_every_key(merging: Merging, track: tuple[i
 
 # ---- which files are read ----
 
-PLACED = Merging(("a", "id"), remember=3600)
+PLACED = Merging(("a", "id"), tombstone_retention=3600)
 
 
 @pytest.mark.parametrize("kind", ["string", "date", "timestamp", "decimal(10,2)", "int"])

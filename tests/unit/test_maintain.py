@@ -20,7 +20,7 @@ from headrace.maintain.picture import Picture
 from headrace.maintain.plan import Wishes, rewrites
 from headrace.maintain.record import Record
 from headrace.spec import examine_text
-from headrace.spec.maintain import Maintain
+from headrace.spec.maintain import Maintenance
 from headrace.storage import Store
 from headrace.table.compact import ordered_name
 from headrace.tables import files
@@ -29,7 +29,7 @@ from headrace.tables.log import last_checkpoint
 from services.keeping import LOG, Keeping
 
 MB = 1_000_000
-RULES = Maintain(small_files=10, cold=timedelta(hours=1), at_once=256 * MB)
+RULES = Maintenance(min_input_files=10, idle_after=timedelta(hours=1), max_bytes_per_run=256 * MB)
 PLAIN = Wishes(128 * MB, 96 * MB)
 
 
@@ -41,7 +41,7 @@ def by_day(each: File) -> str:
     return str(each.partition.get("day"))
 
 
-def planned(stands: list[File], now: float = 0.0, wishes: Wishes = PLAIN, rules: Maintain = RULES) -> list[Any]:
+def planned(stands: list[File], now: float = 0.0, wishes: Wishes = PLAIN, rules: Maintenance = RULES) -> list[Any]:
     mark = f"part-{ordered_name(wishes.z_order)}-"
     return rewrites("t", stands, wishes, rules, now, lambda each: each.path.startswith(mark), by_day)
 
@@ -138,7 +138,7 @@ def _clustered(each: File) -> bool:
 
 
 def maintain(**rules: Any) -> dict[str, Any]:
-    return {"maintain": {"every": "1s", "small_files": 5, **rules}}
+    return {"maintenance": {"every": "1s", "min_input_files": 5, **rules}}
 
 
 def test_upkeep_is_told_before_and_after_and_stays_in_status_and_history(tmp_path: Path):
@@ -176,7 +176,7 @@ def test_the_ledger_is_looked_after_as_well(tmp_path: Path):
 
 
 def test_nothing_is_done_while_the_pipeline_is_behind_or_is_to_stop(tmp_path: Path):
-    with Keeping(tmp_path, **maintain(pause_above="30s")).open() as run:
+    with Keeping(tmp_path, **maintain(max_lag="30s")).open() as run:
         for _ in range(6):
             run.batch()
         run.pipeline.behind = 31.0
@@ -192,7 +192,7 @@ def test_nothing_is_done_while_the_pipeline_is_behind_or_is_to_stop(tmp_path: Pa
 
 
 def test_cold_partitions_are_joined_and_the_one_in_use_is_left(tmp_path: Path):
-    with Keeping(tmp_path, table={"partition_by": ["day"]}, **maintain(cold="1h")).open() as run:
+    with Keeping(tmp_path, table={"partition_by": ["day"]}, **maintain(idle_after="1h")).open() as run:
         for _ in range(3):
             run.batch("mon", "tue")
         run.clock.now += 4000
@@ -206,7 +206,9 @@ def test_cold_partitions_are_joined_and_the_one_in_use_is_left(tmp_path: Path):
 
 
 def test_a_table_is_ordered_as_the_spec_says(tmp_path: Path):
-    with Keeping(tmp_path, table={"partition_by": ["day"], "z_order": ["id"]}, **maintain(cold="1h")).open() as run:
+    with Keeping(
+        tmp_path, table={"partition_by": ["day"], "z_order": ["id"]}, **maintain(idle_after="1h")
+    ).open() as run:
         for _ in range(2):
             run.batch("mon")
         run.clock.now += 4000
@@ -222,7 +224,7 @@ def test_a_table_is_ordered_as_the_spec_says(tmp_path: Path):
 def test_old_files_and_old_log_entries_go_and_the_vacuum_is_in_the_history(tmp_path: Path):
     """An hour is retained: what a version within it needs is there, what is older is gone, and no more."""
     kept = {"delta.deletedFileRetentionDuration": "interval 1 hour", "delta.checkpointInterval": "5"}
-    with Keeping(tmp_path, table={"properties": kept}, **maintain(retain="1h", vacuum="30m")).open() as run:
+    with Keeping(tmp_path, table={"properties": kept}, **maintain(retention="1h", vacuum_every="30m")).open() as run:
         for _ in range(10):
             run.batch()
         run.settle()
@@ -388,7 +390,7 @@ def test_a_picture_that_follows_is_the_one_that_is_read(tmp_path: Path):
 def a_day(folder: Path, commits: int) -> None:
     """One-second commits, of which a minute is retained: so an hour is long, and a day is a year."""
     kept = {"delta.deletedFileRetentionDuration": "interval 1 minute", "delta.checkpointInterval": "20"}
-    rules = maintain(every="10s", retain="1m", vacuum="1m", small_files=10)
+    rules = maintain(every="10s", retention="1m", vacuum_every="1m", min_input_files=10)
     most = (0, 0, 0, 0)
     with Keeping(folder, table={"properties": kept}, **rules).open() as run:
         run.batch()
@@ -424,9 +426,9 @@ def test_a_day_of_one_second_commits_keeps_files_and_log_few(tmp_path: Path):
     ("more", "key", "severity"),
     [
         ("table: {path: t, z_order: [id]}", "table.z_order", "error"),
-        ("maintain: {}\ntable: {path: t, z_order: [id, id]}", "table.z_order[1]", "error"),
-        ("maintain: {}\ntable: {path: t, partition_by: [id], z_order: [id]}", "table.z_order[0]", "error"),
-        ("maintain: {every: 0s}\ntable: {path: t}", "maintain.every", "error"),
+        ("maintenance: {}\ntable: {path: t, z_order: [id, id]}", "table.z_order[1]", "error"),
+        ("maintenance: {}\ntable: {path: t, partition_by: [id], z_order: [id]}", "table.z_order[0]", "error"),
+        ("maintenance: {every: 0s}\ntable: {path: t}", "maintenance.every", "error"),
     ],
 )
 def test_upkeep_that_cannot_be(tmp_path: Path, more: str, key: str, severity: str):
@@ -450,7 +452,7 @@ def test_upkeep_that_cannot_be(tmp_path: Path, more: str, key: str, severity: st
     ],
 )
 def test_layouts_that_cannot_be(tmp_path: Path, table: str, found: list[tuple[str, str]]):
-    text = f"pipeline: web\nsource: {{generate: {{}}}}\nmaintain: {{}}\ntable: {{path: t, {table}}}\n"
+    text = f"pipeline: web\nsource: {{generate: {{}}}}\nmaintenance: {{}}\ntable: {{path: t, {table}}}\n"
     _, told = examine_text(text, tmp_path, "web.yaml")
     assert sorted((each.key, each.severity) for each in told) == found
 

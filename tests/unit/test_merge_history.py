@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from headrace.batch import Historic, Merging
+from headrace.batch import Merging, Scd2Columns
 from headrace.commit.history import HistorySql
 from headrace.tables.schema import SOURCE
 from model.logs import shuffled
@@ -25,8 +25,8 @@ from model.states import Row, history, whole
 BROUGHT = pa.schema([*((name, pa.int64()) for name in ("id", "seq", "a", "b")), SOURCE])
 KEPT = ("valid_from", "valid_to", "current")
 SCHEMA = pa.schema([*BROUGHT, ("valid_from", pa.int64()), ("valid_to", pa.int64()), ("current", pa.bool_())])
-EVERY = Merging(("id",), sequence="seq", remember=60, history=Historic(*KEPT))
-TRACKED = replace(EVERY, history=Historic(*KEPT, track=("a",)))
+EVERY = Merging(("id",), sequence="seq", tombstone_retention=60, scd2=Scd2Columns(*KEPT))
+TRACKED = replace(EVERY, scd2=Scd2Columns(*KEPT, track=("a",)))
 TRACK = {EVERY: (), TRACKED: (0,)}
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from headrace.batch import Historic, Merging
+from headrace.batch import Merging, Scd2Columns
 from headrace.commit.history import HistorySql
 from headrace.commit.merging import MergeSql
 from headrace.plan import Plan
@@ -29,7 +29,7 @@ NAMES = ("seq", "a", "b")
 HISTORY = ("valid_from", "valid_to", "current")
 MODES = {
     "upsert": Merging(("id",), sequence="seq"),
-    "scd2": Merging(("id",), sequence="seq", history=Historic(*HISTORY)),
+    "scd2": Merging(("id",), sequence="seq", scd2=Scd2Columns(*HISTORY)),
 }
 KINDS: dict[str, Callable[[int], Any]] = {  # the values that keys are
     "bigint": int,
@@ -59,7 +59,7 @@ class World(DuckWorld):
         applied = self.plan.apply(pa.Table.from_pylist(records, ENVELOPE))
         assert not len(applied.letters)
         self.stage(applied.tables[""], "_headrace.op = 'delete'")
-        sql = HistorySql if self.merging.history else MergeSql
+        sql = HistorySql if self.merging.scd2 else MergeSql
         text = sql(self.merging, self.columns, DUCKDB).statement("t", "changes", "tombstones", NOW)
         self.duck.execute(text)
 

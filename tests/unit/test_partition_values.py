@@ -219,8 +219,10 @@ def test_overwritten_partitions_hold_no_rows_of_before(tmp_path: Path, pair: str
 
 @pairs
 def test_maintenance_joins_files_of_one_partition_however_they_are_spelled(tmp_path: Path, pair: str) -> None:
-    rules = {"every": "1s", "cold": "1h", "small_files": 2}
-    with Keeping(tmp_path, Clock(time.time()), table=_table(tmp_path / "lake/web", pair), maintain=rules).open() as run:
+    rules = {"every": "1s", "idle_after": "1h", "min_input_files": 2}
+    with Keeping(
+        tmp_path, Clock(time.time()), table=_table(tmp_path / "lake/web", pair), maintenance=rules
+    ).open() as run:
         for start in (0, 10):
             run.records(_records(pair, start))
         _compacted(run.place)

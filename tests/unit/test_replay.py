@@ -91,7 +91,7 @@ def test_a_letter_that_the_spec_now_leaves_out_is_settled(desk: Desk):
 def test_a_letter_whose_row_the_table_has_already_is_told_as_such(tmp_path: Path):
     """A producer sent a record that was rejected, and then once more, mended."""
     once = {"match": "^alpha$", "deduplicate": {"keys": ["id"], "within": "1h"}}
-    small = {"name": "small", "expect": "n < 10", "otherwise": "reject"}
+    small = {"name": "small", "expect": "n < 10", "on_violation": "reject"}
     desk = Desk(tmp_path, {"tables": [{**once, "expectations": [small]}]})
     desk.feed([{"id": id_, "n": n, "kind": "alpha"} for id_, n in ((1, 50), (1, 5), (2, 50))])
     desk.feed([{"id": 2, "n": 60, "kind": "alpha"}])

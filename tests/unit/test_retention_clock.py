@@ -160,7 +160,7 @@ def test_a_refused_vacuum_succeeds_as_its_message_says(tmp_path: Path) -> None:
 
 def test_a_clock_far_ahead_lets_no_maintenance_take_files_or_log(tmp_path: Path) -> None:
     kept = {"delta.deletedFileRetentionDuration": "interval 1 hour", "delta.checkpointInterval": "5"}
-    rules = {"maintain": {"every": "1s", "small_files": 4, "retain": "1h", "vacuum": "30m"}}
+    rules = {"maintenance": {"every": "1s", "min_input_files": 4, "retention": "1h", "vacuum_every": "30m"}}
     run = Keeping(tmp_path, Clock(), table={"properties": kept}, **rules)
     with run.open():
         for _ in range(12):

@@ -6,6 +6,8 @@ import pytest
 
 from headrace.errors import SpecError
 from headrace.spec import examine_text, loads
+from headrace.spec.part import keys_of
+from headrace.spec.renamed import KEYS, VALUES
 from headrace.tables import schema
 
 GOOD = """\
@@ -84,7 +86,13 @@ SINGLE = [
     ("limits: {depth: 513}", "limits.depth", "'513'", "at most 512", ""),
     ("limits: {record_bytes: 16 MegaByte}", "limits.record_bytes", "MegaByte", "128MB", ""),
     ("lease: {ttl: 6s}", "lease.renew", "half of ttl", "two renewals", ""),
-    ("retry: {unreachable: {first: 2m}}", "retry.unreachable.first", "more than longest", "up to longest", ""),
+    (
+        "retry: {unreachable: {initial_interval: 2m}}",
+        "retry.unreachable.initial_interval",
+        "more than max_interval",
+        "up to max_interval",
+        "",
+    ),
     ("spark: {memory: 1gb}", "spark.memory", "'1gb'", "`2g`", ""),
     ("spark: {memory: 256m}", "spark.memory", "'256m'", "512m", ""),
     ("spark: {cores: two}", "spark.cores", "'two'", "whole number", ""),
@@ -104,6 +112,73 @@ def test_one_thing_wrong(more, key, seen, allowed, meant):
     assert (found[0].key, found[0].meant) == (key, meant)
     assert seen in found[0].seen
     assert allowed in found[0].allowed
+
+
+HEAD = GOOD.partition("table:")[0]
+GENERATED = "pipeline: shop\nsource: {generate: %s}\ntable: {path: /lake/t}\n"
+MERGED = "table: {path: /lake/t, mode: upsert, merge: {keys: [id], %s: %s}}\n"
+OF_TABLE = "table: {path: /lake/t, expectations: [{name: few, expect: id > 0, otherwise: warn}]}\n"
+# A spec with one earlier name · where it stands · its present name
+RENAMED = [
+    (GOOD + "also: []\n", "also", "branches"),
+    (GOOD + "breaker: {max_reject_ratio: 5%}\n", "breaker", "circuit_breaker"),
+    (GOOD + "circuit_breaker: {share: 5%}\n", "circuit_breaker.share", "max_reject_ratio"),
+    (GOOD + "circuit_breaker: {max_reject_ratio: 5%, at_least: 9}\n", "circuit_breaker.at_least", "min_records"),
+    (GOOD + "maintain: {}\n", "maintain", "maintenance"),
+    (GOOD + "maintenance: {small_files: 9}\n", "maintenance.small_files", "min_input_files"),
+    (GOOD + "maintenance: {cold: 1h}\n", "maintenance.cold", "idle_after"),
+    (GOOD + "maintenance: {at_once: 64MB}\n", "maintenance.at_once", "max_bytes_per_run"),
+    (GOOD + "maintenance: {vacuum: 1d}\n", "maintenance.vacuum", "vacuum_every"),
+    (GOOD + "maintenance: {retain: 7d}\n", "maintenance.retain", "retention"),
+    (GOOD + "maintenance: {pause_above: 1m}\n", "maintenance.pause_above", "max_lag"),
+    (HEAD + MERGED % ("remember", "1d"), "table.merge.remember", "tombstone_retention"),
+    (HEAD + MERGED % ("history", "{}"), "table.merge.history", "scd2"),
+    (HEAD + "table: {path: /lake/t, mode: history, merge: {keys: [id]}}\n", "table.mode", "scd2"),
+    (HEAD + OF_TABLE, "table.expectations[0].otherwise", "on_violation"),
+    (GOOD + "retry: {unreachable: {first: 1s}}\n", "retry.unreachable.first", "initial_interval"),
+    (GOOD + "retry: {unreachable: {longest: 1m}}\n", "retry.unreachable.longest", "max_interval"),
+    (GENERATED % "{bad: 0.1}", "source.generate.bad", "bad_ratio"),
+    (GOOD + "decode: {protobuf: {unknown: true}}\n", "decode.protobuf.unknown", "keep_unknown_fields"),
+    (GOOD + "decode: {protobuf: {empty: true}}\n", "decode.protobuf.empty", "allow_empty"),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "present"), RENAMED, ids=[key for _, key, _ in RENAMED])
+def test_an_earlier_name_is_answered_with_the_present_one(text, key, present):
+    _, found = examine_text(text, Path("/base"), "shop.yaml")
+    (told,) = [each for each in found if each.key == key]
+    assert (told.severity, told.meant) == ("error", present)
+    assert f"did you mean '{present}'?" in str(told)
+
+
+def test_every_earlier_name_is_tried():
+    names = {(part, old): new for part, keys in KEYS.items() for old, new in keys.items()}
+    assert all(new in keys_of(part) and old not in keys_of(part) for (part, old), new in names.items())
+    values = [(old, new) for renamed in VALUES.values() for old, new in renamed.items()]
+    tried = [(key.rpartition(".")[2].partition("[")[0], new) for _, key, new in RENAMED]
+    assert sorted(tried) == sorted(
+        [(old, new) for (_, old), new in names.items()] + [("mode", new) for _, new in values]
+    )
+
+
+def test_earlier_names_are_found_in_matches_in_branches_and_below_each_other():
+    merge = "mode: upsert, merge: {keys: [id], remember: 1d}"
+    more = f"""\
+route: {{by: topic}}
+tables:
+  - {{match: x, {merge}}}
+also:
+  - {{name: b, table: {{path: /lake/b, {merge}}}}}
+maintain: {{cold: 1h}}
+"""
+    found = findings(more, swap={"./lake/orders": "'/lake/{route}'"})
+    assert [(each.line, each.key, each.meant) for each in found] == [
+        (10, "tables[0].merge.remember", "tombstone_retention"),
+        (11, "also", "branches"),
+        (12, "also[0].table.merge.remember", "tombstone_retention"),
+        (13, "maintain", "maintenance"),
+        (13, "maintain.cold", "idle_after"),
+    ]
 
 
 KAFKA = [

@@ -37,7 +37,7 @@ FULL = {
     "storage": {"s3": {"endpoint": "https://s3.example.com", "options": {"x": "y"}}},
     "flush": {"every": "5s"},
     "limits": {"depth": 3},
-    "retry": {"unreachable": {"first": "1s"}},
+    "retry": {"unreachable": {"initial_interval": "1s"}},
     "lease": {"ttl": "20s"},
     "spark": {"cores": 2},
 }

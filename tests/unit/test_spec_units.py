@@ -76,10 +76,10 @@ def test_only_true_and_false_are_flags(value):
 
 
 @pytest.mark.parametrize("value", ["nan", 1.01, -0.1, True, "x", None, float("inf")])
-def test_a_share_lies_between_none_and_all(value):
-    assert units.share("0.25") == 0.25
+def test_a_ratio_lies_between_none_and_all(value):
+    assert units.ratio("0.25") == 0.25
     with pytest.raises(ValueError, match="from 0 to 1"):
-        units.share(value)
+        units.ratio(value)
 
 
 def test_a_moment_needs_its_zone():

@@ -17,7 +17,7 @@ from model.merging import Change
 from services.changes import Merged
 from services.staging import intent
 
-MERGING = Merging(("id",), sequence="seq", remember=3600)
+MERGING = Merging(("id",), sequence="seq", tombstone_retention=3600)
 WIDER = {
     "int to long": (pa.int32(), pa.int64(), [7, 8]),
     "long to decimal": (pa.int64(), pa.decimal128(20, 0), [Decimal(7), Decimal(8)]),

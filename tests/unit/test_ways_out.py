@@ -165,7 +165,7 @@ def records_of_an_open_batch_are_gone_and_so_are_its_files(way: Way) -> None:
 def some_records_of_an_open_batch_are_gone_and_one_table_has_it(way: Way) -> None:
     """What is left of it is read again for the other table."""
     also = {"name": "other", "table": {"path": f"{way.desk.folder}/lake/a_copy"}}
-    way.desk.options["also"] = [also]
+    way.desk.options["branches"] = [also]
     way.ran(2)
     gone = way.send(3)
     way.dies(Point.TABLE_A_DONE)
@@ -508,7 +508,7 @@ def a_state_that_was_set_back_is_lost_for_good(way: Way) -> None:
 @case("MarksDisagree")
 def what_was_begun_is_lost_after_one_table_has_it(way: Way) -> None:
     also = {"name": "other", "table": {"path": f"{way.desk.folder}/lake/a_copy"}}
-    way.desk.options["also"] = [also]
+    way.desk.options["branches"] = [also]
     way.ran(2)
     way.send(2)
     way.dies(Point.TABLE_A_DONE)
@@ -572,7 +572,7 @@ def another_tool_set_the_txn_back(way: Way) -> None:
 @case("Conflict")
 def other_writers_are_first_each_time(way: Way) -> None:
     way.desk.options["table"] = {**way.desk.options["table"], "mode": "upsert", "merge": {"keys": ["id"]}}
-    way.desk.options["retry"] = {"conflict": 2, "unreachable": {"first": "10ms", "longest": "20ms"}}
+    way.desk.options["retry"] = {"conflict": 2, "unreachable": {"initial_interval": "10ms", "max_interval": "20ms"}}
     way.ran(2)
     way.send(2)
     from headrace.commit.edit import Editing
@@ -615,7 +615,7 @@ def a_message_keeps_what_a_record_brings_into_it(way: Way) -> None:
 
 @case("TooManyRejected")
 def too_many_records_are_rejected(way: Way) -> None:
-    way.desk.options["breaker"] = {"share": 0.5, "at_least": 2}
+    way.desk.options["circuit_breaker"] = {"max_reject_ratio": 0.5, "min_records": 2}
     way.ran(2)
     way.send(2)
     ids = range(way.sent, way.sent + 8)
@@ -624,7 +624,7 @@ def too_many_records_are_rejected(way: Way) -> None:
     with pytest.raises(errors.TooManyRejected) as stopped:
         way.desk.run()
     assert "headrace run SPEC" in stopped.value.next
-    way.desk.options.pop("breaker")
+    way.desk.options.pop("circuit_breaker")
 
 
 @case("ColumnsDisagree")

@@ -293,9 +293,9 @@ def test_the_price_is_said_and_the_feature_is_asked_for() -> None:
 
 
 def test_a_tracked_history_may_have_vectors_but_no_types_that_widen() -> None:
-    tracked = ", mode: scd2, merge: {keys: [id], sequence_by: at, history: {track: [v]}}, features: [%s]"
+    tracked = ", mode: scd2, merge: {keys: [id], sequence_by: at, scd2: {track: [v]}}, features: [%s]"
     assert findings(SPEC % ("web", tracked % "deletionVectors")) == [("warning", "table.features")]
-    assert ("error", "table.merge.history.track") in findings(SPEC % ("web", tracked % "typeWidening"))
+    assert ("error", "table.merge.scd2.track") in findings(SPEC % ("web", tracked % "typeWidening"))
 
 
 def test_tables_of_some_routes_may_widen_alone() -> None:

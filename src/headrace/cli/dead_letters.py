@@ -183,7 +183,7 @@ def _table(spec: Spec, text: str) -> str:
     from headrace.route import NAME
 
     name, _, route = text.partition("/")
-    if (branch := spec.branches().get(f"{name}/")) is not None:
+    if (branch := spec.branch_specs().get(f"{name}/")) is not None:
         return branch.uri_of(route) if route else branch.table.path
     named = all(map(NAME.fullmatch, text.split(":")))  # with {topic} in the path, `topic:route`
     return spec.uri_of(text) if named and spec.route.kind != "fixed" else text

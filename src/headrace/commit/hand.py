@@ -55,7 +55,7 @@ class Merge(Edit):
     ) -> None:
         self._store, self._state, self._sql, self._changes, self.said = store, state, sql, changes, said
         self._keys = list(sql.merging.keys)
-        kept = sql.merging.history.columns[:2] if sql.merging.history else ()
+        kept = sql.merging.scd2.columns[:2] if sql.merging.scd2 else ()
         self._names = list(dict.fromkeys([*self._keys, *filter(None, [sql.merging.sequence]), *kept]))
         self._fates: dict[tuple[str, str], pa.Table] = {}  # of a file's rows, in their order
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from headrace.batch import Historic
+from headrace.batch import Scd2Columns
 from headrace.commit.merging import GO, UNTIL, WHOLE, Bounds, MergeSql
 from headrace.tables.changes import DELETE, PUT
 from headrace.tables.schema import SOURCE
@@ -161,9 +161,9 @@ class HistorySql(MergeSql):
     # ---- words ----
 
     @property
-    def _kept(self) -> Historic:
-        assert self.merging.history is not None  # noqa: S101
-        return self.merging.history
+    def _kept(self) -> Scd2Columns:
+        assert self.merging.scd2 is not None  # noqa: S101
+        return self.merging.scd2
 
     @property
     def _sequence(self) -> str:

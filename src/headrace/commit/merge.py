@@ -144,7 +144,7 @@ class MergeTable(SparkTable):
         ended = among(remembered, rows.select(merging.keys), tombstones.columns, ())
         changes = Staged(rows, tombstones.rows(ended) if ended else None, now)
         sql = self._sql(table, merging, schema.names, tombstones.truncates(remembered, now), DUCKDB)
-        kind = History if merging.history else Merge
+        kind = History if merging.scd2 else Merge
         edit = kind(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
         near = edit.near(self._standing.at(state.version))
         fits = sum(file.size for file in near) <= self._by_hand and not any(file.elsewhere for file in near)
@@ -171,7 +171,7 @@ class MergeTable(SparkTable):
             key_bounds(table.files, schema, merging.keys),
         )
         few = max(self._wrote, sum(item.rows for item in table.files)) < _FEW
-        source = {_SOURCE: "auto" if merging.history else "none"}
+        source = {_SOURCE: "auto" if merging.scd2 else "none"}
         marked = {_APP: self._mark, _VERSION: str(intent.batch), _ACCOUNT: as_text(said)}
         for name, value in {**marked, **source, **(_INTERPRETED if few else _COMPILED)}.items():
             session.conf.set(name, value)
@@ -195,7 +195,7 @@ class MergeTable(SparkTable):
     def _sql(
         self, table: TableIntent, merging: Merging, columns: Sequence[str], past: Truncates, dialect: Dialect = SPARK
     ) -> MergeSql:
-        if merging.history is not None:
+        if merging.scd2 is not None:
             return HistorySql(merging, columns, dialect)
         truncates, deletes = self._truncates(table.files), any(holds(item, DELETE) for item in table.files)
         # Only Spark takes long to put changes in order.

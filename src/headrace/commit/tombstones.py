@@ -55,7 +55,7 @@ class Tombstones:
         if committer.state is not None:
             self._grow(columns)
             columns = committer.writable()
-        until = max(intent.started, intent.resumed) + timedelta(seconds=merging.remember)
+        until = max(intent.started, intent.resumed) + timedelta(seconds=merging.tombstone_retention)
         files = self._staged(holding, columns, until, intent, _keeps_all(merging))
         made = committer.state is None
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
@@ -141,14 +141,14 @@ def holds(file: StagedFile | File, op: str) -> bool:
 
 
 def _keeps_all(merging: Merging) -> bool:
-    return merging.history is not None and bool(merging.history.track)
+    return merging.scd2 is not None and bool(merging.scd2.track)
 
 
 def _columns(schema: pa.Schema, merging: Merging) -> pa.Schema:
     """Keys and order first; all that records bring where every change is kept."""
     named = [*merging.keys, *([merging.sequence] if merging.sequence else [])]
-    if _keeps_all(merging) and merging.history:
-        named += [name for name in schema.names if name not in (*named, *merging.history.columns)]
+    if _keeps_all(merging) and merging.scd2:
+        named += [name for name in schema.names if name not in (*named, *merging.scd2.columns)]
     own = [pa.field(name, schema.field(name).type) for name in named]
     return pa.schema([*own, CHANGE, pa.field(UNTIL, TIMESTAMP), pa.field(DAY, pa.date32())])
 

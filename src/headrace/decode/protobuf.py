@@ -111,7 +111,7 @@ class ProtobufDecoder:
         return message.name, fitted(made, np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
 
     def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
-        kept, at, rejects = sized(values, self._limits, empty=self._options.empty)
+        kept, at, rejects = sized(values, self._limits, empty=self._options.allow_empty)
         return self._source.groups(kept, at, rejects), rejects
 
     def _decode(self, group: Group, rejects: Rejects) -> Decoded:
@@ -120,7 +120,7 @@ class ProtobufDecoder:
         reader = Reader(group.values, group.heads, self._limits, all_defaults=whole)
         natural = reader.read(group.message, self._layout.root)
         ignored: Counter[str] = Counter()
-        if reader.strays and self._options.unknown:
+        if reader.strays and self._options.keep_unknown_fields:
             natural = natural.append_column(UNKNOWN, kept_bytes(reader))
         elif reader.strays:
             ignored = self._meet_strays(reader)

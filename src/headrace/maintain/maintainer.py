@@ -25,7 +25,7 @@ from headrace.maintain.plan import Action, rewrites
 from headrace.maintain.record import Record
 from headrace.pipeline import Pipeline
 from headrace.rebuild import folders
-from headrace.spec.maintain import Maintain
+from headrace.spec.maintain import Maintenance
 from headrace.table.vacuum import retention, unneeded
 from headrace.table.writers import Writers
 from headrace.tables.properties import interval_of
@@ -35,15 +35,15 @@ _PASSES = (Conflict, Transient, TableError, PermissionRefused)  # told, and trie
 
 def maintained(pipeline: Pipeline) -> Pipeline:
     """The pipeline, with upkeep where its spec asks for it."""
-    if pipeline.spec.maintain is not None:
-        pipeline.upkeep = Maintainer(pipeline, pipeline.spec.maintain)
+    if pipeline.spec.maintenance is not None:
+        pipeline.upkeep = Maintainer(pipeline, pipeline.spec.maintenance)
     return pipeline
 
 
 class Maintainer:
     """The upkeep of one pipeline; called between batches, never beside one."""
 
-    def __init__(self, pipeline: Pipeline, rules: Maintain, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, pipeline: Pipeline, rules: Maintenance, clock: Callable[[], float] = time.time) -> None:
         self._pipeline, self._rules, self._clock = pipeline, rules, clock
         self._tables: dict[str, Kept] = {}
         self._plan: deque[Action] = deque()
@@ -63,14 +63,14 @@ class Maintainer:
 
     def _has_time(self) -> bool:
         behind = self._pipeline.behind
-        return behind is None or behind <= self._rules.pause_above.total_seconds()
+        return behind is None or behind <= self._rules.max_lag.total_seconds()
 
     # ---- looking ----
 
     def _look(self) -> None:
         """Plan anew, from what the tables are now."""
         self._looked = now = self._clock()
-        proved = self._pipeline.ledger.proved_time(datetime.fromtimestamp(now, UTC), self._rules.retain)
+        proved = self._pipeline.ledger.proved_time(datetime.fromtimestamp(now, UTC), self._rules.retention)
         found: list[Action] = []
         with self._told():
             for kept in self._kept():
@@ -105,7 +105,7 @@ class Maintainer:
         if state.version != kept.seen:
             kept.picture.follow(state.version)
             kept.seen = state.version
-            retain = max(self._rules.retain, interval_of(state, logs.RETENTION) or self._rules.retain)
+            retain = max(self._rules.retention, interval_of(state, logs.RETENTION) or self._rules.retention)
             yield from kept.checkpoints_due()
             yield from logs.cleaning_due(store, retain, proved)
         yield from rewrites(store.uri, kept.picture.files, kept.wishes, self._rules, now, kept.in_order, kept.partition)
@@ -114,11 +114,11 @@ class Maintainer:
         """Of one table at a look: all of its files are listed for it."""
         record = self._notes()
         for uri, kept in self._tables.items():
-            if 0 <= now - record.vacuumed.get(uri, 0.0) < self._rules.vacuum.total_seconds():
+            if 0 <= now - record.vacuumed.get(uri, 0.0) < self._rules.vacuum_every.total_seconds():
                 continue
             writers = Writers(kept.store, {self._pipeline.spec.pipeline: self._pipeline.state.uri})
             try:
-                retain = max(self._rules.retain, retention(kept.state))
+                retain = max(self._rules.retention, retention(kept.state))
             except TableError:  # told; the other tables must not wait until somebody mends it
                 record.looked(uri, now)
                 raise

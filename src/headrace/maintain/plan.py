@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from headrace.spec.maintain import Maintain
+from headrace.spec.maintain import Maintenance
 from headrace.table.compact import filled
 from headrace.tables.files import File
 
@@ -88,7 +88,7 @@ def rewrites(
     table: str,
     stands: Iterable[File],
     wishes: Wishes,
-    rules: Maintain,
+    rules: Maintenance,
     now: float,
     in_order: Callable[[File], bool],
     key: Callable[[File], str],
@@ -106,16 +106,16 @@ def rewrites(
         for each in _of_partition(part, wishes, rules, now, in_order)
     ]
     bins.sort(key=lambda each: (not each.cold, each.newest))
-    return [_action(table, group) for group in _grouped(bins, rules.at_once)]
+    return [_action(table, group) for group in _grouped(bins, rules.max_bytes_per_run)]
 
 
 def _of_partition(
-    part: Sequence[File], wishes: Wishes, rules: Maintain, now: float, in_order: Callable[[File], bool]
+    part: Sequence[File], wishes: Wishes, rules: Maintenance, now: float, in_order: Callable[[File], bool]
 ) -> Iterator[_Bin]:
     newest = max(file.modified for file in part)
-    cold = now - newest / 1000 >= rules.cold.total_seconds()
+    cold = now - newest / 1000 >= rules.idle_after.total_seconds()
     if why := _disorder(part, wishes, cold, in_order):
-        for held in [part] if wishes.whole else filled(part, rules.at_once):
+        for held in [part] if wishes.whole else filled(part, rules.max_bytes_per_run):
             yield _Bin(tuple(held), why, newest, cold, "cluster" if wishes.clusters else "z_order")
         return
     if spent := [file for file in part if wishes.is_spent(file)]:
@@ -127,7 +127,7 @@ def _of_partition(
     if cold and wishes.ordered:  # all of it is in order; to join what is left would end that
         return
     small = sorted((file for file in part if file.size < wishes.enough), key=lambda file: file.size)
-    chosen, why = (small, "cold") if cold else (_indebted(small, rules.small_files), "small files")
+    chosen, why = (small, "cold") if cold else (_indebted(small, rules.min_input_files), "small files")
     for held in filled(chosen, wishes.target):
         if len(held) > 1:
             yield _Bin(tuple(held), why, newest, cold)

@@ -53,7 +53,7 @@ class Plan:
                 assumes,
                 unchecked is not None and prefix in unchecked,
             )
-            for prefix, each in spec.branches().items()
+            for prefix, each in spec.branch_specs().items()
         }
         self.now = now
         self._learns = shapes is None

@@ -186,7 +186,7 @@ class Application:
         Not from a history: they do not say when the row ended.
         """
         merge, decode = self.branch.rules(name).merges, self.branch.spec.decode
-        if merge is None or merge.history or name == EVERY or decode.tombstone:
+        if merge is None or merge.scd2 or name == EVERY or decode.tombstone:
             return found
         if Reason.TOMBSTONE not in found.rejects.reason:
             return found

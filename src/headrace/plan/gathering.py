@@ -41,7 +41,7 @@ class Gathering:
     def __init__(self, spec: Spec, read: int, now: datetime) -> None:
         self.spec, self.now = spec, now
         self.fates = Fates.of(read)
-        self.shared = Shared(1 + len(spec.also))
+        self.shared = Shared(1 + len(spec.branches))
         self.discovered: dict[str, Structure] = {}
         self.assumed: set[str] = set()
         self.unknown: dict[str, frozenset[Unknown]] = {}

@@ -81,7 +81,7 @@ class GenerateSource:
 
     def _options(self) -> dict[str, str]:
         sizes = {str(part): found.latest for (_, part), found in self.bounds().items()}
-        return {"seed": str(self.generate.seed), "bad": str(self.generate.bad), "sizes": json.dumps(sizes)}
+        return {"seed": str(self.generate.seed), "bad": str(self.generate.bad_ratio), "sizes": json.dumps(sizes)}
 
 
 def batch(options: Mapping[str, str], partition: int, start: int, until: int) -> pa.RecordBatch:

@@ -37,7 +37,7 @@ def verify(source: Source, ledger: Ledger, by_offset: bool = False) -> tuple[dic
 
 def ordered_by_offset(spec: Spec) -> bool:
     """Whether a table of the spec takes the order of changes from the offsets of their records."""
-    merges = [rules.merges for each in spec.branches().values() for rules in each.all_rules()]
+    merges = [rules.merges for each in spec.branch_specs().values() for rules in each.all_rules()]
     return any(merge is not None and merge.sequence_by is None for merge in merges)
 
 

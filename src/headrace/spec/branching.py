@@ -27,9 +27,9 @@ _WITH_FIELDS = ("json", "avro", "protobuf", "msgpack")
 def check_apart(spec: Spec) -> Iterator[Complaint]:
     """Every branch has a name of its own, and no two write to one table, whose marks would be of both."""
     met: list[tuple[str, str]] = [("the pipeline's own table", spec.table.path)]
-    for index, each in enumerate(spec.also):
-        here: Path = ("also", index)
-        if each.name in [other.name for other in spec.also[:index]]:
+    for index, each in enumerate(spec.branches):
+        here: Path = ("branches", index)
+        if each.name in [other.name for other in spec.branches[:index]]:
             yield Complaint((*here, "name"), f"'{each.name}' a second time", "a name of its own for each")
         for name, path in met:
             if may_meet(each.table.path, path):

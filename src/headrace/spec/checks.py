@@ -30,7 +30,7 @@ def check(spec: Spec) -> Iterator[Complaint]:
     for rule in RULES:
         yield from rule(spec)
     branches: list[tuple[Path, Spec]] = [((), spec)]
-    branches += [(("also", index), spec.along(each)) for index, each in enumerate(spec.also)]
+    branches += [(("branches", index), spec.along(each)) for index, each in enumerate(spec.branches)]
     for here, branch in branches:
         for rule in BRANCH_RULES:
             yield from (replace(each, path=(*here, *each.path)) for each in rule(branch))
@@ -125,18 +125,24 @@ def _tables(spec: Spec) -> Iterator[Complaint]:
 
 def _doubles(spec: Spec) -> Iterator[Complaint]:
     """A record of which some rows are doubles and others are not would be neither stored nor filtered."""
-    if not (spec.also or spec.explode or spec.decode.options.many):
+    if not (spec.branches or spec.explode or spec.decode.options.many):
         return
-    branches = [(("also", index, *here), own) for index, each in enumerate(spec.also) for here, own in written(each)]
+    branches = [
+        (("branches", index, *here), own) for index, each in enumerate(spec.branches) for here, own in written(each)
+    ]
     for here, own in (*written(spec), *branches):
         if own.deduplicate is not None:
             seen = "records that may have several rows"
-            yield Complaint((*here, "deduplicate"), seen, "records of one row: no also, no explode, one value a record")
+            yield Complaint(
+                (*here, "deduplicate"), seen, "records of one row: no branches, no explode, one value a record"
+            )
 
 
 def _generations(spec: Spec) -> Iterator[Complaint]:
     """All tables of a pipeline are read anew together, or none is: it reads each record once for all of them."""
-    branches = [(("also", index, *here), own) for index, each in enumerate(spec.also) for here, own in written(each)]
+    branches = [
+        (("branches", index, *here), own) for index, each in enumerate(spec.branches) for here, own in written(each)
+    ]
     for here, own in (*written(spec), *branches):
         if own.overwrites != spec.table.overwrites and ("mode" in own.model_fields_set or isinstance(own, TableSpec)):
             seen = f"{own.mode}, beside {spec.table.mode}"
@@ -159,7 +165,7 @@ def _storage(spec: Spec) -> Iterator[Complaint]:
         yield Complaint((*_S3, "session_token"), "a token without its key", "session_token beside the keys")
     if s3.endpoint and s3.endpoint.startswith("http://") and not s3.allow_http:
         yield Complaint((*_S3, "endpoint"), "an unencrypted address", "https://, or allow_http: true")
-    tables = [branch.table.path for branch in spec.branches().values()]
+    tables = [branch.table.path for branch in spec.branch_specs().values()]
     uses = (*tables, spec.state_uri, spec.dead_letters_uri)
     if "storage" in spec.model_fields_set and not any(place.startswith("s3://") for place in uses):
         yield Complaint(_S3, "a store that no path of the spec uses", "", severity="warning")
@@ -168,8 +174,12 @@ def _storage(spec: Spec) -> Iterator[Complaint]:
 def _run(spec: Spec) -> Iterator[Complaint]:
     if spec.lease.renew * 2 > spec.lease.ttl:
         yield Complaint(("lease", "renew"), "more than half of ttl", "at least two renewals in a ttl")
-    if spec.retry.unreachable.first > spec.retry.unreachable.longest:
-        yield Complaint(("retry", "unreachable", "first"), "more than longest", "first up to longest")
+    if spec.retry.unreachable.initial_interval > spec.retry.unreachable.max_interval:
+        yield Complaint(
+            ("retry", "unreachable", "initial_interval"),
+            "more than max_interval",
+            "initial_interval up to max_interval",
+        )
     if "rows" in spec.flush.model_fields_set and spec.flush.rows > spec.limits.batch_rows:
         seen = f"more than limits.batch_rows ({spec.limits.batch_rows})"
         yield Complaint(("flush", "rows"), seen, "at most limits.batch_rows")

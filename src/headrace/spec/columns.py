@@ -163,7 +163,7 @@ def _target_names(step: Step, here: Path) -> Iterator[Complaint]:
 
 def _partitions(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
     closed = table.closed
-    names = [*names_after(steps, [column.name for column in table.columns]), *table.history]
+    names = [*names_after(steps, [column.name for column in table.columns]), *table.scd2_columns]
     nested = {column.name for column in table.columns if _is_nested(column.type)}
     for index, by in enumerate(table.partition_by):
         path, name = (*here, "partition_by", index), column_of(by)

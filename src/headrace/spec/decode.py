@@ -181,10 +181,10 @@ class Protobuf(Format):
     message: str | None = Field(
         default=None, min_length=1, description="The full name of the message in `descriptor`: `shop.Order`."
     )
-    unknown: Flag = Field(
+    keep_unknown_fields: Flag = Field(
         default=False, description="Keeps fields that the schema does not name, as they were, in the binary `_unknown`."
     )
-    empty: Flag = Field(
+    allow_empty: Flag = Field(
         default=False, description="A value of no bytes is a message of defaults, not a dead letter (`empty`)."
     )
 

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from headrace.spec.model import Spec, is_secret
 from headrace.spec.part import Part, Wrong, keys_of, names_parts, parts_in
+from headrace.spec.renamed import renamed_key, renamed_value
 from headrace.spec.tree import Node, Path, Spot
 from headrace.spec.units import size, spell_duration, spell_size
 
@@ -129,7 +130,10 @@ def from_validation(trouble: ValidationError, document: Document) -> Iterator[Co
         inner = [each for each in errors if each["loc"][:-1] == error["loc"]]
         if not (error["type"] == "too_short" and inner):
             complaints[_complaint(error, document)] = None
-    yield from complaints
+    for each in complaints:
+        yield each
+        if each.on_key and renamed_key(part_at(each.path[:-1]), str(each.path[-1])):
+            yield from _renamed_inside(each.path, (*each.path[:-1], each.meant), document)
 
 
 def _complaint(error: Any, document: Document) -> Complaint:
@@ -176,7 +180,20 @@ def part_at(path: Path) -> type[Part] | None:
 def _unknown(path: Path) -> Complaint:
     part, word = part_at(path[:-1]), str(path[-1])
     keys = list(keys_of(part)) if part else []
-    return Complaint(path, "unknown key", ", ".join(keys), closest(word, keys), on_key=True)
+    meant = renamed_key(part, word) or closest(word, keys)
+    return Complaint(path, "unknown key", ", ".join(keys), meant, on_key=True)
+
+
+def _renamed_inside(path: Path, new: Path, document: Document) -> Iterator[Complaint]:
+    """The renamed keys below a renamed key, which validation does not look into; `new` is its present path."""
+    node = document.at(path)
+    content = node.plain() if node else None
+    part = part_at(new)
+    for step in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
+        present = renamed_key(part, step) if isinstance(step, str) else ""
+        if present and part:
+            yield Complaint((*path, step), "unknown key", ", ".join(keys_of(part)), present, on_key=True)
+        yield from _renamed_inside((*path, step), (*new, present or step), document)
 
 
 def _split_text(path: Path, document: Document) -> Complaint | None:
@@ -243,7 +260,8 @@ def _not_a_choice(path: Path, seen: str, node: Node | None, expected: str) -> Co
     keys = list(keys_of(part)) if part else []
     longer = f", or a mapping with one of {', '.join(keys)}" if keys else ""
     word = node.content if node and isinstance(node.content, str) else ""
-    return Complaint(path, seen, ", ".join(options) + longer, closest(word, [*options, *keys]))
+    meant = renamed_value(str(path[-1]), word) or closest(word, [*options, *keys])
+    return Complaint(path, seen, ", ".join(options) + longer, meant)
 
 
 def _expected(kind: str, context: dict[str, Any], path: Path) -> str:

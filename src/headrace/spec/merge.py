@@ -27,7 +27,7 @@ class Update(Part):
         return self
 
 
-class History(Part):
+class Scd2(Part):
     """The columns of a table that keeps every state of a row, and what makes a new one."""
 
     valid_from: str = Field(
@@ -72,13 +72,11 @@ class Merge(Part):
     update: Update | None = Field(
         default=None, description="Changes that bring only some columns; they are ordered by partition and offset."
     )
-    history: History | None = Field(
-        default=None, description="For `mode: scd2`: its columns, and what makes a new row."
-    )
-    remember: Duration = Field(
+    scd2: Scd2 | None = Field(default=None, description="For `mode: scd2`: its columns, and what makes a new row.")
+    tombstone_retention: Duration = Field(
         default=timedelta(days=7),
         ge=timedelta(seconds=1),
-        description="How long a delete keeps older changes of its key away that come late; with `history.track`, how "
+        description="How long a delete keeps older changes of its key away that come late; with `scd2.track`, how "
         "late a change may come.",
     )
 
@@ -88,9 +86,9 @@ class Merge(Part):
         """Let the envelope's word count beside the predicates."""
         self._events = True
 
-    def with_history(self) -> Merge:
+    def with_scd2(self) -> Merge:
         """The same with the columns of a history, those of the defaults where none are said."""
-        return self if self.history else self.model_copy(update={"history": History()})
+        return self if self.scd2 else self.model_copy(update={"scd2": Scd2()})
 
     @property
     def aside(self) -> tuple[str, ...]:

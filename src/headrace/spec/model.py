@@ -14,10 +14,10 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
 from headrace.spec.explode import Explode, named_list
-from headrace.spec.maintain import Maintain
+from headrace.spec.maintain import Maintenance
 from headrace.spec.part import Part, Shorthand
 from headrace.spec.places import Place, folder_of
-from headrace.spec.running import Breaker, Flush, Lease, Limits, Retry, Spark
+from headrace.spec.running import CircuitBreaker, Flush, Lease, Limits, Retry, Spark
 from headrace.spec.source import Generate, Kafka, Source
 from headrace.spec.steps import Step
 from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SECRETS = frozenset(
     {
         ("transform", "*", "mask", "*", "sha256"),
-        ("also", "*", "transform", "*", "mask", "*", "sha256"),
+        ("branches", "*", "transform", "*", "mask", "*", "sha256"),
         ("source", "kafka", "tls", "key"),
         ("source", "kafka", "tls", "key_password"),
         ("source", "kafka", "sasl", "password"),
@@ -99,7 +99,7 @@ class Spec(Part):
     route: Route = Field(default=Route(), description="Which table a record belongs to.")
     table: TableSpec = Field(description="The table, or the pattern of the tables.")
     tables: tuple[TableMatch, ...] = Field(default=(), description="Other options for the tables of some routes.")
-    also: tuple[Branch, ...] = Field(
+    branches: tuple[Branch, ...] = Field(
         default=(), description="Branches: the same records once more, into other tables, each with steps of its own."
     )
     dead_letters: DeadLetters = Field(default=DeadLetters(path=None), description="Where unusable records go.")
@@ -111,10 +111,10 @@ class Spec(Part):
     flush: Flush = Field(default=Flush(), description="What starts a batch.")
     limits: Limits = Field(default=Limits(), description="What a batch and a record may cost.")
     retry: Retry = Field(default=Retry(), description="How often trouble is met again.")
-    breaker: Breaker | None = Field(
-        default=None, description="Stops the pipeline at a share of rejected records; off without it."
+    circuit_breaker: CircuitBreaker | None = Field(
+        default=None, description="Stops the pipeline at a ratio of rejected records; off without it."
     )
-    maintain: Maintain | None = Field(
+    maintenance: Maintenance | None = Field(
         default=None, description="Upkeep of the tables while the pipeline runs; none without it."
     )
     lease: Lease = Field(default=Lease(), description="The sign that one instance runs the pipeline.")
@@ -132,8 +132,8 @@ class Spec(Part):
     def _changes_speak(self) -> Spec:
         """Change events say what is to happen to their row, wherever rows are merged."""
         if self.decode.changes:
-            own, also = (self.table, *self.tables), ((each.table, *each.tables) for each in self.also)
-            for options in (*own, *(option for each in also for option in each)):
+            own, branches = (self.table, *self.tables), ((each.table, *each.tables) for each in self.branches)
+            for options in (*own, *(option for each in branches for option in each)):
                 if options.merge is not None:
                     options.merge.told_by_events()
         return self
@@ -206,22 +206,22 @@ class Spec(Part):
         """The dead-letter table."""
         return self.dead_letters.path or f"{self.state_uri}/dead_letters"
 
-    def branches(self) -> dict[str, Spec]:
+    def branch_specs(self) -> dict[str, Spec]:
         """A spec for every branch, by what its names begin with: the pipeline's own, which is nothing, comes first."""
-        return {"": self} | {f"{each.name}/": self.along(each) for each in self.also}
+        return {"": self} | {f"{each.name}/": self.along(each) for each in self.branches}
 
     def along(self, branch: Branch) -> Spec:
         """The pipeline as if a branch were all of it; its state stays where it is."""
         own = {key: getattr(branch, key) for key in type(branch).model_fields if key != "name"}
-        copy = self.model_copy(update={**own, "also": (), "state": self.state_uri})
+        copy = self.model_copy(update={**own, "branches": (), "state": self.state_uri})
         if self._written is not None:
-            copy._written = replace(self._written, path=("also", self.also.index(branch)))
+            copy._written = replace(self._written, path=("branches", self.branches.index(branch)))
         return copy
 
     def branch_of(self, name: str) -> tuple[Spec, str]:
         """The branch of a name and the route it has there: `items/eu` is the route `eu` of the branch `items`."""
         branch, slash, route = name.rpartition("/")
-        return (self.branches()[f"{branch}/"] if slash else self), route
+        return (self.branch_specs()[f"{branch}/"] if slash else self), route
 
     def all_rules(self) -> tuple[TableSpec, ...]:
         """The table options that hold for some route of the branch."""
@@ -243,7 +243,7 @@ class Spec(Part):
 
     def name_of(self, uri: str) -> str | None:
         """The route that a table is of, whether or not it exists; None when the pipeline has none for it."""
-        for prefix, branch in self.branches().items():
+        for prefix, branch in self.branch_specs().items():
             if found := template(branch.table.path).fullmatch(uri):
                 parts = found.groupdict()
                 return prefix + ":".join(parts[key] for key in ("topic", "route") if key in parts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.spec.columns import bad_name, columns_of, names_after
 from headrace.spec.findings import Complaint, closest
-from headrace.spec.merge import History, Merge
+from headrace.spec.merge import Merge, Scd2
 from headrace.spec.table import TableOptions, TableSpec
 from headrace.spec.tree import Path
 
@@ -34,7 +34,7 @@ def check_mode(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[
     if merge is None or not merges:
         return
     yield from _merge(table, merge, here)
-    yield from _history(table, merge, path)
+    yield from _scd2(table, merge, path)
     if table.closed:
         yield from _names(merge, path, names_after(steps, columns_of(table)))
 
@@ -49,7 +49,7 @@ def check_topics(spec: Spec, table: TableSpec, own: TableOptions, here: Path) ->
     if merge.sequence_by is None:
         seen = "several topics in one table, whose offsets do not order each other's records"
         yield Complaint(path, seen, "sequence_by, or that all records of a key are in one topic", severity="warning")
-    if merge.truncates is not None and merge.history is None:
+    if merge.truncates is not None and merge.scd2 is None:
         seen = "several topics in one table, which a truncate in one of them empties of all that came before"
         yield Complaint(path, seen, "a table for each topic: route.by: topic", severity="warning")
 
@@ -69,11 +69,11 @@ def _merge(table: TableSpec, merge: Merge, here: Path) -> Iterator[Complaint]:
         )
 
 
-def _history(table: TableSpec, merge: Merge, path: Path) -> Iterator[Complaint]:
+def _scd2(table: TableSpec, merge: Merge, path: Path) -> Iterator[Complaint]:
     """What a history needs, and what would take away from it."""
     if table.mode != "scd2":
-        if merge.history is not None:
-            yield Complaint((*path, "history"), f"beside mode: {table.mode}", "mode: scd2")
+        if merge.scd2 is not None:
+            yield Complaint((*path, "scd2"), f"beside mode: {table.mode}", "mode: scd2")
         return
     if merge.sequence_by is None:
         yield Complaint(
@@ -82,40 +82,40 @@ def _history(table: TableSpec, merge: Merge, path: Path) -> Iterator[Complaint]:
     if merge.truncate_when is not None:
         yield Complaint((*path, "truncate_when"), "beside mode: scd2", "delete_when: a history ends rows key by key")
     if merge.update is not None:
-        yield Complaint((*path, "update"), "beside mode: scd2", "history.track, or mode: upsert")
-    history = merge.history or History()
-    yield from _own_names(table, merge, history, (*path, "history"))
-    if history.track and "typeWidening" in table.features:
+        yield Complaint((*path, "update"), "beside mode: scd2", "scd2.track, or mode: upsert")
+    scd2 = merge.scd2 or Scd2()
+    yield from _own_names(table, merge, scd2, (*path, "scd2"))
+    if scd2.track and "typeWidening" in table.features:
         yield Complaint(
-            (*path, "history", "track"),
+            (*path, "scd2", "track"),
             "beside features: [typeWidening]",
             "one of them: changes are remembered in a table whose types stay as they are",
         )
 
 
-def _own_names(table: TableSpec, merge: Merge, history: History, path: Path) -> Iterator[Complaint]:
+def _own_names(table: TableSpec, merge: Merge, scd2: Scd2, path: Path) -> Iterator[Complaint]:
     """The history's columns are its own: no record brings them."""
     taken = {name.lower() for name in (*merge.keys, merge.sequence_by or "", *(each.name for each in table.columns))}
     for key in ("valid_from", "valid_to", "current"):
-        name = getattr(history, key)
+        name = getattr(scd2, key)
         if trouble := bad_name(name):
             yield Complaint((*path, key), trouble, "names that Delta takes")
         elif name.lower() in taken:
             yield Complaint((*path, key), f"'{name}', a column of the rows or the history", "a name of its own")
         taken.add(name.lower())
-    for index, name in enumerate(history.track):
-        if name in (*merge.keys, merge.sequence_by, *history.columns):
+    for index, name in enumerate(scd2.track):
+        if name in (*merge.keys, merge.sequence_by, *scd2.columns):
             yield Complaint((*path, "track", index), f"'{name}'", "columns that are no keys and no part of the order")
 
 
 def _names(merge: Merge, path: Path, names: Sequence[str]) -> Iterator[Complaint]:
     """Columns that are named and not there."""
     update = merge.update.columns if merge.update else ()
-    track = merge.history.track if merge.history else ()
+    track = merge.scd2.track if merge.scd2 else ()
     said = [((*path, "keys", index), name) for index, name in enumerate(merge.keys)]
     said += [((*path, "sequence_by"), merge.sequence_by)] if merge.sequence_by else []
     said += [((*path, "update", "columns", index), name) for index, name in enumerate(update)]
-    said += [((*path, "history", "track", index), name) for index, name in enumerate(track)]
+    said += [((*path, "scd2", "track", index), name) for index, name in enumerate(track)]
     for place, name in said:
         if name not in names:
             yield Complaint(place, f"no column '{name}'", ", ".join(names), closest(name, names))

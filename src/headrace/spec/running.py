@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from headrace.spec.part import Part
-from headrace.spec.units import Duration, Share, Size, Whole
+from headrace.spec.units import Duration, Ratio, Size, Whole
 
 
 class Flush(Part):
@@ -77,10 +77,10 @@ class Limits(Part):
 class BackOff(Part):
     """Waiting times between tries: doubling, with jitter."""
 
-    first: Duration = Field(
+    initial_interval: Duration = Field(
         default=timedelta(seconds=1), ge=timedelta(milliseconds=10), description="After the first failure."
     )
-    longest: Duration = Field(
+    max_interval: Duration = Field(
         default=timedelta(seconds=60), ge=timedelta(milliseconds=10), description="Never more than this."
     )
 
@@ -95,14 +95,16 @@ class Retry(Part):
     )
 
 
-class Breaker(Part):
+class CircuitBreaker(Part):
     """When so many records are rejected that it is better to stop and look."""
 
-    share: Share = Field(gt=0, description="Stop above this share of rejected records: `5%` or `0.05`.")
+    max_reject_ratio: Ratio = Field(
+        gt=0, description="Stop above this ratio of rejected to read records: `5%` or `0.05`."
+    )
     window: Duration = Field(
         default=timedelta(minutes=10), ge=timedelta(seconds=1), description="Over the batches of this much time."
     )
-    at_least: Whole = Field(default=1_000, ge=1, description="Records of the window before its share counts.")
+    min_records: Whole = Field(default=1_000, ge=1, description="Records of the window before its ratio counts.")
 
 
 class Lease(Part):

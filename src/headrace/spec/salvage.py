@@ -16,7 +16,7 @@ from headrace.spec.tree import Node, Path
 
 _ROUNDS = 5
 # Rules between keys rest on these: where one of them is left out, what they say of each other may be untrue.
-_ROWS = frozenset({"decode", "explode", "transform", "route", "table", "tables", "also", "allow_missing"})
+_ROWS = frozenset({"decode", "explode", "transform", "route", "table", "tables", "branches", "allow_missing"})
 _PLAIN = frozenset({"compression", "target_file_size", "min_file_size", "max_file_size", "infer", "source", "strict"})
 
 

@@ -83,7 +83,7 @@ _KINDS: dict[Any, str] = {
     units.size: "size",
     units.rate: "rate",
     units.whole: "whole number",
-    units.share: "share",
+    units.ratio: "ratio",
     units.flag: "`true`, `false`",
     units.moment: "time",
     units.plain_text: "text",

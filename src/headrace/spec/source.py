@@ -12,7 +12,7 @@ from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
 from headrace.spec.places import is_loopback
 from headrace.spec.security import Sasl, Tls, java, librdkafka
 from headrace.spec.settings import setting_name
-from headrace.spec.units import Flag, Moment, PlainText, Rate, Regex, Share, Whole
+from headrace.spec.units import Flag, Moment, PlainText, Rate, Ratio, Regex, Whole
 
 
 def _list(value: Any) -> Any:
@@ -160,7 +160,7 @@ class Generate(Part):
 
     records: Whole = Field(default=10_000, ge=0, description="How many records there are in all.")
     partitions: Whole = Field(default=4, ge=1, le=1024, description="Over how many partitions they are spread.")
-    bad: Share = Field(default=0.02, description="The share of records that cannot become rows.")
+    bad_ratio: Ratio = Field(default=0.02, description="The ratio of records that cannot become rows.")
     seed: Whole = Field(default=1, ge=0, description="The same seed gives the same records.")
     start: Literal["earliest"] = Field(
         default="earliest", description="Where to begin; made-up topics have no other place."

@@ -114,7 +114,7 @@ class Expectation(Part):
     expect: str = Field(
         min_length=1, description="An SQL predicate over the transformed row; NULL counts as fulfilled, as in a CHECK."
     )
-    otherwise: Literal["warn", "drop", "reject", "stop"] = Field(
+    on_violation: Literal["warn", "drop", "reject", "stop"] = Field(
         default="warn",
         description="What becomes of a row that does not fulfil it: it is stored, filtered, a letter (`expectation`), "
         "or the pipeline stops. Each is counted.",
@@ -194,23 +194,24 @@ class TableOptions(Part):
     min_file_size: Size | None = Field(
         default=None,
         ge=1,
-        description="Files of this size or more are left as they are by `maintain`; without it, of three quarters of "
-        "`target_file_size`.",
+        description="Files of this size or more are left as they are by `maintenance`; without it, of three quarters "
+        "of `target_file_size`.",
     )
     max_file_size: Size | None = Field(
         default=None,
         ge=1,
-        description="Larger files are divided by `maintain`; without it none is. At least twice `target_file_size`.",
+        description="Larger files are divided by `maintenance`; without it none is. At least twice `target_file_size`.",
     )
     z_order: tuple[str, ...] = Field(
         default=(),
-        description="Columns by which `maintain` orders rows: near in them, near in the files. Cold partitions first.",
+        description="Columns by which `maintenance` orders rows: near in them, near in the files. Idle partitions are "
+        "ordered first.",
     )
     cluster_by: tuple[str, ...] = Field(
         default=(),
         max_length=4,
         description="Columns by which tables made here are clustered (Delta's liquid clustering): the table itself "
-        "says so, `maintain` and every OPTIMIZE heed it. Spark writes such tables, for good.",
+        "says so, `maintenance` and every OPTIMIZE heed it. Spark writes such tables, for good.",
     )
     properties: Mapping[str, PlainText] = Field(
         default_factory=dict, description="Delta table properties for tables made here."
@@ -242,7 +243,7 @@ class TableOptions(Part):
         """How records change rows; None where they only add some. It has a history where the table keeps one."""
         if self.merge is None or self.mode not in ("upsert", "scd2"):
             return None
-        return self.merge.with_history() if self.mode == "scd2" else self.merge
+        return self.merge.with_scd2() if self.mode == "scd2" else self.merge
 
     @property
     def overwrites(self) -> bool:
@@ -250,9 +251,9 @@ class TableOptions(Part):
         return self.mode in ("overwrite", "overwrite_partitions")
 
     @property
-    def history(self) -> tuple[str, ...]:
+    def scd2_columns(self) -> tuple[str, ...]:
         """The columns that say when a row was so, where the table keeps what was."""
-        return self.merges.history.columns if self.merges and self.merges.history else ()
+        return self.merges.scd2.columns if self.merges and self.merges.scd2 else ()
 
     @property
     def by_spark(self) -> bool:

@@ -66,7 +66,7 @@ def whole(value: Any) -> int:
     raise ValueError("a whole number")
 
 
-def share(value: Any) -> float:
+def ratio(value: Any) -> float:
     """`5%`, or a number from 0 to 1."""
     percent = isinstance(value, str) and value.endswith("%")
     try:
@@ -74,7 +74,7 @@ def share(value: Any) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not 0 <= number <= (100 if percent else 1):
-        raise ValueError("a share from 0 to 1, or from 0% to 100%")
+        raise ValueError("a ratio from 0 to 1, or from 0% to 100%")
     return number / 100 if percent else number
 
 
@@ -196,9 +196,9 @@ Rate = Annotated[
     WithJsonSchema(_or_reference(_text(_RATE, "5000/s"))),
 ]
 Whole = Annotated[int, BeforeValidator(whole), WithJsonSchema(_or_reference({"type": "integer"}))]
-Share = Annotated[
+Ratio = Annotated[
     float,
-    BeforeValidator(share),
+    BeforeValidator(ratio),
     WithJsonSchema(
         {
             "anyOf": [

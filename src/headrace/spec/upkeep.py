@@ -17,8 +17,8 @@ def check_upkeep(spec: Spec) -> Iterator[Complaint]:
     written += [(("tables", index), each) for index, each in enumerate(spec.tables)]
     for here, own in written:
         table = own.over(spec.table) if isinstance(own, TableMatch) else spec.table
-        if own.z_order and spec.maintain is None:
-            yield Complaint((*here, "z_order"), "an order, but no upkeep that makes it", "maintain: {} beside it")
+        if own.z_order and spec.maintenance is None:
+            yield Complaint((*here, "z_order"), "an order, but no upkeep that makes it", "maintenance: {} beside it")
         yield from _columns(table, own.z_order, (*here, "z_order"), spec)
         yield from _columns(table, own.cluster_by, (*here, "cluster_by"), spec)
         yield from _clustered(table, own, here)

@@ -52,7 +52,7 @@ class Reset:
     def _own_tables(self) -> set[str]:
         """The tables that carry this pipeline's txn: those the state knows, and those where the spec would write."""
         candidates = set(Known.load(self.state).tables)
-        for branch in self.spec.branches().values():
+        for branch in self.spec.branch_specs().values():
             routed = "{route}" in branch.table.path
             candidates |= set(Table.list_tables(branch.base_uri, self.profile)) if routed else {branch.table.path}
         return {uri for uri in candidates if self._is_ours(uri)}

@@ -30,16 +30,16 @@ def staged(schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
 
 def with_history(schema: pa.Schema, brought: pa.Schema, merge: Merge | None) -> pa.Schema:
     """The table's columns with those that say when a row was so, which no record may bring."""
-    if merge is None or merge.history is None or merge.sequence_by not in schema.names:
+    if merge is None or merge.scd2 is None or merge.sequence_by not in schema.names:
         return schema
     kind = schema.field(merge.sequence_by).type
     named = {item.name.lower(): item.name for item in brought}
-    if clash := [name for name in merge.history.columns if name.lower() in named]:
+    if clash := [name for name in merge.scd2.columns if name.lower() in named]:
         raise UsageError(
             f"records bring '{named[clash[0].lower()]}', which is a column of the table's history.",
-            next="Name the history's column otherwise (merge.history), or rename the records' field in a transform.",
+            next="Name the history's column otherwise (merge.scd2), or rename the records' field in a transform.",
         )
-    kinds = zip(merge.history.columns, (kind, kind, pa.bool_()), strict=True)
+    kinds = zip(merge.scd2.columns, (kind, kind, pa.bool_()), strict=True)
     made = {name: pa.field(name, each) for name, each in kinds}
     kept = [made.get(item.name, item) for item in schema]
     new = [item for name, item in made.items() if name not in schema.names]
@@ -75,11 +75,11 @@ def check_merging(
     """UsageError unless rows of this schema can be told apart and ordered by these columns."""
     check_names(schema)
     check_keys(schema, "merge.keys", keys, "merge.sequence_by", sequence)
-    for what, named in (("merge.update.columns", columns), ("merge.history.track", track)):
+    for what, named in (("merge.update.columns", columns), ("merge.scd2.track", track)):
         if absent := [name for name in named if name not in schema.names]:
             raise UsageError(f"{what} names '{absent[0]}', which is not a column.")
     if maps := [name for name in track if "map<" in type_name(schema.field(name).type)]:
-        raise UsageError(f"merge.history.track names '{maps[0]}', which has a map: Spark does not compare those.")
+        raise UsageError(f"merge.scd2.track names '{maps[0]}', which has a map: Spark does not compare those.")
     if SOURCE.name not in schema.names and (sequence is None or columns):
         raise UsageError(
             f"the table has no column {SOURCE.name}, which tells the older of two changes.",

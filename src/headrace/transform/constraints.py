@@ -52,7 +52,7 @@ def constraints_of(uri: str, state: TableState | None, rules: TableSpec) -> tupl
     given = tuple((name, rules.constraints[name]) for name in stated if name in rules.constraints)
     partial = rules.merges is not None and rules.merges.update is not None
     try:
-        return _compiled(tuple(stated.items()), state.schema_json, given, partial, rules.history)
+        return _compiled(tuple(stated.items()), state.schema_json, given, partial, rules.scd2_columns)
     except _Unknown as unknown:
         text = stated.get(unknown.name, "char or varchar")
         raise TableFeature(
