@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,10 +19,11 @@ from headrace.storage import Store
 from headrace.table.vacuum import unneeded
 from headrace.table.writers import Writers
 from headrace.tables.files import Vector, active
+from headrace.tables.rows import rows_of
 from headrace.tables.schema import SOURCE, to_delta
 from headrace.tables.vectors import bitmap, deleted
 from services.staging import SCHEMA, staged
-from services.vectors import encoded, vectored
+from services.vectors import encoded, vectored, z85
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -49,12 +51,32 @@ def test_every_form_of_a_bitmap_is_read(wanted: set[int], runs: set[int], turned
 def test_what_is_no_bitmap_is_damage(data: bytes, tmp_path: Path):
     store = Store(str(tmp_path))
     (tmp_path / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin").write_bytes(b"\1" + data)
-    with pytest.raises(TableDamaged, match=r"d2c639aa.*spoiled"):
+    with pytest.raises(TableDamaged, match=r"d2c639aa.*is corrupt"):
         deleted(store, Vector("u", "^-aqEH.-t@S}K{vb[*k^", 1, 9))
-    with pytest.raises(TableDamaged, match="is gone"):
+    with pytest.raises(TableDamaged, match="is missing"):
         deleted(store, Vector("u", "ab^-aqEH.-t@S}K{vb[*k^", 1, 9))
     with pytest.raises(TableFeature, match="outside of the table"):
         deleted(store, Vector("p", "s3://elsewhere/x.bin", 1, 9))
+
+
+def test_spoiled_bits_and_order_are_damage():
+    """A container whose head counts other numbers than it holds, and one whose numbers do not ascend."""
+    bits = bytearray(encoded(range(5_000)))
+    bits[-1] ^= 0x80
+    numbers = bytearray(encoded([1, 2, 3]))
+    numbers[-6:] = struct.pack("<3H", 1, 3, 2)
+    for data, rows in ((bits, 5_001), (numbers, 3)):
+        inline = Vector("i", z85(bytes(data) + b"\0" * (-len(data) % 4)), None, rows)
+        with pytest.raises(TableDamaged, match="is corrupt"):
+            deleted(Store("/nowhere"), inline)
+
+
+@pytest.mark.parametrize("row", [10, 1 << 33, (1 << 64) - 1])
+def test_a_row_that_the_file_does_not_have_is_damage(row: int, store: Store):
+    vectored(store, [2, row], inline=True)
+    (file,) = active(store, 1).values()
+    with pytest.raises(TableDamaged, match=f"deletes row {row:,} of a file of 10 rows"):
+        rows_of(store, file, SCHEMA, ())
 
 
 # ---- tables ----

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
@@ -20,7 +19,7 @@ from headrace.tables.files import File, Logged
 from headrace.tables.rows import held_in, rows_of
 from headrace.tables.scan import Relation
 from headrace.tables.schema import TIMESTAMP, from_delta
-from headrace.tables.vectors import deleted
+from headrace.tables.vectors import not_deleted
 
 CHANGE = pa.schema(
     [
@@ -137,9 +136,8 @@ class Told:
     def _rows(self, kind: str, file: File, other: File | None) -> pa.Table:
         """The rows that one file holds, and the same file with another vector does not."""
         held = held_in(self._store, file, self._schema, self._by)
-        there = np.ones(len(held), bool)
-        there[deleted(self._store, file.vector)] = False
+        there = not_deleted(self._store, file.vector, len(held))
         if other is not None:
-            there &= np.isin(np.arange(len(held)), deleted(self._store, other.vector))
+            there &= ~not_deleted(self._store, other.vector, len(held))
         rows = held.filter(pa.array(there))
         return rows.append_column(CHANGE.field(0), pa.repeat(pa.scalar(kind), len(rows)))
