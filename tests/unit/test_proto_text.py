@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from headrace.decode.proto.files import in_file, in_texts
 from headrace.decode.proto.schema import WELL_KNOWN, BadSchema, NoMessage, described, linked
 from headrace.decode.proto.text import parsed
+from services import proto_texts
 
 ROOT = Path(google.api.__path__[0]).parent.parent
 FILES = sorted(
@@ -23,6 +25,9 @@ FILES = sorted(
     for file in ROOT.glob("google/*/**/*.proto")
     if file.name != "operations_proto.proto"  # its module is another file's
 )
+
+
+HEAD = 'syntax = "proto3";\n'
 
 
 def compiled(name: str) -> Any:
@@ -89,6 +94,48 @@ def test_there_is_enough_to_hold_it_to():
     assert len(FILES) > 40
 
 
+def meanings(schema: Any) -> dict[str, Any]:
+    """Every message type of a file by its name, or why it cannot be a row."""
+    types: dict[str, Any] = {}
+
+    def add(found: Any) -> None:
+        try:
+            types[found.full_name] = schema.message(found.full_name)
+        except BadSchema as bad:
+            types[found.full_name] = str(bad)
+        for inner in found.nested_types:
+            add(inner)
+
+    for found in schema.file.message_types_by_name.values():
+        add(found)
+    return types
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_random_texts_mean_what_protoc_makes_of_them(seed):
+    text = proto_texts.text(random.Random(seed))
+    compiled = proto_texts.compiled(text)
+    assert compiled is not None
+    assert meanings(in_texts(text, {}, 64)) == meanings(described(compiled, 64))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_damaged_texts_that_protoc_accepts_are_read_the_same(seed):
+    text = proto_texts.damaged(random.Random(seed))
+    compiled = proto_texts.compiled(text)
+    if compiled is not None:  # about one in five
+        assert meanings(in_texts(text, {}, 64)) == meanings(described(compiled, 64))
+
+
+@pytest.mark.parametrize("label", ["optional", "repeated"])
+def test_a_label_before_a_full_type_name(label):
+    schema = in_texts(f"{HEAD}package a.b; message B {{}} message A {{ {label} .a.b.B b = 1; }}", {}, 64)
+    [field] = schema.message("a.b.A").fields
+    assert (field.message.name, field.repeated) == ("a.b.B", label == "repeated")
+
+
 ODD = """
 // keywords are good names, and so on
 edition = "2023";
@@ -125,9 +172,6 @@ def test_odd_but_good():
     assert dict(fields["enum"].names) == {0: "Z", 1: "O", -1: "N"}
     assert [inner.choice for inner in fields["group_like"].message.fields] == ["oneof"] * 2
     assert fields["map_of_things"].map
-
-
-HEAD = 'syntax = "proto3";\n'
 
 
 @pytest.mark.parametrize(

@@ -202,24 +202,15 @@ class _Parser:
         if self._skip(";"):
             return
         self._visibility()
-        word = self._peek()
-        # A keyword is also a good name of a type or field: what follows decides.
-        statement = self._statement(word, made, depth)
-        if statement is not None and self._begins(word):
+        # A keyword begins its statement here: a field of a type with such a name is written with a leading dot.
+        statement = self._statement(self._peek(), made, depth)
+        if statement is not None:
             self._at += 1
             statement()
             return
         field = self._field(made, depth)
         if field is not None and field.proto3_optional:
             loners.append(field)
-
-    def _begins(self, word: str) -> bool:
-        following, behind = self._peek(1), self._peek(2)
-        if word in ("message", "enum", "oneof", "extend"):
-            return behind == "{" or (word == "extend" and following != "=" and behind in ("{", "."))
-        if word == "option":
-            return behind != "=" or self._peek(4) not in (";", "[") or not self._peek(3).isdigit()
-        return word in ("extensions", "reserved", "map")
 
     def _statement(self, word: str, made: Any, depth: int) -> Callable[[], None] | None:
         statements: dict[str, Callable[[], None]] = {
@@ -241,7 +232,7 @@ class _Parser:
         _featured(made.options, options)
 
     def _field(self, made: Any, depth: int, oneof: int | None = None) -> Any:
-        label = self._peek() if self._peek() in _LABELS and self._peek(1) not in ("=", ".") else ""
+        label = self._peek() if self._peek() in _LABELS else ""
         if label:
             self._at += 1
         if self._peek() == "map" and self._peek(1) == "<":
