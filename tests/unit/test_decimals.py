@@ -28,7 +28,7 @@ from headrace.decode.exact import inner_default
 from headrace.decode.json import JsonDecoder
 from headrace.decode.layout import Node
 from headrace.decode.lexical import leaf
-from headrace.decode.proto.schema import linked
+from headrace.decode.proto.schema import ParsedFile, linked
 from headrace.decode.protobuf import Group, ProtobufDecoder
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.fit import fit
@@ -275,7 +275,7 @@ class OneMessage:
     """A message type at hand."""
 
     def __init__(self, file: Any) -> None:
-        self.message = linked([file]).message("t.M")
+        self.message = linked([ParsedFile(file)]).message("t.M")
 
     def groups(self, values: pa.BinaryArray, at: Any, rejects: Any) -> list[Group]:
         return [Group(self.message, values, 0, at)]

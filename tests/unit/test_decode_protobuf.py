@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from headrace.decode import Decoded, Limits, NewField
 from headrace.decode.layout import MESSAGE
 from headrace.decode.proto import wire
-from headrace.decode.proto.schema import Schema, linked
+from headrace.decode.proto.schema import ParsedFile, Schema, linked
 from headrace.decode.proto.text import parsed
 from headrace.decode.protobuf import Group, ProtobufDecoder
 from headrace.decode.registry import Registered, UnknownSchema
@@ -44,7 +44,7 @@ class Given:
 
 def decoder(file: Any, payload: pa.Schema, new_field: NewField = "ignore", **options: Any) -> ProtobufDecoder:
     given = OPTIONS.model_copy(update=options)
-    return ProtobufDecoder(Given(linked([file])), payload, new_field, Limits(), given)
+    return ProtobufDecoder(Given(linked([ParsedFile(file)])), payload, new_field, Limits(), given)
 
 
 def payload_of(file: Any, values: pa.BinaryArray) -> pa.Schema:
@@ -400,7 +400,9 @@ def test_numbers_beyond_their_kind_are_not_cut(at):
 
 
 def test_long_runs_of_unpacked_elements():
-    file = parsed('syntax = "proto2"; package t; message M { repeated int32 n = 1; optional string s = 2; }', "t.proto")
+    file = parsed(
+        'syntax = "proto2"; package t; message M { repeated int32 n = 1; optional string s = 2; }', "t.proto"
+    ).descriptor
     values = [b"\x08\x05" * 3000 + b"\x12\x01x", *[b"\x08\x01"] * 500, b"\x0a\x03\x01\x02\x03\x08\x04"]
     found = decode(file, values)
     assert [len(row) for row in found.rows["n"].to_pylist()] == [3000, *[1] * 500, 4]
@@ -429,7 +431,7 @@ def _varint(value: int) -> bytes:
 
 def test_proto2_keeps_absent_apart_from_default():
     text = 'syntax = "proto2"; package t; message M { required int32 r = 1; optional int32 o = 2 [default = 5]; }'
-    found = decode(parsed(text, "t.proto"), [b"\x08\x00", b"\x08\x01\x10\x00", b"\x10\x01", b""])
+    found = decode(parsed(text, "t.proto").descriptor, [b"\x08\x00", b"\x08\x01\x10\x00", b"\x10\x01", b""])
     assert found.rows.to_pylist() == [{"r": 0, "o": None}, {"r": 1, "o": 0}]
     assert found.rejects.reason == [Reason.MISSING] * 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import random
 from contextlib import suppress
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.proto.files import in_file, in_texts
-from headrace.decode.proto.schema import WELL_KNOWN, BadSchema, NoMessage, described, linked
+from headrace.decode.proto.schema import WELL_KNOWN, BadSchema, NoMessage, ParsedFile, described, linked
 from headrace.decode.proto.text import parsed
 from services import proto_texts
 
@@ -83,8 +84,8 @@ def _bare_enum(enum: Any) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_as_protoc_reads_it(name):
-    made = parsed((ROOT / name).read_text(), name)
-    schema = linked([*needed(name, made), made])
+    file = parsed((ROOT / name).read_text(), name)
+    schema = linked([*map(ParsedFile, needed(name, file.descriptor)), file])
     linked_file = descriptor_pb2.FileDescriptorProto()
     schema.pool.FindFileByName(name).CopyToProto(linked_file)
     assert bare(linked_file) == bare(compiled(name))
@@ -185,9 +186,10 @@ def test_odd_but_good():
         (HEAD + "message A { int32 x = 1.5; }", "a whole number"),
         (HEAD + "message A { int32 x = 1; int32 y = 1; }", "the schema"),
         (HEAD + "message A { int32 x = 1; int32 x = 2; }", "the schema"),
-        (HEAD + "message A { B b = 1; }", "the schema"),
+        (HEAD + "message A {\n B b = 1; }", "the schema:3: couldn't resolve name 'B'"),
+        (HEAD + "message A {}\nmessage C { repeated .x.A a = 1; }", "the schema:3: couldn't resolve name '.x.A'"),
         (HEAD + "message A { map<float, int32> m = 1; }", "the schema"),
-        (HEAD + 'import "gone.proto"; message A {}', "the schema"),
+        (HEAD + 'import "gone.proto"; message A {}', "the schema:2: import gone.proto not found; register it"),
         (HEAD + "enum E { A = 1; }", "the schema"),
         (HEAD + "message A { § }", "is not understood"),
         (HEAD + "surprise A {}", "expected import, package"),
@@ -250,10 +252,14 @@ def test_a_file_and_its_imports(tmp_path):
     order = in_file(str(main), 64).message("shop.Order")
     assert [field.message.name for field in order.fields] == ["shop.Place", "geo.Point"]
     main.write_text(HEAD + 'package shop; import "shop/main2.proto"; message Order {}')
-    with pytest.raises(BadSchema, match=r"main2\.proto is not to be found"):
+    with pytest.raises(BadSchema, match=r"main\.proto:2: import shop/main2\.proto not found; put it in the folder"):
         in_file(str(main), 64)
     main.write_text(HEAD + 'package shop; import "../geo/point.proto"; message Order {}')
-    with pytest.raises(BadSchema, match="out of its folder"):
+    with pytest.raises(BadSchema, match="not the relative path"):
+        in_file(str(main), 64)
+    (tmp_path / "passwords").write_text("secret")
+    main.write_text(HEAD + 'package shop; import "passwords"; message Order {}')
+    with pytest.raises(BadSchema, match="not the relative path"):
         in_file(str(main), 64)
     main.write_text(HEAD + 'package shop; import "main.proto"; message Order {}')
     with pytest.raises(BadSchema, match="imports itself"):
@@ -262,11 +268,11 @@ def test_a_file_and_its_imports(tmp_path):
 
 def test_a_descriptor_set(tmp_path):
     files = descriptor_pb2.FileDescriptorSet()
-    files.file.append(parsed(HEAD + 'package b; import "a.proto"; message B { a.A a = 1; }', "b.proto"))
-    files.file.append(parsed(HEAD + "package a; message A { int32 x = 1; }", "a.proto"))
+    files.file.append(parsed(HEAD + 'package b; import "a.proto"; message B { a.A a = 1; }', "b.proto").descriptor)
+    files.file.append(parsed(HEAD + "package a; message A { int32 x = 1; }", "a.proto").descriptor)
     (tmp_path / "all.desc").write_bytes(files.SerializeToString())
     assert in_file(str(tmp_path / "all.desc"), 64).message("b.B").fields[0].message.name == "a.A"
-    with pytest.raises(BadSchema, match="no descriptor set"):
+    with pytest.raises(BadSchema, match="not a descriptor set"):
         described(b"\xff")
     with pytest.raises(BadSchema, match="no file"):
         described(b"")
@@ -289,3 +295,47 @@ def test_what_registries_let_import_without_a_reference():
         f"{HEAD}{text} message A {{ confluent.type.Decimal d = 1 [(confluent.field_meta).doc = 'x']; }}", {}, 64
     )
     assert schema.at([0]).fields[0].message.name == "confluent.type.Decimal"
+    text = 'import "confluent/types/decimal.proto"; import "confluent/type/variant.proto";'
+    fields = "confluent.type.Decimal d = 1; confluent.type.Variant v = 2;"
+    types = [field.message.name for field in in_texts(f"{HEAD}{text} message A {{ {fields} }}", {}, 64).at([0]).fields]
+    assert types == ["confluent.type.Decimal", "confluent.type.Variant"]
+
+
+def test_types_that_registries_know_without_a_reference(tmp_path):
+    text = 'import "google/type/datetime.proto"; import "google/type/money.proto";'
+    text = f"{HEAD}{text} message A {{ google.type.DateTime at = 1; google.type.Money price = 2; }}"
+    (tmp_path / "a.proto").write_text(text)
+    for schema in (in_texts(text, {}, 64), in_file(str(tmp_path / "a.proto"), 64)):
+        moment, price = schema.message("A").fields
+        assert [field.name for field in price.message.fields] == ["currency_code", "units", "nanos"]
+        assert moment.message.fields[-1].message.name == "google.type.TimeZone"
+
+
+def test_a_reference_or_a_file_comes_before_the_bundled_type(tmp_path):
+    text = f'{HEAD}import "google/type/date.proto"; message A {{ google.type.Date on = 1; }}'
+    own = f"{HEAD}package google.type; message Date {{ string text = 1; }}"
+    (tmp_path / "google" / "type").mkdir(parents=True)
+    (tmp_path / "google" / "type" / "date.proto").write_text(own)
+    (tmp_path / "a.proto").write_text(text)
+    for schema in (in_texts(text, {"google/type/date.proto": own}, 64), in_file(str(tmp_path / "a.proto"), 64)):
+        assert [field.name for field in schema.message("A").fields[0].message.fields] == ["text"]
+
+
+def test_only_the_bundled_files_themselves_are_read():
+    for name in ("google/type/../../secret.proto", "google/type/gone.proto", "google/type/", "google/type/date_pb2.py"):
+        with pytest.raises(BadSchema, match="not found; register it as a reference"):
+            in_texts(f'{HEAD}import "{name}"; message A {{}}', {}, 64)
+
+
+def test_a_registered_descriptor_instead_of_text():
+    """Python's Confluent client registers descriptors in Base64; not every registry makes text of them."""
+    geo = base64.b64encode(
+        parsed(HEAD + "package geo; message Point { double x = 1; }", "any.proto").descriptor.SerializeToString()
+    )
+    text = HEAD + 'package shop; import "geo/point.proto"; message Place { geo.Point at = 1; }'
+    shop = base64.b64encode(parsed(text, "place.proto").descriptor.SerializeToString())
+    for main in (text, shop.decode()):
+        schema = in_texts(main, {"geo/point.proto": geo.decode()}, 64)
+        assert schema.at([0]).fields[0].message.name == "geo.Point"
+    with pytest.raises(BadSchema, match="the schema"):
+        in_texts(base64.b64encode(b"nonsense").decode(), {}, 64)

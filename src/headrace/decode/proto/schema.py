@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,7 @@ from headrace.decode.proto.wire import FIXED32, FIXED64, GROUP, LENGTH, VARINT
 # What a well-known type means; a message type that is none of them is "plain".
 Meaning = Literal["plain", "timestamp", "duration", "wrapper", "json", "empty"]
 
+_UNRESOLVED = re.compile(r"couldn't resolve name '(.*)'")  # as the linker reports an unknown type
 _PLACES = 10_000  # fields of a message with all that is below it
 _KINDS = {
     getattr(FieldDescriptor, f"TYPE_{kind.upper()}"): kind
@@ -49,6 +51,19 @@ class BadSchema(Exception):
 
 class NoMessage(BadSchema):
     """A schema has no message of that name, or at that place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """A file's descriptor, and for errors the line of each import and type name in its text."""
+
+    descriptor: Any
+    lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def position(self, name: str) -> str:
+        """The file, with the line of an import or a type name if it is known."""
+        line = self.lines.get(name)
+        return f"{self.descriptor.name}:{line}" if line else str(self.descriptor.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +139,25 @@ class Schema:
         return self._made[found.full_name]
 
 
-def linked(files: Iterable[Any], depth: int = 64) -> Schema:
-    """A schema of files (FileDescriptorProto), those that others import first; BadSchema when they do not hold."""
+def linked(files: Iterable[ParsedFile], depth: int = 64) -> Schema:
+    """A schema of files, imported ones first; BadSchema when they do not link."""
     pool = descriptor_pool.DescriptorPool()
     for raw in _well_known():
         pool.AddSerializedFile(raw)
     last = None
-    for file in {file.name: file for file in files if file.name not in WELL_KNOWN}.values():
+    for file in files:
+        name = file.descriptor.name
+        if name in WELL_KNOWN:
+            continue
         try:
-            pool.AddSerializedFile(file.SerializeToString())
-            last = pool.FindFileByName(file.name)
-        except (TypeError, KeyError, ValueError) as trouble:
-            raise BadSchema(f"{file.name}: {str(trouble)[:300]}") from None
+            pool.AddSerializedFile(file.descriptor.SerializeToString())
+            last = pool.FindFileByName(name)
+        except (TypeError, KeyError, ValueError) as error:
+            detail = str(error).removeprefix("Couldn't build proto file into descriptor pool: ")[:300]
+            unresolved = _UNRESOLVED.fullmatch(detail)
+            raise BadSchema(f"{file.position(unresolved[1]) if unresolved else name}: {detail}") from None
     if last is None:
-        raise BadSchema("there is no file in it")
+        raise BadSchema("it has no file")
     return Schema(pool, last, depth)
 
 
@@ -146,8 +166,8 @@ def described(raw: bytes, depth: int = 64) -> Schema:
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(raw).file
     except DecodeError:
-        raise BadSchema("it is no descriptor set") from None
-    return linked(_in_order(files), depth)
+        raise BadSchema("it is not a descriptor set") from None
+    return linked(map(ParsedFile, _in_order(files)), depth)
 
 
 def _in_order(files: Iterable[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from headrace.decode.proto.schema import BadSchema
+from headrace.decode.proto.schema import BadSchema, ParsedFile
 
 _CHARACTERS = 4 * 1024 * 1024
 _DEPTH = 32  # messages in messages, as protoc has it
@@ -35,11 +35,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./ -]+")
 Options = dict[str, Any]
 
 
-def parsed(text: str, name: str) -> Any:
-    """A file's descriptor; BadSchema with the line where the text is none."""
+def parsed(text: str, name: str) -> ParsedFile:
+    """The descriptor of a `.proto` text; BadSchema with file and line when the text is not valid."""
     if len(text) > _CHARACTERS:
         raise BadSchema(f"{name} has more than {_CHARACTERS} characters")
-    return _Parser(text, name).file()
+    parser = _Parser(text, name)
+    return ParsedFile(parser.file(), parser.lines)
 
 
 class _Parser:
@@ -48,6 +49,7 @@ class _Parser:
         self._tokens = list(self._scan())
         self._at = 0
         self._syntax = "proto2"
+        self.lines: dict[str, int] = {}  # of imports and type names, where they occur first
 
     # ---- tokens ----
 
@@ -168,7 +170,9 @@ class _Parser:
 
     def _import(self, made: Any) -> None:
         how = self._word() if self._peek() in ("public", "weak", "option") else ""
+        at = self._at
         name = self._quoted()
+        self.lines.setdefault(name, self._line(self._tokens[at][2]))
         self._need(";")
         if how == "option":  # only for options, which have no meaning here
             return
@@ -254,11 +258,14 @@ class _Parser:
         return field
 
     def _typed(self, field: Any) -> None:
+        at = self._at
         name = self._full_name()
         if name in _SCALARS:
             field.type = _SCALARS[name]
         else:
-            field.type_name = name  # message or enum: linking finds out
+            field.type_name = name  # a message or an enum: the linker decides
+            if name not in self.lines:
+                self.lines[name] = self._line(self._tokens[at][2])
 
     def _numbered(self, field: Any) -> None:
         self._need("=")
