@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode import Decoded, Rejects
-from headrace.decode.layout import MESSAGE, PATH, RECORD, SKIP, UNIT
+from headrace.decode.layout import ELEMENTS, KEEPS, MESSAGE, PATH, RECORD, RESCUE, SKIP, UNIT
 from headrace.decode.structure import Structure, arrow_type, evolve, name_fits, struct
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.explode import Explode
-from headrace.tables.schema import JSON_TEXT
+from headrace.tables.schema import JSON_TEXT, RESCUED
 
 Way = tuple[str, ...]
 
@@ -41,8 +41,8 @@ def rolled(explode: Explode, columns: Iterable[pa.Field]) -> list[pa.Field]:
         return [*kept, pa.field(explode.column, pa.list_(pa.field("element", pa.struct(own))))]
     if len(own) > 1:
         raise _twice(explode, explode.column)
-    unit = {key: value for key, value in (alone.metadata or {}).items() if key == UNIT}
-    return [*kept, pa.field(explode.column, pa.list_(alone.with_name("element").remove_metadata()), metadata=unit)]
+    said = {key: value for key, value in (alone.metadata or {}).items() if key in (UNIT, KEEPS)}
+    return [*kept, pa.field(explode.column, pa.list_(alone.with_name("element").remove_metadata()), metadata=said)]
 
 
 def flat(explode: Explode, payload: Iterable[pa.Field], *, record: bool = False) -> pa.Schema:
@@ -57,7 +57,15 @@ def flat(explode: Explode, payload: Iterable[pa.Field], *, record: bool = False)
 
 
 def _is_kept(explode: Explode, item: pa.Field) -> bool:
-    return item.name != explode.column and MESSAGE not in (item.metadata or {})
+    return item.name != explode.column and not {MESSAGE, ELEMENTS} & (item.metadata or {}).keys()
+
+
+def with_rescued(explode: Explode, payload: pa.Schema) -> pa.Schema:
+    """The payload with a column for what is rescued of each element: a text for each, NULL where there is none."""
+    if not knows_elements(explode, payload):
+        return payload
+    said = {RESCUE: b"elements", ELEMENTS: explode.column.encode()}
+    return payload.append(pa.field("rescued elements", pa.list_(pa.string()), metadata=said))
 
 
 def _record(explode: Explode, payload: Iterable[pa.Field]) -> pa.Field:
@@ -187,6 +195,14 @@ def _strange(structure: Structure, here: Way, own: set[Way]) -> Iterator[Way]:
             yield way
 
 
+def passed_over(explode: Explode, names: Iterable[str]) -> set[Way]:
+    """The ways to fields that are none of the table's business, out of their dotted names."""
+    own = {(explode.column,), *(tuple(path.split(".")) for path in explode.keep.values())}
+    above = {way[:depth] for way in own for depth in range(len(way))}
+    ways = {tuple(name.split(".")) for name in names}
+    return {way for way in ways - own - above if way[:-1] in above and name_fits(way[-1])}
+
+
 def own_names(explode: Explode, names: Mapping[str, int]) -> dict[str, int]:
     """Of dotted names those inside of what the table keeps or explodes."""
     roots = tuple(f"{path}." for path in (explode.column, *explode.keep.values()))
@@ -229,6 +245,8 @@ def exploded(explode: Explode, found: Decoded, limit: int, *, record: bool = Fal
     blank = counts[parents] == 0
     kept = [item.name for item in found.rows.schema if _is_kept(explode, item)]
     columns = [found.rows[name].take(pa.array(parents)) for name in kept]
+    if (texts := _rescued_of_elements(found.rows, parents, nth, blank)) is not None:
+        columns[kept.index(RESCUED.name)] = _joined(columns[kept.index(RESCUED.name)], texts)
     columns += [pa.array(nth, pa.int64(), mask=blank)] if explode.position else []
     columns += _elements(lists, parents, nth, blank) if lists is not None else []
     schema = flat(explode, found.rows.schema, record=record)
@@ -268,6 +286,25 @@ def _elements(lists: pa.ListArray, parents: np.ndarray, nth: np.ndarray, blank: 
     else:
         elements = lists.flatten()
     return elements.flatten() if pa.types.is_struct(elements.type) else [elements]
+
+
+def _rescued_of_elements(
+    rows: pa.Table, parents: np.ndarray, nth: np.ndarray, blank: np.ndarray
+) -> pa.StringArray | None:
+    """What is rescued of each row's element; None where nothing is rescued of any."""
+    name = next((item.name for item in rows.schema if ELEMENTS in (item.metadata or {})), None)
+    if name is None or rows[name].null_count == len(rows):
+        return None
+    lists = _whole(rows[name])
+    at = lists.offsets.to_numpy()[parents] + nth
+    nothing = blank | lists.is_null().to_numpy(zero_copy_only=False)[parents]
+    return lists.values.take(pa.array(at, pa.int64(), mask=nothing))
+
+
+def _joined(records: pa.ChunkedArray, elements: pa.StringArray) -> pa.Array:
+    """Two columns of JSON objects as one: `{"a":1}` and `{"b":2}` are `{"a":1,"b":2}`."""
+    one, two = pc.utf8_slice_codeunits(_whole(records), 0, -1), pc.utf8_slice_codeunits(elements, 1)
+    return pc.coalesce(pc.binary_join_element_wise(one, two, ","), _whole(records), elements)
 
 
 def _told(explode: Explode, found: Decoded) -> Decoded:

@@ -244,7 +244,10 @@ def payload_of(
     unread = [name for name in generated if name not in payload.names]
     payload = pa.schema([*payload, *(_skipped(pa.field(name, pa.string())) for name in unread)])
     payload = _for_changes(payload, rules)
-    return payload.append(_rescued(rules)) if rules.contract.rescues else payload
+    if not rules.contract.rescues:
+        return payload
+    payload = payload.append(_rescued(rules))
+    return payload if explode is None else exploding.with_rescued(explode, payload)
 
 
 def _results(explode: Explode, fields: Iterable[pa.Field], transform: Transform) -> set[str]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few, too_many
+from headrace.decode.elements import ElementsDecoder, as_text
 from headrace.decode.envelope import Enveloped
 from headrace.decode.envelopes import ENVELOPES
 from headrace.decode.exact import Exact, Row
@@ -315,6 +316,11 @@ def bound(layout: Layout, new_field: NewField, limits: Limits) -> Decoder:
     """JSON values into the rows of a layout, with what does not fit kept beside them where it asks for that."""
     if not layout.rescue:
         return JsonDecoder(layout, new_field, limits)
+    if layout.elements is not None:
+        clean = JsonDecoder(layout.bare(), "reject" if new_field == "rescue" else new_field, limits)
+        records = bound(as_text(layout, layout.elements), new_field, limits)
+        each = bound(layout.elements.layout, new_field, limits)
+        return ElementsDecoder(clean, records, each, layout, new_field, limits)
     bare = layout.bare()
     inner = JsonDecoder(bare, "reject" if new_field == "rescue" else new_field, limits)
     keep = Keep(new_field == "rescue", frozenset(column.path for column in bare.columns if column.rescued))

@@ -13,6 +13,7 @@ from headrace.tables.schema import JSON_TEXT
 
 UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
 RESCUE = b"headrace.rescue"  # the column that keeps what does not fit: `field` new fields alone, `type` wrong values
+ELEMENTS = b"headrace.elements"  # beside RESCUE, on the column with a text for each element: the list they are of
 KEEPS = b"headrace.keeps"  # on a column: whether its wrong values are kept there, whatever is done with others
 MERGES = b"headrace.merges"  # the envelope's word on what to do is done: the table merges
 PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
@@ -35,6 +36,7 @@ class Node:
     unit: str = ""
     default: str | None = None  # JSON text
     children: dict[str, Node] = field(default_factory=dict)  # an object's by key; list and map: one, under "*"
+    open: bool = False  # an object whose other keys are not the table's: they are no new fields to rescue
 
     @property
     def inner(self) -> list[str]:
@@ -64,7 +66,8 @@ class Layout:
     own: pa.Schema  # the payload without the columns that an envelope brings
     way: tuple[str, ...] = ()  # from the top of a value to its row
     message: pa.Field | None = None  # asks for the whole message, beside the columns
-    rescue: str = ""  # what the last column of the rows keeps: nothing (there is none), `field` or `type`
+    rescue: str = ""  # what a column after the others keeps: nothing (there is none), `field` or `type`
+    elements: Elements | None = None  # the list whose elements are rescued one by one
 
     def with_message(self, rows: pa.Table, texts: Callable[[], pa.Array]) -> pa.Table:
         """The rows with their messages as JSON text, if the payload asks for them."""
@@ -75,17 +78,30 @@ class Layout:
     def bare(self) -> Layout:
         """The columns alone: without what is kept beside them, and without the message."""
         own = pa.schema([column.field for column in self.columns])
-        return replace(self, schema=own, message=None, rescue="")
+        return replace(self, schema=own, message=None, rescue="", elements=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """A list that will be exploded; each element is fitted as if it were a record with nothing else in it.
+
+    The elements of `{"items": [{"sku": 1}, {"sku": 2}]}` are read as `{"items": {"sku": 1}}` and so on: `layout` has
+    the columns of one element, each behind the path of the list, and what is rescued of it.
+    """
+
+    column: Column
+    layout: Layout
 
 
 def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()) -> Layout:
     """Compile a payload schema whose row lies at `way`; UsageError when its names or paths contradict each other."""
-    root = Node("object", nullable=False)
+    beside = [item for item in payload if RESCUE in (item.metadata or {})]
+    rescue = beside[0].metadata[RESCUE].decode() if beside else ""
+    exploded = next((item.metadata[ELEMENTS].decode() for item in beside if ELEMENTS in item.metadata), None)
+    root = Node("object", nullable=False, open=exploded is not None)
     for place in known:
         _insert(root, place, Node("skip"))
     columns: list[Column] = []
-    beside = [item for item in payload if RESCUE in (item.metadata or {})]
-    rescue = beside[0].metadata[RESCUE].decode() if beside else ""
     overlaps = False
     message: pa.Field | None = None
     for item in payload:
@@ -97,11 +113,21 @@ def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tup
         node, path = Node("skip") if skipped else node_of(item), _path(item, way)
         overlaps = _insert(root, path, node) or overlaps
         if node.kind != "skip":
-            columns.append(Column(item.name, path, node, item, bool(beside) and _is_rescued(item, rescue)))
+            rescued = bool(beside) and item.name != exploded and _is_rescued(item, rescue)
+            columns.append(Column(item.name, path, node, item, rescued))
     _refuse_twins(root, "")
     own = pa.schema([item for item in payload if not {PLACE, MESSAGE} & (item.metadata or {}).keys()], payload.metadata)
     schema = pa.schema([*(column.field for column in columns), *beside])
-    return Layout(schema, tuple(columns), root, overlaps, own, way, message, rescue)
+    elements = next((_elements(column, beside[0]) for column in columns if column.name == exploded), None)
+    return Layout(schema, tuple(columns), root, overlaps, own, way, message, rescue, elements)
+
+
+def _elements(column: Column, rescue: pa.Field) -> Elements:
+    element = column.field.type.value_field
+    if pa.types.is_struct(element.type):
+        return Elements(column, layout_of(pa.schema([*element.type, rescue]), column.path))
+    alone = column.field.with_type(element.type).with_nullable(element.nullable)
+    return Elements(column, layout_of(pa.schema([alone, rescue]), column.path[:-1]))
 
 
 def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
@@ -128,7 +154,8 @@ def _grafted(node: Node, path: tuple[str, ...]) -> Node:
 def rescues(payload: pa.Schema) -> frozenset[str]:
     """The fields whose wrong values are kept beside the row."""
     kept = [item.metadata[RESCUE].decode() for item in payload if RESCUE in (item.metadata or {})]
-    return frozenset(item.name for item in payload if kept and _is_rescued(item, kept[0]))
+    lists = {item.metadata[ELEMENTS].decode() for item in payload if ELEMENTS in (item.metadata or {})}
+    return frozenset(item.name for item in payload if kept and (item.name in lists or _is_rescued(item, kept[0])))
 
 
 def _is_rescued(item: pa.Field, rescue: str) -> bool:
@@ -174,7 +201,7 @@ def _insert(root: Node, path: tuple[str, ...], node: Node) -> bool:
     """Put a column's node at its path; True when the place is already taken."""
     here = root
     for key in path[:-1]:
-        here = here.children.setdefault(key, Node("object"))
+        here = here.children.setdefault(key, Node("object", open=root.open))
         if here.kind != "object" or not pa.types.is_null(here.type):
             return True
     taken = path[-1] in here.children

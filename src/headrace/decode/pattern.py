@@ -189,14 +189,14 @@ class _Tracer:
         elif (child := node.children.get(key)) is None:
             if not self.ignore or same in {name.lower() for name in node.children}:
                 raise _Untraceable
-            self._stranger((*path, key))
+            self._stranger((*path, key), node)
         elif child.kind == "skip":
             self._unread((*path, key))
         else:
             self._value(child, (*path, key))
 
-    def _stranger(self, path: Path) -> None:
-        if not self.keep.fields:
+    def _stranger(self, path: Path, node: Node) -> None:
+        if not self.keep.fields or node.open:
             self.strangers.append(".".join(path))
         elif self._here() == b"{":
             raise _Untraceable  # its text is more than one value

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, joined
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few, joined
 from headrace.decode.exact import Exact, Row
 from headrace.decode.layout import Layout, Node
 from headrace.decode.leaves import Unfit
@@ -65,6 +65,7 @@ class Rescuer:
         self._exact.answer(strangers)
         if self._new_field == "rescue" and strangers:
             kept += strange_places(self._layout.root, value, ())
+            strangers = tuple(_not_ours(self._layout.root, value, ""))
         return Row(tuple(row), strangers), rescued(_cut(self._exact.parser, text, outermost(kept)))
 
 
@@ -83,10 +84,21 @@ def strange_places(node: Node, value: Any, path: Path) -> Iterator[Path]:
         return
     for key, item in value.items():
         child = node.children.get(key)
+        if child is None and node.open:
+            continue
         if child is None or (child.kind in ("list", "map") and _holds_strangers(child, item)):
             yield (*path, key)
         else:
             yield from strange_places(child, item, (*path, key))
+
+
+def _not_ours(node: Node, value: Any, where: str) -> Iterator[str]:
+    """The dotted names of fields that are not the table's."""
+    for key, item in value.items() if node.open and isinstance(value, dict) else ():
+        if key in node.children:
+            yield from _not_ours(node.children[key], item, f"{where}{key}.")
+        else:
+            yield where + key
 
 
 def _holds_strangers(node: Node, value: Any) -> bool:
@@ -236,11 +248,11 @@ class RescuingDecoder:
             more, wide = self._inner.unknown(_texts(values, pa.array(strange)))
             unknown = merge(found.unknown, more) if found.unknown and more else more or found.unknown
             return replace(found, unknown=unknown), {strange[nth]: detail for nth, detail in wide.items()}
-        if self._new_field == "ignore" and strange:
+        if self._new_field in ("ignore", "rescue") and strange:
             names = Counter(found.ignored)
             for row in rows:
                 names.update(row.strangers)
-            return replace(found, ignored=dict(names)), {}
+            return replace(found, ignored=few(names)), {}
         return found, {}
 
 

@@ -165,6 +165,8 @@ def listed(
     asked: NewField = "evolve" if new_field in ("reject", "stop") else new_field
     found = ask(payload, asked)
     unknown, more = exploding.shown(explode, found.unknown), exploding.strange(explode, found.unknown)
+    if new_field == "rescue":
+        more |= exploding.passed_over(explode, found.ignored)
     if unknown is not None and not exploding.adds(explode, payload, unknown):
         unknown = None
     if unknown is not None and asked != new_field:

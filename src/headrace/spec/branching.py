@@ -13,14 +13,6 @@ from headrace.spec.table import Column, TableMatch, TableOptions, TableSpec
 from headrace.spec.tree import Path
 
 _HERE: Path = ("explode",)
-_RESCUED_LIST = (
-    "rescue, which keeps the text of a whole field of the record: one wrong element would take the list, and with it "
-    "every row that `_rescued` could stand in"
-)
-_INSTEAD = {
-    "new_field": "evolve, ignore, reject or stop",
-    "wrong_type": "reject, widen or stop; rescue only as the contract of a column that explode.keep names",
-}
 _WITH_FIELDS = ("json", "avro", "protobuf", "msgpack")
 
 
@@ -78,13 +70,7 @@ def _kept(explode: Explode) -> Iterator[Complaint]:
 
 
 def _table(spec: Spec, explode: Explode, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
-    for key in ("new_field", "wrong_type"):
-        if getattr(own.contract_keys, key) == "rescue":
-            yield Complaint((*here, "contract", key), _RESCUED_LIST, _INSTEAD[key])
     for index, column in enumerate(own.columns):
-        if column.contract.wrong_type == "rescue" and column.name not in explode.keep:
-            here_too = (*here, "columns", index, "contract", "wrong_type")
-            yield Complaint(here_too, _RESCUED_LIST, _INSTEAD["wrong_type"])
         yield from _column(explode, column, (*here, "columns", index))
     if own.columns:
         yield from _declared(spec, explode, table, (*here, "columns"))

@@ -1,0 +1,209 @@
+"""Rescue of a list that will be exploded, element by element, for JSON.
+
+Records that fit are read as always. Of the others, the list is read as its own text, cut into its elements, and each
+element is read as a record with nothing else in it: `{"id":1,"items":[{"n":2},{"n":"x"}]}` is read as the record with
+its list as text, and as `{"items":{"n":2}}` and `{"items":{"n":"x"}}`. What is rescued of these is kept beside the list,
+one text for each element.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few, joined
+from headrace.decode.exact import Exact
+from headrace.decode.layout import Column, Elements, Layout, Node
+from headrace.decode.leaves import seen
+from headrace.decode.pattern import Path
+from headrace.decode.rescue import Json
+from headrace.decode.scan import Mask, Numbers, bools
+from headrace.decode.split import Pieces
+from headrace.decode.split import elements as split
+from headrace.decode.strict import Parser
+from headrace.decode.structure import Structure, merge, struct
+from headrace.decode.triage import without_bom
+from headrace.reasons import MISFITS, Reason
+from headrace.tables.schema import JSON_TEXT
+
+_OFTEN = 2  # where one record in so many needs mending, the next batch is not tried as if none did
+
+
+def as_text(layout: Layout, elements: Elements) -> Layout:
+    """The layout with the list as JSON text, and without what is kept of its elements."""
+    column = elements.column
+    node = Node("json", pa.string(), column.node.nullable)
+    item = pa.field(column.name, pa.string(), column.node.nullable, {JSON_TEXT: b"true"})
+    text = Column(column.name, column.path, node, item)
+    columns = tuple(text if each is column else each for each in layout.columns)
+    own = pa.schema([item if each.name == column.name else each for each in layout.own if each != layout.schema[-1]])
+    schema = pa.schema([*(each.field for each in columns), layout.schema.field(-2)])
+    root = _replaced(layout.root, column.path, node)
+    return replace(layout, schema=schema, columns=columns, root=root, own=own, message=None, elements=None)
+
+
+def _replaced(root: Node, path: Path, node: Node) -> Node:
+    key, *rest = path
+    child = _replaced(root.children[key], tuple(rest), node) if rest else node
+    return replace(root, children={**root.children, key: child})
+
+
+@dataclass
+class _Mended:
+    """Records that were read in two parts: the list of each, and what was rescued of its elements."""
+
+    good: Mask
+    lists: pa.ListArray
+    texts: pa.ListArray
+    rejects: Rejects  # by row of the records
+    unknown: Structure | None
+    ignored: bool  # some element has new fields that nobody reads
+
+
+class ElementsDecoder:
+    """A JSON decoder whose rejects are read once more, their lists element by element."""
+
+    def __init__(
+        self, clean: Json, records: Decoder, each: Decoder, layout: Layout, new_field: NewField, limits: Limits
+    ) -> None:
+        assert layout.elements is not None  # noqa: S101
+        self._clean, self._records, self._each = clean, records, each
+        self._layout, self._elements = layout, layout.elements
+        self._new_field, self._limits = new_field, limits
+        self._exact = Exact(layout.bare(), new_field, limits)
+        rescued = any(column.rescued for column in (*layout.columns, *layout.elements.layout.columns))
+        wrong = MISFITS if rescued else frozenset()
+        self._mendable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
+        self._often = False
+        self._before, self._after = _around(layout.elements.column.path)
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        found = self._mended(values) if self._often else self._decode(values)
+        kept = [bools(column.combine_chunks().is_valid()) for column in found.rows.columns[-2:]]
+        self._often = _OFTEN * int((kept[0] | kept[1]).sum()) > len(values)
+        texts = self._layout.with_message(found.rows, lambda: self._clean.messages(_texts(values, found.index)))
+        return replace(found, rows=texts)
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """As the decoder inside."""
+        return self._clean.peek(values, path)
+
+    def _decode(self, values: pa.BinaryArray) -> Decoded:
+        found = self._clean.decode(values)
+        rejects, at = Rejects(), list[int]()
+        for position, reason, detail in found.rejects:
+            if reason in self._mendable:
+                at.append(position)
+            else:
+                rejects.add(position, reason, detail)
+        nothing = [pa.nulls(len(found.rows), item.type) for item in list(self._layout.schema)[-2:]]
+        rows = pa.Table.from_arrays([*found.rows.columns, *nothing], schema=self._layout.schema)
+        found = replace(found, rows=rows, rejects=rejects)
+        if not at:
+            return found
+        there = np.array(at, np.int64)
+        mended = self._mended(values.take(pa.array(there)))
+        refused = Rejects()
+        refused.join(mended.rejects, there)
+        mended = replace(mended, index=pa.array(there[mended.index.to_numpy()]), rejects=refused)
+        return joined([found, mended], self._layout.schema)
+
+    def _mended(self, values: pa.BinaryArray) -> Decoded:
+        """Every value in two parts: the record without what is in its list, and the elements of that."""
+        found = self._records.decode(values)
+        name = self._elements.column.name
+        made = self._of_elements(found.rows[name].combine_chunks())
+        index = found.index.to_numpy()
+        rejects = Rejects()
+        rejects.join(found.rejects)
+        rejects.join(made.rejects, index)
+        rows = found.rows.filter(pa.array(made.good))
+        columns = [made.lists if item.name == name else rows[item.name] for item in rows.schema]
+        rows = pa.Table.from_arrays([*columns, made.texts], schema=self._layout.schema)
+        unknown = found.unknown
+        if made.unknown:
+            unknown = merge(unknown, made.unknown) if unknown else made.unknown
+        index = index[made.good]
+        ignored = Counter(found.ignored) + (self._ignored(values, index) if made.ignored else Counter())
+        return Decoded(rows, pa.array(index), rejects.in_order(), unknown, few(ignored))
+
+    def _of_elements(self, texts: pa.StringArray) -> _Mended:
+        """Lists of elements out of the texts of lists; a list with one bad element is bad."""
+        there = np.flatnonzero(bools(texts.is_valid()))
+        pieces = split(texts.take(pa.array(there)).cast(pa.binary()), self._limits)
+        owner = there[pieces.owner]
+        wrapped = pc.binary_join_element_wise(self._before, pieces.values, self._after, b"")
+        found = self._each.decode(wrapped)
+        rejects = self._refused(texts, there, pieces, found.rejects)
+        good = np.ones(len(texts), bool)
+        good[rejects.index] = False
+        kept, rows = good[owner], found.rows.filter(pa.array(good[owner[found.index.to_numpy()]]))
+        unknown = found.unknown
+        if unknown and not kept.all():
+            unknown = self._each.decode(wrapped.filter(pa.array(kept))).unknown
+        counts = np.bincount(owner[kept], minlength=len(texts))[good]
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+        null = pc.match_substring_regex(pieces.values.filter(pa.array(kept)), r"^[ \t\r\n]*null[ \t\r\n]*$")
+        kind, absent = self._elements.column.node.type, pa.array(~bools(texts.is_valid())[good])
+        lists = pa.ListArray.from_arrays(offsets, _as_elements(rows, kind, null), type=kind, mask=absent)
+        rescued = rows[rows.column_names[-1]].combine_chunks()
+        some = np.bincount(owner[kept], bools(rescued.is_valid()), minlength=len(texts))[good] > 0
+        return _Mended(
+            good,
+            lists,
+            pa.ListArray.from_arrays(offsets, rescued, type=self._layout.schema.field(-1).type, mask=pa.array(~some)),
+            rejects,
+            self._in_list(unknown) if unknown else None,
+            bool(found.ignored),
+        )
+
+    def _refused(self, texts: pa.StringArray, there: Numbers, pieces: Pieces, found: Rejects) -> Rejects:
+        """Rejects of lists: those that are none, and those with a bad element, of which the first is told."""
+        where, made = ".".join(self._elements.column.path), Rejects()
+        for position, reason, detail in pieces.rejects:
+            row = int(there[position])
+            if reason is Reason.TYPE:
+                detail = f"{where}: expected an array, saw {seen(Parser(self._limits).value(texts[row].as_py()))}"
+            made.add(row, reason, detail)
+        first = np.searchsorted(pieces.owner, pieces.owner)
+        for position, reason, detail in found:
+            nth = f"{where}[{position - first[position]}]"
+            made.add(int(there[pieces.owner[position]]), reason, nth + detail.removeprefix(where))
+        return made.firsts()
+
+    def _in_list(self, unknown: Structure) -> Structure:
+        """What elements lack, as what the record lacks."""
+        name = self._elements.column.name
+        element = unknown if self._elements.layout.way == self._elements.column.path else unknown["fields"][name]
+        return struct({name: {"type": "list", "element": element}})
+
+    def _ignored(self, values: pa.BinaryArray, index: Numbers) -> Counter[str]:
+        """The new fields inside of lists, and how many records have them."""
+        inside, names = ".".join(self._elements.column.path) + ".", Counter[str]()
+        for raw in values.take(pa.array(index)).to_pylist():
+            names.update(name for name in self._exact.meet(raw)[2] if name.startswith(inside))
+        return names
+
+
+def _around(path: Path) -> tuple[bytes, bytes]:
+    """What stands before and after an element that is the only thing in a record."""
+    before = "".join(f"{{{json.dumps(key, ensure_ascii=False)}:" for key in path)
+    return before.encode(), b"}" * len(path)
+
+
+def _as_elements(rows: pa.Table, kind: pa.DataType, null: pa.BooleanArray) -> pa.Array:
+    columns: Iterable[pa.Array] = (column.combine_chunks() for column in rows.columns[:-1])
+    if not pa.types.is_struct(kind.value_type):
+        return next(iter(columns))
+    return pa.StructArray.from_arrays(list(columns), fields=list(kind.value_type), mask=null)
+
+
+def _texts(values: pa.BinaryArray, index: pa.Array) -> pa.StringArray:
+    return without_bom(values.take(index)).cast(pa.string())
