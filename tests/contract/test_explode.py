@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import re
 import struct
 from collections.abc import Callable
@@ -103,6 +104,54 @@ def _protobuf(folder: Path) -> tuple[dict[str, Any], Encode]:
 def _msgpack(folder: Path) -> tuple[dict[str, Any], Encode]:
     (folder / "orders.json").write_text(json.dumps(MSGPACK))
     return {"msgpack": {"schemas": str(folder)}}, lambda value: struct.pack(">I", 7) + msgpack.packb(value)
+
+
+def _alone_json(folder: Path) -> tuple[dict[str, Any], Encode]:
+    def encode(value: dict[str, Any]) -> bytes:
+        item = value["items"]
+        return json.dumps({**value, "items": {key: item[key] for key in item if item[key] is not None}}).encode()
+
+    return {"json": {}}, encode
+
+
+def _alone_avro(folder: Path) -> tuple[dict[str, Any], Encode]:
+    fields = [{"name": "id", "type": "long"}, {"name": "items", "type": ITEM}]
+    schema = {"type": "record", "name": "Alone", "fields": fields}
+    (folder / "alone.avsc").write_text(json.dumps(schema))
+    parsed = fastavro.parse_schema(schema)
+
+    def encode(value: dict[str, Any]) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, value)
+        return out.getvalue()
+
+    return {"avro": {"schema": str(folder / "alone.avsc")}}, encode
+
+
+def _alone_protobuf(folder: Path) -> tuple[dict[str, Any], Encode]:
+    file = folder / "alone.proto"
+    file.write_text(PROTO + "message Alone { int64 id = 1; Item items = 2; }\n")
+    made = message_factory.GetMessageClass(in_file(str(file), 64).pool.FindMessageTypeByName("shop.Alone"))
+    return {"protobuf": {"descriptor": str(file), "message": "shop.Alone"}}, lambda value: made(
+        **value
+    ).SerializeToString()
+
+
+def _alone_msgpack(folder: Path) -> tuple[dict[str, Any], Encode]:
+    (folder / "alone").mkdir()
+    item = {"name": "items", "type": "struct<sku: string, qty: bigint, extra: struct<n: bigint>>"}
+    schema = {"id": 8, "name": "shop.Alone", "fields": [{"name": "id", "type": "bigint"}, item]}
+    (folder / "alone" / "alone.json").write_text(json.dumps(schema))
+    return {"msgpack": {"schemas": str(folder / "alone")}}, lambda value: struct.pack(">I", 8) + msgpack.packb(value)
+
+
+ALONE = {_json: _alone_json, _avro: _alone_avro, _protobuf: _alone_protobuf, _msgpack: _alone_msgpack}
+
+
+@pytest.fixture
+def single(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any], Encode]:
+    """The format of the test at hand, with one item where there is a list otherwise."""
+    return ALONE[request.node.callspec.params["format"]](tmp_path)
 
 
 @pytest.fixture(params=[_json, _avro, _protobuf, _msgpack], ids=lambda make: make.__name__.strip("_"))
@@ -269,3 +318,101 @@ def test_what_does_not_fit_a_kept_column_is_rescued_in_every_row(format: tuple[d
         ]
         assert letters(applied) == [(2, "decode", "overflow"), (3, "decode", "overflow")]
         assert adds_up(applied).rescued == 2
+
+
+# ---- rescue, element by element ----
+
+BOTH = {"new_field": "rescue", "wrong_type": "rescue"}
+OF_ITEMS = {"sku": "string", "qty": "tinyint"}
+
+
+def rescuing(decode: dict[str, Any], contract: dict[str, str], **content: Any) -> Plan:
+    types = {"order_id": "tinyint", **OF_ITEMS}
+    table = {"columns": [{"name": name, "type": kind} for name, kind in types.items()], "contract": contract}
+    return exploding(decode, **{"table": table, "explode": {"column": "items", "keep": {"order_id": "id"}}, **content})
+
+
+def test_each_row_holds_what_did_not_fit_of_its_element_and_of_its_record(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    values = [order(1, ("a", 1), ("b", 1000)), order(0), order(2, ("c", 3))]
+    values += [{**order(1, ("d", 2000), ("e", 1), extra=True), "id": 2**40, "tags": []}]
+    plan = rescuing(decode, {"wrong_type": "rescue"})
+    for _ in range(2):
+        applied = plan.apply(envelopes([encode(each) for each in values]))
+        assert [(row["order_id"], row["sku"], row["qty"], row["_rescued"]) for row in rows(applied)] == [
+            (1, "a", 1, None),
+            (1, "b", None, '{"items.qty":1000}'),
+            (2, "c", 3, None),
+            (None, "d", None, f'{{"id":{2**40},"items.qty":2000}}'),
+            (None, "e", 1, f'{{"id":{2**40}}}'),
+        ]
+        counts = adds_up(applied)
+        assert (counts.rescued, counts.filtered) == (3, 1)
+        assert set(counts.ignored) <= {"/lake/web: items.extra", "/lake/web: items.extra.n"}
+
+
+def test_new_fields_of_elements_are_rescued_and_those_beside_are_not(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    values = [order(1, ("a", 1)), order(2, ("b", 2), ("c", 1000), extra=True)]
+    plan = rescuing(decode, BOTH)
+    for _ in range(2):
+        applied = plan.apply(envelopes([encode(each) for each in values]))
+        found = [(row["sku"], json.loads(row["_rescued"] or "{}")) for row in rows(applied)]
+        assert found == [
+            ("a", {}),
+            ("b", {"items.extra": {"n": 2}}),
+            ("c", {"items.qty": 1000, "items.extra": {"n": 1000}}),
+        ]
+        assert adds_up(applied).ignored == {}
+
+
+def test_elements_without_fields_are_rescued(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    table = {"columns": [{"name": "tags", "type": "bigint"}], "contract": BOTH}
+    plan = exploding(decode, table=table, explode={"column": "tags", "position": "nth"})
+    applied = plan.apply(envelopes([encode({**order(1), "tags": ["x", "y"]}), encode(order(0))]))
+    assert [(row["nth"], row["tags"], row["_rescued"]) for row in rows(applied)] == [
+        (0, None, '{"tags":"x"}'),
+        (1, None, '{"tags":"y"}'),
+    ]
+
+
+def test_a_column_that_may_not_be_null_makes_a_letter_that_names_the_element(format: tuple[dict[str, Any], Encode]):
+    decode, encode = format
+    columns = [{"name": "sku", "type": "string"}, {"name": "qty", "type": "tinyint", "nullable": False}]
+    table = {"columns": columns, "contract": BOTH}
+    plan = exploding(decode, table=table, explode={"column": "items"})
+    applied = plan.apply(envelopes([encode(order(1, ("a", 1), ("b", 1000))), encode(order(2, ("c", 3)))]))
+    assert [row["sku"] for row in rows(applied)] == ["c"]
+    assert letters(applied) == [(0, "decode", "overflow")]
+    assert applied.letters["detail"].to_pylist()[0].startswith("items[1].qty: ")
+
+
+def test_rows_are_those_of_each_element_as_a_record_of_its_own(
+    format: tuple[dict[str, Any], Encode], single: tuple[dict[str, Any], Encode]
+):
+    """The same values in a list and alone: the format of `single` has one item where the other has a list of them."""
+    decode, encode = format
+    pick = random.Random(7)
+    values = [
+        {
+            **order(pick.choice([1, 2]), *((pick.choice("abc"), pick.choice([1, -9, 300])) for _ in range(count))),
+            "id": pick.choice([1, 5, 1000]),
+        }
+        for count in [0, 1, 2, 3] * 10
+    ]
+    for value in values:
+        for item in value["items"]:
+            item["extra"] = pick.choice([None, {"n": 7}])
+    paths = {"order_id": ("tinyint", "id"), **{name: (kind, f"items.{name}") for name, kind in OF_ITEMS.items()}}
+    columns = [{"name": name, "type": kind, "path": path} for name, (kind, path) in paths.items()]
+    alone = plan_of(decode=single[0], table={"columns": columns, "contract": BOTH})
+    texts = [single[1]({"id": each["id"], "items": item}) for each in values for item in each["items"]]
+    expected = rows(alone.apply(envelopes(texts)))
+    made = rows(rescuing(decode, BOTH).apply(envelopes([encode(each) for each in values])))
+    assert len(made) == len(expected) == 60
+    assert [_parsed(row) for row in made] == [_parsed(row) for row in expected]
+
+
+def _parsed(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "_rescued": json.loads(row["_rescued"] or "{}")}

@@ -259,19 +259,6 @@ def test_findings_say_where(more: str, said: str):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (
-            {"contract": {"wrong_type": "rescue"}},
-            "table.contract.wrong_type: rescue, which keeps the text of a",
-        ),
-        (
-            {
-                "columns": [
-                    {"name": "id", "type": "bigint", "contract": {"wrong_type": "rescue"}},
-                    {"name": "sku", "type": "string", "contract": {"wrong_type": "rescue"}},
-                ]
-            },
-            "table.columns[1].contract.wrong_type: rescue, which keeps the text of a",
-        ),
         ({"columns": [{"name": "id", "type": "bigint"}]}, "table.columns: no column of what is in 'items'"),
         (
             {"columns": [{"name": "id", "type": "bigint"}, {"name": "sku", "type": "string", "path": "a.b"}]},

@@ -142,7 +142,6 @@ def test_only_the_columns_that_may_widen_do():
         ([column("a", wrong_type="widen")], "", "table.columns[0].contract.wrong_type: widen without the feature"),
         ([column("a", nullable=False, missing="default")], "", "table.columns[0].contract.missing: no default"),
         ([column("a", wrong_type="rescue")], "strict", "contract.wrong_type: another answer beside strict: true"),
-        ([column("items", "string", wrong_type="rescue")], "explode", "table.columns[0].contract.wrong_type: rescue"),
         ([column("a", wrong_type="widen")], "sql", "table.columns[0].contract.wrong_type: widen beside route.by.sql"),
         ([column("a", new_field="stop")], "", "table.columns[0].contract.new_field: unknown key"),
     ],
@@ -152,7 +151,6 @@ def test_what_cannot_be_is_found_before_anything_runs(table: list[dict[str, Any]
         "pipeline": "web",
         "source": {"generate": {}},
         "table": {"path": "/lake/{route}" if more == "sql" else "/lake/web", "columns": table},
-        **({"explode": "items"} if more == "explode" else {}),
         **({"route": {"by": {"sql": "a"}}} if more == "sql" else {}),
     }
     content["table"] |= (

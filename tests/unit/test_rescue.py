@@ -199,6 +199,15 @@ def test_typed_values_are_rescued_as_json_text():
     assert not found.rejects.index
 
 
+def test_a_typed_value_that_is_json_already_is_rescued_as_it_is():
+    text = '{"a": 1.10, "b": 123456789012345678901234567890}'
+    natural = pa.table({"j": pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array([text, None]))})
+    for known in ([], [pa.field("j", pa.int64())]):
+        payload = pa.schema([pa.field("id", pa.int64()), *known, RESCUED.with_metadata({RESCUE: b"type"})])
+        found = fitted(natural, np.arange(2), layout_of(payload), "rescue", Rejects())
+        assert found.rows["_rescued"].to_pylist() == [f'{{"j":{text}}}', None]
+
+
 def test_typed_values_without_the_contract_are_rejects_as_before():
     found = typed("rescue", b"field", id=pa.int64(), n=pa.int32())
     assert (found.rejects.index, found.rejects.reason) == ([1], [Reason.OVERFLOW])

@@ -1,9 +1,9 @@
 """Rescue of a list that will be exploded, element by element, for JSON.
 
-Records that fit are read as always. Of the others, the list is read as its own text, cut into its elements, and each
-element is read as a record with nothing else in it: `{"id":1,"items":[{"n":2},{"n":"x"}]}` is read as the record with
-its list as text, and as `{"items":{"n":2}}` and `{"items":{"n":"x"}}`. What is rescued of these is kept beside the list,
-one text for each element.
+Records that fit are read as always. Of the others, the list is read as JSON text, cut into its elements, and each element
+is read as a record with nothing else in it: `{"id":1,"items":[{"n":2},{"n":"x"}]}` is read as a record whose list is the
+text `[{"n":2},{"n":"x"}]`, and as the records `{"items":{"n":2}}` and `{"items":{"n":"x"}}`. What is rescued of these is
+kept beside the list, one text for each element.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from headrace.decode.arrays import (
 from headrace.decode.contract import LIMITS, Decoded, Limits, NewField, Rejects, too_many
 from headrace.decode.convert import as_python, converted, why
 from headrace.decode.exact import ABSENT, default_of, inner_default
-from headrace.decode.layout import Column, Layout, Node
+from headrace.decode.layout import Column, Elements, Layout, Node
 from headrace.decode.maps import judge_maps
 from headrace.decode.pattern import Path
 from headrace.decode.rescue import outermost, rescued
@@ -51,7 +51,7 @@ def fitted(
     """
     fit = _Fit(natural, layout)
     judge_maps(fit.whole, fit.rows, limits.keys, fit.refuse)
-    columns = [fit.rescued_column(each) if each.rescued else fit.column(each) for each in layout.columns]
+    columns = [fit.of(each, new_field) for each in layout.columns]
     strangers = fit.strangers(new_field)
     unknown = _asked_by(natural, layout) if new_field == "evolve" and not fit.refused.all() else None
     if unknown and (asked := added(by_key(layout.own), unknown)) > limits.new_columns:
@@ -62,11 +62,13 @@ def fitted(
         rejects.add(int(at[row]), *fit.verdicts[row])
     if layout.rescue:
         columns.append(fit.rescued())
+    if layout.elements:
+        columns.append(fit.rescued_elements)
     if len(good) < len(natural):
         columns = [column.take(pa.array(good)) for column in columns]
     rows = pa.Table.from_arrays(columns, schema=layout.schema)
     rows = layout.with_message(rows, lambda: as_json(fit.whole.take(pa.array(good))))
-    ignored = strangers if new_field == "ignore" else {}
+    ignored = strangers if new_field in ("ignore", "rescue") else {}
     return Decoded(rows, pa.array(at[good]), rejects.in_order(), unknown, ignored)
 
 
@@ -132,6 +134,13 @@ class _Fit:
         self.refused = np.zeros(len(natural), bool)
         self.verdicts: dict[int, tuple[Reason, str]] = {}
         self.kept: dict[int, dict[Path, str]] = {}  # what is rescued of each record
+        self.rescued_elements = pa.nulls(len(natural), pa.list_(pa.string()))
+
+    def of(self, column: Column, new_field: NewField) -> pa.Array:
+        """One column of the payload; what does not fit is rescued where that is asked for."""
+        if self.layout.elements and column is self.layout.elements.column:
+            return self.exploded_column(self.layout.elements, new_field)
+        return self.rescued_column(column) if column.rescued else self.column(column)
 
     def column(self, column: Column) -> pa.Array:
         """One column of the payload, out of the place its path names."""
@@ -162,15 +171,51 @@ class _Fit:
         gone[misfits] = True
         return pc.if_else(pa.array(gone), pa.scalar(None, made.type), made)
 
+    def exploded_column(self, elements_of: Elements, new_field: NewField) -> pa.Array:
+        """A list whose elements are fitted as records of their own; what is rescued of each is kept beside it."""
+        column = elements_of.column
+        values = self._at(column.path)
+        if values is None or not is_list(values.type):
+            return self.column(column)
+        inner, owner = elements(values)
+        fit = _Fit(_alone(inner, column.path), elements_of.layout)
+        columns = [fit.of(each, new_field) for each in elements_of.layout.columns]
+        if new_field == "rescue":
+            fit.strangers(new_field)
+        self._refuse_elements(fit, owner, ".".join(column.path))
+        offsets, kind, none = offsets_of(values, owner), column.node.type, pa.array(~is_there(values))
+        if fit.kept:
+            texts, some = fit.rescued(), np.zeros(len(self.rows), bool)
+            some[owner[list(fit.kept)]] = True
+            self.rescued_elements = pa.ListArray.from_arrays(offsets, texts, mask=pa.array(~some))
+        made = columns[0]
+        if pa.types.is_struct(kind.value_type):
+            null = pa.array(~is_there(inner))
+            made = pa.StructArray.from_arrays(columns, fields=list(kind.value_type), mask=null)
+        return pa.ListArray.from_arrays(offsets, made, type=kind, mask=none)
+
+    def _at(self, path: Path) -> pa.Array | None:
+        values: pa.Array | None = self.whole
+        for key in path:
+            values = field_of(values, key) if values is not None and pa.types.is_struct(values.type) else None
+        return values
+
+    def _refuse_elements(self, fit: _Fit, owner: Numbers, where: str) -> None:
+        """A record with a refused element is refused, and says which it is."""
+        first = np.searchsorted(owner, owner)
+        for row, (reason, detail) in sorted(fit.verdicts.items()):
+            nth = f"{where}[{row - first[row]}]"
+            self.refuse(owner[row : row + 1], reason, nth + detail.removeprefix(where))
+
     def rescued(self) -> pa.Array:
         """What is kept of every record, as one text."""
         if not self.kept:
             return pa.nulls(len(self.rows), pa.string())
-        texts = []
-        for row in range(len(self.rows)):
-            parts = self.kept.get(row, {})
-            texts.append(rescued({path: parts[path] for path in outermost(list(parts))}))
-        return pa.array(texts, pa.string())
+        paths = ((parts, outermost(list(parts))) for parts in self.kept.values())
+        texts = pa.array([rescued({path: parts[path] for path in outer}) for parts, outer in paths], pa.string())
+        place = np.full(len(self.rows), -1, np.int64)
+        place[list(self.kept)] = np.arange(len(self.kept))
+        return texts.take(pa.array(place, mask=place < 0))
 
     def _keep(self, path: Path, rows: Numbers) -> None:
         """The text at a path, or where the way there ends."""
@@ -181,7 +226,8 @@ class _Fit:
             and (below := field_of(values, path[depth])) is not None
         ):
             values, depth = below, depth + 1
-        texts = as_json(plain(values.take(pa.array(rows)))).to_pylist()
+        values = values.take(pa.array(rows))
+        texts = (plain(values) if is_json(values.type) else as_json(values)).to_pylist()
         for row, text in zip(rows.tolist(), texts, strict=True):
             self.kept.setdefault(row, {})[path[:depth]] = "null" if text is None else text
 
@@ -194,9 +240,11 @@ class _Fit:
                 continue
             known = {key.lower() for key in node.children}
             full = where + name
+            if new_field == "rescue" and self.layout.elements and place == self.layout.elements.column.path:
+                continue  # each element is told by itself
             if name.lower() in known:
                 self.refuse(there, Reason.BAD_NAME, f"{full[:300]}: differs from a known field only in case")
-            elif new_field == "rescue":
+            elif new_field == "rescue" and not node.open:
                 self._keep(place, there)
             elif new_field == "stop":
                 raise ContractBroken(f"A record brings the new field '{full}', and the contract says: stop.")
@@ -321,6 +369,13 @@ class _Fit:
         what = f"{where}: expected {wanted}, saw {_said(values.type)}"
         self.refuse(rows[live & is_there(values)], Reason.TYPE, what)
         return pa.nulls(len(values), node.type if node else pa.null())
+
+
+def _alone(values: pa.Array, path: Path) -> pa.Table:
+    """Values as records with nothing else in them."""
+    for key in reversed(path[1:]):
+        values = pa.StructArray.from_arrays([values], [key])
+    return pa.table({path[0]: values})
 
 
 def _wanted(kind: pa.DataType, node: Node) -> str:
