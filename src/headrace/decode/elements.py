@@ -1,8 +1,8 @@
 """Rescue of a list that will be exploded, element by element, for JSON.
 
-Records that fit are read as always. Of the others, the list is read as JSON text, cut into its elements, and each element
-is read as a record with nothing else in it: `{"id":1,"items":[{"n":2},{"n":"x"}]}` is read as a record whose list is the
-text `[{"n":2},{"n":"x"}]`, and as the records `{"items":{"n":2}}` and `{"items":{"n":"x"}}`. What is rescued of these is
+Records that fit are read as always. Of the others, the list is read as JSON text and cut into its elements, and each of
+these is read as a record with nothing else in it: `{"id":1,"items":[{"n":2},{"n":"x"}]}` is a record whose list is the
+text `[{"n":2},{"n":"x"}]`, and the records `{"items":{"n":2}}` and `{"items":{"n":"x"}}`. What is rescued of these is
 kept beside the list, one text for each element.
 """
 

@@ -23,6 +23,7 @@ from headrace.shape import Shape
 from headrace.spec.explode import Explode
 
 _STRANGE = 1_000  # fields beside the exploded list that a decoder is told of
+_SAMPLE = 64  # records that are read first to learn of such fields, where each record with one is read one by one
 
 
 class Reading:
@@ -126,7 +127,10 @@ class Reading:
 
     def _listed(self, explode: Explode, route: str, shape: Shape, new_field: NewField, envelopes: pa.Table) -> Decoded:
         """Records with their list; what is strange to the branch is learned: no decoder shall wonder about it again."""
+        met = route in self.branch.strange
         strange = self.branch.strange.setdefault(route, set())
+        if new_field == "rescue" and not met and len(envelopes) > _SAMPLE:
+            self._listed(explode, route, shape, new_field, envelopes.slice(0, _SAMPLE))
         payload = exploding.knowing(exploding.as_text(explode, shape.payload), strange)
 
         def ask(payload: pa.Schema, new_field: NewField) -> Decoded:
