@@ -6,15 +6,21 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headrace.decode import Rejects
 from headrace.decode.elements import ElementsDecoder
+from headrace.decode.layout import PATH, RESCUE, layout_of
 from headrace.decode.rescue import Rescuer
+from headrace.decode.typed import fitted
 from headrace.errors import ContractBroken
+from headrace.explode import exploded, with_rescued
 from headrace.plan import Plan
+from headrace.spec.explode import Explode
 from headrace.tables.schema import RESCUED
 from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
 
@@ -330,7 +336,7 @@ def test_branches_rescue_for_themselves():
         "explode": EXPLODE,
         "table": {"path": "/lake/items", "columns": COLUMNS, "contract": BOTH},
     }
-    plan = plan_of(also=[child])
+    plan = plan_of(branches=[child])
     for _ in range(2):
         applied = plan.apply(envelopes([{"id": 1, "note": "n", "items": [{"id": 2}, {"id": 3, "n": 1}]}]))
         assert [row["_rescued"] for row in rows(applied, "items/")] == [None, '{"items.n":1}']
@@ -426,3 +432,63 @@ def test_rows_are_those_of_each_element_as_a_record_of_its_own(records: list[tup
             assert [_exactly(next(made)) for _ in items] == [_exactly(row) for row in rows(alone)]
     assert next(made, None) is None
     adds_up(applied)
+
+
+# ---- values that bring their own types ----
+
+INNER = pa.struct(
+    [
+        ("sku", pa.string()),
+        ("qty", pa.int64()),
+        ("price", pa.decimal128(38, 10)),
+        ("blob", pa.binary()),
+        ("ratio", pa.float64()),
+        ("to", pa.struct([("a", pa.int64()), ("new", pa.decimal128(38, 0))])),
+        ("tags", pa.list_(pa.struct([("a", pa.int64()), ("new", pa.int64())]))),
+    ]
+)
+WANTED = pa.struct(
+    [
+        ("sku", pa.int64()),
+        ("qty", pa.int8()),
+        pa.field("price", pa.decimal128(9, 2)),
+        ("ratio", pa.int32()),
+        ("to", pa.struct([("a", pa.int32())])),
+        ("tags", pa.list_(pa.field("element", pa.struct([("a", pa.int32())])))),
+    ]
+)
+WHOLE = st.sampled_from([None, 0, 1, 200, 1 << 40])
+TYPED = st.fixed_dictionaries(
+    {
+        "sku": st.sampled_from([None, "x", "12"]),
+        "qty": WHOLE,
+        "price": st.sampled_from([None, Decimal("1.5"), Decimal("1.505"), Decimal(10) ** 27]),
+        "blob": st.sampled_from([None, b"", b"\x00\xff"]),
+        "ratio": st.sampled_from([None, 1.0, 0.5, float("nan")]),
+        "to": st.none() | st.fixed_dictionaries({"a": WHOLE, "new": st.sampled_from([None, Decimal(10**37)])}),
+        "tags": st.none() | st.lists(st.fixed_dictionaries({"a": WHOLE, "new": WHOLE}), max_size=2),
+    }
+)
+TYPED_LISTS = st.none() | st.lists(st.none() | TYPED, max_size=3)
+
+
+@given(st.lists(st.tuples(WHOLE, TYPED_LISTS), min_size=1, max_size=5), st.sampled_from(["rescue", "ignore"]))
+@settings(max_examples=60, deadline=None)
+def test_typed_rows_are_those_of_each_element_as_a_record_of_its_own(records: list[tuple[Any, Any]], new_field: Any):
+    explode = Explode(column="items", keep={"order_id": "id"})
+    rescue = RESCUED.with_metadata({RESCUE: b"type"})
+    order = pa.field("order_id", pa.int8(), metadata={PATH: b"id"})
+    listed = pa.schema([order, pa.field("items", pa.list_(pa.field("element", WANTED))), rescue])
+    ids = pa.array([id for id, _ in records], pa.int64())
+    natural = pa.table({"id": ids, "items": pa.array([items for _, items in records], pa.list_(INNER)), "beside": ids})
+    layout = layout_of(with_rescued(explode, listed))
+    made, _ = exploded(explode, fitted(natural, np.arange(len(records)), layout, new_field, Rejects()), 100)
+
+    pairs = [(id, item) for id, items in records for item in items or []]
+    ids = pa.array([id for id, _ in pairs], pa.int64())
+    natural = pa.table({"id": ids, "items": pa.array([item for _, item in pairs], INNER)})
+    columns = [item.with_metadata({PATH: f"items.{item.name}".encode()}) for item in WANTED]
+    alone = layout_of(pa.schema([order, *columns, rescue]))
+    expected = fitted(natural, np.arange(len(pairs)), alone, new_field, Rejects())
+    assert made.rejects.index == expected.rejects.index == []
+    assert [_exactly(row) for row in made.rows.to_pylist()] == [_exactly(row) for row in expected.rows.to_pylist()]
