@@ -27,7 +27,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 MORE = "pipeline: more\nsource: {generate: {records: 5}}\ntable: {path: ./lake/more}\n"
 # What starts a JVM or a broker, asks one, or answers a stop that is not there: such examples are only parsed.
-PARSED = {"init", "run", "demo", "setup", "resume", "status"}
+PARSED = {"init", "run", "demo", "kafka", "setup", "resume", "status"}
 
 
 def _commands(group: Any, words: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,7 @@ from headrace.cli.check import command
 from headrace.cli.demo import demo
 from headrace.cli.examples import add_examples
 from headrace.cli.init import init
+from headrace.cli.kafka import kafka
 from headrace.cli.preview import preview
 from headrace.cli.reset import reset
 from headrace.cli.resume import resume
@@ -62,7 +63,7 @@ app.add_typer(dead_letters.app)
 table_columns.add_to(table.app)
 table_rows.add_to(table.app)
 app.add_typer(table.app)
-for _command in (init, run, check, preview, schema, status, resume, reset, demo, setup):
+for _command in (init, run, check, preview, schema, status, resume, reset, demo, kafka, setup):
     app.command()(_command)
 
 

@@ -15,6 +15,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "status": ("headrace status web.yaml --batches 20",),
     "resume": ("headrace resume web.yaml --accept-gap",),
     "demo": ("headrace demo", "headrace demo /tmp/demo --records 100000"),
+    "kafka": ("headrace kafka", "headrace kafka /tmp/kafka --port 19092"),
     "setup": ("headrace setup spark", "headrace setup --warm spark kafka"),
     "version": ("headrace version",),
     "dead-letters list": (

@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.errors import SetupError
+from headrace.errors import SetupError, UsageError
 from headrace.runtime import archive, jars
 from headrace.runtime.child import Child, spawn
 from headrace.runtime.java import find_java
@@ -91,21 +92,32 @@ class Broker:
         folder: Path,
         *,
         listeners: Sequence[str] = ("plain",),
+        port: int | None = None,
         settings: Mapping[str, str] | None = None,
         tls: Tls | None = None,
         users: Mapping[str, str] | None = None,
         jvm: Sequence[str] = (),
         progress: jars.Progress | None = None,
     ) -> Self:
-        """Start a broker with its data below `folder`, on free loopback ports, and wait until it answers."""
+        """Start a broker with its data below `folder`, on loopback ports, and wait until it answers.
+
+        `port` is that of the plain listener; ports that are not given are free ones. UsageError if `port` is in use.
+        """
+        if port is not None and not _bindable(port):
+            raise UsageError(
+                f"Port {port} is in use.", next="Stop the program that listens there, or use another port."
+            )
         parts, java = jars.ensure("kafka", progress=progress), find_java(progress=progress)
         run = [*java.command, *_JVM, "-cp", os.pathsep.join(map(str, parts)), *archive.use("kafka", java, parts)]
         folder.mkdir(parents=True, exist_ok=True)
         ports = dict(zip(dict.fromkeys(("plain", *listeners, "controller")), free_ports(), strict=False))
+        if port is not None:
+            ports["plain"] = port
         properties = folder / "server.properties"
         properties.touch(mode=0o600)
         properties.write_text(_properties(folder, ports, tls, users or {}, settings or {}))
-        _format([*run, "kafka.tools.StorageTool"], properties)
+        if not (folder / "data" / "meta.properties").is_file():
+            _format([*run, "kafka.tools.StorageTool"], properties)
         broker = cls(folder, ports, dict(users or {}), [*run, *jvm, "kafka.Kafka", str(properties)])
         broker._up()
         broker._add_scram_users()
@@ -124,6 +136,12 @@ class Broker:
     def pid(self) -> int | None:
         """The process id of the child, if one runs."""
         return self._child.pid if self._child else None
+
+    def wait(self, stop: threading.Event) -> None:
+        """Return when `stop` is set; SetupError when the broker ends before that."""
+        while not stop.wait(0.2):
+            if self._child and self._child.poll() is not None:
+                raise SetupError(f"Kafka ended: {_tail(self.folder / 'broker.log')}")
 
     def stop(self, within: float = 20) -> None:
         """End it in good order."""
@@ -232,7 +250,7 @@ def _format(tool: Sequence[str], properties: Path) -> None:
     """Give the data folder its identity, as Kafka demands before the first start."""
     first, *rest = uuid.uuid4().bytes
     cluster = base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")  # never begins with a dash
-    command = [*tool, "format", "--ignore-formatted", "-t", cluster, "-c", str(properties)]
+    command = [*tool, "format", "-t", cluster, "-c", str(properties)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise SetupError(f"Kafka's storage could not be formatted: {(done.stderr or done.stdout).strip()[-500:]}")
