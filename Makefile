@@ -41,7 +41,7 @@ lock: ## Resolve the packages anew (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements-dev.in -o requirements-dev.txt
 
 clean: ## Remove what was made here; the cache of jars stays
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis headrace-demo bench/results
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis headrace-demo headrace-kafka examples/*/lake bench/results
 
 $(STAMP): requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'

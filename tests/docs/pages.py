@@ -15,7 +15,8 @@ from headrace.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+EXAMPLES = ROOT / "examples"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *EXAMPLES.rglob("*.md")])
 SMALLEST = {
     "pipeline": "web",
     "source": {"kafka": {"brokers": "localhost:9092", "topics": ["web_requests"]}},
