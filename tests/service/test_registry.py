@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from base64 import b64encode
 
 import pytest
+from google.protobuf import descriptor_pb2
+from google.type import money_pb2
 
+from headrace.decode.proto.files import in_texts
 from headrace.decode.registry import Registered, Registry, UnknownSchema
 from headrace.errors import RegistryUnreachable
 from headrace.spec.registry import RegistrySpec
@@ -35,6 +39,15 @@ def test_a_schema_of_each_kind(registry, client, subject):
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", "type": "object"}
     found = client.schema(registry.register(f"{subject}-j", schema, "JSON"))
     assert (found.kind, json.loads(found.text)) == ("JSON", schema)
+
+
+def test_a_protobuf_descriptor_in_base64(registry, client, subject):
+    """As Python's Confluent client registers it; this registry returns it as it is."""
+    file = descriptor_pb2.FileDescriptorProto.FromString(money_pb2.DESCRIPTOR.serialized_pb)
+    registered = client.schema(registry.register(subject, b64encode(file.SerializeToString()).decode(), "PROTOBUF"))
+    assert "message" not in registered.text
+    message = in_texts(registered.text, registered.references, 64).at([0])
+    assert [field.name for field in message.fields] == ["currency_code", "units", "nanos"]
 
 
 def test_references(registry, client, subject):

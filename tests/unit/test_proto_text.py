@@ -339,3 +339,18 @@ def test_a_registered_descriptor_instead_of_text():
         assert schema.at([0]).fields[0].message.name == "geo.Point"
     with pytest.raises(BadSchema, match="the schema"):
         in_texts(base64.b64encode(b"nonsense").decode(), {}, 64)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "(buf.validate.field) = { string: [ { min_len: 1 }, { max_len: 3 } ] }",  # two rules, normalized by a registry
+        '(kind) = { type: "FIELD_TYPE_UNSPECIFIED" }',  # an enum, stored with quotes
+        "(buf.validate.field).string.(shop.datetime) = true",
+        '(a) = { [shop.datetime]: true, [type.example/x.Y] { b: 1 } c: < d: "]" > }',
+    ],
+)
+def test_option_values_do_not_matter(option):
+    text = f"{HEAD}message A {{ string note = 2 [{option}, deprecated = true]; int32 x = 3; }}"
+    assert proto_texts.compiled(text) is None
+    assert [(field.name, field.number) for field in in_texts(text, {}, 64).at([0]).fields] == [("note", 2), ("x", 3)]
