@@ -120,7 +120,7 @@ def test_one_by_one_and_all_at_once_are_the_same(seed):
     payload = payload_of(file, column)
     together = decoder(file, payload).decode(column)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "_SMALL_TURNS", 0)
+        patch.setattr(wire, "_SMALL_ROUNDS", 0)
         patch.setattr(wire, "_FEW", 10**9)
         alone = decoder(file, payload).decode(column)
     assert repr(alone.rows.to_pylist()) == repr(together.rows.to_pylist())  # a changed byte can make a NaN
@@ -339,7 +339,7 @@ def test_unknown_fields_are_ignored_and_counted(at):
 def test_unknown_fields_are_letters_under_a_strict_contract(at):
     found = at.decode(b"\x08\x01" + STRAY, b"\x08\x02", INSIDE, new_field="reject")
     assert (found.rejects.index, set(found.rejects.reason)) == ([0, 2], {Reason.NEW_FIELD})
-    assert found.rejects.detail[1] == "cash.#100: the schema knows no such field"
+    assert found.rejects.detail[1] == "cash.#100: the schema does not have this field"
     with pytest.raises(ContractBroken):
         at.decode(STRAY, new_field="stop")
 

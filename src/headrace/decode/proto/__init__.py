@@ -1,1 +1,1 @@
-"""Protobuf taken apart: schemas out of text, fields off the wire, columns out of fields."""
+"""Protobuf: schemas from text and descriptors, fields from the wire, columns from fields."""

@@ -1,4 +1,4 @@
-"""The message index that Confluent's frame has for Protobuf: which message of the schema's file follows."""
+"""Message indexes of Confluent's wire format: the position of the message type in the schema's file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.decode.framing import HEAD
 from headrace.decode.proto.wire import Malformed, varint
 from headrace.decode.scan import Bytes, Numbers
 
-_NESTED = 64  # messages in messages
-_SINGLE = 64  # indexes that one byte says
+_NESTED = 64  # nested messages
+_SINGLE = 64  # indexes of top-level messages that fit one byte
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """The index of each framed value as a code (none: -1), how many bytes stand before its message, and the codes."""
+    """The index path of each value as a code (-1 if invalid), the bytes in front of its message, and the paths."""
 
     codes: Numbers
     heads: Numbers
@@ -25,47 +25,50 @@ class Indexed:
 
     @property
     def span(self) -> int:
-        """How many codes there are."""
+        """The number of codes."""
         return len(self.paths)
 
 
 def indexed(values: pa.BinaryArray) -> Indexed:
-    """Read the index behind each frame: zigzag varints, how many and which; a single 0 stands for the first message."""
-    seen = Bytes(values)
-    begins = seen.starts[:-1].astype(np.int64) + HEAD
-    sizes = seen.starts[1:] - begins
-    padded = np.concatenate([seen.content, np.zeros(16, np.uint8)])
+    """Read the message index of each value: a count and that many indexes, all zigzag varints; a single 0 means [0].
+
+    02 02 is one index, 1: the second message of the file. 04 02 00 are two: the first message nested in it.
+    """
+    source = Bytes(values)
+    begins = source.starts[:-1].astype(np.int64) + HEAD
+    sizes = source.starts[1:] - begins
+    padded = np.concatenate([source.content, np.zeros(16, np.uint8)])
     first, second = padded[begins], padded[begins + 1]
     short = (first == 0) & (sizes > 0)
     one = (first == 2) & (sizes > 1) & (second < 2 * _SINGLE) & (second % 2 == 0)
     codes = np.where(short, 0, np.where(one, second >> 1, -1)).astype(np.int64)
     heads = np.where(short, HEAD + 1, HEAD + 2)
     paths: list[tuple[int, ...]] = [(index,) for index in range(_SINGLE)]
-    known = {path: code for code, path in enumerate(paths)}
+    codes_by_path = {path: code for code, path in enumerate(paths)}
     for row in np.flatnonzero(~short & ~one).tolist():
         try:
-            path, behind = _path(padded.data, int(begins[row]), int(seen.starts[row + 1]))
+            path, behind = _path(padded.data, int(begins[row]), int(source.starts[row + 1]))
         except Malformed:
             continue
-        if path not in known:
-            known[path] = len(paths)
+        if path not in codes_by_path:
+            codes_by_path[path] = len(paths)
             paths.append(path)
-        codes[row], heads[row] = known[path], behind - seen.starts[row]
+        codes[row], heads[row] = codes_by_path[path], behind - source.starts[row]
     return Indexed(codes, heads, paths)
 
 
 def _path(content: memoryview, at: int, end: int) -> tuple[tuple[int, ...], int]:
     if at >= end:
-        raise Malformed("no index")
+        raise Malformed("invalid message index")
     count, at = _zigzag(content, at)
     if not 0 <= count <= _NESTED:
-        raise Malformed("no index")
+        raise Malformed("invalid message index")
     path = []
     for _ in range(count):
         index, at = _zigzag(content, at)
         path.append(index)
         if at > end or not 0 <= index < 1 << 31:
-            raise Malformed("no index")
+            raise Malformed("invalid message index")
     return tuple(path) or (0,), at
 
 

@@ -1,4 +1,4 @@
-"""Message types as the decode needs them, out of descriptors: fields by number, well-known types by what they mean."""
+"""Message types for decoding, built from descriptors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from google.protobuf.message import DecodeError
 
 from headrace.decode.proto.wire import FIXED32, FIXED64, GROUP, LENGTH, VARINT
 
-# What a well-known type means; a message type that is none of them is "plain".
+# How a well-known type is decoded; all other messages are "plain".
 Meaning = Literal["plain", "timestamp", "duration", "wrapper", "json", "empty"]
 
 _UNRESOLVED = re.compile(r"couldn't resolve name '(.*)'")  # as the linker reports an unknown type
-_PLACES = 10_000  # fields of a message with all that is below it
+_MAX_FIELDS = 10_000  # of a message with all nested ones
 _KINDS = {
     getattr(FieldDescriptor, f"TYPE_{kind.upper()}"): kind
     for kind in (
@@ -46,11 +46,11 @@ _MEANINGS: Mapping[str, Meaning] = {
 
 
 class BadSchema(Exception):
-    """A schema cannot be used; the text says why."""
+    """A schema cannot be used; the message has the reason."""
 
 
 class NoMessage(BadSchema):
-    """A schema has no message of that name, or at that place."""
+    """A schema has no message with that name or index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,68 +75,68 @@ class Field:
     kind: str
     repeated: bool = False
     required: bool = False
-    presence: bool = False  # whether absent differs from the default
-    choice: str = ""  # the oneof it is of
+    presence: bool = False  # absent differs from the default
+    choice: str = ""  # name of its oneof
     map: bool = False
     message: Message | None = None
     names: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))  # of an enum's numbers
 
     @property
     def wire(self) -> int:
-        """The wire type of one value."""
+        """Wire type of one value."""
         return _WIRES.get(self.kind, VARINT)
 
     @property
     def packable(self) -> bool:
-        """Whether many values may stand in one field."""
+        """Whether the values of the field can be packed."""
         return self.repeated and self.wire not in (LENGTH, GROUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message type: its full name, its fields, and what it means where it is a well-known one."""
+    """A message type: its full name and its fields, or how it is decoded if it is a well-known type."""
 
     name: str
     fields: tuple[Field, ...]
     meaning: Meaning = "plain"
-    json: str = ""  # which of the JSON-like types it is
+    json: str = ""  # Struct, Value or ListValue
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Linked files; the messages of the last one are found by index."""
+    """Linked files; message indexes refer to the last one."""
 
     pool: Any
     file: Any
     depth: int
-    _made: dict[str, Message] = field(default_factory=dict)
+    _messages: dict[str, Message] = field(default_factory=dict)
 
     def message(self, name: str) -> Message:
         """A message type by its full name."""
         try:
-            found = self.pool.FindMessageTypeByName(name)
+            descriptor = self.pool.FindMessageTypeByName(name)
         except KeyError:
-            raise NoMessage(f"there is no message {name[:200]}") from None
-        return self._message(found)
+            raise NoMessage(f"no message {name[:200]}") from None
+        return self._message(descriptor)
 
     def at(self, indexes: Iterable[int]) -> Message:
-        """A message type by its place in the file: the index among the top-level ones, then among nested ones."""
+        """A message type by its indexes: among the top-level messages of the file, then among nested ones."""
         inner = list(self.file.message_types_by_name.values())
         here: Any = None
         for index in indexes:
-            # Java's writers, whose format it is, count the messages of the text; some others also a map's entries.
+            # Java's serializer defines the format and counts messages of the text; others also count map entries.
             named = [each for each in inner if not each.GetOptions().map_entry]
             counted = named if index < len(named) else inner
             if not 0 <= index < len(counted) or counted[index].GetOptions().map_entry:
-                raise NoMessage(f"there is no message at index {index}")
+                raise NoMessage(f"no message at index {index}")
             here = counted[index]
             inner = list(here.nested_types)
         return self._message(here)
 
-    def _message(self, found: Descriptor) -> Message:
-        if found.full_name not in self._made:
-            self._made[found.full_name] = _Maker(self.depth).message(found, ())
-        return self._made[found.full_name]
+    def _message(self, descriptor: Descriptor) -> Message:
+        if descriptor.full_name not in self._messages:
+            self._messages[descriptor.full_name] = _MessageBuilder(self.depth).message(descriptor, ())
+        return self._messages[descriptor.full_name]
 
 
 def linked(files: Iterable[ParsedFile], depth: int = 64) -> Schema:
@@ -171,21 +171,21 @@ def described(raw: bytes, depth: int = 64) -> Schema:
 
 
 def _in_order(files: Iterable[Any]) -> list[Any]:
-    """Files behind those they import; the given order where it does not matter."""
+    """Sort files so that imported ones come first; otherwise the order is kept."""
     waiting = {file.name: file for file in files}
     order: list[Any] = []
 
-    def place(name: str) -> None:
+    def add(name: str) -> None:
         if (file := waiting.pop(name, None)) is not None:
             for needed in file.dependency:
-                place(needed)
+                add(needed)
             order.append(file)
 
     try:
         for name in list(waiting):
-            place(name)
+            add(name)
     except RecursionError:
-        raise BadSchema("its files import each other too deeply") from None
+        raise BadSchema("imports nested too deeply") from None
     return order
 
 
@@ -200,8 +200,8 @@ WELL_KNOWN = tuple(
 
 @cache
 def _well_known() -> list[bytes]:
-    """The files that every schema may import without bringing them, in the order of their imports."""
-    from google.protobuf import (  # noqa: F401 - to import one adds it to the default pool
+    """Serialized descriptors of the files that every schema can import, imported ones first."""
+    from google.protobuf import (  # noqa: F401 - the import adds the file to the default pool
         any_pb2,
         api_pb2,
         duration_pb2,
@@ -221,59 +221,61 @@ def _well_known() -> list[bytes]:
     return [file.SerializeToString() for file in _in_order(files)]
 
 
-class _Maker:
-    """Message types of descriptors, as trees: none may be in itself, and none too large."""
+class _MessageBuilder:
+    """Builds message types from descriptors; recursive and too large types are errors."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._sizes: dict[str, int] = {}
         self._heights: dict[str, int] = {}
-        self._made: dict[str, Message] = {}
+        self._messages: dict[str, Message] = {}
 
-    def message(self, found: Any, way: tuple[str, ...]) -> Message:
-        name = found.full_name
+    def message(self, descriptor: Any, parents: tuple[str, ...]) -> Message:
+        name = descriptor.full_name
         meaning = _MEANINGS.get(name, "plain")
         if meaning == "json":
             return Message(name, (), "json", name.rpartition(".")[2])
-        if name in way:
-            raise BadSchema(f"{name} holds itself, which no columns can")
-        if len(way) > 2 * self._depth:  # an entry of a map counts, too
+        if name in parents:
+            raise BadSchema(f"{name} is recursive, which a table schema cannot be")
+        if len(parents) > 2 * self._depth:  # map entries count, too
             raise BadSchema(f"{name} is nested deeper than {self._depth} levels")
-        if name not in self._made:
-            fields = tuple(self._field(each, (*way, name)) for each in found.fields)
+        if name not in self._messages:
+            fields = tuple(self._field(each, (*parents, name)) for each in descriptor.fields)
             inner = [each.message.name for each in fields if each.message]
             self._sizes[name] = len(fields) + sum(self._sizes.get(each, 0) for each in inner)
             self._heights[name] = 1 + max((self._heights.get(each, 1) for each in inner), default=0)
-            if self._sizes[name] > _PLACES:
-                raise BadSchema(f"{name} has more than {_PLACES} fields with all that is below it")
+            if self._sizes[name] > _MAX_FIELDS:
+                raise BadSchema(f"{name} has more than {_MAX_FIELDS} fields, nested ones included")
             if self._heights[name] > self._depth:
                 raise BadSchema(f"{name} is nested deeper than {self._depth} levels")
-            self._made[name] = Message(name, fields, meaning if fields else "empty")
-        return self._made[name]
+            self._messages[name] = Message(name, fields, meaning if fields else "empty")
+        return self._messages[name]
 
-    def _field(self, found: Any, way: tuple[str, ...]) -> Field:
-        inner = found.message_type
+    def _field(self, descriptor: Any, parents: tuple[str, ...]) -> Field:
+        inner = descriptor.message_type
         entry = inner is not None and inner.GetOptions().map_entry
-        # A part of a map's entry that is not there has its default.
-        in_entry = found.containing_type.GetOptions().map_entry
-        choice = found.containing_oneof
+        # An absent key or value of a map entry is its default.
+        in_entry = descriptor.containing_type.GetOptions().map_entry
+        choice = descriptor.containing_oneof
         return Field(
-            found.name,
-            found.number,
-            _KINDS[found.type],
-            repeated=found.is_repeated,
-            required=found.is_required,
-            presence=found.has_presence and not in_entry,
+            descriptor.name,
+            descriptor.number,
+            _KINDS[descriptor.type],
+            repeated=descriptor.is_repeated,
+            required=descriptor.is_required,
+            presence=descriptor.has_presence and not in_entry,
             choice=choice.name if choice is not None and len(choice.fields) > 1 else "",
             map=entry,
-            message=None if inner is None else self.message(inner, way),
-            names=MappingProxyType({}) if found.enum_type is None else MappingProxyType(_names(found.enum_type)),
+            message=None if inner is None else self.message(inner, parents),
+            names=MappingProxyType({})
+            if descriptor.enum_type is None
+            else MappingProxyType(_names(descriptor.enum_type)),
         )
 
 
-def _names(found: Any) -> dict[int, str]:
-    """The first name of each number."""
+def _names(enum: Any) -> dict[int, str]:
+    """The first name of each number; aliases are dropped."""
     names: dict[int, str] = {}
-    for value in found.values:
+    for value in enum.values:
         names.setdefault(value.number, value.name)
     return names

@@ -1,34 +1,36 @@
-"""Fields that the schema does not name, kept as bytes that make up a message of their own."""
+"""Unknown fields as the bytes of a message."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.proto.columns import Reader, Stray
+from headrace.decode.proto.columns import ColumnReader, UnknownField
 from headrace.decode.proto.wire import END_GROUP, FIXED64, GROUP, LENGTH, VARINT
 
 UNKNOWN = "_unknown"
 
 
-def kept_bytes(reader: Reader) -> pa.BinaryArray:
-    """Per record its unknown fields in their order, those below in the fields they were in; NULL where there are none.
+def kept_bytes(reader: ColumnReader) -> pa.BinaryArray:
+    """The unknown fields of each record in their order, nested ones inside their parent fields; NULL if there are none.
 
-    Merged with what the columns hold, they give the message that was sent.
+    Merged with the values of the columns, they are the message that was sent.
     """
     pieces: dict[int, list[tuple[int, bytes]]] = {}
-    for stray in reader.strays:
-        rows = stray.place.rows[stray.found.owners].tolist()
-        for row, at, word in zip(rows, stray.found.at.tolist(), stray.found.words.tolist(), strict=True):
-            pieces.setdefault(row, []).append((at, _piece(reader, stray, at, word)))
+    for unknown in reader.unknown_fields:
+        rows = unknown.scope.rows[unknown.occurrences.owners].tolist()
+        for row, at, word in zip(
+            rows, unknown.occurrences.at.tolist(), unknown.occurrences.words.tolist(), strict=True
+        ):
+            pieces.setdefault(row, []).append((at, _piece(reader, unknown, at, word)))
     joined = np.full(reader.count, None, object)
-    for row, theirs in pieces.items():
-        joined[row] = b"".join(piece for _, piece in sorted(theirs))
+    for row, row_pieces in pieces.items():
+        joined[row] = b"".join(piece for _, piece in sorted(row_pieces))
     return pa.array(joined, pa.binary())
 
 
-def _piece(reader: Reader, stray: Stray, at: int, word: int) -> bytes:
-    kind = stray.tag & 7
+def _piece(reader: ColumnReader, unknown: UnknownField, at: int, word: int) -> bytes:
+    kind = unknown.tag & 7
     content = reader.content.bytes
     if kind == VARINT:
         body = _varint(word)
@@ -36,18 +38,18 @@ def _piece(reader: Reader, stray: Stray, at: int, word: int) -> bytes:
         body = (_varint(word) if kind == LENGTH else b"") + content[at : at + word].tobytes()
     else:
         body = content[at : at + (8 if kind == FIXED64 else 4)].tobytes()
-    piece = _varint(stray.tag) + body
+    piece = _varint(unknown.tag) + body
     if kind == GROUP:
-        piece += _varint(stray.tag - GROUP + END_GROUP)
-    for number in reversed(stray.place.path):
+        piece += _varint(unknown.tag - GROUP + END_GROUP)
+    for number in reversed(unknown.scope.path):
         piece = _varint(number << 3 | LENGTH) + _varint(len(piece)) + piece
     return piece
 
 
 def _varint(value: int) -> bytes:
-    made = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,4 +1,8 @@
-"""`.proto` text into descriptors. Names stay as they are written: linking the files resolves and checks them."""
+"""Parse `.proto` texts to descriptors.
+
+Names stay as they are written; the linker resolves and checks them. Options are skipped, except those that change the
+encoding: a registry can store options that no compiler accepts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from headrace.decode.proto.schema import BadSchema, ParsedFile
 
 _CHARACTERS = 4 * 1024 * 1024
-_DEPTH = 32  # messages in messages, as protoc has it
+_DEPTH = 32  # nested messages, the limit of protoc
 _TOKEN = re.compile(
     r"""(?P<blank>\s+|//[^\n]*|/\*.*?\*/)
     |(?P<word>[A-Za-z_]\w*)
@@ -56,12 +60,12 @@ class _Parser:
     def _scan(self) -> Iterator[tuple[str, str, int]]:
         at = 0
         while at < len(self._text):
-            found = _TOKEN.match(self._text, at)
-            if found is None:
-                raise BadSchema(f"{self._name}:{self._line(at)}: {self._text[at : at + 20]!r} is not understood")
-            if found.lastgroup != "blank":
-                yield str(found.lastgroup), found[0], at
-            at = found.end()
+            token = _TOKEN.match(self._text, at)
+            if token is None:
+                raise BadSchema(f"{self._name}:{self._line(at)}: {self._text[at : at + 20]!r} is not valid syntax")
+            if token.lastgroup != "blank":
+                yield str(token.lastgroup), token[0], at
+            at = token.end()
 
     def _line(self, at: int) -> int:
         return self._text.count("\n", 0, at) + 1
@@ -94,7 +98,7 @@ class _Parser:
         return self._take("word", "a name")
 
     def _full_name(self) -> str:
-        """A name with dots, also in front."""
+        """A name with dots; it can begin with one."""
         parts = ["" if self._skip(".") else self._word()]
         if parts == [""]:
             parts.append(self._word())
@@ -103,62 +107,62 @@ class _Parser:
         return ".".join(parts)
 
     def _quoted(self) -> str:
-        whole = self._take("text", "a text in quotes")[1:-1]
+        whole = self._take("text", "a quoted string")[1:-1]
         while self._at < len(self._tokens) and self._tokens[self._at][0] == "text":
             whole += self._take("text", "")[1:-1]
         return whole
 
     def _whole(self) -> int:
         sign = -1 if self._skip("-") else 1
-        text = self._take("number", "a whole number")
+        text = self._take("number", "an integer")
         try:
             octal = len(text) > 1 and text[0] == "0" and text.isdigit()
             return sign * int(text, 8 if octal else 0)
         except ValueError:
             self._at -= 1
-            self._wrong("a whole number")
+            self._wrong("an integer")
 
     # ---- the file ----
 
     def file(self) -> Any:
-        made = descriptor_pb2.FileDescriptorProto(name=self._name)
+        file = descriptor_pb2.FileDescriptorProto(name=self._name)
         if self._peek() in ("syntax", "edition"):
-            self._syntax_of(made)
+            self._syntax_of(file)
         while self._at < len(self._tokens):
-            self._top(made)
-        return made
+            self._top(file)
+        return file
 
-    def _syntax_of(self, made: Any) -> None:
+    def _syntax_of(self, file: Any) -> None:
         word = self._word()
         self._need("=")
         value = self._quoted()
         self._need(";")
         if word == "edition" and value in _EDITIONS:
-            self._syntax, made.edition = "editions", _EDITIONS[value]
+            self._syntax, file.edition = "editions", _EDITIONS[value]
         elif word == "syntax" and value in ("proto2", "proto3"):
             self._syntax = value
         else:
-            raise BadSchema(f"{self._name}: {word} {value[:40]!r} is not known")
+            raise BadSchema(f"{self._name}: {word} {value[:40]!r} is not supported")
         if value != "proto2":
-            made.syntax = self._syntax
+            file.syntax = self._syntax
 
-    def _top(self, made: Any) -> None:
+    def _top(self, file: Any) -> None:
         if self._skip(";"):
             return
         self._visibility()
         word = self._word()
         if word == "import":
-            self._import(made)
+            self._import(file)
         elif word == "package":
-            made.package = self._full_name()
+            file.package = self._full_name()
             self._need(";")
         elif word == "option":
-            _featured(made.options, self._option())
+            _set_features(file.options, self._option())
             self._need(";")
         elif word == "message":
-            self._message(made.message_type.add(name=self._word()), 1)
+            self._message(file.message_type.add(name=self._word()), 1)
         elif word == "enum":
-            self._enum(made.enum_type.add(name=self._word()))
+            self._enum(file.enum_type.add(name=self._word()))
         elif word == "extend":
             self._extend()
         elif word == "service":
@@ -168,84 +172,84 @@ class _Parser:
             self._at -= 1
             self._wrong("import, package, option, message, enum, extend or service")
 
-    def _import(self, made: Any) -> None:
+    def _import(self, file: Any) -> None:
         how = self._word() if self._peek() in ("public", "weak", "option") else ""
         at = self._at
         name = self._quoted()
         self.lines.setdefault(name, self._line(self._tokens[at][2]))
         self._need(";")
-        if how == "option":  # only for options, which have no meaning here
+        if how == "option":  # only defines options
             return
         if how == "public":
-            made.public_dependency.append(len(made.dependency))
-        made.dependency.append(name)
+            file.public_dependency.append(len(file.dependency))
+        file.dependency.append(name)
 
     # ---- messages ----
 
-    def _message(self, made: Any, depth: int) -> None:
+    def _message(self, message: Any, depth: int) -> None:
         if depth > _DEPTH:
-            self._wrong(f"messages nested no deeper than {_DEPTH} levels")
+            self._wrong(f"at most {_DEPTH} levels of nested messages")
         self._need("{")
-        loners: list[Any] = []
+        optionals: list[Any] = []
         while not self._skip("}"):
-            self._element(made, depth, loners)
-        for each in loners:  # behind all others: proto3's `optional` is a oneof of one
-            taken = {choice.name for choice in made.oneof_decl} | {other.name for other in made.field}
+            self._element(message, depth, optionals)
+        for each in optionals:  # after all others: an `optional` field of proto3 is the only member of a oneof
+            taken = {choice.name for choice in message.oneof_decl} | {other.name for other in message.field}
             name = f"_{each.name}"
             while name in taken:
                 name = f"X{name}"
-            each.oneof_index = len(made.oneof_decl)
-            made.oneof_decl.add(name=name)
+            each.oneof_index = len(message.oneof_decl)
+            message.oneof_decl.add(name=name)
 
     def _visibility(self) -> None:
-        """Who else may name a type has no meaning here."""
+        """Skip the visibility of a type, which does not change the encoding."""
         if self._peek() in ("export", "local") and self._peek(1) in ("message", "enum") and self._peek(3) == "{":
             self._at += 1
 
-    def _element(self, made: Any, depth: int, loners: list[Any]) -> None:
+    def _element(self, message: Any, depth: int, optionals: list[Any]) -> None:
         if self._skip(";"):
             return
         self._visibility()
         # A keyword begins its statement here: a field of a type with such a name is written with a leading dot.
-        statement = self._statement(self._peek(), made, depth)
+        statement = self._statement(self._peek(), message, depth)
         if statement is not None:
             self._at += 1
             statement()
             return
-        field = self._field(made, depth)
+        field = self._field(message, depth)
         if field is not None and field.proto3_optional:
-            loners.append(field)
+            optionals.append(field)
 
-    def _statement(self, word: str, made: Any, depth: int) -> Callable[[], None] | None:
+    def _statement(self, word: str, message: Any, depth: int) -> Callable[[], None] | None:
         statements: dict[str, Callable[[], None]] = {
-            "message": lambda: self._message(made.nested_type.add(name=self._word()), depth + 1),
-            "enum": lambda: self._enum(made.enum_type.add(name=self._word())),
-            "oneof": lambda: self._oneof(made, depth),
+            "message": lambda: self._message(message.nested_type.add(name=self._word()), depth + 1),
+            "enum": lambda: self._enum(message.enum_type.add(name=self._word())),
+            "oneof": lambda: self._oneof(message, depth),
             "extend": self._extend,
-            "option": lambda: self._message_option(made),
+            "option": lambda: self._message_option(message),
             "extensions": self._statement_end,
             "reserved": self._statement_end,
         }
         return statements.get(word)
 
-    def _message_option(self, made: Any) -> None:
+    def _message_option(self, message: Any) -> None:
         options = self._option()
         self._need(";")
         if options.get("message_set_wire_format") == "true":
-            raise BadSchema(f"{self._name}: {made.name} has the wire format of message sets, which is not read")
-        _featured(made.options, options)
+            raise BadSchema(f"{self._name}: {message.name} uses message_set_wire_format, which is not supported")
+        _set_features(message.options, options)
 
-    def _field(self, made: Any, depth: int, oneof: int | None = None) -> Any:
+    def _field(self, message: Any, depth: int, oneof: int | None = None) -> Any:
         label = self._peek() if self._peek() in _LABELS else ""
         if label:
             self._at += 1
         if self._peek() == "map" and self._peek(1) == "<":
-            return self._map(made)
-        field = made.field.add(label=_LABELS[label or "optional"])
+            return self._map(message)
+        field = message.field.add(label=_LABELS[label or "optional"])
         if oneof is not None:
             field.oneof_index = oneof
         if self._peek() == "group" and self._peek(2) == "=":
-            self._group(made, field, depth)
+            self._group(message, field, depth)
             return field
         if not label and oneof is None and self._syntax == "proto2":
             self._wrong("required, optional or repeated")
@@ -273,23 +277,23 @@ class _Parser:
         options = self._bracketed()
         if "packed" in options:
             field.options.packed = options["packed"] == "true"
-        _featured(field.options, options)
+        _set_features(field.options, options)
 
     def _number(self) -> int:
         number = self._whole()
         if not 0 < number < 1 << 29:
             self._at -= 1
-            self._wrong("a field's number, 1 to 536870911")
+            self._wrong("a field number from 1 to 536870911")
         return number
 
-    def _group(self, made: Any, field: Any, depth: int) -> None:
+    def _group(self, message: Any, field: Any, depth: int) -> None:
         self._at += 1
         name = self._word()
         field.name, field.type, field.type_name = name.lower(), FieldDescriptorProto.TYPE_GROUP, name
         self._numbered(field)
-        self._message(made.nested_type.add(name=name), depth + 1)
+        self._message(message.nested_type.add(name=name), depth + 1)
 
-    def _map(self, made: Any) -> None:
+    def _map(self, message: Any) -> None:
         self._at += 1
         self._need("<")
         entry = descriptor_pb2.DescriptorProto()
@@ -300,13 +304,13 @@ class _Parser:
         self._need(">")
         name = self._word()
         entry.name = "".join(part[:1].upper() + part[1:] for part in name.split("_")) + "Entry"
-        made.nested_type.append(entry)
-        self._numbered(made.field.add(name=name, label=_LABELS["repeated"], type_name=entry.name, type=11))
+        message.nested_type.append(entry)
+        self._numbered(message.field.add(name=name, label=_LABELS["repeated"], type_name=entry.name, type=11))
         self._need(";")
 
-    def _oneof(self, made: Any, depth: int) -> None:
-        at = len(made.oneof_decl)
-        made.oneof_decl.add(name=self._word())
+    def _oneof(self, message: Any, depth: int) -> None:
+        at = len(message.oneof_decl)
+        message.oneof_decl.add(name=self._word())
         self._need("{")
         while not self._skip("}"):
             if self._peek() == "option" and self._peek(2) != "=":
@@ -314,9 +318,9 @@ class _Parser:
                 self._option()
                 self._need(";")
             elif not self._skip(";"):
-                self._field(made, depth, at)
+                self._field(message, depth, at)
 
-    def _enum(self, made: Any) -> None:
+    def _enum(self, enum: Any) -> None:
         self._need("{")
         while not self._skip("}"):
             if self._skip(";"):
@@ -325,19 +329,19 @@ class _Parser:
             if word == "option" and self._peek() != "=":
                 options = self._option()
                 if "allow_alias" in options:
-                    made.options.allow_alias = options["allow_alias"] == "true"
-                _featured(made.options, options)
+                    enum.options.allow_alias = options["allow_alias"] == "true"
+                _set_features(enum.options, options)
                 self._need(";")
             elif word == "reserved" and self._peek() != "=":
                 self._statement_end()
             else:
                 self._need("=")
-                made.value.add(name=word, number=self._whole())
+                enum.value.add(name=word, number=self._whole())
                 self._bracketed()
                 self._need(";")
 
     def _extend(self) -> None:
-        """Extensions count as fields nobody knows."""
+        """Skip extensions: their fields are unknown fields."""
         self._full_name()
         self._block()
 
@@ -373,7 +377,7 @@ class _Parser:
         return options
 
     def _option(self) -> Options:
-        """One option; what an extension adds is read over."""
+        """One option; custom options are skipped."""
         custom, parts = False, []
         while True:
             if self._skip("("):
@@ -404,13 +408,13 @@ class _Parser:
         return self._take("number", "a constant")
 
 
-def _featured(made: Any, options: Options) -> None:
-    """Take over what editions say of presence and encoding."""
+def _set_features(target: Any, options: Options) -> None:
+    """Set the features of an edition, which define presence and encoding."""
     features = {key.removeprefix("features."): value for key, value in options.items() if key.startswith("features.")}
     if isinstance(inner := options.get("features"), dict):
         features |= inner
     for name, value in features.items():
-        field = made.features.DESCRIPTOR.fields_by_name.get(name)
+        field = target.features.DESCRIPTOR.fields_by_name.get(name)
         known = field.enum_type.values_by_name.get(value) if field is not None and field.enum_type else None
         if known is not None:
-            setattr(made.features, name, known.number)
+            setattr(target.features, name, known.number)

@@ -1,8 +1,12 @@
-"""The fields of many messages at once, off Protobuf's wire.
+"""Read the fields of many serialized messages at once.
 
-One cursor per message; in each turn all cursors that stand before the lowest tag read their field together. Writers put
-fields in the order of their numbers, so a batch takes about as many turns as a message has fields. What is left after
-that (long runs of unpacked elements, groups) is walked one by one, to the same result.
+Every message has a cursor. In each round, all cursors at the lowest tag read their field together with NumPy. Writers
+emit fields in the order of their numbers, so a batch takes about as many rounds as a message has fields:
+
+    message 0: 08 01 | 12 01 61     round 1: tag 08 (field 1, varint) of messages 0 and 1
+    message 1: 08 05                round 2: tag 12 (field 2, length-delimited) of message 0
+
+The rest (long runs of unpacked elements, groups) is read one message at a time, with the same result.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 VARINT, FIXED64, LENGTH, GROUP, END_GROUP, FIXED32 = range(6)
 
-_PAD = 24  # zero bytes behind the last message, so that a read of two words never leaves the buffer
-_DONE = np.int64(2**62)  # above every tag
-_FEW = 24  # cursors: with fewer a turn of all costs more than each on its own
-_SMALL_TURNS = 400  # turns for few that are borne before each goes on alone
+_PAD = 24  # zero bytes behind the last message: reading two words never leaves the buffer
+_DONE = np.int64(2**62)  # greater than every tag
+_FEW = 24  # cursors; a round with fewer costs more than reading them one at a time
+_SMALL_ROUNDS = 400  # rounds with few cursors until the rest is read one message at a time
 _LARGEST_TAG = 2**32 - 1
 
 _STOP = np.uint64(0x8080808080808080)
@@ -33,18 +37,23 @@ _PAIRS = ((0x007F007F007F007F, 1), (0x00003FFF00003FFF, 2), (0x000000000FFFFFFF,
 
 
 class Content:
-    """The bytes of all messages end to end, readable as words at any place."""
+    """The bytes of all messages end to end; a word of 8 or 4 bytes can be read at any offset."""
 
     def __init__(self, values: pa.BinaryArray) -> None:
-        seen = Bytes(values)
-        self.bytes = np.concatenate([seen.content, np.zeros(_PAD, np.uint8)])
-        self.starts = seen.starts.astype(np.int64)
+        source = Bytes(values)
+        self.bytes = np.concatenate([source.content, np.zeros(_PAD, np.uint8)])
+        self.starts = source.starts.astype(np.int64)
         size = len(self.bytes)
         self.words: Words = np.ndarray((size - 7,), "<u8", self.bytes, strides=(1,))
         self.halves = np.ndarray((size - 3,), "<u4", self.bytes, strides=(1,))
 
     def varints(self, at: Numbers) -> tuple[Words, Numbers, Mask]:
-        """The varints at these places: value, size, and which are none (more than ten bytes, or than 64 bits)."""
+        """The varints at these offsets: values, sizes, and which are invalid (more than ten bytes or 64 bits).
+
+        A varint has 7 bits per byte, lowest first; the high bit says that another byte follows. 300 is AC 02:
+        `ends` has the high bit of each byte that is the last of a varint, `last` the first of them. The bits up to it
+        are by_tag without the high bits (2C 02) and moved together in three steps: 7 bits to 14, to 28, to 56.
+        """
         words = self.words[at]
         if not (words & np.uint64(0x80)).any():
             return words & np.uint64(0x7F), np.ones(len(at), np.int64), np.zeros(len(at), bool)
@@ -69,19 +78,19 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Pieces of content that hold the fields of messages: a message may come in several, one behind the other."""
+    """Ranges of the content with the fields of messages; a message can have several ranges, in order."""
 
     begins: Numbers
     ends: Numbers
-    owners: Numbers  # which message each is of, ascending
+    owners: Numbers  # the message of each range, ascending
 
     def __len__(self) -> int:
         return len(self.begins)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """All fields of one tag, in the order of the content: whose, where the payload begins, its varint or length."""
+class Occurrences:
+    """All fields with one tag, in the order of the content: message, offset of the payload, its varint or length."""
 
     owners: Numbers
     at: Numbers
@@ -90,79 +99,79 @@ class Found:
     def __len__(self) -> int:
         return len(self.at)
 
-    def where(self, chosen: Mask | Numbers) -> Found:
-        """Some of them."""
-        return Found(self.owners[chosen], self.at[chosen], self.words[chosen])
+    def where(self, chosen: Mask | Numbers) -> Occurrences:
+        """A selection, by mask or index."""
+        return Occurrences(self.owners[chosen], self.at[chosen], self.words[chosen])
 
 
-NOTHING = Found(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
+NO_OCCURRENCES = Occurrences(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
 
 
 @dataclass(slots=True)
-class Walked:
-    """What frames hold, by tag, and the frames that do not end as they should."""
+class WireFields:
+    """The fields of frames by tag, and the errors of malformed frames."""
 
-    found: dict[int, Found] = field(default_factory=dict)
-    faults: list[tuple[int, Reason, str]] = field(default_factory=list)  # owner, reason, detail
+    by_tag: dict[int, Occurrences] = field(default_factory=dict)
+    errors: list[tuple[int, Reason, str]] = field(default_factory=list)  # owner, reason, detail
 
 
 class Malformed(Exception):
-    """A message breaks the wire format."""
+    """A message that violates the wire format."""
 
     def __init__(self, detail: str, reason: Reason = Reason.MALFORMED) -> None:
         super().__init__(detail)
         self.detail, self.reason = detail, reason
 
 
-def merged(parts: list[Found]) -> Found:
-    """Fields of one kind as one, in the order of the content."""
+def merged(parts: list[Occurrences]) -> Occurrences:
+    """Concatenate occurrences in the order of the content."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return NOTHING
-    whole = Found(
+        return NO_OCCURRENCES
+    joined = Occurrences(
         np.concatenate([part.owners for part in parts]),
         np.concatenate([part.at for part in parts]),
         np.concatenate([part.words for part in parts]),
     )
-    return whole.where(np.argsort(whole.at, kind="stable"))
+    return joined.where(np.argsort(joined.at, kind="stable"))
 
 
-def walk(content: Content, frames: Frames, depth: int) -> Walked:
-    """Every field of the frames; `depth` limits groups in groups."""
+def walk(content: Content, frames: Frames, depth: int) -> WireFields:
+    """Read every field of the frames; `depth` limits nested groups."""
     return _Walk(content, frames, depth).run()
 
 
 class _Walk:
     def __init__(self, content: Content, frames: Frames, depth: int) -> None:
         self.content, self.frames, self.depth = content, frames, depth
-        self.cursors = frames.begins.copy()  # where the next tag stands
-        self.bodies = frames.begins.copy()  # behind that tag
+        self.cursors = frames.begins.copy()  # offset of the next tag
+        self.bodies = frames.begins.copy()  # offset behind that tag
         self.tags = np.full(len(frames), _DONE)
-        self.parts: dict[int, list[Found]] = {}
-        self.faults: list[tuple[int, Reason, str]] = []
-        self.alone: list[int] = []  # frames to walk one by one
+        self.parts: dict[int, list[Occurrences]] = {}
+        self.errors: list[tuple[int, Reason, str]] = []
+        self.single: list[int] = []  # frames to read one at a time
 
-    def run(self) -> Walked:
+    def run(self) -> WireFields:
         self._next_tags(np.arange(len(self.frames)))
         small = 0
         while len(self.tags) and (tag := self.tags.min()) < _DONE:
             at = np.flatnonzero(self.tags == tag)
             small += len(at) < _FEW
-            if small > _SMALL_TURNS:
-                self.alone += np.flatnonzero(self.tags < _DONE).tolist()
+            if small > _SMALL_ROUNDS:
+                self.single += np.flatnonzero(self.tags < _DONE).tolist()
                 break
-            self._turn(int(tag), at)
-        for frame in self.alone:
-            self._alone(frame)
-        self.faults.sort(key=lambda fault: fault[0])
-        return Walked({tag: merged(parts) for tag, parts in self.parts.items()}, self.faults)
+            self._round(int(tag), at)
+        for frame in self.single:
+            self._read_single(frame)
+        self.errors.sort(key=lambda error: error[0])
+        return WireFields({tag: merged(parts) for tag, parts in self.parts.items()}, self.errors)
 
-    def _turn(self, tag: int, at: Numbers) -> None:
-        """All cursors before this tag read their field and the next tag."""
+    def _round(self, tag: int, at: Numbers) -> None:
+        """Read the field at all cursors with this tag, and the next tag."""
         kind, bodies = tag & 7, self.bodies[at]
         if kind not in (VARINT, FIXED64, LENGTH, FIXED32):
-            self.alone += at.tolist()
+            self.single += at.tolist()
             self.tags[at] = _DONE
             return
         ends = self.frames.ends[at]
@@ -170,11 +179,11 @@ class _Walk:
         bad |= nexts > ends
         if bad.any():
             for frame in at[bad].tolist():
-                self._fault(frame, f"field {tag >> 3} does not end within its message")
+                self._error(frame, f"field {tag >> 3} extends beyond the end of its message")
             self.tags[at[bad]] = _DONE
             good = ~bad
             at, words, starts, nexts = at[good], words[good], starts[good], nexts[good]
-        self.parts.setdefault(tag, []).append(Found(self.frames.owners[at], starts, words))
+        self.parts.setdefault(tag, []).append(Occurrences(self.frames.owners[at], starts, words))
         self.cursors[at] = nexts
         self._next_tags(at)
 
@@ -190,7 +199,7 @@ class _Walk:
         if kind == VARINT:
             return words, bodies, bodies + sizes, bad
         starts = bodies + sizes
-        # Compared as it was written: no sum can leave 64 bits.
+        # Compare the length itself: a sum with the offset could overflow 64 bits.
         bad |= words > np.maximum(ends - starts, 0).astype(np.uint64)
         return words, starts, starts + np.where(bad, 0, words).astype(np.int64), bad
 
@@ -205,32 +214,32 @@ class _Walk:
         tags = words.astype(np.int64)
         if bad.any():
             for frame in at[bad].tolist():
-                self._fault(frame, "what stands where a field begins is no tag")
+                self._error(frame, "invalid field tag")
             tags[bad] = _DONE
         self.tags[at] = tags
         self.bodies[at] = here + sizes
 
-    def _alone(self, frame: int) -> None:
+    def _read_single(self, frame: int) -> None:
         owner = int(self.frames.owners[frame])
-        kept: dict[int, list[tuple[int, int]]] = {}
+        by_tag: dict[int, list[tuple[int, int]]] = {}
         try:
             for tag, at, word in fields(
                 self.content.bytes.data, int(self.cursors[frame]), int(self.frames.ends[frame]), self.depth
             ):
-                kept.setdefault(tag, []).append((at, word))
+                by_tag.setdefault(tag, []).append((at, word))
         except Malformed as malformed:
-            self.faults.append((owner, malformed.reason, malformed.detail))
-        for tag, pairs in kept.items():
+            self.errors.append((owner, malformed.reason, malformed.detail))
+        for tag, pairs in by_tag.items():
             begins = np.array([begin for begin, _ in pairs], np.int64)
             words = np.array([word for _, word in pairs], np.uint64)
-            self.parts.setdefault(tag, []).append(Found(np.full(len(pairs), owner), begins, words))
+            self.parts.setdefault(tag, []).append(Occurrences(np.full(len(pairs), owner), begins, words))
 
-    def _fault(self, frame: int, detail: str) -> None:
-        self.faults.append((int(self.frames.owners[frame]), Reason.MALFORMED, detail))
+    def _error(self, frame: int, detail: str) -> None:
+        self.errors.append((int(self.frames.owners[frame]), Reason.MALFORMED, detail))
 
 
 def fields(content: Any, at: int, end: int, depth: int) -> Iterator[tuple[int, int, int]]:
-    """Tag, beginning and varint or length of each field between two places; Malformed where the wire is."""
+    """Tag, payload offset and varint or length of each field between two offsets; raises Malformed."""
     while at < end:
         tag, body = _tag(content, at, end)
         kind = tag & 7
@@ -243,7 +252,7 @@ def fields(content: Any, at: int, end: int, depth: int) -> Iterator[tuple[int, i
 
 
 def _payload(content: Any, body: int, end: int, tag: int) -> tuple[int, int, int]:
-    """A field's varint or length, where its payload begins, and where the next field does."""
+    """The varint or length of a field, the offset of its payload and that of the next field."""
     kind, number = tag & 7, tag >> 3
     word, start, following = 0, body, body
     if kind in (VARINT, LENGTH):
@@ -253,11 +262,11 @@ def _payload(content: Any, body: int, end: int, tag: int) -> tuple[int, int, int
     elif kind in (FIXED64, FIXED32):
         following = body + (8 if kind == FIXED64 else 4)
     elif kind == END_GROUP:
-        raise Malformed(f"a group {number} ends that did not begin")
+        raise Malformed(f"end of group {number} without its start")
     else:
-        raise Malformed(f"field {number} has the wire type {kind}, which does not exist")
+        raise Malformed(f"field {number} has the invalid wire type {kind}")
     if following > end:
-        raise Malformed(f"field {number} does not end within its message")
+        raise Malformed(f"field {number} extends beyond the end of its message")
     return word, start, following
 
 
@@ -267,33 +276,33 @@ def _tag(content: Any, at: int, end: int) -> tuple[int, int]:
     except Malformed:
         tag, body = 0, at
     if not 8 <= tag <= _LARGEST_TAG or body > end or body - at > 5:
-        raise Malformed("what stands where a field begins is no tag")
+        raise Malformed("invalid field tag")
     return tag, body
 
 
 def _group(content: Any, at: int, end: int, number: int, depth: int) -> tuple[int, int]:
-    """Where a group's fields end, and where the next field begins."""
-    opened = [number]
+    """The offset of the end of a group's fields, and that of the next field."""
+    open_groups = [number]
     while at < end:
         tag, body = _tag(content, at, end)
         if tag & 7 == GROUP:
-            opened.append(tag >> 3)
-            if len(opened) >= depth:
+            open_groups.append(tag >> 3)
+            if len(open_groups) >= depth:
                 raise Malformed(f"groups are nested deeper than {depth} levels", Reason.TOO_DEEP)
             at = body
         elif tag & 7 == END_GROUP:
-            if opened.pop() != tag >> 3:
-                raise Malformed(f"a group {tag >> 3} ends that did not begin")
-            if not opened:
+            if open_groups.pop() != tag >> 3:
+                raise Malformed(f"end of group {tag >> 3} without its start")
+            if not open_groups:
                 return at, body
             at = body
         else:
             at = _payload(content, body, end, tag)[2]
-    raise Malformed(f"group {number} does not end within its message")
+    raise Malformed(f"group {number} has no end")
 
 
 def varint(content: Any, at: int, number: int) -> tuple[int, int]:
-    """A varint and the place behind it; the content has zeros behind its end."""
+    """A varint and the offset behind it; the content is padded with zeros."""
     value = 0
     for nth in range(10):
         byte = content[at + nth]
@@ -302,4 +311,4 @@ def varint(content: Any, at: int, number: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, at + nth + 1
-    raise Malformed(f"field {number} does not end within its message")
+    raise Malformed(f"field {number} extends beyond the end of its message")
