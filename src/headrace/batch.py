@@ -34,19 +34,19 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The account of a batch, in records: `read = routed + dead + filtered + held`."""
+    """The account of a batch, in records: `read = routed + dead + filtered + skipped`."""
 
     read: int = 0
     routed: int = 0
     dead: int = 0
     filtered: int = 0
-    held: int = 0
+    skipped: int = 0
     value_bytes: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)  # letters by reason
     ignored: Mapping[str, int] = field(default_factory=dict)  # "table-uri: field" of ignored new fields
-    unmet: Mapping[str, int] = field(default_factory=dict)  # "table-uri: expectation", rows that do not fulfil it
+    violations: Mapping[str, int] = field(default_factory=dict)  # "table-uri: expectation", rows that do not fulfil it
     rescued: int = 0  # rows with something in `_rescued`
-    doubled: Mapping[str, int] = field(default_factory=dict)  # by table-uri, rows it has already; they are filtered
+    duplicates: Mapping[str, int] = field(default_factory=dict)  # by table-uri, rows it has already; they are filtered
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -54,13 +54,13 @@ class Counts:
             self.routed + other.routed,
             self.dead + other.dead,
             self.filtered + other.filtered,
-            self.held + other.held,
+            self.skipped + other.skipped,
             self.value_bytes + other.value_bytes,
             _sum(self.reasons, other.reasons),
             _sum(self.ignored, other.ignored),
-            _sum(self.unmet, other.unmet),
+            _sum(self.violations, other.violations),
             self.rescued + other.rescued,
-            _sum(self.doubled, other.doubled),
+            _sum(self.duplicates, other.duplicates),
         )
 
 

@@ -88,13 +88,13 @@ class Doubles:
         touched = [(each, mask) for each, mask in zip(mine, masks, strict=True) if mask.any()]
         new, rescued = without(entry.store, layout, touched, f"{batch:08d}-once")
         count = int(doubled.sum())
-        told = {**counts.doubled, entry.store.uri: count} if count else counts.doubled
+        told = {**counts.duplicates, entry.store.uri: count} if count else counts.duplicates
         counts = replace(
             counts,
             routed=counts.routed - count,
             filtered=counts.filtered + count,
             rescued=counts.rescued - rescued,
-            doubled=told,
+            duplicates=told,
         )
         return [each for each, _ in touched], new, counts
 

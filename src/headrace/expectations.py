@@ -24,7 +24,7 @@ class Judgement:
 
     keep: np.ndarray  # of bool
     rejects: Rejects = field(default_factory=Rejects)
-    unmet: dict[str, int] = field(default_factory=dict)
+    violations: dict[str, int] = field(default_factory=dict)
 
     @property
     def dropped(self) -> np.ndarray:
@@ -38,10 +38,10 @@ def judged(
     """Every expectation looks at every row; the first in the list that takes a row away says how."""
     made = Judgement(np.ones(len(rows), bool))
     for each in expectations:
-        at = _unmet(each, rows, envelopes, now, uri)
+        at = _violations(each, rows, envelopes, now, uri)
         if not len(at):
             continue
-        made.unmet[each.name] = len(at)
+        made.violations[each.name] = len(at)
         if each.on_violation == "stop":
             raise _broken(each, envelopes, int(at[0]), uri)
         if each.on_violation == "reject":
@@ -51,7 +51,7 @@ def judged(
     return made
 
 
-def _unmet(each: Expectation, rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str) -> np.ndarray:
+def _violations(each: Expectation, rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str) -> np.ndarray:
     """The rows for which the predicate is false, or fails; NULL passes, as it does in a CHECK."""
     check = _compiled(each.expect)
     try:

@@ -55,7 +55,7 @@ class Fates:
 
     row: np.ndarray
     letter: np.ndarray
-    held: np.ndarray
+    present: np.ndarray
     filtered: np.ndarray
 
     @classmethod
@@ -71,9 +71,9 @@ class Fates:
         """These records have one."""
         self.letter[records(envelopes)] = True
 
-    def are_held(self, envelopes: pa.Table, at: np.ndarray) -> None:
+    def are_present(self, envelopes: pa.Table, at: np.ndarray) -> None:
         """A table has those at these positions already."""
-        self.held[records(envelopes)[at]] = True
+        self.present[records(envelopes)[at]] = True
 
     def are_filtered(self, envelopes: pa.Table, at: Sequence[int] | np.ndarray) -> None:
         """A rule of the spec leaves something out of those at these positions."""
@@ -90,11 +90,11 @@ class Fates:
         return int((self.letter & ~self.row).sum())
 
     @property
-    def there(self) -> int:
+    def skipped(self) -> int:
         """Records with neither, because a table has them already."""
-        return int((self.held & ~self.row & ~self.letter).sum())
+        return int((self.present & ~self.row & ~self.letter).sum())
 
     @property
     def left_out(self) -> int:
         """Records of which a rule of the spec has left nothing over."""
-        return int((self.filtered & ~self.row & ~self.letter & ~self.held).sum())
+        return int((self.filtered & ~self.row & ~self.letter & ~self.present).sum())

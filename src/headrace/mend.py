@@ -63,8 +63,8 @@ def mended(pipeline: Pipeline, uri: str, wanted: Reingest, found: Trace, batch: 
     except TableDamaged:
         pipeline.discard(item for table in intent.tables for item in table.files)
         raise
-    records -= sum(intent.counts.doubled.values())
-    told = Counts(counts.read, routed=records, held=counts.read - records, value_bytes=counts.value_bytes)
+    records -= sum(intent.counts.duplicates.values())
+    told = Counts(counts.read, routed=records, skipped=counts.read - records, value_bytes=counts.value_bytes)
     return replace(intent, counts=told, reread=wanted.ranges, mends=wanted.files)
 
 

@@ -61,11 +61,11 @@ def refilled(pipeline: Pipeline, uri: str, batch: int, started: datetime) -> Int
 
 
 def _counts(counts: Counts, mine: tuple[TableIntent, ...]) -> Counts:
-    """What the other tables and the dead letters have is held, like what was held before it was judged."""
+    """What the other tables and the dead letters have already is skipped."""
     letters = any(table.letters for table in mine)
     routed, dead = (0, min(_rows(mine), counts.dead)) if letters else (min(_rows(mine), counts.routed), 0)
-    held = counts.read - routed - dead - counts.filtered
-    return replace(counts, routed=routed, dead=dead, held=held, reasons=counts.reasons if letters else {})
+    skipped = counts.read - routed - dead - counts.filtered
+    return replace(counts, routed=routed, dead=dead, skipped=skipped, reasons=counts.reasons if letters else {})
 
 
 def _rows(tables: tuple[TableIntent, ...]) -> int:

@@ -57,7 +57,7 @@ def test_doubles_are_left_out_whoever_dies(shop: Shop) -> None:
     assert sum(row["read"] for row in rows) == shop.sent
     assert sum(row["routed"] for row in rows) == sum(row["written"] for row in rows) == 9
     assert sum(row["filtered"] for row in rows) == 6
-    assert sum(count for row in rows for count in row["doubled"].values()) == 6
+    assert sum(count for row in rows for count in row["duplicates"].values()) == 6
     named = {Path(file).name for kind in "ab" for file in DeltaTable(f"{shop.lake}/{kind}").file_uris()}
     there = {path.name for path in shop.place.glob("[ab]/kind=*/*.parquet")}
     assert named <= there

@@ -56,7 +56,7 @@ def audit(world: World) -> None:
     rows = booked(world)
     holds([row["batch"] for row in rows] == list(range(1, len(rows) + 1)), "batches are booked once, in order")
     for row in rows:
-        parts = row["routed"] + row["dead"] + row["filtered"] + row["held"]
+        parts = row["routed"] + row["dead"] + row["filtered"] + row["skipped"]
         holds(row["read"] == parts, f"the account of batch {row['batch']} does not add up")
     _ranges_meet(world, rows)
     expected = _expected(world, rows)

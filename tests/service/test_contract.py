@@ -56,8 +56,8 @@ def test_an_expectation_may_stop_and_the_record_is_read_anew(shop: Shop):
     table(shop, columns=[ID], expectations=[{**positive, "on_violation": "warn"}])
     summary = shop.run()
     assert [row["id"] for row in stored(shop)] == [1, -1]
-    assert summary.counts.unmet == {f"{shop.lake}/web: positive": 1}
-    assert [event["unmet"] for event in shop.events if event["event"] == "batch"] == [summary.counts.unmet]
+    assert summary.counts.violations == {f"{shop.lake}/web: positive": 1}
+    assert [event["violations"] for event in shop.events if event["event"] == "batch"] == [summary.counts.violations]
 
 
 def test_what_the_spec_asks_for_is_added_to_a_table_that_exists(shop: Shop):

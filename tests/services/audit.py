@@ -226,7 +226,7 @@ def _account(found: Audit, due: Iterable[Seen]) -> None:
     """Each batch adds up, counts what the consumer saw in its ranges, and all together count what is in the lake."""
     seen = Counter((each.topic, each.partition, each.offset) for each in due)
     for row in found.batches:
-        if row["read"] != row["routed"] + row["dead"] + row["filtered"] + row["held"]:
+        if row["read"] != row["routed"] + row["dead"] + row["filtered"] + row["skipped"]:
             found.problems.append(f"batch {row['batch']} does not add up: {row}")
         spans = [(r["topic"], r["partition"], n) for r in row["ranges"] for n in range(r["from"], r["until"])]
         there = sum(at in seen for at in spans)

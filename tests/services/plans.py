@@ -79,7 +79,7 @@ def letters(applied: Applied) -> list[tuple[int, str, str]]:
 def adds_up(applied: Applied) -> Counts:
     """The account, after a look whether it is one."""
     counts, letters = applied.counts, applied.letters
-    assert counts.read == counts.routed + counts.dead + counts.filtered + counts.held
+    assert counts.read == counts.routed + counts.dead + counts.filtered + counts.skipped
     assert {name: len(table) for name, table in applied.tables.items()} == {
         name: len(of) for name, of in applied.origins.items()
     }
@@ -95,7 +95,7 @@ def changes(applied: Applied, *names: str) -> list[tuple[Any, ...]]:
     found = applied.tables[""].to_pylist() if "" in applied.tables else []
     made = [(each["_headrace"]["op"], each["_headrace"]["offset"], *(each[name] for name in names)) for each in found]
     counts = applied.counts
-    assert counts.read == counts.routed + counts.dead + counts.filtered + counts.held
+    assert counts.read == counts.routed + counts.dead + counts.filtered + counts.skipped
     return sorted(made, key=lambda each: (each[1], each[0]))
 
 

@@ -70,7 +70,7 @@ def restored(desk: Desk, path: str) -> None:
 def account(desk: Desk) -> list[tuple[int, int]]:
     """Of each booked batch, what was read and what became of it."""
     rows = sorted(desk.rows(f"{STATE}/ledger"), key=lambda row: row["batch"])
-    return [(row["read"], row["routed"] + row["dead"] + row["filtered"] + row["held"]) for row in rows]
+    return [(row["read"], row["routed"] + row["dead"] + row["filtered"] + row["skipped"]) for row in rows]
 
 
 def versions(desk: Desk) -> dict[str, int]:

@@ -439,7 +439,7 @@ EVENTS: list[dict[str, Any]] = [
         "routed": 1_234_500,
         "dead": 60,
         "filtered": 7,
-        "held": 0,
+        "skipped": 0,
         "tables": {"/lake/a": {}, "/lake/b": {}},
         "seconds": 1.5,
     },

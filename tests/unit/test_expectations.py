@@ -26,7 +26,7 @@ def test_a_broken_expectation_is_counted_and_answered(on_violation: str, kept: l
     applied = expecting(("positive", "amount > 0", on_violation)).apply(envelopes(VALUES))
     assert [row["id"] for row in rows(applied)] == kept
     counts = adds_up(applied)
-    assert counts.unmet == {"/lake/web: positive": 2}
+    assert counts.violations == {"/lake/web: positive": 2}
     assert (counts.filtered, counts.dead) == {"warn": (0, 0), "drop": (2, 0), "reject": (0, 2)}[on_violation]
 
 
@@ -45,7 +45,7 @@ def test_stop_names_the_expectation_and_the_record():
 def test_every_expectation_looks_at_every_row_and_the_first_takes_it_away():
     plan = expecting(("positive", "amount > 0", "drop"), ("known", "id > 0", "reject"), ("small", "id < 2", "warn"))
     counts = adds_up(plan.apply(envelopes(VALUES)))
-    assert counts.unmet == {"/lake/web: positive": 2, "/lake/web: known": 1, "/lake/web: small": 2}
+    assert counts.violations == {"/lake/web: positive": 2, "/lake/web: known": 1, "/lake/web: small": 2}
     assert (counts.routed, counts.filtered, counts.dead) == (2, 2, 0)
 
 
@@ -81,7 +81,7 @@ def test_tables_have_expectations_of_their_own():
     values = [{"kind": "a", "id": 5}, {"kind": "b", "id": 5}, {"kind": "b", "id": 1}]
     applied = plan.apply(envelopes(values))
     assert [len(rows(applied, name)) for name in ("a", "b")] == [1, 1]
-    assert adds_up(applied).unmet == {"/lake/b: few": 1}
+    assert adds_up(applied).violations == {"/lake/b: few": 1}
 
 
 def test_of_a_record_with_many_rows_a_rejected_one_takes_the_others_along():

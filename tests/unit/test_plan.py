@@ -359,7 +359,7 @@ def test_records_a_table_already_has_are_held_before_they_are_judged():
     assert rows(applied) == [{"id": 3}]
     assert letters(applied) == [(4, "decode", "malformed")]
     counts = adds_up(applied)
-    assert (counts.read, counts.held, counts.routed, counts.dead) == (5, 3, 1, 1)
+    assert (counts.read, counts.skipped, counts.routed, counts.dead) == (5, 3, 1, 1)
 
 
 # ---- dead letters ----
@@ -448,7 +448,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "table": {"columns": [{**ID, "nullable": True}, {"name": "v", "type": "string", "json": True}]},
         "transform": [{"where": "id > 0 OR id IS NULL"}, {"set": {"w": "CAST(v AS INTEGER)"}}, {"drop": ["v"]}],
     },
-    "held": {"table": {"columns": [ID], "strict": True}},
+    "skipped": {"table": {"columns": [ID], "strict": True}},
 }
 
 
@@ -457,7 +457,7 @@ SPECS: dict[str, dict[str, Any]] = {
 @given(values=st.lists(_values, max_size=12))
 def test_every_record_is_in_exactly_one_place(name: str, values: list[Any]):
     plan = plan_of(**SPECS[name])
-    if name == "held":
+    if name == "skipped":
         plan = shaped(plan, floors={("web", 0): 3})
     applied = plan.apply(envelopes(values))
     counts = adds_up(applied)

@@ -124,12 +124,12 @@ def summary_event(outcome: Outcome) -> dict[str, Any]:
         "routed": counts.routed,
         "dead": counts.dead,
         "filtered": counts.filtered,
-        "held": counts.held,
+        "skipped": counts.skipped,
         "reasons": dict(counts.reasons),
         "ignored": dict(counts.ignored),
-        "unmet": dict(counts.unmet),
+        "violations": dict(counts.violations),
         "rescued": counts.rescued,
-        "doubled": dict(counts.doubled),
+        "duplicates": dict(counts.duplicates),
         "tables": summary.tables,
         "json_text": summary.json_text,
     }
@@ -138,7 +138,7 @@ def summary_event(outcome: Outcome) -> dict[str, Any]:
 def summary_text(event: dict[str, Any]) -> str:
     """The last lines of a run, as people read them; the very last is the whole of it."""
     head = f"{event['pipeline']}: {event['batches']} batches; read {event['read']:,} = routed {event['routed']:,}"
-    head += f" + dead {event['dead']:,} + filtered {event['filtered']:,} + held {event['held']:,}"
+    head += f" + dead {event['dead']:,} + filtered {event['filtered']:,} + skipped {event['skipped']:,}"
     head += f"; {event['seconds']:,.1f} s"
     head += f", {event['records_per_second']:,} records/s" if event["records_per_second"] else ""
     head += "; not drained: records are left" if event["drained"] is False else ""
@@ -146,12 +146,14 @@ def summary_text(event: dict[str, Any]) -> str:
     tables = [f"  {path}: {rows:,} rows" for path, rows in sorted(event["tables"].items())]
     reasons = [f"  dead letters, {reason}: {count:,}" for reason, count in sorted(event["reasons"].items())]
     ignored = [f"  ignored new field, {name}: {count:,}" for name, count in sorted(event["ignored"].items())]
-    unmet = [f"  expectation not fulfilled, {name}: {count:,}" for name, count in sorted(event["unmet"].items())]
+    violations = [
+        f"  expectation not fulfilled, {name}: {count:,}" for name, count in sorted(event["violations"].items())
+    ]
     rescued = [f"  rows with something rescued: {event['rescued']:,}"] if event["rescued"] else []
-    doubled = [f"  doubles left out, {path}: {count:,}" for path, count in sorted(event["doubled"].items())]
+    duplicates = [f"  duplicates left out, {path}: {count:,}" for path, count in sorted(event["duplicates"].items())]
     text = [
         f"  {path}, {name}: kept as JSON text, its values are {why}"
         for path, columns in sorted(event["json_text"].items())
         for name, why in columns.items()
     ]
-    return "\n".join([*tables, *reasons, *ignored, *unmet, *rescued, *doubled, *text, head])
+    return "\n".join([*tables, *reasons, *ignored, *violations, *rescued, *duplicates, *text, head])

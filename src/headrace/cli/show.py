@@ -172,7 +172,9 @@ def sentence(event: Mapping[str, Any]) -> str:
     name, kind = event["pipeline"], event["event"]
     if kind == "batch":
         account = f"read {event['read']:,} = routed {event['routed']:,} + dead {event['dead']:,}"
-        account += f" + filtered {event['filtered']:,}" + (f" + held {event['held']:,}" if event["held"] else "")
+        account += f" + filtered {event['filtered']:,}" + (
+            f" + skipped {event['skipped']:,}" if event["skipped"] else ""
+        )
         return f"{name}: batch {event['batch']}: {account}; {len(event['tables'])} tables, {event['seconds']:.2f} s"
     if kind == "progress" and event.get("open_transaction"):
         return f"{name}: {transaction_text(event['open_transaction'])}"

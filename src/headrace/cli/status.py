@@ -58,7 +58,7 @@ def _print(found: dict[str, Any]) -> None:
             cells = [row[key] for key in ("batch", "finished", "read", "written", "dead", "filtered", "note")]
             table.add_row(*(escape(f"{cell:,}" if isinstance(cell, int) else str(cell or "")) for cell in cells))
         out.print(table)
-        for name, count in _unmet(found["batches"]).items():
+        for name, count in _violations(found["batches"]).items():
             out.print(escape(f"  expectation not fulfilled in these batches, {name}: {count:,}"))
     for line in _upkeep(found["upkeep"] or {}):
         out.print(escape(f"  {line}"))
@@ -74,10 +74,10 @@ def _upkeep(found: dict[str, Any]) -> Iterator[str]:
         yield f"{begun['at']} begun: {upkeep_text(begun)}"
 
 
-def _unmet(batches: list[dict[str, Any]]) -> dict[str, int]:
+def _violations(batches: list[dict[str, Any]]) -> dict[str, int]:
     """Rows that broke each expectation, over some batches; a ledger may be older than its expectations."""
     counts: dict[str, int] = {}
     for row in batches:
-        for name, count in (row.get("unmet") or {}).items():
+        for name, count in (row.get("violations") or {}).items():
             counts[name] = counts.get(name, 0) + count
     return counts

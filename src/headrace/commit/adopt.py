@@ -90,7 +90,7 @@ def account(intent: Intent, plan: int = 0) -> dict[str, Any]:
         "routed": counts.routed,
         "dead": counts.dead,
         "filtered": counts.filtered,
-        "held": counts.held,
+        "skipped": counts.skipped,
         **({"plan": plan} if plan else {}),
         **_given_back(intent),
     }

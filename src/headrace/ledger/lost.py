@@ -116,7 +116,7 @@ def ranges_of(part: Part, topics: Mapping[str, str] | None = None) -> tuple[Rang
 
 def counts_of(part: Part) -> Counts:
     """The account of the batch that a part belongs to."""
-    return Counts(**{name: part.account[name] for name in ("read", "routed", "dead", "filtered", "held")})
+    return Counts(**{name: part.account[name] for name in ("read", "routed", "dead", "filtered", "skipped")})
 
 
 def _is_whole(found: Traces, part: Part, letters: str, alone: bool) -> bool:

@@ -253,7 +253,7 @@ class Application:
             same = pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition))
             below = pc.less_equal(envelopes.column("offset"), floor)
             there |= pc.and_(same, below).to_numpy()
-        self.fates.are_held(envelopes, there)
+        self.fates.are_present(envelopes, there)
         return envelopes.filter(pa.array(~there))
 
     # ---- transform, and the route that SQL picks ----
@@ -329,7 +329,7 @@ class Application:
     def _expect(self, uri: str, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Rows without those that an expectation takes away."""
         found = judged(rules.expectations, rows, envelopes, self.gathering.now, uri)
-        self.gathering.miss(uri, found.unmet)
+        self.gathering.miss(uri, found.violations)
         self.fates.are_filtered(envelopes, found.dropped)
         rejected = self._reject(envelopes, found.rejects, "expect", uri)
         keep = pa.array(np.flatnonzero(found.keep))

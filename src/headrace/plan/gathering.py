@@ -51,7 +51,7 @@ class Gathering:
         self._dead: list[np.ndarray] = []
         self._reasons: dict[str, int] = {}
         self._ignored: dict[str, int] = {}
-        self._unmet: dict[str, int] = {}
+        self._violations: dict[str, int] = {}
         self._rescued = 0
 
     def blank(self) -> Gathering:
@@ -83,7 +83,7 @@ class Gathering:
 
     def miss(self, uri: str, expectations: Mapping[str, int]) -> None:
         """Expectations that rows do not fulfil."""
-        _count(self._unmet, uri, expectations)
+        _count(self._violations, uri, expectations)
 
     def applied(self, letter_columns: LetterColumns, value_bytes: int) -> Applied:
         """The whole of it."""
@@ -94,11 +94,11 @@ class Gathering:
             routed=fates.routed,
             dead=fates.dead,
             filtered=fates.left_out,
-            held=fates.there,
+            skipped=fates.skipped,
             value_bytes=value_bytes,
             reasons=self._reasons,
             ignored=self._ignored,
-            unmet=self._unmet,
+            violations=self._violations,
             rescued=self._rescued,
         )
         return Applied(
