@@ -184,7 +184,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The content of `begun/n`: the whole decision of a batch, durable before any of it is visible."""
+    """The content of `intents/n`: the whole decision of a batch, durable before any of it is visible."""
 
     pipeline: str
     batch: int
@@ -213,13 +213,13 @@ class Intent:
         return named
 
     def to_json(self) -> str:
-        """The text of `begun/n`."""
+        """The text of `intents/n`."""
         times = {name: getattr(self, name).isoformat() for name in _TIMES}
         return json.dumps({**asdict(self), **times}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Intent:
-        """Read `begun/n` back."""
+        """Read `intents/n` back."""
         raw = json.loads(text)
         for name in ("ranges", "rests", "reread"):
             raw[name] = tuple(Range(**item) for item in raw.get(name, ()))

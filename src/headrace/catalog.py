@@ -390,7 +390,7 @@ class Catalog:
         return tuple(self._intent(*by_path[path], grouped[path]) for _, path in named)
 
     def _left_over(self) -> list[Entry]:
-        """Tables of which everything is from a generation before: they are emptied where no record is theirs now."""
+        """Tables with rows of earlier full refreshes only: they are emptied where no record is theirs now."""
         known = {*self.shapes, LETTERS}
         there = [entry for name, entry in self._entries.items() if name in known and entry.existing is not None]
         return [entry for entry in there if ALL in self._instead(entry, ())]
@@ -400,7 +400,7 @@ class Catalog:
         if self.writer != self.spec.pipeline:
             return ()
         known = self.ledger.known
-        before, number = known.tables.get(entry.store.uri), known.generation.number
+        before, number = known.tables.get(entry.store.uri), known.full_refresh.number
         if entry.name == LETTERS:
             return stale_letters(self.spec, before, number, entry.store)
         return replaced(entry.rules, before, number, files)
@@ -537,10 +537,10 @@ class Catalog:
         return replace(
             before,
             id=entry.committer.state.table_id,
-            committer="adopt" if entry.committer.adopts else "spark",
+            writer=entry.writer_kind,
             rows=entry.rows or before.rows,
             writers=tuple(sorted({*before.writers, self.writer})) if entry.wrote else before.writers,
-            seen=max(before.seen, entry.seen),
+            scanned=max(before.scanned, entry.seen),
             names=tuple(sorted({*before.names, *self._read_only(entry)})),
         )
 

@@ -23,7 +23,7 @@ from headrace.runner import SharedSession
 from headrace.spec import Spec
 from headrace.storage import Store
 from headrace.summary import Report
-from headrace.tables.adopt import may_adopt
+from headrace.tables.adopt import WriterKind, may_adopt, writer_of
 from headrace.tables.log import TableState, load
 
 
@@ -154,12 +154,12 @@ def _accepted(pipeline: Pipeline, ledger: Ledger, uri: str, known: KnownTable, s
         ledger.known.forget(uri)
         return f"{uri}: is gone; a new table will be made and filled from here on"
     objection = may_adopt(state)
-    kind = "spark" if objection else "adopt"
+    kind = writer_of(state)
     if state.table_id != known.id:
         ledger.known.remember(tables={uri: KnownTable(state.table_id, kind)})
         return f"{uri}: goes on with the table that is there now"
-    if known.committer == "adopt" and objection:
-        ledger.known.remember(tables={uri: replace(known, committer="spark")})
+    if known.writer == WriterKind.DIRECT and objection:
+        ledger.known.remember(tables={uri: replace(known, writer=kind)})
         return f"{uri}: is written by Spark from now on, because {objection}"
     if pipeline.writer in known.writers and batch_mark(pipeline.writer) not in state.marks:
         others = tuple(each for each in known.writers if each != pipeline.writer)
@@ -185,7 +185,7 @@ def _kept_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
         if uri in restored or known.refill >= 0:
             version = restored.setdefault(uri, known.restored)
             ledger.accept_version(uri)
-            kept = replace(known, restored=version, seen=min(known.seen, version), refill=-1)
+            kept = replace(known, restored=version, scanned=min(known.scanned, version), refill=-1)
             ledger.known.remember(tables={uri: kept})
     return [
         f"{uri}: restored in version {version}; goes on from there, what was undone stays undone"
@@ -231,7 +231,7 @@ def _restored(pipeline: Pipeline, ledger: Ledger, *, keep: bool = False) -> dict
         if restores.newest is not None:
             found[uri] = restores.newest
         elif not restores.reached and not keep:
-            raise unreached(uri, known.seen)
+            raise unreached(uri, known.scanned)
         elif not restores.reached:
             found[uri] = state.version
     return found

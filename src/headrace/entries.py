@@ -20,7 +20,7 @@ from headrace.plan import Branch
 from headrace.shape import Offsets
 from headrace.spec import TableSpec
 from headrace.storage import Store
-from headrace.tables.adopt import may_adopt
+from headrace.tables.adopt import WriterKind, may_adopt
 from headrace.tables.evolve import check_fits
 from headrace.tables.files import active, commits
 from headrace.tables.log import TableState
@@ -42,6 +42,13 @@ class Entry:
     seen: int = -1  # the log was looked through up to this version when the table was opened
     wrote: bool = False  # whether this driver has committed to it
     planned: pa.Schema | None = None  # the columns of an earlier plan, where the table holds the batch already
+
+    @property
+    def writer_kind(self) -> WriterKind:
+        """Who writes the table."""
+        if self.committer.adopts:
+            return WriterKind.DIRECT
+        return WriterKind.MERGE if self.rules.merges else WriterKind.SPARK
 
     @property
     def existing(self) -> pa.Schema | None:
@@ -100,7 +107,7 @@ class Opener:
                 TableRestored, f"{store.uri} was restored in version {found.newest}, after our last commit to it."
             )
         if not found.reached:
-            raise unreached(store.uri, known.seen)
+            raise unreached(store.uri, known.scanned)
 
     def _of_its_kind(
         self, tail: Committer, store: Store, known: KnownTable | None, apart: bool, merges: bool
@@ -111,7 +118,7 @@ class Opener:
         if asked:
             asks = "rows that are merged, which" if merges else "features that"
             why_not = f"the spec asks for {asks} Spark alone may write"
-        if known is not None and known.committer == "adopt" and why_not:
+        if known is not None and known.writer == WriterKind.DIRECT and why_not:
             raise TableFeature(
                 f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
                 next="Take that out of the spec, or write to a new table; then run again."
@@ -119,19 +126,19 @@ class Opener:
                 else "Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
                 "table to Spark from now on.",
             )
-        if why_not or (known is not None and known.committer == "spark"):
+        if why_not or (known is not None and known.writer in (WriterKind.MERGE, WriterKind.SPARK)):
             return self.spark_table(store)
         return tail
 
 
 def was_at(known: KnownTable, ledger: Ledger, uri: str) -> int:
     """The newest version of a table that the pipeline is sure to have met."""
-    return max(known.seen, known.restored, ledger.version_of(uri, known.id))
+    return max(known.scanned, known.restored, ledger.version_of(uri, known.id))
 
 
 def restores_of(store: Store, state: TableState, known: KnownTable, pipeline: str) -> Restores:
     """The RESTOREs of a table that nobody has answered."""
-    answered = max(known.seen, known.restored)
+    answered = max(known.scanned, known.restored)
     marks = [batch_mark(pipeline), batch_mark(replays_writer(pipeline))]
     found = restored_since(store, state, *marks, seen=answered)
     return found if known.writers else replace(found, reached=True)  # without rows of ours, none can be undone

@@ -21,7 +21,7 @@ class Point(StrEnum):
 
     PLANNED = "planned"  # ranges chosen, nothing written
     SOME_STAGED = "some_staged"  # some files of the batch are there
-    ALL_STAGED = "all_staged"  # all files are there, `begun/n` is not
+    ALL_STAGED = "all_staged"  # all files are there, `intents/n` is not
     EVOLVED = "evolved"  # a table has its new columns, not yet the rows
     TABLE_MADE = "table_made"  # a table was made by this batch
     COMMIT_LANDED = "commit_landed"  # a commit is in the log, its reply is not here

@@ -1,8 +1,8 @@
 """Pipelines that overwrite: each run reads the source from its start, and what it makes takes the place of what was.
 
-One such reading is a generation. It begins with a decision in the ledger that sets every partition back to its start,
+One such reading is a full refresh. It begins with a decision in the ledger that sets every partition back to its start,
 and ends when its drain does; a run that finds one open goes on with it. Batches are numbered on and on, so that marks
-tell those of one generation from those of another.
+tell those of one full refresh from those of another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from headrace.batch import ALL, Intent, StagedFile
 from headrace.commit.marks import numbered, pipeline_of
 from headrace.errors import UsageError
-from headrace.ledger import Generation, KnownTable, Ledger
+from headrace.ledger import FullRefresh, KnownTable, Ledger
 from headrace.ledger.replays import Replays, writer
 from headrace.read import Source
 from headrace.spec import Spec, TableSpec
@@ -33,39 +33,39 @@ def check_bounded(spec: Spec, until: str | None) -> None:
 
 
 def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
-    """Set the source back to its start, unless a generation is open."""
-    if not spec.table.overwrites or ledger.known.generation.open:
+    """Set the source back to its start, unless a full refresh is open."""
+    if not spec.table.overwrites or ledger.known.full_refresh.open:
         return
     if Replays.open(Store(spec.state_uri, Profile(**spec.storage_profile())), writer(spec.pipeline)).open_batch():
         raise UsageError(
             f"{spec.pipeline}: a replay of dead letters was begun and is not done; its rows would come after those of "
-            "a new generation, which reads their records again.",
+            "a new full refresh, which reads their records again.",
             next="Run `headrace dead-letters replay SPEC` first.",
         )
-    number = ledger.known.generation.number + 1
-    ledger.decide(f"generation {number}", source.start(source.bounds()))
-    ledger.known.remember_generation(Generation(number, open=True))
+    number = ledger.known.full_refresh.number + 1
+    ledger.decide(f"full refresh {number}", source.start(source.bounds()))
+    ledger.known.remember_full_refresh(FullRefresh(number, open=True))
 
 
 def end(spec: Spec, ledger: Ledger) -> None:
     """The drain is done: the next run begins anew."""
-    generation = ledger.known.generation
-    if spec.table.overwrites and generation.open:
-        ledger.known.remember_generation(replace(generation, open=False))
+    current = ledger.known.full_refresh
+    if spec.table.overwrites and current.open:
+        ledger.known.remember_full_refresh(replace(current, open=False))
 
 
 def replaced(rules: TableSpec, known: KnownTable | None, number: int, files: Iterable[StagedFile]) -> tuple[str, ...]:
-    """What the files take the place of: what this generation has not overwritten yet."""
+    """What the files take the place of: what this full refresh has not overwritten yet."""
     if not rules.overwrites:
         return ()
-    done = known.renewed if known is not None and known.generation == number else ()
+    done = known.overwritten if known is not None and known.full_refresh == number else ()
     wanted = {ALL} if rules.mode == "overwrite" else {folder(file.partition) for file in files}
     return tuple(sorted(wanted - set(done)))
 
 
 def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Store) -> tuple[str, ...]:
-    """The letters of generations before, whose records are read again; all of them, or none where others have some."""
-    done = known.renewed if known is not None and known.generation == number else ()
+    """The letters of earlier full refreshes, whose records are read again; all, or none where others have some."""
+    done = known.overwritten if known is not None and known.full_refresh == number else ()
     if not spec.table.overwrites or ALL in done:
         return ()
     version = newest(store)
@@ -74,11 +74,11 @@ def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Stor
     return () if others else (ALL,)
 
 
-def renewed(tables: Mapping[str, KnownTable], number: int, intent: Intent) -> dict[str, KnownTable]:
+def with_overwritten(tables: Mapping[str, KnownTable], number: int, intent: Intent) -> dict[str, KnownTable]:
     """The tables of a batch that is committed, with what it has overwritten."""
     found = {}
     for table in (each for each in intent.tables if each.instead):
         known = tables[table.path]
-        before = known.renewed if known.generation == number else ()
-        found[table.path] = replace(known, generation=number, renewed=tuple(sorted({*before, *table.instead})))
+        before = known.overwritten if known.full_refresh == number else ()
+        found[table.path] = replace(known, full_refresh=number, overwritten=tuple(sorted({*before, *table.instead})))
     return found

@@ -361,7 +361,7 @@ class Pipeline:
         tables = self.catalog.tables()
         if is_refill(intent):
             tables |= {each.path: replace(tables[each.path], refill=-1) for each in intent.tables}
-        tables |= generations.renewed(tables, self.ledger.known.generation.number, intent)
+        tables |= generations.with_overwritten(tables, self.ledger.known.full_refresh.number, intent)
         self.ledger.known.remember(tables=tables)
         self.ledger.book(intent, receipts, datetime.now(UTC))
         faults.reach(faults.Point.LEDGER_DONE, batch=intent.batch)

@@ -17,7 +17,7 @@ from headrace.spec import Spec
 from headrace.spec.model import template
 from headrace.spec.places import folder_of
 from headrace.storage import Profile, Store
-from headrace.tables.adopt import may_adopt
+from headrace.tables.adopt import WriterKind, writer_of
 from headrace.tables.log import TableState, load
 from headrace.version import VERSION
 
@@ -66,8 +66,8 @@ def _known_again(pipeline: Pipeline, accepted: bool) -> list[str]:
     spec, ledger = pipeline.spec, pipeline.ledger
     if not accepted:
         raise MarksDisagree(
-            f"The state of '{spec.pipeline}' has a ledger, but what is known of its topics and tables (known/) is "
-            "lost: one that was created again since cannot be told from the one before.",
+            f"The state of '{spec.pipeline}' has a ledger, but what is known of its topics and tables (known_tables/) "
+            "is lost: one that was created again since cannot be told from the one before.",
             next=f"{lost.ACCEPT} if the topics and tables are still the same.",
         )
     found = lost.traces(_stores(pipeline), spec.pipeline)
@@ -205,7 +205,7 @@ def _met_anew(pipeline: Pipeline, where: lost.Standing) -> Position:
 
 
 def _kind(spec: Spec, uri: str, state: TableState) -> str:
-    return "spark" if _merges(spec, uri) or may_adopt(state) else "adopt"
+    return WriterKind.MERGE if _merges(spec, uri) else writer_of(state)
 
 
 def _merges(spec: Spec, uri: str) -> bool:

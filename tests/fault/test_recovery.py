@@ -106,14 +106,14 @@ def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, tmp_path: 
 
 
 @pytest.mark.parametrize("point", [Point.TABLE_A_DONE, Point.LEDGER_NOT])
-@pytest.mark.parametrize("lost", [("ledger",), ("ledger", "begun"), ("ledger", "begun", "known", "lease")])
+@pytest.mark.parametrize("lost", [("ledger",), ("ledger", "intents"), ("ledger", "intents", "known_tables", "lease")])
 def test_a_lost_ledger_is_written_anew(shop: Shop, point: Point, lost: tuple[str, ...]) -> None:
     """Batch 2 is in half or all of its tables when the state goes; exactly once holds without a row of the ledger."""
     eventful(shop).die(point, 2)
     _lose(shop, *lost)
     shop.send(30, kinds=("alpha", "beta", "gamma"))
     before = _versions(shop)
-    if "known" in lost:
+    if "known_tables" in lost:
         with pytest.raises(MarksDisagree, match="--accept-lost-ledger"):
             shop.run()
         assert _versions(shop) == before
@@ -134,7 +134,7 @@ def test_a_lost_ledger_is_written_anew(shop: Shop, point: Point, lost: tuple[str
 
 def test_a_half_batch_is_read_again_only_by_the_spec_that_wrote_it(shop: Shop) -> None:
     eventful(shop).die(Point.TABLE_A_DONE, 2)
-    _lose(shop, "ledger", "begun")
+    _lose(shop, "ledger", "intents")
     written = dict(shop.options)
     shop.options["table"] = {"path": f"{shop.lake}/{{route}}", "strict": True}
     before = _versions(shop)
@@ -148,7 +148,7 @@ def test_a_half_batch_is_read_again_only_by_the_spec_that_wrote_it(shop: Shop) -
 
 def test_a_half_batch_whose_records_are_gone_is_given_up_by_a_person_only(shop: Shop) -> None:
     eventful(shop).die(Point.TABLE_A_DONE, 2)
-    _lose(shop, "ledger", "begun")
+    _lose(shop, "ledger", "intents")
     _forget_records(shop, before=40)
     with pytest.raises(SourceGap, match="--accept-lost-ledger"):
         shop.run()

@@ -62,7 +62,7 @@ def test_answers_that_fail_now_and_then_only_cost_time(
 def test_replies_that_are_lost_double_nothing(kafka: Broker, topic: str, gate: Gate, s3: S3, bucket: str) -> None:
     spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=behind(gate, s3))
     gate.on("PUT", r"_delta_log/\d+\.json", "lose", every=2)
-    gate.on("PUT", r"begun/", "lose", every=2)
+    gate.on("PUT", r"intents/", "lose", every=2)
     for start in (0, 100):
         produce(kafka.bootstrap, topic, records(start, 100))
         drain(spec)

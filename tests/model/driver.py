@@ -126,7 +126,7 @@ class Driver:
         else:
             self.rebuild_from(found)
         tables = {store.root.rpartition("/")[2]: state for store, state in self.found(found)}
-        made = {name: KnownTable(state.table_id, "adopt", writers=(NAME,)) for name, state in tables.items()}
+        made = {name: KnownTable(state.table_id, "direct", writers=(NAME,)) for name, state in tables.items()}
         tried(lambda: self.ledger.known.remember(tables={**made, **self.ledger.known.tables}))
         tried(lambda: self.ledger.rebuild("lost"))
 
@@ -301,7 +301,7 @@ class Driver:
             if number == 0:
                 faults.reach(Point.TABLE_A_DONE)
         seen = {table.path: self.tails[table.path].state.table_id for table in intent.tables}
-        known = {path: self.ledger.known.tables.get(path, KnownTable("", "adopt")) for path in seen}
+        known = {path: self.ledger.known.tables.get(path, KnownTable("", "direct")) for path in seen}
         known = {
             path: replace(each, id=seen[path], writers=(NAME,), seen=max(each.seen, self.seen.get(path, -1)))
             for path, each in known.items()

@@ -189,7 +189,7 @@ def test_a_whole_run_leaves_no_secret_anywhere(
     assert_unseen("what the run said", (done.stdout + done.stderr).encode(), *secrets)
     seen = list(_files(tmp_path, s3.folder / "data" / bucket))
     assert any(path.is_relative_to(logs) and path.stat().st_size for path in seen)
-    assert any("begun" in path.parts for path in seen)
+    assert any("intents" in path.parts for path in seen)
     assert any("dead_letters" in path.parts for path in seen)
     for path in seen:
         assert_unseen(str(path), path.read_bytes(), *secrets)

@@ -100,7 +100,7 @@ def test_the_life_of_a_table_that_spark_writes(base: str, profile: Profile, spar
     properties = {"delta.enableDeletionVectors": "true"}
     made._create(TableIntent(store.uri, "", True, to_delta(SCHEMA), ("day",), properties, ()))
     table = Table(store.uri, profile, spark=spark)
-    assert table.metadata().committer == "spark"
+    assert table.metadata().writer == "spark"
     for number in range(2):
         table.bulk_insert([{"id": number, "day": day} for day in DAYS])
     done = table.upsert([{"id": 1, "day": "ü"}, {"id": 9, "day": "x=y"}], ["id", "day"])

@@ -150,7 +150,7 @@ class Shop:
 
     def begun(self, batch: int) -> Intent:
         """What a batch was decided to be."""
-        return Intent.from_json((self.place / f"_headrace/shop/begun/{batch:012}").read_text())
+        return Intent.from_json((self.place / f"_headrace/shop/intents/{batch:012}").read_text())
 
     def write_spec(self) -> Path:
         """The spec as a file, for the command line."""

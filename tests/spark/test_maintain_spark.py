@@ -71,7 +71,7 @@ def test_a_clustered_table_is_made_appended_to_and_clustered_by_spark(spark: Any
         run.batch("b")
         run.batch("c")
         about = Table(run.place).metadata()
-        assert (about.committer, "clustering" in about.features) == ("spark", True)
+        assert (about.writer, "clustering" in about.features) == ("spark", True)
         run.clock.now += 2 * 3600
         run.upkeep(at_end=True)
         (clustered,) = _done(run)

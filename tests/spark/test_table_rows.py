@@ -64,7 +64,7 @@ def test_spark_and_our_own_hands_lead_to_the_same_rows(
     make: Callable[..., Table], tmp_path: Path, life: list[Callable[[Table], Any]]
 ) -> None:
     by_spark, by_hand = make(), Table.get_or_create(tmp_path / "own", COLUMNS, ["p"])
-    assert (by_spark.metadata().committer, by_hand.metadata().committer) == ("spark", "adopt")
+    assert (by_spark.metadata().writer, by_hand.metadata().writer) == ("spark", "direct")
     for number, change in enumerate(life):
         one, two = change(by_spark), change(by_hand)
         counts = [{name: getattr(each, name) for name in each.__slots__ if name != "version"} for each in (one, two)]

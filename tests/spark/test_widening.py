@@ -153,7 +153,7 @@ def test_partitions_properties_and_required_columns_are_those_of_the_spec(batche
     state = load(Store(f"{web.lake}/web"))
     assert state is not None
     assert state.partition_by == ("day",)
-    ours = {"delta.enableTypeWidening": "true", "headrace.committer": "spark"}
+    ours = {"delta.enableTypeWidening": "true", "headrace.writer": "spark"}
     assert state.properties == {"delta.appendOnly": "true", **ours}
     assert [item.nullable for item in state.schema] == [False, True, True]
     web.run([{"id": 2**40, "day": "b"}])

@@ -148,7 +148,7 @@ def lose(desk: Desk, *folders: str) -> None:
         shutil.rmtree(desk.place / STATE / folder)
 
 
-@pytest.mark.parametrize("lost", [("ledger",), ("ledger", "begun")], ids=lambda lost: " and ".join(lost))
+@pytest.mark.parametrize("lost", [("ledger",), ("ledger", "intents")], ids=lambda lost: " and ".join(lost))
 @pytest.mark.parametrize(
     "point", [None, Point.TABLE_A_DONE, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT, Point.LEDGER_DONE]
 )
@@ -183,7 +183,7 @@ def test_a_lost_ledger_is_told_anew_by_the_tables_of_all_branches(
 def test_a_lost_state_asks_a_person_and_then_goes_on(desk: Desk):
     desk.feed(FIRST)
     desk.feed(SECOND)
-    lose(desk, "ledger", "begun", "known")
+    lose(desk, "ledger", "intents", "known_tables")
     with pytest.raises(MarksDisagree, match="--accept-lost-ledger"):
         desk.feed([])
     decide(desk.spec, [Decision.LOST_LEDGER])

@@ -26,7 +26,7 @@ from headrace.lease import Lease
 from headrace.ledger import Ledger
 from headrace.runtime.kafka import free_ports
 from headrace.storage import Profile, Store
-from headrace.tables.adopt import COMMITTER
+from headrace.tables.adopt import WRITER
 from headrace.tables.schema import to_delta
 from headrace.version import VERSION
 from services.pipelines import environment, start_cli
@@ -410,7 +410,7 @@ def test_check_online_warns_of_a_table_that_spark_must_append_to(cli: Run):
 def test_check_online_warns_of_a_table_that_only_spark_may_merge_into(cli: Run, constraint: dict[str, str]):
     schema = to_delta(pa.schema([pa.field("id", pa.int64()), pa.field("seq", pa.int64())]))
     tail = Tail.open(Store(str(Path("lake/web").absolute())), objection=lambda _: None)
-    tail.create(schema, (), {COMMITTER: "spark", **constraint}, "id", (), {}, {})
+    tail.create(schema, (), {WRITER: "spark", **constraint}, "id", (), {}, {})
     merging = ", mode: upsert, merge: {keys: [id], sequence_by: seq}, source: false}"
     Path("web.yaml").write_text(GENERATE.format(name="web").replace("/web}", "/web" + merging))
     code, out, _ = cli("check", "web.yaml", "--online")

@@ -64,7 +64,7 @@ def test_list_info_stats_and_history(cli: Run, desk: Desk) -> None:
     ]
     code, out, _ = cli("info", "lake/alpha")
     assert code == 0
-    assert "adopt" in out
+    assert "direct" in out
     assert "shop=2" in out
     (said,) = lines(cli("info", "lake/alpha", "--json")[1])
     assert (said["event"], said["operation"], said["table"]) == ("summary", "info", path)

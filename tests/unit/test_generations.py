@@ -12,9 +12,9 @@ import pytest
 from headrace.batch import ALL, Intent
 from headrace.commit.adopt import LogTable
 from headrace.errors import UsageError
-from headrace.generations import check_bounded, renewed, replaced, stale_letters
+from headrace.generations import check_bounded, replaced, stale_letters, with_overwritten
 from headrace.ledger import KnownTable
-from headrace.ledger.known import Generation, Known
+from headrace.ledger.known import FullRefresh, Known
 from headrace.spec import examine_text
 from headrace.storage import Store
 from services.desk import Desk
@@ -27,10 +27,10 @@ PARTS = spec_of(table={"mode": "overwrite_partitions", "partition_by": ["day"]})
 
 def test_what_a_generation_has_overwritten_it_adds_to(tmp_path: Path) -> None:
     files = [staged(Store(str(tmp_path)), [1], "2026-01-01"), staged(Store(str(tmp_path)), [2], "2026-01-02")]
-    done = KnownTable("x", "adopt", generation=2, renewed=("day=2026-01-01",))
+    done = KnownTable("x", "direct", full_refresh=2, overwritten=("day=2026-01-01",))
     assert replaced(WHOLE, None, 1, files) == (ALL,)
-    assert replaced(WHOLE, replace(done, renewed=(ALL,)), 2, files) == ()
-    assert replaced(WHOLE, replace(done, renewed=(ALL,)), 3, files) == (ALL,)
+    assert replaced(WHOLE, replace(done, overwritten=(ALL,)), 2, files) == ()
+    assert replaced(WHOLE, replace(done, overwritten=(ALL,)), 3, files) == (ALL,)
     assert replaced(PARTS, done, 2, files) == ("day=2026-01-02",)
     assert replaced(PARTS, done, 3, files) == ("day=2026-01-01", "day=2026-01-02")
     assert replaced(spec_of().table, done, 3, files) == ()
@@ -57,8 +57,8 @@ def test_letters_of_generations_before_are_stale_unless_others_have_some(tmp_pat
     assert stale_letters(spec, None, 1, store) == (ALL,)
     LogTable.open(store, "shop").commit(table_intent(store, [staged(store, [1])], "x", create=True), intent(1))
     assert stale_letters(spec, None, 1, store) == (ALL,)
-    assert stale_letters(spec, KnownTable("x", "adopt", generation=2, renewed=(ALL,)), 2, store) == ()
-    assert stale_letters(spec, KnownTable("x", "adopt", generation=2, renewed=(ALL,)), 3, store) == (ALL,)
+    assert stale_letters(spec, KnownTable("x", "direct", full_refresh=2, overwritten=(ALL,)), 2, store) == ()
+    assert stale_letters(spec, KnownTable("x", "direct", full_refresh=2, overwritten=(ALL,)), 3, store) == (ALL,)
     assert stale_letters(spec_of(), None, 1, store) == ()
     LogTable.open(store, "other").commit(table_intent(store, [staged(store, [2])], "x"), intent(1, "other"))
     assert stale_letters(spec, None, 1, store) == ()
@@ -69,7 +69,7 @@ def test_a_generation_replaces_letters_as_it_does_rows(tmp_path: Path) -> None:
     state = Store(desk.spec.state_uri)
     good, bad = {"id": 1, "kind": "a"}, b"{"
     for number, batches in enumerate(([[good, bad], [bad]], [[bad, good], [good]], [[good]]), 1):
-        Known.load(state).remember_generation(Generation(number, open=True))
+        Known.load(state).remember_full_refresh(FullRefresh(number, open=True))
         start = len(desk.sent)
         for batch in batches:
             desk.feed(batch)
@@ -83,13 +83,13 @@ def test_what_is_known_of_a_generation_outlives_its_driver(tmp_path: Path) -> No
     store = Store(str(tmp_path))
     known = Known.load(store)
     part = replace(table_intent(store, [], "x"), path="lake/a", instead=("day=1",))
-    tables = renewed({"lake/a": KnownTable("x", "adopt")}, 4, replace(intent(1), tables=(part,)))
+    tables = with_overwritten({"lake/a": KnownTable("x", "direct")}, 4, replace(intent(1), tables=(part,)))
     known.remember(tables=tables)
-    known.remember_generation(Generation(4, open=True))
+    known.remember_full_refresh(FullRefresh(4, open=True))
     again = Known.load(store)
-    assert again.generation == Generation(4, open=True)
-    assert again.tables == {"lake/a": KnownTable("x", "adopt", generation=4, renewed=("day=1",))}
-    assert renewed(again.tables, 5, replace(intent(1), tables=(part,)))["lake/a"].generation == 5
+    assert again.full_refresh == FullRefresh(4, open=True)
+    assert again.tables == {"lake/a": KnownTable("x", "direct", full_refresh=4, overwritten=("day=1",))}
+    assert with_overwritten(again.tables, 5, replace(intent(1), tables=(part,)))["lake/a"].full_refresh == 5
 
 
 def test_what_would_never_be_done_is_refused():

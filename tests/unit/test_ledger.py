@@ -18,7 +18,7 @@ from headrace.ledger import KnownTable, Ledger, compact, is_decision
 from headrace.storage import NotThere, Store
 from services.clocks import DAY, clock
 
-KNOWN = "known/000000000001"
+KNOWN = "known_tables/000000000001"
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -222,7 +222,7 @@ def test_whoever_slept_through_batches_cannot_begin_an_old_one(store):
     sleeper, ledger = reopened(store), reopened(store)
     for number in range(3):
         run(ledger, ("orders", 0, number, number + 1))
-    store.delete([item.path for item in store.list("begun")])
+    store.delete([item.path for item in store.list("intents")])
     with pytest.raises(Fenced, match="booked already"):
         sleeper.begin(intent(1, ("orders", 0, 0, 50)))
     with pytest.raises(Fenced):
@@ -240,7 +240,7 @@ def test_old_decisions_are_forgotten_and_the_newest_kept(store):
     ledger = reopened(store)
     for number in range(40):
         run(ledger, ("orders", 0, number, number + 1))
-    kept = [int(item.path.rpartition("/")[2]) for item in store.list("begun")]
+    kept = [int(item.path.rpartition("/")[2]) for item in store.list("intents")]
     assert kept == list(range(31, 41))
 
 
@@ -370,10 +370,10 @@ def test_a_decision_that_died_half_way_is_finished_with_its_reason(store, monkey
 
 def test_what_is_known_is_written_only_when_it_changes(store):
     ledger = reopened(store)
-    table = KnownTable("id-a", "adopt")
+    table = KnownTable("id-a", "direct")
     ledger.known.remember(tables={"lake/a": table}, topics={"orders": "id-1"})
     ledger.known.remember(tables={"lake/a": table})
-    assert [item.path for item in store.list("known")] == [KNOWN]
+    assert [item.path for item in store.list("known_tables")] == [KNOWN]
     ledger.known.remember(topics={"orders": "id-2"})
     seen = reopened(store).known
     assert (seen.tables, seen.topics) == ({"lake/a": table}, {"orders": "id-2"})
@@ -394,14 +394,14 @@ def test_what_is_known_is_never_written_over_another_drivers(store):
 def test_a_newer_format_is_refused(store):
     ledger = reopened(store)
     ledger.known.remember(topics={"orders": "id-1"})
-    store.put(KNOWN, json.dumps({**json.loads(store.get(KNOWN)), "format": 2}).encode())
-    with pytest.raises(NewerFormat, match="format 2"):
+    store.put(KNOWN, json.dumps({**json.loads(store.get(KNOWN)), "format": 3}).encode())
+    with pytest.raises(NewerFormat, match="has format 3"):
         reopened(store)
     store.delete([KNOWN])
     run(reopened(store), ("orders", 0, 0, 1))
     log = Path(store.root, "ledger", "_delta_log", f"{0:020}.json")
-    log.write_text(log.read_text().replace('"headrace.format":"1"', '"headrace.format":"2"'))
-    with pytest.raises(NewerFormat, match="format 2"):
+    log.write_text(log.read_text().replace('"headrace.format":"2"', '"headrace.format":"3"'))
+    with pytest.raises(NewerFormat, match="has format 3"):
         reopened(store)
 
 
@@ -414,7 +414,7 @@ def test_a_state_folder_of_another_pipeline_is_refused(store):
 def test_a_table_ahead_of_the_ledger_is_told(store):
     ledger = reopened(store)
     ledger.check_mark("lake/a", None)
-    ledger.known.remember(tables={"lake/a": KnownTable("id", "adopt", writers=("shop",))})
+    ledger.known.remember(tables={"lake/a": KnownTable("id", "direct", writers=("shop",))})
     run(ledger, ("orders", 0, 0, 1))
     ledger.check_mark("lake/a", 1)
     with pytest.raises(MarksDisagree, match="holds batch 2"):
@@ -433,5 +433,5 @@ def test_a_table_ahead_of_the_ledger_is_told(store):
 def test_without_a_begun_there_is_no_open_batch(store):
     run(reopened(store), ("orders", 0, 0, 1))
     with pytest.raises(NotThere):
-        store.get("begun/000000000002")
+        store.get("intents/000000000002")
     assert reopened(store).open_batch() is None

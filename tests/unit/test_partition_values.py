@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from headrace import Table
 from headrace.errors import StorageUnreachable, TableDamaged, TableFeature, UsageError
 from headrace.fit import fit
-from headrace.ledger.known import Generation, Known
+from headrace.ledger.known import FullRefresh, Known
 from headrace.reasons import Reason
 from headrace.shape import Shape
 from headrace.storage import Store
@@ -205,11 +205,11 @@ def test_overwritten_partitions_hold_no_rows_of_before(tmp_path: Path, pair: str
     path = tmp_path / "lake/web"
     desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": _table(path, pair, mode="overwrite_partitions")})
     state = Store(desk.spec.state_uri)
-    Known.load(state).remember_generation(Generation(1, open=True))
+    Known.load(state).remember_full_refresh(FullRefresh(1, open=True))
     desk.feed(_records(pair, 0))
     desk.feed(_records(pair, 10))
     _compacted(path)
-    Known.load(state).remember_generation(Generation(2, open=True))
+    Known.load(state).remember_full_refresh(FullRefresh(2, open=True))
     desk.feed(_records(pair, 20)[:4])
     kept = [each + start for start in (0, 10) for each in (4, 5, 6)]
     assert _ids(path) == [*kept, 20, 21, 22, 23]

@@ -55,7 +55,7 @@ ACTION = st.one_of(
     st.tuples(st.just("restore"), st.sampled_from(TABLES), st.integers(0, 3)),
     st.tuples(st.just("expire"), st.sampled_from(TABLES)),
     st.tuples(st.just("clean"), st.sampled_from(TABLES)),
-    st.tuples(st.just("lose"), st.sampled_from(["ledger", "begun", "state"])),
+    st.tuples(st.just("lose"), st.sampled_from(["ledger", "intents", "state"])),
     st.sampled_from([("replace", "x"), *[("truncate", topic, part, 2) for topic in "xy" for part in range(3)]]),
 )
 HISTORY = st.lists(ACTION, min_size=10, max_size=40)
@@ -165,14 +165,18 @@ class Play:
             return  # the tables no longer tell enough
         if restored or (what != "ledger" and (cut or known.topics.items() - ids.items())):
             return
-        if not as_ever and (what == "state" or (what == "begun" and ids.keys() - known.topics.keys())):
+        if not as_ever and (what == "state" or (what == "intents" and ids.keys() - known.topics.keys())):
             return  # marks do not tell a topic from one that was made again, so a person is asked
         self.calm = True
         if not (person.ledger.is_new and self.world.past):
             begun = person.ledger.open_batch()  # it may be in every table already
             open_one = [row(begun, (), begun.started, "")] if begun else []
             self.world.past = booked(self.world) + open_one
-        folders = {"ledger": ("ledger",), "begun": ("ledger", "begun"), "state": ("ledger", "begun", "known")}
+        folders = {
+            "ledger": ("ledger",),
+            "intents": ("ledger", "intents"),
+            "state": ("ledger", "intents", "known_tables"),
+        }
         for path in list(self.world.objects):
             if path.startswith(tuple(f"state/{folder}/" for folder in folders[what])):
                 del self.world.objects[path]
@@ -309,7 +313,7 @@ SLEEPERS = [
 LOSSES = [
     [("run", 0, call, "die"), ("lose", what), ("spec", 3), ("run", 1, 400, "go"), ("produce", "x", 0, "abd")]
     for call in range(70)
-    for what in ("ledger", "begun", "state")
+    for what in ("ledger", "intents", "state")
 ]
 
 
@@ -335,7 +339,7 @@ REPLACED = [
     [("resume", 0, before, "go"), ("replace", "x"), ("run", 0, 0, "go"), ("resume", 0, after, "go"), ("lose", what)]
     for before in (28, 34, 40)
     for after in range(10, 40, 3)
-    for what in ("ledger", "begun")
+    for what in ("ledger", "intents")
 ]
 
 
@@ -464,7 +468,7 @@ class NeverLooksAtAnOpenBatch(Driver):
     def recover(self, decide=lambda: None):
         self.ledger = ledger.Ledger.open(self.state, "p")
         if self.ledger.open_batch() is not None:
-            self.state.delete([f"begun/{self.ledger.batch + 1:012}"])
+            self.state.delete([f"intents/{self.ledger.batch + 1:012}"])
 
 
 def marks_do_not_count(patch):
@@ -476,7 +480,7 @@ def anybody_may_begin(patch):
     """Broken: a batch that another driver has begun is begun over it."""
 
     def begin(self, intent):
-        self._store.put(f"begun/{intent.batch:012}", intent.to_json().encode())
+        self._store.put(f"intents/{intent.batch:012}", intent.to_json().encode())
 
     patch.setattr(ledger.Ledger, "begin", begin)
 
@@ -486,7 +490,7 @@ def a_sleeper_may_begin(patch):
 
     def begin(self, intent):
         try:
-            self._store.put_new(f"begun/{intent.batch:012}", intent.to_json().encode())
+            self._store.put_new(f"intents/{intent.batch:012}", intent.to_json().encode())
         except AlreadyThere:
             if self._begun_text(intent.batch) != intent.to_json().encode():
                 raise Fenced("begun by another") from None

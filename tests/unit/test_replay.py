@@ -129,7 +129,7 @@ def test_only_the_selected_letters_are_taken(desk: Desk):
     assert desk.replay(Selection(tables=("elsewhere",))).counts.read == 0
     assert desk.replay(Selection(reasons=("malformed",))).counts.read == 1
     assert desk.replay(Selection(tables=(f"{desk.folder}/lake/alpha",))).counts.routed == 2
-    assert not (desk.folder / "lake/_headrace/shop/plans/000000000003").exists()
+    assert not (desk.folder / "lake/_headrace/shop/replay_intents/000000000003").exists()
 
 
 def test_without_letters_there_is_no_plan(tmp_path: Path):

@@ -233,7 +233,7 @@ def an_open_plan_is_left(patch):
     def live(self):
         self.ledger = tried(lambda: Replays.open(self.state, NAME))
         if self.ledger.open_batch() is not None:
-            self.state.delete([f"plans/{self.ledger.batch + 1:012}"])
+            self.state.delete([f"replay_intents/{self.ledger.batch + 1:012}"])
         intent = self.plan()
         if intent is not None:
             self.ledger.begin(intent)

@@ -48,7 +48,7 @@ def row(number: int, day: str = "2026-01-01", **more: object) -> dict[str, objec
 def test_a_table_is_made_once_and_found_again(orders: Table, lake: Path) -> None:
     again = Table.get_or_create(lake / "orders", ORDERS, ["day"])
     said = again.metadata()
-    assert (said.version, said.partition_by, said.committer) == (0, ("day",), "adopt")
+    assert (said.version, said.partition_by, said.writer) == (0, ("day",), "direct")
     assert [item.name for item in said.schema] == list(ORDERS)
     assert not said.schema.field("id").nullable
     assert said.properties["delta.checkpointInterval"] == "100"
@@ -105,7 +105,7 @@ def desk(tmp_path: Path) -> Desk:
 def test_a_pipeline_s_table(desk: Desk) -> None:
     table = Table(desk.folder / "lake" / "alpha")
     said = table.metadata()
-    assert (said.committer, dict(said.pipelines)) == ("adopt", {"shop": 2})
+    assert (said.writer, dict(said.pipelines)) == ("direct", {"shop": 2})
     first, second = reversed(table.history())
     assert (first.operation, first.rows_written, first.rows_after) == ("CREATE TABLE AS SELECT", 3, 3)
     assert (second.operation, second.rows_written, second.rows_after) == ("STREAMING UPDATE", 3, 6)
@@ -213,7 +213,7 @@ def test_properties_that_shut_writers_out_are_refused(orders: Table, name: str) 
 
 
 def test_change_data_feed_raises_the_protocol(orders: Table) -> None:
-    assert orders.set_properties({"delta.enableChangeDataFeed": "true"}).writer == 4
+    assert orders.set_properties({"delta.enableChangeDataFeed": "true"}).min_writer_version == 4
     orders.bulk_insert([row(1)])
     assert orders.query().count() == 1
 
@@ -392,6 +392,6 @@ def test_every_error_says_whether_it_may_be_tried_again() -> None:
 def test_what_others_wrote_is_read_alike(lake: Path) -> None:
     write_deltalake(lake / "theirs", pa.table({"x": [1, 2]}))
     table = Table(lake / "theirs")
-    assert table.metadata().committer == "adopt"
+    assert table.metadata().writer == "direct"
     assert table.statistics().rows == 2
     assert table.history()[0].rows_after == 2

@@ -471,5 +471,5 @@ def test_missing_deletion_vectors_are_named(tmp_path: Path) -> None:
     assert damage.rows == 1
     size = table.statistics()
     assert (size.rows, size.deletion_vectors, size.deleted_rows) == (1, 1, 2)
-    assert table.metadata().committer == "spark"
+    assert table.metadata().writer == "spark"
     assert table.history()[0].rows_after == 1

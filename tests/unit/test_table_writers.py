@@ -121,7 +121,7 @@ def by_spark(table: Table, state: Store) -> Table:
 
 
 def test_a_table_that_a_pipeline_writes_by_spark_is_read_and_looked_at_by_all(by_spark: Table, state: Store) -> None:
-    assert by_spark.metadata().committer == "spark"
+    assert by_spark.metadata().writer == "spark"
     with Lease.take(state):
         assert by_spark.query().count() == 2
         assert by_spark.repair(dry_run=True).whole
@@ -159,7 +159,7 @@ def test_rows_that_a_pipeline_merges_itself_are_changed_without_spark(name: str,
     CHANGING[name](by_spark)
     newest = by_spark.history(1)[0]
     assert (newest.version, newest.operation) == (before + 1, "MERGE" if name == "upsert" else name.upper())
-    assert by_spark.metadata().committer == "spark"
+    assert by_spark.metadata().writer == "spark"
     assert holder(state) is None
 
 
@@ -182,7 +182,7 @@ def test_a_pipeline_goes_on_after_its_rows_were_changed(name: str, desk: Desk, t
     CHANGING[name](table)
     desk.feed([{"id": 3, "kind": "alpha"}])
     assert table.query().where("_source.offset = 2").count() == 1
-    assert table.metadata().committer == "adopt"
+    assert table.metadata().writer == "direct"
 
 
 @pytest.fixture
@@ -194,11 +194,11 @@ def plain(tmp_path: Path) -> Table:
 def test_a_table_whose_newest_commit_is_by_spark_is_left_to_spark(plain: Table) -> None:
     info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
     (Path(plain.path) / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
-    assert plain.metadata().committer == "spark"
+    assert plain.metadata().writer == "spark"
     adopted = Table(plain.path, adopt=True)
-    assert adopted.metadata().committer == "adopt"
+    assert adopted.metadata().writer == "direct"
     assert adopted.bulk_insert([{"id": 1}]).version == 2
-    assert plain.metadata().committer == "adopt"  # the newest is ours now
+    assert plain.metadata().writer == "direct"  # the newest is ours now
 
 
 def test_a_repair_does_not_make_the_table_ours(plain: Table) -> None:
@@ -207,7 +207,7 @@ def test_a_repair_does_not_make_the_table_ours(plain: Table) -> None:
     (Path(plain.path) / "_delta_log" / f"{2:020}.json").write_text(json.dumps(info) + "\n")
     next(Path(plain.path).glob("*.parquet")).unlink()
     assert plain.repair().version == 3
-    assert plain.metadata().committer == "spark"
+    assert plain.metadata().writer == "spark"
 
 
 def _changed(folder: Path, old: str, new: str) -> str:
@@ -222,7 +222,7 @@ def _changed(folder: Path, old: str, new: str) -> str:
 
 def test_a_feature_that_only_spark_may_write_cannot_be_adopted(tmp_path: Path) -> None:
     path = _changed(tmp_path, '"delta.checkpointInterval":"100"', '"delta.enableRowTracking":"true"')
-    assert {Table(path, adopt=adopt).metadata().committer for adopt in (False, True)} == {"spark"}
+    assert {Table(path, adopt=adopt).metadata().writer for adopt in (False, True)} == {"spark"}
 
 
 def test_a_feature_that_a_repair_does_not_know_is_named(tmp_path: Path) -> None:

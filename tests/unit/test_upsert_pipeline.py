@@ -216,7 +216,7 @@ def test_a_column_that_comes_later_is_added_and_merged(tmp_path: Path) -> None:
     (row,) = made.rows("lake/orders")
     assert (row["seq"], row["note"], row["deep"]) == (3, "y", {"a": 1})
     table = Table(tmp_path / "lake" / "orders")
-    assert table.metadata().committer == "spark"
+    assert table.metadata().writer == "merge"
     assert [entry.operation for entry in table.history()][:2] == ["MERGE", "CHANGE COLUMNS"]
 
 

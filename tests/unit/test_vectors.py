@@ -131,7 +131,7 @@ def test_such_a_table_is_spark_s_and_anybody_vacuums_it(store: Store):
     vectored(store, [2, 5])
     vectored(store, [2, 5, 6])
     table = Table(store.uri)
-    assert table.metadata().committer == "spark"
+    assert table.metadata().writer == "spark"
     assert (table.repair().missing, table.checkpoint()) == ((), table.resolve())
     first, second, third = (_vector(store, at) for at in (1, 2, 3))
     assert table.vacuum(dry_run=True, force=True).files == ()

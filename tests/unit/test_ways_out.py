@@ -461,8 +461,8 @@ def nothing_tells_whether_an_open_batch_is_in_its_table(way: Way) -> None:
 def the_state_is_lost(way: Way) -> None:
     way.ran(2, 2)
     shutil.rmtree(way.state() / "ledger")
-    shutil.rmtree(way.state() / "begun")
-    shutil.rmtree(way.state() / "known")
+    shutil.rmtree(way.state() / "intents")
+    shutil.rmtree(way.state() / "known_tables")
     way.follows(way.stops())
 
 
@@ -477,7 +477,7 @@ def the_ledger_is_lost_and_the_log_of_the_table_was_cleaned_up(way: Way) -> None
     for version in range(table.version()):
         (way.table() / version_path(version)).unlink()
     shutil.rmtree(way.state() / "ledger")
-    shutil.rmtree(way.state() / "begun")
+    shutil.rmtree(way.state() / "intents")
     way.follows(way.stops())
     way.name = "TableRestored"
     way.follows(way.stops())
@@ -512,7 +512,7 @@ def what_was_begun_is_lost_after_one_table_has_it(way: Way) -> None:
     way.ran(2)
     way.send(2)
     way.dies(Point.TABLE_A_DONE)
-    shutil.rmtree(way.state() / "begun")
+    shutil.rmtree(way.state() / "intents")
     way.follows(way.stops())
     way.desk.run()
     assert sorted(row["id"] for row in way.desk.rows("lake/a_copy")) == list(range(4))
@@ -522,8 +522,8 @@ def what_was_begun_is_lost_after_one_table_has_it(way: Way) -> None:
 def what_is_known_of_topics_and_tables_is_lost(way: Way) -> None:
     """Without the ids, a topic or a table that was created again would be taken for the one before."""
     way.ran(2, 2)
-    shutil.rmtree(way.state() / "known")
-    way.follows(way.stops("known"))
+    shutil.rmtree(way.state() / "known_tables")
+    way.follows(way.stops("known_tables"))
     shutil.rmtree(way.table())
     way.given_up |= set(range(way.sent))
     with pytest.raises(errors.TableGone) as stopped:
@@ -691,7 +691,7 @@ def another_instance_has_gone_on(way: Way) -> None:
 @case("NewerFormat")
 def the_state_is_of_a_newer_release(way: Way) -> None:
     way.ran(2)
-    newest = max((way.state() / "known").iterdir())
+    newest = max((way.state() / "known_tables").iterdir())
     before = newest.read_text()
     newest.write_text(json.dumps({**json.loads(before), "format": 99}))
     assert "Run the Headrace that wrote it" in way.stops().next

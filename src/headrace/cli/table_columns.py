@@ -93,9 +93,9 @@ def set_properties(
 
 def _lasting(wanted: Mapping[str, str | None], about: Metadata) -> list[str]:
     """What becomes of properties for good, in words; features are Spark's to turn on, and refused elsewhere."""
-    from headrace.table.writers import SPARK
+    from headrace.tables.adopt import WriterKind
 
-    lasting = (*_KEPT, *_FEATURES) if about.committer == SPARK else _KEPT
+    lasting = (*_KEPT, *_FEATURES) if about.writer != WriterKind.DIRECT else _KEPT
     return [
         f"{name}: {about.properties.get(name, 'not set')} becomes {'not set' if value is None else value}"
         for name, value in wanted.items()
@@ -144,9 +144,10 @@ def _agreed(table: Table, change: SchemaChange, whole: pa.Schema | None, yes: bo
     from headrace.cli.ask import agreed
     from headrace.cli.table_show import planned
     from headrace.table.alter import towards
-    from headrace.table.writers import SPARK, found
+    from headrace.table.writers import found
+    from headrace.tables.adopt import WriterKind
 
-    if table.metadata().committer != SPARK:
+    if table.metadata().writer == WriterKind.DIRECT:
         return True
     plan = change if whole is None else towards(found(table._store), whole)
     if not (plan.widen or plan.rename or plan.drop):

@@ -25,7 +25,7 @@ from headrace.commit.tail import Tail, first_state
 from headrace.commit.tombstones import Tombstones, holds, last_truncates
 from headrace.errors import MarksDisagree
 from headrace.storage import Store
-from headrace.tables.adopt import COMMITTER, may_rewrite
+from headrace.tables.adopt import WRITER, WriterKind, may_rewrite
 from headrace.tables.changes import CHANGE, DELETE, TRUNCATE, staged
 from headrace.tables.files import Standing, as_file
 from headrace.tables.log import read_commit
@@ -87,8 +87,9 @@ class MergeTable(SparkTable):
             self._merge(table, table.merging, intent)
 
     def _create(self, table: TableIntent) -> None:
-        """The table without rows, which says of itself that only Spark writes it; made twice, it is made once."""
-        table = replace(table, properties={**table.properties, COMMITTER: "spark"})
+        """The table without rows, which says of itself who writes it; made twice, it is made once."""
+        kind = WriterKind.SPARK if table.merging is None else WriterKind.MERGE
+        table = replace(table, properties={**table.properties, WRITER: kind.value})
         if not self._created(table):
             super()._create(table)
 

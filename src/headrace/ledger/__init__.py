@@ -1,7 +1,7 @@
 """The ledger: what each batch read and wrote, and the one place to resume from.
 
 The state folder holds `ledger/`, a Delta table with one row a batch whose newest booking carries the marks of every
-partition; `begun/<n>`, the whole decision of batch n, durable before any of it is visible; and `known/`.
+partition; `intents/<n>`, the write-ahead record of batch n, durable before any of it is visible; and `known_tables/`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headrace.commit.marks import batch_mark, range_mark
 from headrace.commit.tail import Tail
 from headrace.errors import Fenced, HeadraceError, MarksDisagree
 from headrace.ledger import account, compact
-from headrace.ledger.known import FORMAT, Generation, Known, KnownTable, check_format
+from headrace.ledger.known import FORMAT, FullRefresh, Known, KnownTable, check_format
 from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables.files import all_marks, commits
 from headrace.tables.log import TableState, proved_time
 
-__all__ = ["Generation", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_mend", "is_refill"]
+__all__ = ["FullRefresh", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_mend", "is_refill"]
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32
@@ -51,7 +51,7 @@ class Ledger:
     """One pipeline's ledger, open for one driver."""
 
     folder = "ledger"
-    decisions = "begun"  # the folder of what was decided
+    intents = "intents"  # the folder of the batches' write-ahead records
     schema = account.SCHEMA_JSON
 
     def __init__(self, store: Store, pipeline: str, tail: Tail, marks: Mapping[str, int]) -> None:
@@ -196,7 +196,7 @@ class Ledger:
 
     def newest_begun(self) -> Intent | None:
         """The batch last begun, booked or not; all before it are done."""
-        newest = max((item.path for item in self._store.list(self.decisions)), default=None)
+        newest = max((item.path for item in self._store.list(self.intents)), default=None)
         try:
             return Intent.from_json(self._store.get(newest).decode()) if newest else None
         except NotThere:
@@ -274,7 +274,7 @@ class Ledger:
         return None
 
     def _begun(self, batch: int, plan: int = 0) -> str:
-        return f"{self.decisions}/{batch:012}.{plan}" if plan else f"{self.decisions}/{batch:012}"
+        return f"{self.intents}/{batch:012}.{plan}" if plan else f"{self.intents}/{batch:012}"
 
     def _moved(self, at: tuple[str, int], until: int) -> Range:
         """A step forward spans what is given up; a step back spans nothing."""
@@ -286,7 +286,7 @@ class Ledger:
             raise self._fenced(f"batch {batch} does not follow batch {self.batch}")
 
     def _is_booked(self, batch: int) -> bool:
-        """Looked at after each put and each read of a `begun`: one that is dropped some batches later may come back by
+        """Looked at after each put and each read of an intent: one that is dropped some batches later may come back by
         a driver that slept since before its `begin`, and only what is not booked is a decision."""
         self._tail.follow()
         return self._tail.state is not None and self._tail.state.marks.get(batch_mark(self._pipeline), 0) >= batch
@@ -305,7 +305,7 @@ class Ledger:
         if self.batch % _FORGET_EVERY == 0:
             with suppress(HeadraceError):
                 last = self._begun(self.batch - 2)
-                old = [item.path for item in self._store.list(self.decisions) if item.path <= last]
+                old = [item.path for item in self._store.list(self.intents) if item.path <= last]
                 self._store.delete(old)
 
     def _compact(self) -> None:

@@ -11,8 +11,8 @@ from headrace.errors import Fenced, NewerFormat
 from headrace.storage import AlreadyThere, Store
 from headrace.storage.chain import Chain
 
-FORMAT = 1
-FOLDER = "known"
+FORMAT = 2
+FOLDER = "known_tables"
 
 
 def check_format(store: Store, found: object) -> None:
@@ -29,19 +29,19 @@ class KnownTable:
     """A table as it was when the pipeline last wrote to it."""
 
     id: str
-    committer: str  # "adopt" or "spark": one kind for good
+    writer: str  # the kind of writer, for good: "direct", "merge" or "spark"
     rows: str = ""  # what tells its rows apart, for good; empty: nobody has noted it
     restored: int = -1  # a RESTORE up to this version was answered by a person
     refill: int = -1  # the first RESTORE whose undone rows are still owed to the table
-    generation: int = 0  # in which the table was last overwritten
+    full_refresh: int = 0  # the number of the one in which the table was last overwritten
     names: tuple[str, ...] = ()  # fields that records had, the spec reads and the table does not keep
-    renewed: tuple[str, ...] = ()  # the folders of partitions that this generation has overwritten; ALL: the table
+    overwritten: tuple[str, ...] = ()  # the partition folders that this full refresh has overwritten; ALL: the table
     writers: tuple[str, ...] = ()  # who has committed to it, so that their txns must be there
-    seen: int = -1  # up to this version the log was looked through for RESTOREs
+    scanned: int = -1  # up to this version the log was looked through for RESTOREs
 
 
 def _known_table(raw: Mapping[str, Any]) -> KnownTable:
-    lists = {name: tuple(raw.get(name, ())) for name in ("renewed", "writers", "names")}
+    lists = {name: tuple(raw.get(name, ())) for name in ("overwritten", "writers", "names")}
     return KnownTable(**{**raw, **lists})
 
 
@@ -50,7 +50,7 @@ def _offsets(raw: Sequence[tuple[str, int, int]]) -> dict[tuple[str, int], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class FullRefresh:
     """One reading of the source from its start, which overwrites the tables."""
 
     number: int = 0
@@ -58,14 +58,14 @@ class Generation:
 
 
 class Known:
-    """The newest of `known/`; a new one is added only when something changes, and never past another driver's."""
+    """The newest of `known_tables/`; one is added when something changes, and never past another driver's."""
 
     def __init__(self, chain: Chain, number: int, raw: Mapping[str, Any]) -> None:
         self._chain, self._number = chain, number
         self.tables = {path: _known_table(item) for path, item in raw.get("tables", {}).items()}
         self.topics: dict[str, str] = dict(raw.get("topics", {}))
         self.since: dict[str, int] = dict(raw.get("since", {}))  # the batch that first met a topic under its id
-        self.generation = Generation(**raw.get("generation", {}))
+        self.full_refresh = FullRefresh(**raw.get("full_refresh", {}))
         self.start = _offsets(raw["start"]) if "start" in raw else None  # None: the first start is not decided
 
     @classmethod
@@ -99,9 +99,9 @@ class Known:
         met = {name: batch for name, topic_id in topics.items() if self.topics.get(name) != topic_id}
         self._become(self.tables, {**self.topics, **topics}, {**self.since, **met}, start=start)
 
-    def remember_generation(self, generation: Generation) -> None:
-        """Which generation overwrites the tables, or has done so."""
-        self._become(self.tables, self.topics, self.since, generation)
+    def remember_full_refresh(self, full_refresh: FullRefresh) -> None:
+        """Which full refresh overwrites the tables, or has done so."""
+        self._become(self.tables, self.topics, self.since, full_refresh)
 
     def forget(self, path: str) -> None:
         """Let a table be made anew where there was one."""
@@ -112,24 +112,24 @@ class Known:
         tables: dict[str, KnownTable],
         topics: dict[str, str],
         since: dict[str, int],
-        generation: Generation | None = None,
+        full_refresh: FullRefresh | None = None,
         start: dict[tuple[str, int], int] | None = None,
     ) -> None:
-        generation, start = generation or self.generation, self.start if start is None else start
-        if (tables, topics, generation, start) == (self.tables, self.topics, self.generation, self.start):
+        full_refresh, start = full_refresh or self.full_refresh, self.start if start is None else start
+        if (tables, topics, full_refresh, start) == (self.tables, self.topics, self.full_refresh, self.start):
             return
         raw: dict[str, Any] = {
             "format": FORMAT,
             "tables": {path: asdict(table) for path, table in sorted(tables.items())},
             "topics": dict(sorted(topics.items())),
             "since": dict(sorted(since.items())),
-            "generation": asdict(generation),
+            "full_refresh": asdict(full_refresh),
         }
         if start is not None:
             raw["start"] = [[*each, offset] for each, offset in sorted(start.items())]
         self._number = self._add(json.dumps(raw, indent=1).encode())
         self.tables, self.topics, self.since = tables, topics, since
-        self.generation, self.start = generation, start
+        self.full_refresh, self.start = full_refresh, start
 
     def _add(self, text: bytes) -> int:
         number = self._number + 1

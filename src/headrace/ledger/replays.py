@@ -66,7 +66,7 @@ class Replays(Ledger):
     """The plans of one pipeline and their outcomes, open for one driver."""
 
     folder = "replays"
-    decisions = "plans"
+    intents = "replay_intents"
     schema = to_delta(OUTCOMES)
 
     def _compact(self) -> None:

@@ -12,7 +12,7 @@ from headrace.maintain.plan import Action
 from headrace.storage import AlreadyThere, Store
 from headrace.storage.chain import Chain
 
-FOLDER = "upkeep"
+FOLDER = "maintenance"
 _KEPT = 50  # actions
 _ORDERED = 1_000  # partitions of a table whose order is noted; one that is forgotten is put in order once more
 

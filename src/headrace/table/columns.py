@@ -11,7 +11,7 @@ from headrace.storage import Store
 from headrace.table import alter, alter_spark
 from headrace.table.alter import SchemaChange
 from headrace.table.spark import SparkRows
-from headrace.table.writers import SPARK, Writers, found
+from headrace.table.writers import Writers, found
 from headrace.tables.log import TableState
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class ColumnOperations:
 
     def update(self, wanted: SchemaChange | pa.Schema) -> None:
         """Single changes, or the whole as it shall be."""
-        if self._writers.committer != SPARK:
+        if self._writers.is_direct:
             state = self._writers.state
             alter.update_schema(self._store, state, _change(wanted, state))
             return
@@ -36,7 +36,7 @@ class ColumnOperations:
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
         """Set, or taken away where None."""
-        if self._writers.committer != SPARK:
+        if self._writers.is_direct:
             alter.set_properties(self._store, self._writers.state, properties)
             return
         with self._writers.resting("set_properties"):

@@ -32,13 +32,13 @@ class Metadata:
     schema: pa.Schema
     partition_by: tuple[str, ...]
     properties: Mapping[str, str]
-    reader: int  # the protocol's versions
-    writer: int
+    min_reader_version: int
+    min_writer_version: int
     features: tuple[str, ...]
     created: datetime | None
     name: str | None
     description: str | None
-    committer: str  # "adopt": by put-if-absent, without Spark; "spark": by Spark alone
+    writer: str  # "direct": staged files, put if absent; "merge": by its pipeline's merges; "spark": by Spark alone
     pipelines: Mapping[str, int]  # those that write to it, and the last batch of each
 
 
@@ -79,7 +79,7 @@ def metadata(store: Store, writers: Writers) -> Metadata:
         created,
         said.name,
         said.description,
-        writers.committer,
+        writers.writer.value,
         {each.name: each.batch for each in writers.pipelines},
     )
 

@@ -16,7 +16,7 @@ from headrace.table.records import Records
 from headrace.table.spark_upkeep import SparkUpkeep
 from headrace.table.upkeep import Restored
 from headrace.table.versions import Moment
-from headrace.table.writers import SPARK, Writers
+from headrace.table.writers import Writers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,14 +30,14 @@ class FileOperations:
 
     def bulk_insert(self, records: Records, partition: str | None) -> Inserted:
         """Records in one commit."""
-        if self._writers.committer != SPARK:
+        if self._writers.is_direct:
             return insert.bulk_insert(self._store, self._writers.state, records, partition)
         with self._writers.resting("bulk_insert"):
             return self._by_spark().insert(records, partition)
 
     def optimize(self, where: str | None, target_size: int | None, z_order: Iterable[str]) -> Optimized:
         """Fewer, larger files, or files in an order."""
-        if self._writers.committer != SPARK:
+        if self._writers.is_direct:
             return compact.optimize(self._store, self._writers, where, target_size, z_order)
         with self._writers.resting("optimize"):
             return self._by_spark().optimize(where, target_size, z_order)
@@ -45,7 +45,7 @@ class FileOperations:
     def restore(self, version: int | None, timestamp: Moment | None) -> Restored:
         """The rows of an older version again."""
         self._writers.check_changeable("restore")
-        by_spark = self._by_spark().restore if self._writers.committer == SPARK else None
+        by_spark = self._by_spark().restore if not self._writers.is_direct else None
         return upkeep.restore(self._store, self._writers, version, timestamp, by_spark)
 
     def _by_spark(self) -> SparkUpkeep:

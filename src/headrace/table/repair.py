@@ -19,7 +19,7 @@ from headrace.errors import StorageUnreachable
 from headrace.ledger import Known, Ledger
 from headrace.reingest import Reingest
 from headrace.storage import Store
-from headrace.table.writers import SPARK, Pipeline, Writers
+from headrace.table.writers import Pipeline, Writers
 from headrace.tables import files
 from headrace.tables.adopt import may_forget
 from headrace.tables.files import File
@@ -79,7 +79,7 @@ def repair(store: Store, writers: Writers, *, dry_run: bool = False, deep: bool 
     `deep` reads every file to its end; without it footers are read, and sizes compared. Where Spark writes the table,
     every pipeline that does must rest meanwhile.
     """
-    alone = not dry_run and writers.committer == SPARK
+    alone = not dry_run and not writers.is_direct
     with writers.resting("repair") if alone else nullcontext():
         return _repaired(store, writers, dry_run, deep)
 

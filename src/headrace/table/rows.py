@@ -16,7 +16,7 @@ from headrace.table.rewrite import rewrite
 from headrace.table.spark import SparkRows
 from headrace.table.upsert import Upsert, Upserted, Wanted
 from headrace.table.within import inhabited
-from headrace.table.writers import SPARK, Writers, found
+from headrace.table.writers import Writers, found
 from headrace.tables.adopt import may_adopt, may_rewrite
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RowOperations:
 
     @property
     def _objection(self) -> Objection:
-        return may_rewrite if self._writers.committer == SPARK else may_adopt
+        return may_rewrite if not self._writers.is_direct else may_adopt
 
     def _can_hide(self) -> None:
         """Give the table the columns that tell what is deleted."""
@@ -74,7 +74,7 @@ class RowOperations:
         missing = lacking(state)
         if not len(missing):
             return
-        if self._writers.committer == SPARK:
+        if not self._writers.is_direct:
             SparkRows(self._store, self._spark).add_columns(missing)
         else:
             update_schema(self._store, state, SchemaChange(missing))

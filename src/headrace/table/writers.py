@@ -32,11 +32,10 @@ from headrace.ledger.replays import Replays, writer
 from headrace.retry import Retry
 from headrace.storage import Store
 from headrace.tables import files, log
-from headrace.tables.adopt import may_adopt, may_rewrite
+from headrace.tables.adopt import WriterKind, may_adopt, may_rewrite, writer_of
 from headrace.tables.log import TableState
 
 T = TypeVar("T")
-ADOPT, SPARK = "adopt", "spark"
 _PAUSES, _TRIES = Retry(first=0.02, longest=1.0), 10
 _APPEND_ONLY = "delta.appendOnly"
 _LEVELS = 8  # folders above a table in which the state of a pipeline is looked for
@@ -81,18 +80,24 @@ class Writers:
         return next((place for place in places if any(place.list(lease.FOLDER))), None)
 
     @cached_property
-    def committer(self) -> str:
-        """The kind of committer that the table is written by, for good."""
+    def writer(self) -> WriterKind:
+        """The kind of writer that the table is written by, for good."""
         known = [Known.load(each.state).tables.get(self._store.uri) for each in self.pipelines if each.state]
-        kinds = {each.committer for each in known if each is not None}
+        kinds = {each.writer for each in known if each is not None}
         if kinds:
-            return SPARK if SPARK in kinds else ADOPT
-        return SPARK if self.why_spark() else ADOPT
+            return next((kind for kind in (WriterKind.MERGE, WriterKind.SPARK) if kind in kinds), WriterKind.DIRECT)
+        stated = writer_of(self.state)
+        return WriterKind.SPARK if stated == WriterKind.DIRECT and self.why_spark() else stated
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether staged files are committed to the table as they are."""
+        return self.writer == WriterKind.DIRECT
 
     @property
     def only_spark_rewrites(self) -> bool:
         """Whether rows are changed by Spark alone. A pipeline that merges does so itself, so we may, while it rests."""
-        return self.committer == SPARK and (not self.pipelines or may_rewrite(self.state) is not None)
+        return not self.is_direct and (not self.pipelines or may_rewrite(self.state) is not None)
 
     def why_spark(self) -> str | None:
         """What tells that only Spark may change the table, where no pipeline does; None when nothing does."""
@@ -105,7 +110,7 @@ class Writers:
 
     def beside_appends(self, operation: str) -> TableState:
         """Whether an operation that goes along with appends may be done here, without Spark; the state to do it on."""
-        if self.committer == SPARK:
+        if not self.is_direct:
             self._refuse_running(operation)
             why = self.why_spark() or "a pipeline appends to it by Spark"
             raise WrittenBySpark(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +38,7 @@ _UNTOUCHED = _FEATURES | {
     "vacuumProtocolCheck",
     "v2Checkpoint",
 }
-COMMITTER = "headrace.committer"  # the property of a table that one kind of committer writes, for good
+WRITER = "headrace.writer"  # the property of a table that one kind of writer writes, for good
 _LEGACY = {  # what a writer version below 7 means, by the version that brought it
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -45,6 +46,14 @@ _LEGACY = {  # what a writer version below 7 means, by the version that brought 
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
+
+
+class WriterKind(StrEnum):
+    """Who writes a table."""
+
+    DIRECT = "direct"  # staged files are committed as they are, put if absent
+    MERGE = "merge"  # a pipeline merges into it, in-process or by Spark
+    SPARK = "spark"  # Spark alone appends to it and changes it
 
 
 def _any(_: str) -> bool:
@@ -119,6 +128,13 @@ def may_forget(state: TableState) -> str | None:
     return next(_protocol_objections(state.protocol, _UNTOUCHED), None)
 
 
+def writer_of(state: TableState) -> WriterKind:
+    """The kind of writer that a table needs, as it says itself."""
+    if may_adopt(state) is None:
+        return WriterKind.DIRECT
+    return WriterKind.MERGE if state.properties.get(WRITER) == WriterKind.MERGE else WriterKind.SPARK
+
+
 def _protocol_objections(protocol: Protocol, known: frozenset[str]) -> Iterator[str]:
     unknown = (protocol.reader_features | protocol.writer_features) - known
     yield from (f"it uses the feature {name}" for name in sorted(unknown))
@@ -128,8 +144,8 @@ def _protocol_objections(protocol: Protocol, known: frozenset[str]) -> Iterator[
 
 def _objections(state: TableState) -> Iterator[str]:
     yield from _content_objections(state)
-    if state.properties.get(COMMITTER, "adopt") != "adopt":
-        yield f"its property {COMMITTER} says that only Spark writes it"
+    if (writer := state.properties.get(WRITER, WriterKind.DIRECT)) != WriterKind.DIRECT:
+        yield f"its property {WRITER} is '{writer}'"
 
 
 def _content_objections(state: TableState) -> Iterator[str]:
