@@ -162,9 +162,9 @@ class TableIntent:
     partition_by: tuple[str, ...]
     properties: Mapping[str, str]
     files: tuple[StagedFile, ...]
-    letters: bool = False  # the dead-letter table
+    dead_letters: bool = False  # whether it is the dead-letter table
     merging: Merging | None = None  # where the files are changes; without it they are rows to append
-    instead: tuple[str, ...] = ()  # the folders of partitions that the files replace; ALL of them: the whole table
+    replaces: tuple[str, ...] = ()  # the folders of partitions that the files replace; ALL of them: the whole table
     cluster_by: tuple[str, ...] = ()  # what Spark makes the table with
     version: int = -1  # of the table when this was planned; -1: there was none
     plan: int = 0  # the plan of the batch that this part is of; a later plan keeps the parts that are committed
@@ -172,7 +172,7 @@ class TableIntent:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ReplayInput:
     """What a replay plan takes: letters of one version of their table, by these rules; their outcomes are staged."""
 
     version: int  # of the dead-letter table
@@ -197,10 +197,10 @@ class Intent:
     digest: str
     headrace: str
     runs: int = 1  # 2 when the batch discovered something
-    rests: tuple[Range, ...] = ()  # empty ranges where the partitions stand that the batch does not read
-    taken: Taken | None = None  # where the batch is a replay plan
+    idle_ranges: tuple[Range, ...] = ()  # empty ranges where the partitions stand that the batch does not read
+    replay: ReplayInput | None = None  # where the batch is a replay plan
     reread: tuple[Range, ...] = ()  # where it gives one table back what it had lost: what is read again for it
-    mends: tuple[str, ...] = ()  # and the files of that table whose rows these are, as they were first committed
+    reingested: tuple[str, ...] = ()  # and the files of that table whose rows these are, as they were first committed
     plan: int = 0  # counts how often the batch was planned again, for tables that its files did not fit
     retention_time: datetime = EPOCH  # tombstones expire by this time, which the ledger proves, not by `started`
     resumed: datetime = EPOCH  # the time of the ledger when the run began: tombstones are kept from then, or later
@@ -208,7 +208,7 @@ class Intent:
     def marks(self) -> dict[str, int]:
         """App transactions every commit of the batch carries: its number, and where every partition stands after it."""
         named = {f"headrace:{self.pipeline}": self.batch}
-        for item in (*self.rests, *self.ranges):
+        for item in (*self.idle_ranges, *self.ranges):
             named[f"headrace:{self.pipeline}:{item.topic}:{item.partition}"] = item.until - 1
         return named
 
@@ -221,15 +221,15 @@ class Intent:
     def from_json(cls, text: str) -> Intent:
         """Read `intents/n` back."""
         raw = json.loads(text)
-        for name in ("ranges", "rests", "reread"):
+        for name in ("ranges", "idle_ranges", "reread"):
             raw[name] = tuple(Range(**item) for item in raw.get(name, ()))
-        raw["mends"] = tuple(raw.get("mends", ()))
+        raw["reingested"] = tuple(raw.get("reingested", ()))
         raw["tables"] = tuple(
             TableIntent(
                 **{
                     **item,
                     "partition_by": tuple(item["partition_by"]),
-                    "instead": tuple(item.get("instead", ())),
+                    "replaces": tuple(item.get("replaces", ())),
                     "cluster_by": tuple(item.get("cluster_by", ())),
                     "constraints": tuple(item.get("constraints", ())),
                     "files": tuple(staged_file(each) for each in item["files"]),
@@ -239,7 +239,7 @@ class Intent:
             for item in raw["tables"]
         )
         raw["counts"] = Counts(**raw["counts"])
-        raw["taken"] = _taken(raw.get("taken"))
+        raw["replay"] = _replay(raw.get("replay"))
         times = {name: datetime.fromisoformat(raw[name]) for name in _TIMES if name in raw}
         return cls(**{**raw, **times})
 
@@ -249,11 +249,11 @@ def staged_for(intents: Iterable[Intent]) -> set[str]:
     return {f"{item.table}/{item.path}" for each in intents for table in each.tables for item in table.files}
 
 
-def _taken(raw: Mapping[str, Any] | None) -> Taken | None:
+def _replay(raw: Mapping[str, Any] | None) -> ReplayInput | None:
     if raw is None:
         return None
     files = tuple(staged_file(item) for item in raw["files"])
-    return Taken(raw["version"], tuple(raw["reasons"]), tuple(raw["tables"]), raw["since"], files)
+    return ReplayInput(raw["version"], tuple(raw["reasons"]), tuple(raw["tables"]), raw["since"], files)
 
 
 @dataclass(frozen=True, slots=True)

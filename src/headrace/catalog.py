@@ -186,7 +186,7 @@ class Catalog:
     def keep(self, parts: Iterable[TableIntent]) -> None:
         """Plan these parts of a batch as they were planned: their tables hold them already, so no record may leave."""
         for part in parts:
-            self._entry_of(part).planned = from_delta(part.schema) if not part.letters else None
+            self._entry_of(part).planned = from_delta(part.schema) if not part.dead_letters else None
         self._refresh()
 
     def _evolve_all(self, batch: int) -> None:
@@ -480,7 +480,7 @@ class Catalog:
         """
         for table in intent.tables:
             state = self._entry_of(table).committer.state
-            if not table.letters and not self.has(table, intent) and self._constraints(table) != table.constraints:
+            if not table.dead_letters and not self.has(table, intent) and self._constraints(table) != table.constraints:
                 return True
             unknown = table.create and table.path not in self.ledger.known.tables
             if unknown and state is not None and not self.has(table, intent) and not fits(table, state):
@@ -503,7 +503,7 @@ class Catalog:
         for entry in self._entries.values():
             if entry.store.uri == table.path:
                 return entry
-        name = LETTERS if table.letters else self.spec.name_of(table.path)
+        name = LETTERS if table.dead_letters else self.spec.name_of(table.path)
         if name is None:
             name = f"at {table.path}"  # of an earlier spec: no route of this one leads there
         apart = any(file.table != table.path for file in table.files)

@@ -77,8 +77,8 @@ def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Stor
 def with_overwritten(tables: Mapping[str, KnownTable], number: int, intent: Intent) -> dict[str, KnownTable]:
     """The tables of a batch that is committed, with what it has overwritten."""
     found = {}
-    for table in (each for each in intent.tables if each.instead):
+    for table in (each for each in intent.tables if each.replaces):
         known = tables[table.path]
         before = known.overwritten if known.full_refresh == number else ()
-        found[table.path] = replace(known, full_refresh=number, overwritten=tuple(sorted({*before, *table.instead})))
+        found[table.path] = replace(known, full_refresh=number, overwritten=tuple(sorted({*before, *table.replaces})))
     return found

@@ -48,14 +48,14 @@ class Note:
     """What the lease says about its holder."""
 
     host: str
-    boot: str  # boot id and pid namespace: within both, pids mean the same
+    boot_id: str  # boot id and pid namespace: within both, pids mean the same
     pid: int
-    born: int  # the holder's start in clock ticks since boot: a pid used again has another
+    start_ticks: int  # the holder's start in clock ticks since boot: a pid used again has another
     token: str
-    since: float
-    until: float
+    acquired_at: float
+    expires_at: float
     ttl: float
-    beat: int = 0  # grows with each renewal, so that a stuck clock still shows life
+    renewals: int = 0  # grows with each renewal, so that a stuck clock still shows life
 
     @property
     def released(self) -> bool:
@@ -126,7 +126,7 @@ class Lease:
             if self.lost.is_set() or self._ended.is_set():
                 return
             moment = self._clock.monotonic()
-            note = replace(self._note, until=self._clock.now() + self._note.ttl, beat=self._note.beat + 1)
+            note = replace(self._note, expires_at=self._clock.now() + self._note.ttl, renewals=self._note.renewals + 1)
             self._chain.write(self._number, _text(note))
             if self._chain.number() > self._number:
                 self.lost.set()
@@ -137,7 +137,7 @@ class Lease:
         """Give it back; a note of ours that is no longer the newest interests nobody."""
         self.abandon()
         with self._turn:
-            self._chain.write(self._number, _text(replace(self._note, token="", until=0)))
+            self._chain.write(self._number, _text(replace(self._note, token="", expires_at=0)))
 
     def abandon(self) -> None:
         """End the renewals and tell nobody, as death would."""
@@ -163,9 +163,9 @@ def holder(store: Store) -> dict[str, object] | None:
     """Who holds the lease now, as far as its note tells; None when nobody does."""
     _, data = Chain(store, FOLDER).newest()
     note = _note(data or b"")
-    if note is None or note.released or _dead(note) or note.until < time.time():
+    if note is None or note.released or _dead(note) or note.expires_at < time.time():
         return None
-    return {"host": note.host, "pid": note.pid, "since": note.since}
+    return {"host": note.host, "pid": note.pid, "since": note.acquired_at}
 
 
 class _Taker:
@@ -179,7 +179,7 @@ class _Taker:
     def attempt(self) -> int | None:
         """The number of the lease when it is now ours, None when it must be watched on; LeaseHeld when it is held."""
         now = self._clock.now()
-        self.note = replace(self.note, since=now, until=now + self.note.ttl)
+        self.note = replace(self.note, acquired_at=now, expires_at=now + self.note.ttl)
         number, seen = self._chain.newest()
         if seen is not None and not self._free(seen):
             return None
@@ -206,7 +206,7 @@ class _Taker:
 
     def _fresh(self, holder: Note) -> bool:
         """Its date is one that a holder whose clock agrees with ours would write; any other must be watched."""
-        return self._clock.now() < holder.until <= self._clock.now() + holder.ttl
+        return self._clock.now() < holder.expires_at <= self._clock.now() + holder.ttl
 
 
 def _date(seconds: float) -> str:
@@ -214,7 +214,7 @@ def _date(seconds: float) -> str:
 
 
 def _held(holder: Note) -> LeaseHeld:
-    since = _date(holder.since)
+    since = _date(holder.acquired_at)
     return LeaseHeld(
         f"The pipeline already runs on {holder.host} as pid {holder.pid}, since {since}.",
         next="Stop that one first, or pass --wait to take over when it ends.",
@@ -231,9 +231,9 @@ def _me(ttl: float) -> Note:
 
 def _dead(holder: Note) -> bool:
     """Surely dead: of this boot, and its process is gone, its pid is another's, or we ourselves let go of it."""
-    if (holder.host, holder.boot) != (socket.gethostname(), _boot()):
+    if (holder.host, holder.boot_id) != (socket.gethostname(), _boot()):
         return False
-    if _born(holder.pid) != holder.born:
+    if _born(holder.pid) != holder.start_ticks:
         return True
     return holder.pid == os.getpid() and holder.token not in _ours
 

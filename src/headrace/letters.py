@@ -66,7 +66,7 @@ class Group:
     reason: str
     step: str
     table: str | None
-    letters: int
+    count: int
     first: datetime
     last: datetime
     sample: dict[str, Any]  # the newest one's place and detail
@@ -215,10 +215,10 @@ def _reader(pages: Iterable[pa.Table], names: Sequence[str]) -> pa.RecordBatchRe
 def _grouped(pages: Iterable[pa.Table], settled: pa.Table, names: Sequence[str]) -> pa.Table:
     shown = ", ".join(f"{duck.quote(name)} := one.{duck.quote(name)}" for name in (*LETTER, "detail"))
     sql = f"""
-        SELECT reason, step, "table", count(*) AS letters, min(rejected_at) AS first, max(rejected_at) AS last,
+        SELECT reason, step, "table", count(*) AS count, min(rejected_at) AS first, max(rejected_at) AS last,
                arg_max(struct_pack({shown}), rejected_at) AS sample
         FROM pages AS one ANTI JOIN settled AS two ON {_SAME}
-        GROUP BY reason, step, "table" ORDER BY letters DESC, reason, step, "table"
+        GROUP BY reason, step, "table" ORDER BY count DESC, reason, step, "table"
     """  # noqa: S608 our own names
     return duck.query(sql, pages=_reader(pages, names), settled=settled)
 

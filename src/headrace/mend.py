@@ -65,7 +65,7 @@ def mended(pipeline: Pipeline, uri: str, wanted: Reingest, found: Trace, batch: 
         raise
     records -= sum(intent.counts.duplicates.values())
     told = Counts(counts.read, routed=records, skipped=counts.read - records, value_bytes=counts.value_bytes)
-    return replace(intent, counts=told, reread=wanted.ranges, mends=wanted.files)
+    return replace(intent, counts=told, reread=wanted.ranges, reingested=wanted.files)
 
 
 def pieces(ranges: Iterable[Range]) -> Iterator[tuple[Range, ...]]:

@@ -21,7 +21,7 @@ from headrace.commit.tombstones import DAY, TOMBSTONES
 from headrace.doubles import Doubles
 from headrace.errors import Fenced, HeadraceError, StopAsked, TableChanged, TableFeature, Transient
 from headrace.lease import Lease
-from headrace.ledger import Ledger, is_decision, is_mend, is_refill
+from headrace.ledger import Ledger, is_decision, is_refill, is_reingest
 from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
 from headrace.read import Offsets, Source, lag_event, open_source
@@ -121,11 +121,11 @@ class Pipeline:
     def _waiting(self, name: str, seconds: float, error: Exception) -> None:
         self.report(
             {
-                "event": "wait",
+                "event": "retry",
                 "pipeline": self.spec.pipeline,
-                "reason": name,
+                "error": name,
                 "seconds": round(seconds, 1),
-                "seen": str(error),
+                "message": str(error),
             }
         )
 
@@ -339,12 +339,12 @@ class Pipeline:
             self.spec.digest,
             VERSION,
             runs,
-            self._rests(ranges),
+            self._idle_ranges(ranges),
             retention_time=self._retention_time,
             resumed=self.ledger.resumed,
         )
 
-    def _rests(self, ranges: Iterable[Range]) -> tuple[Range, ...]:
+    def _idle_ranges(self, ranges: Iterable[Range]) -> tuple[Range, ...]:
         """Where the partitions stand that the batch does not read: its commits tell it, should the ledger be lost."""
         read = {(each.topic, each.partition) for each in ranges}
         topics = {**self.ledger.known.topics, **self.topics}
@@ -393,8 +393,8 @@ class Pipeline:
                 intent = self._plan_again(intent)
 
     def _commit(self, intent: Intent) -> list[Receipt]:
-        data = [table for table in intent.tables if not table.letters]
-        rest = [table for table in intent.tables if table.letters]
+        data = [table for table in intent.tables if not table.dead_letters]
+        rest = [table for table in intent.tables if table.dead_letters]
         first = [table for table in data[:1] if table.merging is None]  # a merge is long: no other waits for it
         receipts = [self._commit_one(table, intent) for table in first]
         if first and data[1:]:
@@ -478,7 +478,7 @@ class Pipeline:
         made = self.again(begun, tuple(held.values()))
         self.discard(item for table in made.tables if table.path in held for item in table.files)
         left = tuple(replace(table, plan=plan) for table in made.tables if table.path not in held)
-        tables = sorted((*held.values(), *left), key=lambda table: (table.letters, table.path))
+        tables = sorted((*held.values(), *left), key=lambda table: (table.dead_letters, table.path))
         intent = replace(made, tables=tuple(tables), plan=plan)
         self.lease.check()
         self.ledger.revise(intent)
@@ -496,7 +496,7 @@ class Pipeline:
 
     def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
         """Read exactly the batch's ranges once more, with the spec that began it; `held`: what tables hold of it."""
-        if is_mend(begun):
+        if is_reingest(begun):
             return replace(begun, tables=(), counts=Counts())  # the table's log tells what is lost still: ask again
         ranges = self._readable(begun)
         old = Pipeline(loads(begun.spec, self.spec.base)[0], lambda: self.spark, report=self.report, stop=self.stop)
@@ -513,7 +513,7 @@ class Pipeline:
         frame = old.source.read(self.spark, ranges)
         manifests, runs = old.discover_and_stage(frame, begun.batch, begun.started)
         intent = old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)
-        return replace(intent, rests=begun.rests)
+        return replace(intent, idle_ranges=begun.idle_ranges)
 
     def _readable(self, begun: Intent) -> tuple[Range, ...]:
         """The ranges of a batch that is read again; without those that are gone, where a person gives them up."""

@@ -80,7 +80,7 @@ def _known_again(pipeline: Pipeline, accepted: bool) -> list[str]:
 def _from_begun(pipeline: Pipeline, begun: Intent) -> str:
     """Exact: all before the batch last begun is done, and the batch itself is about to be finished."""
     ranges = () if is_refill(begun) else begun.ranges
-    stood = (*begun.rests, *ranges)
+    stood = (*begun.idle_ranges, *ranges)
     pipeline.ledger.known.remember(
         topics={each.topic: each.topic_id for each in stood if each.topic_id}, batch=begun.batch - 1
     )
@@ -171,7 +171,17 @@ def _read_again(pipeline: Pipeline, half: Part) -> Intent:
     started, token = datetime.fromtimestamp(half.at / 1000, UTC), pipeline.lease.token
     rests = pipeline.ledger.standing({(each.topic, each.partition) for each in ranges})
     begun = Intent(
-        spec.pipeline, half.batch, ranges, (), counts, started, token, spec.text, spec.digest, VERSION, rests=rests
+        spec.pipeline,
+        half.batch,
+        ranges,
+        (),
+        counts,
+        started,
+        token,
+        spec.text,
+        spec.digest,
+        VERSION,
+        idle_ranges=rests,
     )
     try:
         again = pipeline.again(begun)

@@ -62,7 +62,7 @@ def refilled(pipeline: Pipeline, uri: str, batch: int, started: datetime) -> Int
 
 def _counts(counts: Counts, mine: tuple[TableIntent, ...]) -> Counts:
     """What the other tables and the dead letters have already is skipped."""
-    letters = any(table.letters for table in mine)
+    letters = any(table.dead_letters for table in mine)
     routed, dead = (0, min(_rows(mine), counts.dead)) if letters else (min(_rows(mine), counts.routed), 0)
     skipped = counts.read - routed - dead - counts.filtered
     return replace(counts, routed=routed, dead=dead, skipped=skipped, reasons=counts.reasons if letters else {})

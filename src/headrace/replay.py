@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from headrace import faults
-from headrace.batch import Counts, Intent, Manifest, Range, Receipt, StagedFile, TableIntent, Taken
+from headrace.batch import Counts, Intent, Manifest, Range, Receipt, ReplayInput, StagedFile, TableIntent
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.doubles import PLACE
@@ -170,8 +170,10 @@ class Replaying(Pipeline):
         intent = super().intend(batch, ranges, manifests, started, runs)
         if any(map(len, self._doubles.places.values())):
             self._outcomes = self._without_doubles(batch)
-        taken = Taken(self._version, chosen.reasons, chosen.tables, since.isoformat() if since else "", self._outcomes)
-        return replace(intent, taken=taken)
+        taken = ReplayInput(
+            self._version, chosen.reasons, chosen.tables, since.isoformat() if since else "", self._outcomes
+        )
+        return replace(intent, replay=taken)
 
     def _without_doubles(self, batch: int) -> tuple[StagedFile, ...]:
         """The outcomes staged anew: a letter whose row its table has already is none that was replayed."""
@@ -196,13 +198,13 @@ class Replaying(Pipeline):
 
     def missing(self, begun: Intent) -> list[str]:
         """Staged files that somebody deleted before they were committed, outcomes among them."""
-        files = begun.taken.files if begun.taken else ()
+        files = begun.replay.files if begun.replay else ()
         gone = [f"{each.table}/{each.path}" for each in files if not Store(each.table, self.profile).exists(each.path)]
         return super().missing(begun) + gone
 
     def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
         """Take the plan's own letters through its own spec once more; `held`: what tables hold of it."""
-        taken = begun.taken
+        taken = begun.replay
         assert taken is not None  # noqa: S101
         since = datetime.fromisoformat(taken.since) if taken.since else None
         chosen = Selection(taken.reasons, taken.tables, since)
@@ -232,7 +234,7 @@ def _replay_event(pipeline: str, intent: Intent, receipts: Sequence[Receipt]) ->
         "event": "replay",
         "pipeline": pipeline,
         "plan": intent.batch,
-        "letters": counts.read,
+        "dead_letters": counts.read,
         "replayed": counts.routed,
         "still_dead": counts.dead,
         "filtered": counts.filtered,

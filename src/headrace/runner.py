@@ -120,18 +120,18 @@ def _run_one(pipeline: Pipeline, outcome: Outcome) -> None:
         pipeline.run()
     except HeadraceError as error:
         outcome.error = error
-        pipeline.report(stop_event(pipeline.spec.pipeline, error))
+        pipeline.report(error_event(pipeline.spec.pipeline, error))
     except Exception as error:  # a fault of ours: named, shown, and never taken for an end
         outcome.error = HeadraceError(f"{type(error).__name__}: {error}", next="This is a bug in Headrace; report it.")
         outcome.error.__cause__ = error
-        pipeline.report(stop_event(pipeline.spec.pipeline, outcome.error))
+        pipeline.report(error_event(pipeline.spec.pipeline, outcome.error))
     except BaseException as error:
         outcome.died = error
 
 
-def stop_event(pipeline: str, error: HeadraceError) -> dict[str, Any]:
-    """A named stop, as programs read it."""
-    return {"event": "stop", "pipeline": pipeline, "reason": error.name, "seen": error.seen, "next": error.next}
+def error_event(pipeline: str, error: HeadraceError) -> dict[str, Any]:
+    """A named error, as programs read it."""
+    return {"event": "error", "pipeline": pipeline, "error": error.name, "message": error.seen, "hint": error.next}
 
 
 def _distinct(specs: Sequence[Spec]) -> None:

@@ -33,7 +33,7 @@ def standing(spec: Spec, batches: int = 5, orphans: bool = False) -> dict[str, A
         **_lag(spec, ledger),
         "tables": sorted(ledger.known.tables),
         "batches": ledger.rows(batches),
-        "upkeep": _upkeep(spec, state, batches),
+        "maintenance": _maintenance(spec, state, batches),
         "orphans": _orphans(spec, state, ledger) if orphans else None,
     }
 
@@ -61,12 +61,12 @@ def _left_in_staging(spec: Spec, state: Store, ledger: Ledger, now: float) -> va
     return vacuum.left_over(left, lease.holder(state) is not None, now)
 
 
-def _upkeep(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:
+def _maintenance(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:
     """What was done to the tables last, and what is under way; None where the spec asks for none."""
     if spec.maintenance is None:
         return None
     record = Record(state)
-    return {"done": record.done[-last:], "under_way": record.under_way}
+    return {"done": record.done[-last:], "running": record.running}
 
 
 def _lag(spec: Spec, ledger: Ledger) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def test_every_event_is_documented():
 
 def test_the_events_of_a_run_have_all_their_keys():
     keys = {row[0].strip("`"): set(codes(row[2])) for row in rows(section("docs/cli.md", "### Events"))}
-    for function, event in (("batch_event", "batch"), ("summary_event", "summary"), ("stop_event", "stop")):
+    for function, event in (("batch_event", "batch"), ("summary_event", "summary"), ("error_event", "error")):
         body = re.search(rf"def {function}\(.*?\n(?=\n\n|def |\Z)", SOURCES, re.DOTALL)
         assert body is not None
         said = set(re.findall(r'"(\w+)":', body[0])) - {"event", "pipeline"}

@@ -199,9 +199,9 @@ def test_a_broker_that_is_down_at_the_start_and_goes_away_later(mortal: Broker, 
     spec = one_table(mortal.bootstrap, topic, lake / "t")
     mortal.kill()
     with watched(spec) as running:
-        eventually(lambda: running.of("wait"), 40, "it waits for the broker")
-        assert running.of("wait")[0]["reason"] == "BrokerUnreachable"
-        assert mortal.bootstrap in running.of("wait")[0]["seen"]
+        eventually(lambda: running.of("retry"), 40, "it waits for the broker")
+        assert running.of("retry")[0]["error"] == "BrokerUnreachable"
+        assert mortal.bootstrap in running.of("retry")[0]["message"]
         mortal.restart()
         back = time.monotonic()
         running.until_read(20, 30)
@@ -269,7 +269,7 @@ def test_what_appears_between_the_look_at_the_source_and_the_start_of_the_query_
     with watched(spec) as running:
         running.until_read(10)
         assert running.stop() is None
-        assert running.of("wait") == []
+        assert running.of("retry") == []
     assert ids(lake / "t") == list(range(10))
 
 

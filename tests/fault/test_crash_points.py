@@ -134,7 +134,7 @@ def test_a_reply_that_is_lost_is_asked_for_again(cloud_shop: Shop, batch: int) -
     shop = cloud_shop
     with faults.armed(Point.COMMIT_LANDED, "lost-reply", batch=batch, nth=2):
         assert shop.run().batches == 2
-    assert [event["reason"] for event in shop.events if event["event"] == "wait"] == ["StorageUnreachable"]
+    assert [event["error"] for event in shop.events if event["event"] == "retry"] == ["StorageUnreachable"]
     assert shop.audit().orphans == 0
 
 

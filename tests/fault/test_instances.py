@@ -145,7 +145,7 @@ def test_a_holder_that_was_frozen_comes_back_and_changes_nothing(
         assert drain_all(specs, wait=True) == {"disk": None, "bucket": None}, "the heirs wait out both leases"
         frozen.child.send_signal(signal.SIGCONT)
         assert frozen.wait(60) == 1
-        stops = {event["pipeline"]: event["reason"] for event in frozen.of("stop")}
+        stops = {event["pipeline"]: event["error"] for event in frozen.of("error")}
     assert stops == {"disk": "Fenced", "bucket": "Fenced"}
     assert drain_all(specs) == {"disk": None, "bucket": None}
     for spec in specs:

@@ -77,7 +77,7 @@ def test_without_its_jvm_python_ends_by_itself(shop: Shop, point: Point) -> None
         code = running.wait(10)
         assert code not in (0, -signal.SIGKILL)
         assert time.monotonic() - died < 10
-        assert [event["reason"] for event in running.of("stop")] == ["SparkDied"]
+        assert [event["error"] for event in running.of("error")] == ["SparkDied"]
     finish(shop)
 
 

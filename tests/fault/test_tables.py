@@ -115,7 +115,7 @@ def altered(spark: Any, kafka: Broker, tmp_path_factory: pytest.TempPathFactory)
         produce(kafka.bootstrap, topic, numbered(10, 10))
         stops = {name for name, (_, kind) in ALTERATIONS.items() if kind}
         eventually(
-            lambda: {event["pipeline"] for event in running.of("stop")} >= stops,
+            lambda: {event["pipeline"] for event in running.of("error")} >= stops,
             120,
             lambda: f"all of {stops} stopped; {running.of('stop')}",
         )

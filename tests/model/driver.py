@@ -121,7 +121,7 @@ class Driver:
         if max(highest, begun.batch if begun else 0) <= 1 and (begun or not found):
             return
         if begun is not None and begun.batch >= highest:
-            stood = (*begun.rests, *begun.ranges)
+            stood = (*begun.idle_ranges, *begun.ranges)
             self.ledger.assume(begun.batch - 1, {(item.topic, item.partition): item.start for item in stood})
         else:
             self.rebuild_from(found)
@@ -180,8 +180,8 @@ class Driver:
         state = tried(lambda: log.load(store, [batch_mark(NAME)]))
         writers = known.writers if batch_mark(NAME) in state.marks else ()
         reached = tried(partial(restores_of, store, state, known, NAME)).reached
-        seen = known.seen if reached else state.version
-        tried(lambda: self.ledger.known.remember(tables={name: replace(known, writers=writers, seen=seen)}))
+        seen = known.scanned if reached else state.version
+        tried(lambda: self.ledger.known.remember(tables={name: replace(known, writers=writers, scanned=seen)}))
 
     def owed(self, name: str, newest: int, oldest: int) -> tuple[int, Owed]:
         """What a table is owed, and the spec that wrote it."""
@@ -263,7 +263,7 @@ class Driver:
         counts = Counts(read, routed, len(dead), len(filtered), held, reasons={"type": len(dead)})
         text, number = str(self.spec), self.ledger.batch + 1
         rests = self.ledger.standing({(item.topic, item.partition) for item in ranges})
-        return Intent(NAME, number, tuple(ranges), tables, counts, THEN, self.token, text, text, "0", rests=rests)
+        return Intent(NAME, number, tuple(ranges), tables, counts, THEN, self.token, text, text, "0", idle_ranges=rests)
 
     def stage_table(self, name: str, ids: list[str]) -> TableIntent:
         """Put one file; the table it is for may not exist yet."""
@@ -274,7 +274,9 @@ class Driver:
         staged = StagedFile(name, path, (), len(data), len(ids), json.dumps({"numRecords": len(ids)}))
         table_id = state.table_id if state else f"id-{self.world.number()}"
         version = state.version if state else -1
-        part = TableIntent(name, table_id, state is None, COLUMNS[self.spec], (), {}, (staged,), letters=name == DEAD)
+        part = TableIntent(
+            name, table_id, state is None, COLUMNS[self.spec], (), {}, (staged,), dead_letters=name == DEAD
+        )
         return replace(part, version=version)
 
     def tail(self, name: str) -> Tail:
@@ -295,7 +297,7 @@ class Driver:
         """Commit what the intent says to every table that does not have it yet, then book."""
         receipts = []
         for number, table in enumerate(intent.tables):
-            if table.letters:
+            if table.dead_letters:
                 faults.reach(Point.LETTERS_NOT)
             receipts.append(self.commit(table, intent))
             if number == 0:
@@ -303,7 +305,7 @@ class Driver:
         seen = {table.path: self.tails[table.path].state.table_id for table in intent.tables}
         known = {path: self.ledger.known.tables.get(path, KnownTable("", "direct")) for path in seen}
         known = {
-            path: replace(each, id=seen[path], writers=(NAME,), seen=max(each.seen, self.seen.get(path, -1)))
+            path: replace(each, id=seen[path], writers=(NAME,), scanned=max(each.scanned, self.seen.get(path, -1)))
             for path, each in known.items()
         }
         if is_refill(intent):

@@ -75,7 +75,7 @@ def test_orders_and_clicks(spark: Any, kafka: Broker, registry: RegistryServer, 
             produce(kafka.bootstrap, topic, [*values, *letters][partition::2], partition)
         events: list[dict[str, Any]] = []
         summary = run(spec, until="latest", report=events.append)
-        assert {event["reason"] for event in events if event["event"] == "wait"} == {"RegistryUnreachable"}
+        assert {event["error"] for event in events if event["event"] == "retry"} == {"RegistryUnreachable"}
         assert (summary.counts.read, summary.counts.routed, summary.counts.dead) == (254, 250, 4)
 
         # Nobody is asked for what is known.

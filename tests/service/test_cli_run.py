@@ -80,10 +80,10 @@ def test_one_that_stops_leaves_the_others_and_makes_it_exit_1(
     other = spec_text(kafka.bootstrap, [topic], "x", pipeline="calm", table=calm, **fixed)
     code, told, _ = cli("run", _file(tmp_path, text, "strict"), _file(tmp_path, other, "calm"), "--until", "latest")
     assert code == 1
-    (stop,) = [event for event in told if event["event"] == "stop"]
-    assert (stop["pipeline"], stop["reason"]) == ("strict", "ContractBroken")
-    assert "the contract says stop" in stop["seen"]
-    assert stop["next"]
+    (stop,) = [event for event in told if event["event"] == "error"]
+    assert (stop["pipeline"], stop["error"]) == ("strict", "ContractBroken")
+    assert "the contract says stop" in stop["message"]
+    assert stop["hint"]
     assert [(each["pipeline"], each["stopped"]) for each in told[-2:]] == [("strict", "ContractBroken"), ("calm", None)]
     assert ids(f"{tmp_path}/b/t") == [1]
     assert not (tmp_path / "a/t/_delta_log").exists()
@@ -109,15 +109,15 @@ def test_check_online_asks_for_the_topics(kafka: Broker, topic: str, tmp_path: P
     wrong = _file(tmp_path, spec_text(kafka.bootstrap, [topic, "absent"], tmp_path / "lake"), "wrong")
     code, told, _ = cli("check", wrong, "--online")
     assert code == 1
-    assert (told[0]["key"], told[0]["seen"].partition(":")[0]) == ("source.kafka.topics", "SourceTopicGone")
-    assert "'absent'" in told[0]["seen"]
+    assert (told[0]["key"], told[0]["message"].partition(":")[0]) == ("source.kafka.topics", "SourceTopicGone")
+    assert "'absent'" in told[0]["message"]
     assert (told[0]["file"], told[0]["line"]) == (str(wrong), 1)
     close = _file(tmp_path, spec_text(kafka.bootstrap, [f"{topic}s"], tmp_path / "lake"), "close")
-    assert f"; did you mean '{topic}'?" in cli("check", close, "--online")[1][0]["seen"]
+    assert f"; did you mean '{topic}'?" in cli("check", close, "--online")[1][0]["message"]
     source = {"kafka": {"brokers": kafka.bootstrap, "pattern": "^nothing-like-it$"}}
     none = _file(tmp_path, spec_text(kafka.bootstrap, [], tmp_path / "lake", source=source), "none")
     code, told, _ = cli("check", none, "--online")
-    assert (code, told[0]["seen"]) == (1, "no topic matches")
+    assert (code, told[0]["message"]) == (1, "no topic matches")
 
 
 def test_preview_looks_at_the_end_the_start_and_since_a_time(kafka: Broker, topic: str, tmp_path: Path, cli: Run):

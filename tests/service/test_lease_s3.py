@@ -140,7 +140,7 @@ def test_a_renewal_whose_fate_is_unknown_does_not_cost_the_lease(s3: S3, state: 
     with pytest.raises(StorageUnreachable):
         lease.renew()
     gate.open()
-    eventually(lambda: note(state)["beat"] == 1, say="the renewal has landed")
+    eventually(lambda: note(state)["renewals"] == 1, say="the renewal has landed")
     lease.renew()
     lease.check()
     assert not lease.lost.is_set()

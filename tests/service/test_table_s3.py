@@ -195,7 +195,7 @@ def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeyp
             upkeep(at_end=True)
             ahead[0] += 120
             pipeline.ledger.tail.note("BOOKED", {}, {})  # the ledger proves that the time has passed
-    done = {each["what"] for each in desk.events if each["event"] == "maintain" and each["state"] == "done"}
+    done = {each["operation"] for each in desk.events if each["event"] == "maintenance" and each["state"] == "done"}
     assert done >= {"compact", "vacuum"}
     assert not [each for each in desk.events if each.get("state") == "failed"]
     desk.feed([{"id": 8}])

@@ -83,7 +83,7 @@ def test_the_wheel_takes_a_spec_from_check_to_a_table(headrace: Command):
     assert counted[0]["row"] == {"n": rows}
     assert _events(headrace("table", "history", "lake/web", "--json"))[0]["rows_after"] == rows
     assert "web: not running" in headrace("status", "web.yaml")
-    assert _events(headrace("dead-letters", "list", "web.yaml", "--json"))[-1]["letters"] == totals["dead"]
+    assert _events(headrace("dead-letters", "list", "web.yaml", "--json"))[-1]["dead_letters"] == totals["dead"]
 
 
 def _events(out: str) -> list[dict[str, Any]]:

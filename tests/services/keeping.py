@@ -134,5 +134,5 @@ class Keeping:
 
     def done(self, what: str = "") -> list[dict[str, Any]]:
         """What upkeep did."""
-        told = [each for each in self.events if each["event"] == "maintain" and each["state"] == "done"]
-        return [each for each in told if not what or each["what"] == what]
+        told = [each for each in self.events if each["event"] == "maintenance" and each["state"] == "done"]
+        return [each for each in told if not what or each["operation"] == what]

@@ -84,7 +84,7 @@ def test_upkeep_takes_turns_with_batches_and_ends_with_few_files(spark: Any, lak
     def watch(event: dict[str, Any]) -> None:
         told.append(event)
         rests = sum(each.get("read", 0) for each in told if each["event"] == "batch") == RECORDS
-        if rests and event["event"] == "maintain" and event["state"] == "done":
+        if rests and event["event"] == "maintenance" and event["state"] == "done":
             stop.set()
 
     (outcome,) = run_all([spec], report=watch, stop=stop)

@@ -27,16 +27,16 @@ def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark:
             run.batch(day)
             run.upkeep(at_end=True)
         (compacted,) = _done(run)
-        assert (compacted["what"], compacted["why"]) == ("compact", "small files: 2 files in 1 partition")
+        assert (compacted["operation"], compacted["reason"]) == ("compact", "small files: 2 files in 1 partition")
         newest = Table(run.place).history(1)[0]
         assert (newest.operation, newest.account["by"], newest.version) == ("OPTIMIZE", "shop", compacted["version"])
-        assert newest.account["why"] == compacted["why"]
+        assert newest.account["reason"] == compacted["reason"]
         assert (run.files(), run.ids()) == (1, [0, 1])
 
         run.clock.now += 2 * 3600
         run.upkeep(at_end=True)
         ordered = _done(run)[-1]
-        assert (ordered["what"], ordered["why"]) == ("z_order", "cold and not in order: 1 files in 1 partition")
+        assert (ordered["operation"], ordered["reason"]) == ("z_order", "cold and not in order: 1 files in 1 partition")
         run.clock.now += 3600
         run.upkeep(at_end=True)
         assert len(_done(run)) == 2, "what is in order stays as it is"
@@ -45,7 +45,7 @@ def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark:
         run.pipeline.ledger.tail.note("BOOKED", {}, {})  # the ledger proves that the time has passed
         run.clock.now += 86_400
         run.upkeep(at_end=True)
-        assert _done(run)[-1]["what"] == "vacuum"
+        assert _done(run)[-1]["operation"] == "vacuum"
         assert run.on_disk() == run.files() == 1
     with run.open():
         run.batch("c")
@@ -75,7 +75,10 @@ def test_a_clustered_table_is_made_appended_to_and_clustered_by_spark(spark: Any
         run.clock.now += 2 * 3600
         run.upkeep(at_end=True)
         (clustered,) = _done(run)
-        assert (clustered["what"], clustered["why"]) == ("cluster", "cold and not in order: 2 files in 1 partition")
+        assert (clustered["operation"], clustered["reason"]) == (
+            "cluster",
+            "cold and not in order: 2 files in 1 partition",
+        )
         run.upkeep(at_end=True)
         assert len(_done(run)) == 1, "what is clustered stays as it is"
     assert (run.ids(), run.files()) == ([0, 1], 1)

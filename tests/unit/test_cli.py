@@ -298,8 +298,8 @@ def test_resume_says_that_it_waits_and_ends_when_asked(cli: Run, number: int):
     away = "state: s3://away/web\nstorage: {s3: {endpoint: 'http://127.0.0.1:1', allow_http: true, access_key_id: a, "
     Path("web.yaml").write_text(f"{GENERATE.format(name='web')}{away}secret_access_key: '${{env:SECRET}}'}}}}\n")
     with start_cli(["resume", "web.yaml", "--accept-gap"], {"SECRET": "s"}) as running:
-        waiting = eventually(lambda: running.of("wait"), 60, running.said)[0]
-        assert (waiting["pipeline"], waiting["reason"]) == ("web", "StorageUnreachable")
+        waiting = eventually(lambda: running.of("retry"), 60, running.said)[0]
+        assert (waiting["pipeline"], waiting["error"]) == ("web", "StorageUnreachable")
         assert running.stop(number) == 1
     assert "web: not decided." in "".join(running.errors)
     assert not running.of("decision")
@@ -335,7 +335,7 @@ def test_check_online_names_a_broker_that_is_down(cli: Run):
     finding, summary = lines(out)
     assert (code, finding["key"], summary["errors"]) == (1, "source.kafka.brokers", 1)
     assert (finding["file"], finding["line"], finding["column"]) == ("far.yaml", 2, 27)
-    assert finding["seen"].startswith("BrokerUnreachable: ")
+    assert finding["message"].startswith("BrokerUnreachable: ")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_check_online_compares_the_spec_with_the_table(cli: Run, more: str, key:
     Path("web.yaml").write_text(GENERATE.format(name="web").replace("/web}", "/web" + more + "}"))
     code, out, _ = cli("check", "web.yaml", "--online", "--json")
     assert (code, lines(out)[0]["key"]) == (1, key)
-    assert said in lines(out)[0]["seen"]
+    assert said in lines(out)[0]["message"]
 
 
 LINES = """\
@@ -376,7 +376,7 @@ def test_check_online_says_on_which_line_a_table_disagrees(cli: Run):
     write_deltalake("lake/web", pa.table({"id": [1]}))
     Path("web.yaml").write_text(LINES)
     code, out, _ = cli("check", "web.yaml", "--online", "--json")
-    found = [(each["file"], each["line"], each["key"]) for each in lines(out) if each["event"] == "finding"]
+    found = [(each["file"], each["line"], each["key"]) for each in lines(out) if each["event"] == "diagnostic"]
     assert code == 1
     assert found == [("web.yaml", 4, "table"), ("web.yaml", 9, "branches[0].table.path")]
 
@@ -386,8 +386,8 @@ def test_check_online_names_a_key_for_a_state_that_the_spec_does_not_write(cli: 
     Path("lake").write_text("a file where a folder should be")
     Path("web.yaml").write_text("pipeline: web\nsource: {generate: {}}\ntable:\n  create: auto\n  path: ./lake/web\n")
     _, out, _ = cli("check", "web.yaml", "--online", "--json")
-    assert {each["line"] for each in lines(out) if each["event"] == "finding"} <= {4, 5}
-    assert any((each["key"], each["line"]) == ("storage", 5) for each in lines(out) if each["event"] == "finding")
+    assert {each["line"] for each in lines(out) if each["event"] == "diagnostic"} <= {4, 5}
+    assert any((each["key"], each["line"]) == ("storage", 5) for each in lines(out) if each["event"] == "diagnostic")
 
 
 def test_check_online_asks_for_a_table_that_must_be_there(cli: Run):
@@ -443,8 +443,8 @@ EVENTS: list[dict[str, Any]] = [
         "tables": {"/lake/a": {}, "/lake/b": {}},
         "seconds": 1.5,
     },
-    {"event": "wait", "pipeline": "orders", "reason": "BrokerUnreachable", "seconds": 2, "seen": "no answer"},
-    {"event": "stop", "pipeline": "orders", "reason": "SourceGap", "seen": "Offsets are gone.", "next": "Decide."},
+    {"event": "retry", "pipeline": "orders", "error": "BrokerUnreachable", "seconds": 2, "message": "no answer"},
+    {"event": "error", "pipeline": "orders", "error": "SourceGap", "message": "Offsets are gone.", "hint": "Decide."},
 ]
 
 

@@ -58,13 +58,13 @@ def test_list_groups_and_counts(cli: Run, desk: Desk):
     assert out.startswith("shop: 4 dead letters\n         2  type · decode · ")
     assert "orders/0/4: the field 'kind' is missing" in out
     *groups, summary = lines(cli("list", "--json", "--reason", "type", "--reason", "unrouted", "--since", "1h")[1])
-    assert [(each["event"], each["reason"], each["letters"]) for each in groups] == [
+    assert [(each["event"], each["reason"], each["count"]) for each in groups] == [
         ("dead_letters", "type", 2),
         ("dead_letters", "unrouted", 1),
     ]
-    assert summary == {"event": "summary", "pipeline": "shop", "letters": 3, "groups": 2}
-    assert lines(cli("list", "--json", "--table", "alpha")[1])[-1]["letters"] == 2
-    assert lines(cli("list", "--json", "--table", f"{desk.folder}/lake/alpha")[1])[-1]["letters"] == 2
+    assert summary == {"event": "summary", "pipeline": "shop", "dead_letters": 3, "groups": 2}
+    assert lines(cli("list", "--json", "--table", "alpha")[1])[-1]["dead_letters"] == 2
+    assert lines(cli("list", "--json", "--table", f"{desk.folder}/lake/alpha")[1])[-1]["dead_letters"] == 2
     assert cli("list", "--since", "2100-01-01T00:00:00Z")[1] == "shop: no dead letters\n"
 
 
@@ -147,7 +147,7 @@ def test_try_writes_nothing_and_takes_changes(cli: Run, desk: Desk):
     assert summary == {
         "event": "summary",
         "pipeline": "shop",
-        "tried": 3,
+        "dead_letters": 3,
         "replayed": 1,
         "still_dead": 1,
         "filtered": 1,
@@ -163,7 +163,7 @@ def test_replay_counts_by_outcome(cli: Run, desk: Desk):
     desk.write_spec()
     columns, event, summary = lines(cli("replay", "--json")[1])
     assert (columns["event"], columns["columns"]) == ("columns", {"id": "string", "kind": "string"})
-    assert (event["event"], event["plan"], event["letters"]) == ("replay", 1, 4)
+    assert (event["event"], event["plan"], event["dead_letters"]) == ("replay", 1, 4)
     assert summary["event"] == "summary"
     assert (summary["plans"], summary["replayed"], summary["still_dead"]) == (1, 2, 2)
     assert summary["reasons"] == {"malformed": 1, "unrouted": 1}
@@ -190,7 +190,7 @@ def test_purge_shows_asks_and_deletes(cli: Run, desk: Desk, monkeypatch: pytest.
         assert len(desk.dead()) == 4
         assert cli("purge", "--older-than", "30d", "--json")[0] == 2
         code, out, _ = cli("purge", "--older-than", "30d", "--yes", "--json")
-    assert (code, lines(out)[-1]["purged"], lines(out)[-1]["letters"]) == (0, True, 4)
+    assert (code, lines(out)[-1]["purged"], lines(out)[-1]["dead_letters"]) == (0, True, 4)
     assert desk.dead() == []
     assert cli("list")[1] == "shop: no dead letters\n"
 

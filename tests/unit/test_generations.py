@@ -40,7 +40,7 @@ def test_a_batch_replaces_once_whoever_comes_again(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "t"))
     made = LogTable.open(store, "shop")
     made.commit(table_intent(store, [staged(store, [1, 2])], "x", create=True), intent(1))
-    part = replace(table_intent(store, [staged(store, [3])], "x"), instead=(ALL,))
+    part = replace(table_intent(store, [staged(store, [3])], "x"), replaces=(ALL,))
     assert Intent.from_json(replace(intent(2), tables=(part,)).to_json()).tables == (part,)
     LogTable.open(store, "shop").commit(part, intent(2))
     assert LogTable.open(store, "shop").commit(part, intent(2)).skipped
@@ -82,7 +82,7 @@ def test_a_generation_replaces_letters_as_it_does_rows(tmp_path: Path) -> None:
 def test_what_is_known_of_a_generation_outlives_its_driver(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     known = Known.load(store)
-    part = replace(table_intent(store, [], "x"), path="lake/a", instead=("day=1",))
+    part = replace(table_intent(store, [], "x"), path="lake/a", replaces=("day=1",))
     tables = with_overwritten({"lake/a": KnownTable("x", "direct")}, 4, replace(intent(1), tables=(part,)))
     known.remember(tables=tables)
     known.remember_full_refresh(FullRefresh(4, open=True))

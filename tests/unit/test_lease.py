@@ -162,14 +162,14 @@ def test_the_lease_of_a_killed_process_is_taken_at_once(store, world):
 
 def test_a_pid_used_again_does_not_keep_the_lease(store, world):
     take(store, world).abandon()
-    change(store, pid=os.getppid(), born=1)
+    change(store, pid=os.getppid(), start_ticks=1)
     take(store, world).release()
     assert world.waited == 0
 
 
 def test_the_same_pid_in_another_boot_or_container_proves_nothing(store, world):
     take(store, world).abandon()
-    change(store, boot="another pid:[1]")
+    change(store, boot_id="another pid:[1]")
     with pytest.raises(LeaseHeld):
         take(store, world)
 
@@ -194,7 +194,7 @@ def test_a_holder_that_renews_keeps_it_however_the_clocks_differ(store, world, a
 
 
 def renewed_elsewhere(store, holder):
-    elsewhere(store, beat=note(store)["beat"] + 1)
+    elsewhere(store, renewals=note(store)["renewals"] + 1)
 
 
 @pytest.mark.parametrize("ahead", [300.0, -300.0, 10 * 365 * 86400.0, -86400.0])
@@ -296,7 +296,7 @@ def test_a_frozen_holder_loses_and_knows_it_when_it_wakes(store):
 def test_a_holder_that_lives_renews_by_itself(store):
     with child(store, ttl=0.4) as holder:
         token = note(store)["token"]
-        eventually(lambda: note(store)["beat"] >= 4, say="four renewals")
+        eventually(lambda: note(store)["renewals"] >= 4, say="four renewals")
         assert note(store)["token"] == token
         answer, _ = holder.communicate("go\n", timeout=20)
         assert answer == "still ours\n"

@@ -119,7 +119,7 @@ def merged(inserted=None, updated=None, deleted=None):
 def test_a_booking_tells_the_whole_account(store):
     ledger = reopened(store)
     counts = Counts(10, 6, 2, 1, 1, 99, {"type": 1, "missing": 1}, {"lake/a: x": 3}, {"lake/a: few": 2}, 4)
-    tables = (written("lake/a", 6), written("lake/_dead", 2, letters=True))
+    tables = (written("lake/a", 6), written("lake/_dead", 2, dead_letters=True))
     begun = intent(1, ("orders", 0, 0, 12, "id-1"), counts=counts, runs=2, tables=tables)
     receipts = [
         Receipt("lake/a", 4, 6, 1, 700, inserted=4, updated=2, deleted=0),

@@ -76,14 +76,14 @@ def test_groups_count_by_reason_step_and_table(desk: Desk):
         + [letter(9, rejected_at=old, date=old.date(), detail="old")]
         + [letter(7, reason="type", table="/lake/a"), letter(8, reason="type", table="/lake/b")],
     )
-    groups = [(each.reason, each.table, each.letters, each.first, each.last) for each in found.groups(Selection())]
+    groups = [(each.reason, each.table, each.count, each.first, each.last) for each in found.groups(Selection())]
     assert groups == [
         ("malformed", None, 6, old, NOW),
         ("type", "/lake/a", 1, NOW, NOW),
         ("type", "/lake/b", 1, NOW, NOW),
     ]
     assert found.groups(Selection())[0].sample["detail"] == "why"
-    assert [each.letters for each in found.groups(Selection(since=NOW))] == [5, 1, 1]
+    assert [each.count for each in found.groups(Selection(since=NOW))] == [5, 1, 1]
     assert [each.table for each in found.groups(Selection(tables=("/lake/b",)))] == ["/lake/b"]
     assert found.groups(Selection(reasons=("tombstone",))) == []
 
@@ -179,14 +179,14 @@ def test_a_purge_takes_days_files_and_leaves_a_note(desk: Desk):
     planned = retention.due(found.store, before)
     assert (planned.letters, len(planned.files)) == (2, 2)
     assert purge(desk.spec, before) == planned
-    assert [group.letters for group in found.groups(Selection())] == [2]
+    assert [group.count for group in found.groups(Selection())] == [2]
     assert len(list(Path(found.store.root).rglob("*.parquet"))) == 2
     assert DeltaTable(found.store.root).history(1)[0]["operation"] == "DELETE"
     [row] = Ledger.open(Store(desk.spec.state_uri), "shop").rows(1)
     assert row["note"].startswith("purged 2 dead letters")
     assert not purge(desk.spec, before).files
     desk.feed([b"{"])
-    assert [group.letters for group in found.groups(Selection())] == [3]
+    assert [group.count for group in found.groups(Selection())] == [3]
 
 
 def test_a_purge_finishes_an_open_plan_first(desk: Desk):
@@ -206,7 +206,7 @@ def test_a_running_pipeline_keeps_the_retention(desk: Desk):
         desk.feed([{"id": 1, "kind": "alpha"}])
     desk.options["dead_letters"] = {"retention": "30d"}
     desk.feed([b"{"])
-    assert sum(group.letters for group in found.groups(Selection())) == 3
+    assert sum(group.count for group in found.groups(Selection())) == 3
     assert [row["note"][:6] for row in Ledger.open(Store(desk.spec.state_uri), "shop").rows(9)] == ["", "purged", ""]
 
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from headrace import Table
 from headrace.cli.show import sentence
-from headrace.cli.status import _upkeep
+from headrace.cli.status import _maintenance
 from headrace.commit.tail import Tail
 from headrace.faults import Abandoned
 from headrace.maintain.picture import Picture
@@ -146,9 +146,9 @@ def test_upkeep_is_told_before_and_after_and_stays_in_status_and_history(tmp_pat
         for _ in range(5):
             run.batch()
             run.upkeep()
-        told = [each for each in run.events if each["event"] == "maintain" and each["table"] == str(run.place)]
-    assert [(each["state"], each["what"], each["files"]) for each in told] == [
-        ("begun", "compact", 5),
+        told = [each for each in run.events if each["event"] == "maintenance" and each["table"] == str(run.place)]
+    assert [(each["state"], each["operation"], each["files"]) for each in told] == [
+        ("started", "compact", 5),
         ("done", "compact", 5),
     ]
     assert told[0]["bytes"] > told[1]["bytes_added"] > 0
@@ -156,9 +156,9 @@ def test_upkeep_is_told_before_and_after_and_stays_in_status_and_history(tmp_pat
     assert run.files() == 1
     newest = Table(run.place).history(1)[0]
     assert (newest.operation, newest.account["by"]) == ("OPTIMIZE", "shop")
-    assert newest.account["why"] == "small files: 5 files in 1 partition"
+    assert newest.account["reason"] == "small files: 5 files in 1 partition"
     found = Record(run.pipeline.state)
-    assert found.under_way is None
+    assert found.running is None
     assert {each["table"] for each in found.done} >= {str(run.place)}
 
 
@@ -200,7 +200,7 @@ def test_cold_partitions_are_joined_and_the_one_in_use_is_left(tmp_path: Path):
         run.batch("wed")
         run.upkeep(at_end=True)
         (action,) = [each for each in run.done("compact") if each["table"] == str(run.place)]
-        assert action["why"] == "cold: 6 files in 2 partitions"
+        assert action["reason"] == "cold: 6 files in 2 partitions"
         assert run.files() == 4
         assert run.ids() == list(range(8))
 
@@ -213,7 +213,7 @@ def test_a_table_is_ordered_as_the_spec_says(tmp_path: Path):
             run.batch("mon")
         run.clock.now += 4000
         run.upkeep(at_end=True)
-        assert [each["what"] for each in run.done() if each["table"] == str(run.place)] == ["z_order"]
+        assert [each["operation"] for each in run.done() if each["table"] == str(run.place)] == ["z_order"]
         (path,) = DeltaTable(run.place).file_uris()
         assert f"part-{ordered_name(['id'])}-" in path
         run.clock.now += 10
@@ -258,13 +258,13 @@ def test_runs_of_a_batch_each_get_a_log_checkpoint_in_the_end(tmp_path: Path):
 
 
 def test_upkeep_in_words():
-    action = {"what": "compact", "table": "t", "why": "cold", "files": 1200, "bytes": 34_000, "at": "12:00"}
-    event = {"event": "maintain", "pipeline": "shop", **action}
+    action = {"operation": "compact", "table": "t", "reason": "cold", "files": 1200, "bytes": 34_000, "at": "12:00"}
+    event = {"event": "maintenance", "pipeline": "shop", **action}
     assert sentence({**event, "state": "done"}) == "shop: done: compact t: cold (1,200 files, 34,000 bytes)"
-    assert sentence({**event, "state": "failed", "seen": "Conflict: x"}).endswith("; Conflict: x")
-    assert list(_upkeep({"done": [action], "under_way": action})) == [
+    assert sentence({**event, "state": "failed", "message": "Conflict: x"}).endswith("; Conflict: x")
+    assert list(_maintenance({"done": [action], "running": action})) == [
         "12:00 compact t: cold (1,200 files, 34,000 bytes)",
-        "12:00 begun: compact t: cold (1,200 files, 34,000 bytes)",
+        "12:00 running: compact t: cold (1,200 files, 34,000 bytes)",
     ]
 
 
@@ -290,9 +290,9 @@ def test_upkeep_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
         with pytest.raises(Abandoned):
             run.upkeep()
         monkeypatch.undo()
-    begun = Record(run.pipeline.state).under_way
+    begun = Record(run.pipeline.state).running
     assert begun is not None
-    assert begun["what"] == "compact"
+    assert begun["operation"] == "compact"
     with run.open():
         assert run.ids() == list(range(5))
         for _ in range(2):
@@ -345,7 +345,7 @@ def test_files_that_others_took_away_are_planned_anew(tmp_path: Path):
         Table(run.place).optimize()
         run.upkeep()
         (failed,) = [each for each in run.events if each.get("state") == "failed"]
-        assert failed["seen"].startswith("Conflict")
+        assert failed["message"].startswith("Conflict")
         for _ in range(5):
             run.batch()
         run.upkeep(at_end=True)
@@ -360,7 +360,7 @@ def test_a_file_that_is_gone_is_told_and_stops_nothing(tmp_path: Path):
         next(iter(run.place.glob("*.parquet"))).unlink()
         run.upkeep()
         (failed,) = [each for each in run.events if each.get("state") == "failed"]
-        assert "TableDamaged" in failed["seen"]
+        assert "TableDamaged" in failed["message"]
         run.batch()
     assert run.on_disk() == 5
 

@@ -434,8 +434,8 @@ class BooksBeforeTheLetters(Driver):
     """Broken: says that a batch is done before it is."""
 
     def finish(self, intent):
-        letters = tuple(table for table in intent.tables if table.letters)
-        rest = tuple(table for table in intent.tables if not table.letters)
+        letters = tuple(table for table in intent.tables if table.dead_letters)
+        rest = tuple(table for table in intent.tables if not table.dead_letters)
         super().finish(replace(intent, tables=rest))
         for table in letters:
             self.commit(table, intent)

@@ -73,8 +73,8 @@ def test_a_run_says_that_it_waits_for_the_broker_and_goes_on(spec: Spec, address
         while not waits and thread.is_alive():
             thread.join(0.01)
     thread.join(20)
-    assert [each["reason"] for each in waits[:2]] == ["BrokerUnreachable"] * 2
-    assert all(address in each["seen"] and "Connection refused" in each["seen"] for each in waits[:2])
+    assert [each["error"] for each in waits[:2]] == ["BrokerUnreachable"] * 2
+    assert all(address in each["message"] and "Connection refused" in each["message"] for each in waits[:2])
 
 
 @pytest.mark.parametrize(

@@ -270,13 +270,13 @@ def test_a_reingest_whose_staged_files_are_gone_is_given_up_and_asked_again(brok
     for start in (0, 10):
         broken.desk.feed(some(start, 10))
     broken.lose(0)
-    state = broken.desk.folder / "lake/_headrace/shop/begun"
+    state = broken.desk.folder / "lake/_headrace/shop/intents"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reingesting, "settle", _give_up)
         with pytest.raises(Abandoned):
             broken.mend()
     begun = Intent.from_json(max(state.iterdir()).read_text())
-    assert begun.mends
+    assert begun.reingested
     assert Intent.from_json(begun.to_json()) == begun
     Store(broken.table().path).delete([item.path for table in begun.tables for item in table.files])
     broken.desk.feed(some(20, 10))

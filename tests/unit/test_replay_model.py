@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import ledger as ledger_module
-from headrace.batch import Counts, Intent, StagedFile, TableIntent, Taken
+from headrace.batch import Counts, Intent, ReplayInput, StagedFile, TableIntent
 from headrace.commit import tail as tail_module
 from headrace.commit.tail import Tail
 from headrace.errors import Fenced, StorageUnreachable
@@ -67,9 +67,9 @@ class Replayer:
         went = {name: [nth for nth in mine if self.spec[nth] == name] for name in TABLES}
         tables = tuple(self.stage(name, ids) for name, ids in went.items() if ids)
         told = [[nth, "still_dead" if self.spec[nth] == "-" else "replayed"] for nth in mine]
-        taken = Taken(0, (), (), "", (self.put("replays", self.state.child("replays"), told),))
+        taken = ReplayInput(0, (), (), "", (self.put("replays", self.state.child("replays"), told),))
         counts = Counts(len(mine))
-        return Intent(NAME, number, (), tables, counts, THEN, self.token, self.spec, "d", "0", taken=taken)
+        return Intent(NAME, number, (), tables, counts, THEN, self.token, self.spec, "d", "0", replay=taken)
 
     def stage(self, name: str, ids: list[int]) -> TableIntent:
         """One file for a table that may not exist yet."""

@@ -174,14 +174,16 @@ def test_a_clock_far_ahead_lets_no_maintenance_take_files_or_log(tmp_path: Path)
         run.batch()
         run.settle()
         run.upkeep(at_end=True)
-    assert not {each["what"] for each in run.done()} & {"vacuum", "clean_log"}
+    assert not {each["operation"] for each in run.done()} & {"vacuum", "clean_log"}
     assert run.on_disk() >= before[0]
     run.clock.now -= YEAR.total_seconds() - 4000
     with run.open():
         run.batch()
         run.clock.now += 4000
         run.upkeep(at_end=True)
-    assert "vacuum" in {each["what"] for each in run.done()}, "a vacuum that was noted a year ahead holds back none"
+    assert "vacuum" in {each["operation"] for each in run.done()}, (
+        "a vacuum that was noted a year ahead holds back none"
+    )
 
 
 # ---- the rule itself ----

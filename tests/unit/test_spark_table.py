@@ -34,7 +34,7 @@ class Written(SparkTable):
         seen = self._known().version
         self.meanwhile()
         tail = LogTable.open(self._store, "shop").tail
-        tail.append(table.files, {MARK: intent.batch}, {"seen": seen})
+        tail.append(table.files, {MARK: intent.batch}, {"read_version": seen})
 
 
 @pytest.fixture

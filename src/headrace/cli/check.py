@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -76,7 +75,7 @@ def _say(finding: Finding) -> None:
 
 
 def _say_json(finding: Finding) -> None:
-    typer.echo(json.dumps({"event": "finding", **asdict(finding)}, ensure_ascii=False))
+    typer.echo(json.dumps({"event": "diagnostic", **finding.fields()}, ensure_ascii=False))
 
 
 def _sum_up(specs: Sequence[Spec], findings: Sequence[Finding], *, as_json: bool) -> None:

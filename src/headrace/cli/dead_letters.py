@@ -48,19 +48,19 @@ def list_letters(
 
     for each in load(spec):
         groups = Letters(each).groups(_selection(each, reason, table, since))
-        total = sum(group.letters for group in groups)
+        total = sum(group.count for group in groups)
         if not as_json:
             _print_groups(each.pipeline, groups, total)
             continue
         for group in groups:
             emit({"event": "dead_letters", "pipeline": each.pipeline, **asdict(group)})
-        emit({"event": "summary", "pipeline": each.pipeline, "letters": total, "groups": len(groups)})
+        emit({"event": "summary", "pipeline": each.pipeline, "dead_letters": total, "groups": len(groups)})
 
 
 @app.command("show")
 def show_letter(
     spec: SpecFile,
-    place: Annotated[str, typer.Argument(help="topic/partition/offset, or that and /table by route or URI.")],
+    position: Annotated[str, typer.Argument(help="topic/partition/offset, or that and /table by route or URI.")],
     most: Annotated[int, typer.Option("--bytes", help="How many bytes of a value to show; 0 for all.", min=0)] = 1024,
     as_json: AsJson = False,
 ) -> None:
@@ -72,11 +72,13 @@ def show_letter(
 
     shown = 0
     for each in load(spec):
-        for letter in Letters(each).find(_place(each, place)):
+        for letter in Letters(each).find(_place(each, position)):
             shown += 1
             emit({"event": "dead_letter", **_plain(letter)}) if as_json else _print_letter(letter, most)
     if not shown:
-        raise UsageError(f"There is no dead letter at {place}.", next="`headrace dead-letters list SPEC` names some.")
+        raise UsageError(
+            f"There is no dead letter at {position}.", next="`headrace dead-letters list SPEC` names some."
+        )
 
 
 @app.command("try")
@@ -122,7 +124,7 @@ def replay_letters(
         done = replay(each, _selection(each, reason, table, since), report=report, wait=wait)
         counts = done.counts
         if as_json:
-            said: dict[str, Any] = {"letters": counts.read, "replayed": counts.routed, "still_dead": counts.dead}
+            said: dict[str, Any] = {"dead_letters": counts.read, "replayed": counts.routed, "still_dead": counts.dead}
             said |= {"filtered": counts.filtered, "reasons": dict(counts.reasons), "tables": done.tables}
             emit({"event": "summary", "pipeline": each.pipeline, "plans": done.batches, **said})
         elif not done.batches:
@@ -157,7 +159,7 @@ def purge_letters(
         done = bool(planned.files) and agreed("Delete them for good?", yes, as_json)
         gone = purge(each, before) if done else planned
         if as_json:
-            said = {"before": before, "letters": gone.letters, "bytes": gone.bytes, "first": gone.first}
+            said = {"before": before, "dead_letters": gone.letters, "bytes": gone.bytes, "first": gone.first}
             emit({"event": "summary", "pipeline": each.pipeline, "purged": done, **said, "last": gone.last})
         elif done:
             typer.echo(f"{each.pipeline}: purged")
@@ -210,7 +212,9 @@ def _place(spec: Spec, text: str) -> Any:
 
     found = re.fullmatch(r"([^/]+)/(\d{1,9})[/@](\d{1,18})(?:/(.+))?", text)
     if found is None:
-        raise UsageError(f"'{text}' is no place.", next="Write topic/partition/offset, such as orders/0/42.")
+        raise UsageError(
+            f"'{text}' is not a record position.", next="Write topic/partition/offset, such as orders/0/42."
+        )
     return Place(found[1], int(found[2]), int(found[3]), found[4] and _table(spec, found[4]))
 
 
@@ -255,7 +259,7 @@ def _say(text: str, **how: Any) -> None:
 def _print_groups(pipeline: str, groups: list[Group], total: int) -> None:
     _say(f"{pipeline}: {total:,} dead letters" if total else f"{pipeline}: no dead letters")
     for group in groups:
-        _say(f"{group.letters:>10,}  {group.reason} · {group.step} · {group.table or 'no table yet'}", style="bold")
+        _say(f"{group.count:>10,}  {group.reason} · {group.step} · {group.table or 'no table yet'}", style="bold")
         _say(f"            {_time(group.first)} to {_time(group.last)} UTC")
         _say(f"            {_at(group.sample)}: {group.sample['detail']}")
 
@@ -342,9 +346,9 @@ def _emit_tried(pipeline: str, tried: list[Tried]) -> None:
         said = {key: each.letter[key] for key in ("topic", "partition", "offset", "table", "reason", "detail")}
         rows = [{"table": table, "row": readable(row)} for table, row in each.rows]
         would = {key: each.outcome[key] for key in ("outcome", "reason", "detail")}
-        emit({"event": "tried", "pipeline": pipeline, "letter": said, "would": would, "rows": rows})
+        emit({"event": "dry_run", "pipeline": pipeline, "dead_letter": said, "outcome": would, "rows": rows})
     counts = {name: sum(each.outcome["outcome"] == name for each in tried) for name in _OUTCOMES}
-    emit({"event": "summary", "pipeline": pipeline, "tried": len(tried), **counts})
+    emit({"event": "summary", "pipeline": pipeline, "dead_letters": len(tried), **counts})
 
 
 def _plain(letter: dict[str, Any]) -> dict[str, Any]:

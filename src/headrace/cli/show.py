@@ -87,10 +87,10 @@ class Show:
         elif kind == "progress":
             line.lag, line.lag_seconds = event["lag"], event["lag_seconds"]
             line.word = "waiting: open transaction" if hanging(event) else "running"
-        elif kind == "wait":
-            line.word = f"waiting: {event['reason']}"
-        elif kind == "stop":
-            line.word = f"stopped: {event['reason']}"
+        elif kind == "retry":
+            line.word = f"waiting: {event['error']}"
+        elif kind == "error":
+            line.word = f"stopped: {event['error']}"
 
     def _say(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "setup" and self._announced:
@@ -178,24 +178,26 @@ def sentence(event: Mapping[str, Any]) -> str:
         return f"{name}: batch {event['batch']}: {account}; {len(event['tables'])} tables, {event['seconds']:.2f} s"
     if kind == "progress" and event.get("open_transaction"):
         return f"{name}: {transaction_text(event['open_transaction'])}"
-    if kind == "wait":
-        return f"{name}: {event['reason']}; trying again in {event['seconds']} s. {event['seen']}"
-    if kind == "stop":
-        return f"{name}: stopped: {event['reason']}. {event['seen']} {event['next']}".rstrip()
+    if kind == "retry":
+        return f"{name}: {event['error']}; trying again in {event['seconds']} s. {event['message']}"
+    if kind == "error":
+        return f"{name}: stopped: {event['error']}. {event['message']} {event['hint']}".rstrip()
     if kind == "recover":
         which = f"batch {event['batch']}" if "batch" in event else f"replay plan {event['plan']}"
         return f"{name}: finishing {which}, which was begun and not booked"
     if kind == "replay":
-        account = f"{event['letters']:,} letters = replayed {event['replayed']:,} + still dead {event['still_dead']:,}"
+        account = (
+            f"{event['dead_letters']:,} letters = replayed {event['replayed']:,} + still dead {event['still_dead']:,}"
+        )
         tables = ", ".join(f"{rows['rows']:,} rows into {path}" for path, rows in sorted(event["tables"].items()))
         return f"{name}: plan {event['plan']}: {account} + filtered {event['filtered']:,}; {tables or 'no rows'}"
-    if kind == "maintain":
-        more = f"; {event['seen']}" if event["state"] == "failed" else ""
-        return f"{name}: {event['state']}: {upkeep_text(event)}{more}"
+    if kind == "maintenance":
+        more = f"; {event['message']}" if event["state"] == "failed" else ""
+        return f"{name}: {event['state']}: {maintenance_text(event)}{more}"
     return f"{name}: {event['text']}" if "text" in event else f"{name}: {kind}"
 
 
-def upkeep_text(action: Mapping[str, Any]) -> str:
+def maintenance_text(action: Mapping[str, Any]) -> str:
     """One thing done to a table, in words."""
     size = f" ({action['files']:,} files, {action['bytes']:,} bytes)" if action["files"] else ""
-    return f"{action['what']} {action['table']}: {action['why']}{size}"
+    return f"{action['operation']} {action['table']}: {action['reason']}{size}"

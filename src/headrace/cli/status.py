@@ -60,18 +60,18 @@ def _print(found: dict[str, Any]) -> None:
         out.print(table)
         for name, count in _violations(found["batches"]).items():
             out.print(escape(f"  expectation not fulfilled in these batches, {name}: {count:,}"))
-    for line in _upkeep(found["upkeep"] or {}):
+    for line in _maintenance(found["maintenance"] or {}):
         out.print(escape(f"  {line}"))
 
 
-def _upkeep(found: dict[str, Any]) -> Iterator[str]:
+def _maintenance(found: dict[str, Any]) -> Iterator[str]:
     """What was done to the tables, in words."""
-    from headrace.cli.show import upkeep_text
+    from headrace.cli.show import maintenance_text
 
     for each in found.get("done", []):
-        yield f"{each['at']} {upkeep_text(each)}"
-    if begun := found.get("under_way"):
-        yield f"{begun['at']} begun: {upkeep_text(begun)}"
+        yield f"{each['at']} {maintenance_text(each)}"
+    if running := found.get("running"):
+        yield f"{running['at']} running: {maintenance_text(running)}"
 
 
 def _violations(batches: list[dict[str, Any]]) -> dict[str, int]:

@@ -61,7 +61,7 @@ class LogTable:
         if any(file.table != table.path for file in table.files):
             raise AssertionError(f"{table.path}: files that are staged elsewhere cannot become its own")
         marks, info = intent.marks(), account(intent, table.plan)
-        instead = _replaced(table) if table.instead else None
+        instead = _replaced(table) if table.replaces else None
         if not table.create:
             return self.tail.append(
                 table.files, marks, info, schema=table.schema, table_id=table.table_id, instead=instead
@@ -74,7 +74,7 @@ class LogTable:
 
 def _replaced(table: TableIntent) -> Callable[[File], bool]:
     """Which of the files that are there a batch takes the place of."""
-    folders, key = set(table.instead), PartitionKeys.of(from_delta(table.schema), table.partition_by)
+    folders, key = set(table.replaces), PartitionKeys.of(from_delta(table.schema), table.partition_by)
     return lambda file: ALL in folders or folder(key(file.partition)) in folders
 
 
@@ -100,6 +100,6 @@ def _given_back(intent: Intent) -> dict[str, Any]:
     """What a commit puts back that the table had lost: told there, so that nobody puts it back a second time."""
     told = {
         "reread": [[item.topic, item.partition, item.start, item.until] for item in intent.reread],
-        "mended": list(intent.mends),
+        "reingested": list(intent.reingested),
     }
     return {name: value for name, value in told.items() if value}

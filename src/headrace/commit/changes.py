@@ -62,7 +62,7 @@ def restored_since(store: Store, state: TableState, *marks: str, seen: int = -1)
         if commit.operation == "RESTORE":
             return Restores(commit.version)
         if ours := next((part for mark in marks if (part := part_of(commit, mark))), None):
-            return restored_between(store, max(seen, ours.account.get("seen", reached)), commit.version)
+            return restored_between(store, max(seen, ours.account.get("read_version", reached)), commit.version)
     return Restores(reached=reached <= seen)
 
 

@@ -116,7 +116,7 @@ class MergeTable(SparkTable):
 
     def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
         tombstones = self._remembered(table, merging, intent, from_delta(table.schema))
-        said = told(intent, table, seen=self._known().version, remembers=tombstones.are_there)
+        said = told(intent, table, read_version=self._known().version, has_tombstones=tombstones.are_there)
         if not self._merged_here(table, merging, tombstones, intent, said):
             self._merge_by_spark(table, merging, tombstones, intent, said)
 

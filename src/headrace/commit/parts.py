@@ -32,7 +32,7 @@ def part_of(commit: Commit, mark: str) -> Part | None:
     info = commit.info
     account = info.get("headrace") or json.loads(info.get("userMetadata") or "{}").get("headrace") or {}
     rows = int(account.get("rows") or (info.get("operationMetrics") or {}).get("numOutputRows", 0))
-    marks = {**account.get("marks", {}), **commit.marks}
+    marks = {**account.get("txns", {}), **commit.marks}
     return Part(commit.version, commit.marks[mark], rows, marks, account, int(info.get("timestamp", 0)))
 
 

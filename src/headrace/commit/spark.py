@@ -90,7 +90,7 @@ class SparkTable:
     def _write(self, table: TableIntent, intent: Intent) -> None:
         """Append the staged files."""
         frame = self._staged(self._spark, table, from_delta(table.schema))
-        said = as_text(told(intent, table, seen=self._known().version))
+        said = as_text(told(intent, table, read_version=self._known().version))
         writer = frame.write.format("delta").mode("append").option("userMetadata", said)
         writer = writer.option("txnAppId", self._mark).option("txnVersion", intent.batch)
         with self._named():
@@ -266,7 +266,7 @@ def fillable(columns: pa.Schema) -> pa.Schema:
 def told(intent: Intent, table: TableIntent, **more: object) -> dict[str, Any]:
     """What a commit to such a table says of its batch; the places of partitions are told here, not as marks."""
     rows = sum(item.rows for item in table.files)
-    return {**account(intent, table.plan), "marks": intent.marks(), "rows": rows, **more}
+    return {**account(intent, table.plan), "txns": intent.marks(), "rows": rows, **more}
 
 
 def as_text(account: Mapping[str, Any]) -> str:

@@ -80,7 +80,7 @@ class Tombstones:
         if self.are_there:
             return False
         part = newest_part(table, version, self._mark)
-        return part is not None and bool(part.account.get("remembers"))
+        return part is not None and bool(part.account.get("has_tombstones"))
 
     def begin_anew(self, schema: pa.Schema, merging: Merging) -> None:
         """Remember from here on; somebody has said that what was remembered is given up."""

@@ -123,7 +123,7 @@ def trace(
     search = _Search({path: {path} for path in known}, known, through, key)
     for commit in standing(store, state.version) if known or forgotten else ():
         if forgotten:
-            search.mended.update(commit.account.get("mended", ()))
+            search.mended.update(commit.account.get("reingested", ()))
         if forgotten and commit.operation == REPAIR:
             for file in commit.removed:
                 search.want(file.path, {file.path})

@@ -25,7 +25,7 @@ from headrace.storage import AlreadyThere, NotThere, Store
 from headrace.tables.files import all_marks, commits
 from headrace.tables.log import TableState, proved_time
 
-__all__ = ["FullRefresh", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_mend", "is_refill"]
+__all__ = ["FullRefresh", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_refill", "is_reingest"]
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32
@@ -39,12 +39,12 @@ def is_decision(intent: Intent) -> bool:
 
 def is_refill(intent: Intent) -> bool:
     """Whether a batch gives a restored table what was undone: it moves no partition, so it has no ranges."""
-    return bool(intent.digest) and not intent.ranges and intent.taken is None and not intent.mends
+    return bool(intent.digest) and not intent.ranges and intent.replay is None and not intent.reingested
 
 
-def is_mend(intent: Intent) -> bool:
+def is_reingest(intent: Intent) -> bool:
     """Whether a batch gives a repaired table the rows of files that were lost; it has no ranges either."""
-    return bool(intent.mends)
+    return bool(intent.reingested)
 
 
 class Ledger:
@@ -230,7 +230,7 @@ class Ledger:
     def _decision(self, batch: int, ranges: tuple[Range, ...], rests: tuple[Range, ...], note: str) -> Intent:
         release = ENGINE.partition("/")[2]
         token, now = uuid.uuid4().hex, datetime.now(UTC)
-        return Intent(self._pipeline, batch, ranges, (), Counts(), now, token, note, "", release, rests=rests)
+        return Intent(self._pipeline, batch, ranges, (), Counts(), now, token, note, "", release, idle_ranges=rests)
 
     def check_mark(self, path: str, mark: int | None) -> None:
         """MarksDisagree when a table cannot be where its mark says it is, given what is booked and begun."""
@@ -320,7 +320,7 @@ class Ledger:
 
 
 def _note(intent: Intent) -> str:
-    if is_mend(intent):
+    if is_reingest(intent):
         return (
             f"reingest of {intent.tables[0].path}" if intent.tables else "a reingest was given up: its files were gone"
         )

@@ -65,7 +65,7 @@ def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: s
             for r in intent.ranges
         ],
         **{name: getattr(counts, name) for name in ("read", "routed", "dead", "filtered", "skipped")},
-        "written": sum(file.rows for table in intent.tables if not table.letters for file in table.files),
+        "written": sum(file.rows for table in intent.tables if not table.dead_letters for file in table.files),
         "runs": intent.runs,
         "reasons": sorted(counts.reasons.items()),
         "ignored": sorted(counts.ignored.items()),

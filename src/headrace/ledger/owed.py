@@ -55,7 +55,7 @@ def _undone(
     """
     refills: set[int] = set()
     while True:
-        parts = [part for part in undone(store, newest, oldest, mark, refills) if not part.account.get("mended")]
+        parts = [part for part in undone(store, newest, oldest, mark, refills) if not part.account.get("reingested")]
         first = min((part.batch for part in parts), default=0)
         booked = {row["batch"]: row for row in rows_from(first)} if parts else {}
         known = {part.batch for part in parts if part.batch in booked and _is_refill(booked[part.batch])}

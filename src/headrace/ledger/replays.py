@@ -73,5 +73,5 @@ class Replays(Ledger):
         """Plans are few."""
 
     def _rows(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> Sequence[StagedFile]:
-        assert intent.taken is not None  # noqa: S101
-        return intent.taken.files
+        assert intent.replay is not None  # noqa: S101
+        return intent.replay.files

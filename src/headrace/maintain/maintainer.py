@@ -135,7 +135,7 @@ class Maintainer:
         self._pipeline.lease.check()
         began = time.monotonic()
         with self._told(action.table, action):
-            self._tell(action, "begun")
+            self._tell(action, "started")
             self._notes().begin(action, self._clock())
             result = self._done(action)
             self._notes().end(result, self._clock())
@@ -174,7 +174,7 @@ class Maintainer:
 
     def _said(self, action: Action) -> dict[str, str]:
         operation = "vacuum" if action.what == "vacuum" else "optimize"
-        return {"operation": operation, "by": self._pipeline.spec.pipeline, "why": action.why}
+        return {"operation": operation, "by": self._pipeline.spec.pipeline, "reason": action.why}
 
     # ---- telling ----
 
@@ -192,10 +192,10 @@ class Maintainer:
             self._tables.pop(table, None)
             self._plan = deque(each for each in self._plan if each.table != table)
             self._record = None
-            self._tell(action or Action("look", table, "to plan", 0, 0), "failed", {"seen": _seen(error)})
+            self._tell(action or Action("look", table, "to plan", 0, 0), "failed", {"message": _seen(error)})
 
     def _tell(self, action: Action, stage: str, more: Mapping[str, Any] | None = None) -> None:
-        said = {"event": "maintain", "pipeline": self._pipeline.spec.pipeline, "state": stage}
+        said = {"event": "maintenance", "pipeline": self._pipeline.spec.pipeline, "state": stage}
         self._pipeline.report({**said, **action.told(), **(more or {})})
 
 

@@ -67,7 +67,13 @@ class Action:
 
     def told(self) -> dict[str, Any]:
         """As people and programs read it."""
-        return {"what": self.what, "table": self.table, "why": self.why, "files": self.files, "bytes": self.bytes}
+        return {
+            "operation": self.what,
+            "table": self.table,
+            "reason": self.why,
+            "files": self.files,
+            "bytes": self.bytes,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,19 +26,19 @@ class Record:
         raw = json.loads(data) if data else {}
         self.done: list[dict[str, Any]] = list(raw.get("done", []))
         self.vacuumed: dict[str, float] = dict(raw.get("vacuumed", {}))  # by table, when; seconds
-        self.under_way: dict[str, Any] | None = raw.get("under_way")
+        self.running: dict[str, Any] | None = raw.get("running")
         self._ordered: dict[str, dict[str, int]] = dict(raw.get("ordered", {}))  # by table and partition; milliseconds
 
     def begin(self, action: Action, now: float) -> None:
         """Note what is about to be done."""
-        self.under_way = {**action.told(), "at": _moment(now)}
+        self.running = {**action.told(), "at": _moment(now)}
         self._write()
 
     def end(self, result: Mapping[str, Any], now: float) -> None:
         """Note what came of it."""
-        began = self.under_way or {}
+        began = self.running or {}
         self.done = [*self.done, {**began, **result, "at": _moment(now)}][-_KEPT:]
-        self.under_way = None
+        self.running = None
         self._write()
 
     def looked(self, table: str, now: float) -> None:
@@ -58,7 +58,7 @@ class Record:
         return self._ordered.get(table, {}).get(partition, -1)
 
     def _write(self) -> None:
-        said = {"done": self.done, "vacuumed": self.vacuumed, "under_way": self.under_way, "ordered": self._ordered}
+        said = {"done": self.done, "vacuumed": self.vacuumed, "running": self.running, "ordered": self._ordered}
         text = json.dumps(said)
         with suppress(AlreadyThere):  # by one that lost the lease: what it did is told by the tables' own histories
             self._chain.add(self._number + 1, text.encode())

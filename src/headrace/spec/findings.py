@@ -32,6 +32,19 @@ class Finding:
     meant: str = ""
     severity: Literal["error", "warning"] = "error"
 
+    def fields(self) -> dict[str, str | int]:
+        """Its JSON form."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+            "key": self.key,
+            "message": self.seen,
+            "allowed": self.allowed,
+            "suggestion": self.meant,
+            "severity": self.severity,
+        }
+
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}:{self.column}"
         key = f" {self.key}:" if self.key else ""

@@ -14,7 +14,7 @@ from headrace.batch import Intent, Receipt
 from headrace.commit.traces import trace
 from headrace.errors import LeaseHeld, UsageError
 from headrace.lease import Lease
-from headrace.ledger import is_mend
+from headrace.ledger import is_reingest
 from headrace.mend import facts_of, mended
 from headrace.pipeline import Pipeline
 from headrace.rebuild import rebuild
@@ -138,6 +138,6 @@ class Reingesting(Pipeline):
     def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         """What was put back, also by one that died before it could say so."""
         super()._tell(intent, receipts)
-        for each in receipts if is_mend(intent) else ():
+        for each in receipts if is_reingest(intent) else ():
             if each.path == self.store.uri:
                 self._put_back, self._version = self._put_back + each.rows, each.version

@@ -110,7 +110,7 @@ def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[Parti
         yield next(_partitions(groups, partition_by)), rest
         return
     for partition, places in zip(_partitions(groups, partition_by), groups.column("places_list"), strict=True):
-        # Taken, not sliced: a slice of one sorted table would pin the memory of all of it.
+        # ReplayInput, not sliced: a slice of one sorted table would pin the memory of all of it.
         yield partition, rest.take(places.values)
 
 
