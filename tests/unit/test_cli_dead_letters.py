@@ -135,13 +135,20 @@ def test_show_of_no_letter_is_refused(cli: Run, place: str):
 
 def test_try_writes_nothing_and_takes_changes(cli: Run, desk: Desk):
     before = sorted(path for path in desk.folder.rglob("*") if path.is_file())
-    code, out, _ = cli("try")
+    code, out, _ = cli("dry-run")
     assert code == 0
     assert out.endswith("tried 4 = rows 0 + still dead 4 + filtered 0; nothing was written\n")
     *tried, summary = lines(
-        cli("try", "--json", "--sample", 3, "--set", "tables.0.columns.0.type=string", "--set", "route.unrouted=skip")[
-            1
-        ]
+        cli(
+            "dry-run",
+            "--json",
+            "--sample",
+            3,
+            "--set",
+            "tables.0.columns.0.type=string",
+            "--set",
+            "route.unrouted=skip",
+        )[1]
     )
     assert len(tried) == 3
     assert summary == {
@@ -154,7 +161,7 @@ def test_try_writes_nothing_and_takes_changes(cli: Run, desk: Desk):
     }
     [[row]] = [each["rows"] for each in tried if each["rows"]]
     assert row["row"]["id"] in ("x1", "x2")
-    assert cli("try", "--set", "limits.deph=3")[0] == 2
+    assert cli("dry-run", "--set", "limits.deph=3")[0] == 2
     assert sorted(path for path in desk.folder.rglob("*") if path.is_file()) == before
 
 

@@ -195,7 +195,7 @@ def test_a_table_whose_newest_commit_is_by_spark_is_left_to_spark(plain: Table) 
     info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}}
     (Path(plain.path) / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
     assert plain.metadata().writer == "spark"
-    adopted = Table(plain.path, adopt=True)
+    adopted = Table(plain.path, direct_commit=True)
     assert adopted.metadata().writer == "direct"
     assert adopted.bulk_insert([{"id": 1}]).version == 2
     assert plain.metadata().writer == "direct"  # the newest is ours now
@@ -222,7 +222,7 @@ def _changed(folder: Path, old: str, new: str) -> str:
 
 def test_a_feature_that_only_spark_may_write_cannot_be_adopted(tmp_path: Path) -> None:
     path = _changed(tmp_path, '"delta.checkpointInterval":"100"', '"delta.enableRowTracking":"true"')
-    assert {Table(path, adopt=adopt).metadata().writer for adopt in (False, True)} == {"spark"}
+    assert {Table(path, direct_commit=direct).metadata().writer for direct in (False, True)} == {"spark"}
 
 
 def test_a_feature_that_a_repair_does_not_know_is_named(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def show_letter(
         )
 
 
-@app.command("try")
+@app.command("dry-run")
 def try_letters(
     spec: SpecFile,
     sample: Annotated[int, typer.Option(help="How many letters, of as many kinds as can be.", min=1, max=10_000)] = 10,

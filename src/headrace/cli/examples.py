@@ -23,9 +23,9 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dead-letters list web.yaml --reason type --since 2h",
     ),
     "dead-letters show": ("headrace dead-letters show web.yaml orders/0/42",),
-    "dead-letters try": (
-        "headrace dead-letters try web.yaml --sample 50",
-        "headrace dead-letters try web.yaml --reason too_deep --set limits.depth=128",
+    "dead-letters dry-run": (
+        "headrace dead-letters dry-run web.yaml --sample 50",
+        "headrace dead-letters dry-run web.yaml --reason too_deep --set limits.depth=128",
     ),
     "dead-letters replay": ("headrace dead-letters replay web.yaml --reason type",),
     "dead-letters purge": ("headrace dead-letters purge web.yaml --older-than 30d",),

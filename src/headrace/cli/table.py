@@ -24,7 +24,12 @@ SpecFile = Annotated[
     Path | None,
     typer.Option("--spec", help="A spec whose storage and state folders are used.", exists=True, dir_okay=False),
 ]
-Adopt = Annotated[bool, typer.Option("--adopt", help="Spark wrote to the table last, and never will again.")]
+DirectCommit = Annotated[
+    bool,
+    typer.Option(
+        "--direct-commit", help="Commit directly although Spark wrote the table last; it must never write again."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")]
@@ -57,11 +62,11 @@ def list_tables(
 
 
 @app.command()
-def info(path: Place, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJson = False) -> None:
+def info(path: Place, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False) -> None:
     """Show what a table is: version, columns, partitioning, properties, features, who writes it."""
     from headrace.cli.table_show import described, pairs
 
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     said = described(table.metadata())
     concluded("info", table.path, said, as_json) if as_json else pairs(said)
 
@@ -183,13 +188,13 @@ def optimize(
     target_size: Annotated[str | None, typer.Option(help="Size of the files to make, such as 128MB.")] = None,
     z_order: Annotated[list[str] | None, typer.Option(help="A column to order files by; may be repeated.")] = None,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Make fewer, larger files of many small ones; appends may go on meanwhile."""
     from dataclasses import asdict
 
-    done = opened(path, spec, adopt).optimize(where, _size(target_size), z_order or ())
+    done = opened(path, spec, direct_commit).optimize(where, _size(target_size), z_order or ())
     concluded("optimize", path, asdict(done), as_json)
 
 
@@ -201,14 +206,14 @@ def vacuum(
     dry_run: DryRun = False,
     yes: Yes = False,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete files that no version within the retention needs; says what would go, then asks."""
     from headrace.cli.ask import agreed
     from headrace.cli.table_show import listed
 
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     plan = table.vacuum(retain, dry_run=True, force=force)
     if not as_json:
         listed(f"{table.path}: {len(plan.files):,} files ({plan.bytes:,} bytes) to delete", plan.files)
@@ -219,9 +224,11 @@ def vacuum(
 
 
 @app.command()
-def checkpoint(path: Place, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJson = False) -> None:
+def checkpoint(
+    path: Place, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False
+) -> None:
     """Write a log checkpoint, so that readers open few files of the log."""
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     concluded("checkpoint", table.path, {"version": table.checkpoint()}, as_json)
 
 
@@ -235,7 +242,7 @@ def repair(
     dry_run: DryRun = False,
     yes: Yes = False,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Take files that are gone out of the log; name those that are unreadable, and the records that are lost."""
@@ -246,7 +253,7 @@ def repair(
     if reingest and spec is None:
         raise UsageError("--reingest needs the spec that wrote the rows.", next="Give --spec SPEC.")
     again = spec if reingest else None
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     found = table.repair(dry_run=True, deep=deep, reingest=again)
     if not as_json:
         damage(table.path, found)
@@ -274,7 +281,7 @@ def restore(
     timestamp: Timestamp = None,
     yes: Yes = False,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Hold the rows of an older version again, as a new version; what pipelines will ask then is said."""
@@ -285,7 +292,7 @@ def restore(
 
     if version is None and timestamp is None:
         raise UsageError("Restored to what?", next="Give --version or --timestamp.")
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     to, now = table.resolve(version, timestamp), table.resolve()
     if not as_json:
         typer.echo(f"{table.path}: version {to} again, in place of version {now}")
@@ -297,11 +304,13 @@ def restore(
 
 
 @app.command()
-def drop(path: Place, yes: Yes = False, spec: SpecFile = None, adopt: Adopt = False, as_json: AsJson = False) -> None:
+def drop(
+    path: Place, yes: Yes = False, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False
+) -> None:
     """Delete a table with all its files and its history; says how much that is, then asks."""
     from headrace.cli.ask import agreed
 
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     size = table.statistics()
     if not as_json:
         rows = "an unknown number of rows" if size.rows is None else f"{size.rows:,} rows"
@@ -313,10 +322,10 @@ def drop(path: Place, yes: Yes = False, spec: SpecFile = None, adopt: Adopt = Fa
 # ---- what was asked ----
 
 
-def opened(path: str, spec: Path | None, adopt: bool = False) -> Table:
+def opened(path: str, spec: Path | None, direct_commit: bool = False) -> Table:
     from headrace.table import Table
 
-    return Table(path, storage_of(spec), states=_states(spec), adopt=adopt)
+    return Table(path, storage_of(spec), states=_states(spec), direct_commit=direct_commit)
 
 
 def storage_of(spec: Path | None) -> Any:

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, content, opened, pairs_of, storage_of
+from headrace.cli.table import (
+    AsJson,
+    DirectCommit,
+    Place,
+    SpecFile,
+    Yes,
+    concluded,
+    content,
+    opened,
+    pairs_of,
+    storage_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +79,7 @@ def set_properties(
     unset: Annotated[list[str] | None, typer.Option(help="A property to take away; may be repeated.")] = None,
     yes: Yes = False,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Set table properties, or take them away; asks where that cannot be taken back."""
@@ -81,7 +92,7 @@ def set_properties(
     if not wanted:
         raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
     check_properties({name: value for name, value in wanted.items() if value is not None})
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     if lasting := _lasting(wanted, table.metadata()):
         if not as_json:
             listed(f"{table.path}: what cannot be taken back:", lasting)
@@ -113,14 +124,14 @@ def update_schema(
     schema: SchemaFile = None,
     yes: Yes = False,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Add columns and comments, or make the columns those of a file; asks before some are widened, renamed, dropped."""
     from headrace.errors import UsageError
     from headrace.table.alter import SchemaChange
 
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     change = SchemaChange(
         columns_of(add or []) or None,
         pairs_of(comment) or None,

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.table import Adopt, AsJson, Place, SpecFile, Yes, concluded, content, opened, pairs_of, storage_of
+from headrace.cli.table import (
+    AsJson,
+    DirectCommit,
+    Place,
+    SpecFile,
+    Yes,
+    concluded,
+    content,
+    opened,
+    pairs_of,
+    storage_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +52,11 @@ def insert(
     partition_by: PartitionBy = None,
     properties: Properties = None,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Add records to a table, all of them in one commit."""
-    table = _made(opened(path, spec, adopt), create, partition_by, properties, spec)
+    table = _made(opened(path, spec, direct_commit), create, partition_by, properties, spec)
     concluded("insert", table.path, asdict(table.bulk_insert(_records(file, table), partition)), as_json)
 
 
@@ -63,11 +74,11 @@ def upsert(
     properties: Properties = None,
     yes: Yes = False,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Put records in place of the rows with their key, and add the others; says how many there are, then asks."""
-    table = _made(opened(path, spec, adopt), create, partition_by, properties, spec)
+    table = _made(opened(path, spec, direct_commit), create, partition_by, properties, spec)
     records = _records(file, table)
     plan = f"{len(records):,} records by {', '.join(key)}"
     _changed(
@@ -82,11 +93,11 @@ def delete(
     soft: Annotated[bool, typer.Option("--soft", help="Only hide the rows: _deleted is true.")] = False,
     yes: Yes = False,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete rows, or hide them; says how many there are, then asks."""
-    table = opened(path, spec, adopt)
+    table = opened(path, spec, direct_commit)
     what = f"{_met(table, where, partition, hidden=not soft)} rows to {'hide' if soft else 'delete'}"
     _changed("delete", table, what, lambda: table.delete(where, partition, hard=not soft), yes, as_json)
 
@@ -98,11 +109,11 @@ def update(
     partition: Partition = None,
     yes: Yes = False,
     spec: SpecFile = None,
-    adopt: Adopt = False,
+    direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Set columns of rows; says how many there are, then asks."""
-    table, wanted = opened(path, spec, adopt), pairs_of(values)
+    table, wanted = opened(path, spec, direct_commit), pairs_of(values)
     what = f"{_met(table, where, partition)} rows that get {', '.join(wanted)}"
     _changed("update", table, what, lambda: table.update(where, wanted, partition), yes, as_json)
 

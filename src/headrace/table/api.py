@@ -53,17 +53,17 @@ class Table:
         storage: Storage = None,
         *,
         states: Mapping[str, str] | None = None,
-        adopt: bool = False,
+        direct_commit: bool = False,
         spark: SparkSession | None = None,
     ) -> None:
         """`storage` says how to reach an object store, as `storage.s3` of a spec does; without it the environment.
 
-        `states` are the state folders of pipelines that write the table, where they are not beside it. `adopt` says
-        that Spark will never write to the table again, although it did last. `spark` is a session with Delta to use for
-        what only Spark may change; without it one is started where it is needed, and ended.
+        `states` are the state folders of pipelines that write the table, where they are not beside it. `direct_commit`
+        says that Spark will never write to the table again, although it did last. `spark` is a session with Delta to
+        use for what only Spark may change; without it one is started where it is needed, and ended.
         """
         self._store = Store(os.fspath(path), profile(storage))
-        self._states, self._adopt, self._spark = dict(states or {}), adopt, spark
+        self._states, self._direct_commit, self._spark = dict(states or {}), direct_commit, spark
         self._undescribed: Undescribed | None = None
         self._watch = Watch()
 
@@ -269,7 +269,7 @@ class Table:
         return RowOperations(self._store, self._writers(), self._spark)
 
     def _writers(self) -> Writers:
-        return Writers(self._store, self._states, self._adopt)
+        return Writers(self._store, self._states, self._direct_commit)
 
 
 def profile(storage: Storage) -> Profile:

@@ -58,8 +58,8 @@ class Pipeline:
 class Writers:
     """Everybody who is known to write to one table; looked up when it is first asked for."""
 
-    def __init__(self, store: Store, states: Mapping[str, str], adopted: bool = False) -> None:
-        self._store, self._states, self._adopted = store, states, adopted
+    def __init__(self, store: Store, states: Mapping[str, str], direct_commit: bool = False) -> None:
+        self._store, self._states, self._direct_commit = store, states, direct_commit
 
     @cached_property
     def state(self) -> TableState:
@@ -103,7 +103,7 @@ class Writers:
         """What tells that only Spark may change the table, where no pipeline does; None when nothing does."""
         if objection := may_adopt(self.state):
             return objection
-        if self._adopted:
+        if self._direct_commit:
             return None
         engine = _engine(self._store, self.state.version)
         return f"its newest commit is by {engine}" if engine.startswith("Apache-Spark") else None
@@ -115,7 +115,7 @@ class Writers:
             why = self.why_spark() or "a pipeline appends to it by Spark"
             raise WrittenBySpark(
                 f"{self._store.uri} is left to Spark: {why}. {operation} without Spark could lose a commit.",
-                next="Use Spark for it; or, when Spark will never write to it again, say so (`--adopt`).",
+                next="Use Spark for it; or, when Spark will never write to it again, say so (`--direct-commit`).",
             )
         return self.state
 
