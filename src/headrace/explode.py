@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode import Decoded, Rejects
+from headrace.decode import Decoded, Limits, Rejects
 from headrace.decode.layout import ELEMENTS, KEEPS, MESSAGE, PATH, RECORD, RESCUE, SKIP, UNIT
+from headrace.decode.sizes import check_capacity, row_bytes
 from headrace.decode.structure import Structure, arrow_type, evolve, name_fits, struct
 from headrace.errors import UsageError
 from headrace.reasons import Reason
@@ -231,19 +232,21 @@ def as_text(explode: Explode, payload: pa.Schema) -> pa.Schema:
 # ---- the step ----
 
 
-def exploded(explode: Explode, found: Decoded, limit: int, *, record: bool = False) -> tuple[Decoded, np.ndarray]:
+def exploded(
+    explode: Explode, found: Decoded, limits: Limits, lent: np.ndarray, *, record: bool = False
+) -> tuple[Decoded, np.ndarray]:
     """Decoded records as decoded elements, and the positions of the records that have none.
 
+    `lent`: bytes that each row takes from beside the value, by the position of its record.
     `record`: the rows have their record with them.
     """
-    found = _narrow(explode, _told(explode, found), limit)
+    found = _light(explode, _narrow(explode, _told(explode, found), limits.rows), limits.repeated_bytes, lent)
     index, lists = found.index.to_numpy(), _lists(explode, found.rows)
-    counts = _lengths(lists) if lists is not None else np.zeros(len(index), np.int64)
-    shown = np.maximum(counts, 1) if explode.empty == "row" else counts
+    counts, shown = _shown(explode, found)
     parents = np.repeat(np.arange(len(index)), shown)
     nth = np.arange(len(parents)) - np.repeat(np.cumsum(shown) - shown, shown)
     blank = counts[parents] == 0
-    kept = [item.name for item in found.rows.schema if _is_kept(explode, item)]
+    kept = _kept(explode, found.rows)
     columns = [found.rows[name].take(pa.array(parents)) for name in kept]
     if (texts := _rescued_of_elements(found.rows, parents, nth, blank)) is not None:
         columns[kept.index(RESCUED.name)] = _joined(columns[kept.index(RESCUED.name)], texts)
@@ -253,6 +256,17 @@ def exploded(explode: Explode, found: Decoded, limit: int, *, record: bool = Fal
     columns += [_records(found.rows, schema.field(-1).type, parents)] if record else []
     rows = pa.Table.from_arrays(columns, schema=schema)
     return replace(found, rows=rows, index=pa.array(index[parents])), np.setdiff1d(index, index[parents])
+
+
+def _kept(explode: Explode, rows: pa.Table) -> list[str]:
+    return [item.name for item in rows.schema if _is_kept(explode, item)]
+
+
+def _shown(explode: Explode, found: Decoded) -> tuple[np.ndarray, np.ndarray]:
+    """How many elements each list has, and how many rows it makes."""
+    lists = _lists(explode, found.rows)
+    counts = _lengths(lists) if lists is not None else np.zeros(len(found.index), np.int64)
+    return counts, np.maximum(counts, 1) if explode.empty == "row" else counts
 
 
 def _records(rows: pa.Table, kind: pa.DictionaryType, parents: np.ndarray) -> pa.DictionaryArray:
@@ -324,6 +338,35 @@ def _narrow(explode: Explode, found: Decoded, limit: int) -> Decoded:
         return found
     totals = np.bincount(index, _lengths(lists))[index].astype(np.int64)
     return _refused(found, totals > limit, Reason.TOO_WIDE, lambda row: f"{totals[row]} rows, the limit is {limit}")
+
+
+def _light(explode: Explode, found: Decoded, limit: int, lent: np.ndarray) -> Decoded:
+    """Without the records whose rows would repeat more bytes than those of one may."""
+    index, (_, shown) = found.index.to_numpy(), _shown(explode, found)
+    kept = sum((row_bytes(found.rows[name]) for name in _kept(explode, found.rows)), np.zeros(len(index), np.int64))
+    return repeating(found, shown, kept + lent[index], limit)
+
+
+def repeating(found: Decoded, rows: np.ndarray, repeated: np.ndarray, limit: int) -> Decoded:
+    """Without the records that repeat too many bytes: each decoded row makes so many `rows`, and each has `repeated`.
+
+    Oversized, where all the others together would be too many.
+    """
+    index = found.index.to_numpy()
+    if not len(index):
+        return found
+    counts, totals = (np.bincount(index, each).astype(np.int64) for each in (rows, rows * repeated))
+
+    def detail(row: int) -> str:
+        at = index[row]
+        return (
+            f"{counts[at]} rows that repeat {totals[at]} bytes of the record, "
+            f"the limit is {limit} (limits.repeated_bytes)"
+        )
+
+    made = _refused(found, (totals > limit)[index], Reason.TOO_BIG, detail)
+    check_capacity(totals[np.unique(made.index.to_numpy())])
+    return made
 
 
 def _refused(found: Decoded, bad: np.ndarray, reason: Reason, detail: Callable[[int], str]) -> Decoded:

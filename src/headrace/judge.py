@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -40,6 +40,18 @@ def judge(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Judged:
     the pipeline's own: a branch says in a letter where a record was to go.
     """
     applied = plan.apply(envelopes_of(letters), _meant(plan.spec, letters.column("table")))
+    return _judged(plan, letters, applied, number, at)
+
+
+def judge_in_parts(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Iterator[Judged]:
+    """The same with given shapes, in as many parts as memory asks for."""
+    start = 0
+    for applied in plan.parts(envelopes_of(letters), _meant(plan.spec, letters.column("table"))):
+        yield _judged(plan, letters.slice(start, applied.counts.read), applied, number, at)
+        start += applied.counts.read
+
+
+def _judged(plan: Plan, letters: pa.Table, applied: Applied, number: int, at: datetime) -> Judged:
     if applied.discovered:
         return Judged({}, OUTCOMES.empty_table(), DEAD_LETTERS.empty_table(), Counts(), applied.discovered)
     return _Judgement(plan, letters, applied).spoken(number, at)

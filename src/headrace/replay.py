@@ -15,7 +15,7 @@ from headrace.batch import Counts, Intent, Manifest, Range, Receipt, ReplayInput
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.doubles import PLACE
-from headrace.judge import Judged, judge
+from headrace.judge import Judged, judge_in_parts
 from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
 from headrace.letters import Letters, Selection
 from headrace.pipeline import Pipeline
@@ -143,8 +143,8 @@ class Replaying(Pipeline):
         layouts, letters = self.catalog.layouts(batch), self.catalog.letters()
         booked = self._booked()
         counts, discovered = Counts(), dict[str, Structure]()
-        for page in self.letters.pages(self.selection, self._version):
-            judged = judge(plan, page, batch, now)
+        pages = self.letters.pages(self.selection, self._version)
+        for judged in (part for page in pages for part in judge_in_parts(plan, page, batch, now)):
             discovered = _together(discovered, judged)
             if discovered:
                 continue  # the next run stages, once the new fields are answered

@@ -12,6 +12,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from headrace.batch import StagedFile
+from headrace.decode import sizes
 from headrace.errors import HeadraceError
 from headrace.storage import Store
 from headrace.tables.log import TableState
@@ -279,8 +280,9 @@ class Stager:
 
 
 def _whole(pieces: list[pa.Table]) -> pa.Table:
-    """One table of one chunk a column: encoding many small chunks costs double."""
-    return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
+    """One table of one chunk a column, unless that might overflow: encoding many small chunks costs double."""
+    whole = pa.concat_tables(pieces)
+    return whole if len(pieces) == 1 or whole.nbytes > sizes.CAPACITY else whole.combine_chunks()
 
 
 def _largest(parts: Iterable[_Part]) -> _Part:

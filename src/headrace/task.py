@@ -91,8 +91,7 @@ def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.Re
     counts, discovered, assumed = Counts(), dict[str, Structure](), set[str]()
     unknown = dict[str, frozenset[Unknown]]()
     layouts = dict(order.layouts)
-    for each in gathered(batches, len(order.shapes)):
-        applied = plan.apply(each)
+    for applied in (part for each in gathered(batches, len(order.shapes)) for part in plan.parts(each)):
         layouts |= {name: _layout(plan, name) for name in applied.assumed - assumed}
         assumed |= applied.assumed
         for name, structure in applied.discovered.items():

@@ -32,6 +32,7 @@ class Limits:
     rows: int = 100_000
     values: int = 1_000_000  # of one JSON text, arrays and objects among them
     new_columns: int = 500  # that one value may ask for, nested fields included
+    repeated_bytes: int = 256_000_000  # of what all rows of one record have in common
 
 
 LIMITS = Limits()

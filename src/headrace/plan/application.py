@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from headrace import fates, route
 from headrace.changes import deletes_by_key, fit_changes
 from headrace.decode import Decoded, Rejects, Typed
+from headrace.decode.sizes import check_rows
 from headrace.decode.structure import Structure
 from headrace.decode.structure import merge as merge_structures
 from headrace.errors import HeadraceError, UsageError
 from headrace.expectations import judged
 from headrace.fit import fit
-from headrace.plan.arrow import spans, take, values_of, with_nulls, without
+from headrace.plan.arrow import lent, spans, take, values_of, with_nulls, without
 from headrace.plan.branch import EVERY, Branch
 from headrace.plan.gathering import Gathering
 from headrace.plan.names import unknown_names
@@ -214,7 +215,7 @@ class Application:
 
     def _of_rows(self, envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
         """The envelope of each row; a record with many rows lends its own to each."""
-        return envelopes.take(index) if self.branch.many else take(envelopes, index)
+        return lent(envelopes, index) if self.branch.many else take(envelopes, index)
 
     def _note(self, name: str, structure: Structure, envelopes: pa.Table) -> None:
         """A route or a field nobody has met: say which fields its records bring; the driver answers with a shape."""
@@ -281,6 +282,7 @@ class Application:
         given = with_nulls(rows, (*shape.absent, ROW), len(envelopes))
         done = self.branch.transform.apply(given, envelopes, self.gathering.now, shape.targets)
         self.fates.are_filtered(envelopes, done.filtered.to_numpy())
+        check_rows(done.rows, fates.records(envelopes))
         return done
 
     def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:

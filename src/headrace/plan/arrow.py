@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from headrace.tables.schema import ENVELOPE
 
+_LARGE = ("key", "value", "headers")  # of an envelope
+
 
 def as_envelopes(given: pa.Table | pa.RecordBatch) -> pa.Table:
     """Exactly the columns of an envelope."""
@@ -20,7 +22,10 @@ def as_envelopes(given: pa.Table | pa.RecordBatch) -> pa.Table:
 
 def values_of(envelopes: pa.Table) -> pa.BinaryArray:
     """The values as one array."""
-    values = envelopes.column("value")
+    return _whole(envelopes.column("value"))
+
+
+def _whole(values: pa.ChunkedArray) -> pa.Array:
     return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks or [pa.array([], values.type)])
 
 
@@ -29,6 +34,17 @@ def take(table: pa.Table, index: Any) -> pa.Table:
     if index is None or len(index) == len(table):
         return table
     return table.take(index if isinstance(index, pa.Array) else pa.array(index, pa.int64()))
+
+
+def lent(envelopes: pa.Table, index: pa.Int64Array) -> pa.Table:
+    """The envelope of each row, where a record may have many: its key, value and headers are there but once."""
+    columns = [
+        pa.DictionaryArray.from_arrays(index, _whole(envelopes[name]))
+        if name in _LARGE
+        else envelopes[name].take(index)
+        for name in envelopes.column_names
+    ]
+    return pa.table(columns, envelopes.column_names)
 
 
 def without(length: int, gone: list[int]) -> pa.Int64Array | None:

@@ -35,11 +35,19 @@ class Branch:
         self.checks_names = checks_names  # whether to report names that the records do not have
         self.prefix, self.spec = prefix, spec
         self.explode = spec.explode
-        self.transform = Transform(spec.steps())
-        self.routing = spec.routing()
         limits = spec.limits
-        self.limits = Limits(limits.record_bytes, limits.depth, limits.keys, limits.rows, limits.values)
+        self.limits = Limits(
+            limits.record_bytes,
+            limits.depth,
+            limits.keys,
+            limits.rows,
+            limits.values,
+            repeated_bytes=limits.repeated_bytes,
+        )
+        self.transform = Transform(spec.steps(), self.limits.repeated_bytes)
+        self.routing = spec.routing()
         self.many = spec.decode.options.many or spec.explode is not None  # whether a record may have many rows
+        self.lends = self.transform.lends()
         self.shapes: dict[str, Shape | None] = dict(shapes or {})
         self.apart: set[Hashable] = set()  # ways whose routes cannot be read together
         self.strange: dict[str, set[exploding.Way]] = {}  # by route: what its records have beside what is exploded

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.batch import Counts
 from headrace.decode import Rejects
+from headrace.decode.sizes import plain
 from headrace.decode.structure import Structure
+from headrace.decode.structure import merge as merge_structures
 from headrace.fates import Fates, records
 from headrace.plan.names import Unknown
 from headrace.plan.rejected import letters_of
@@ -19,6 +22,8 @@ from headrace.plan.shared import Shared
 from headrace.spec import Spec
 from headrace.tables.schema import DEAD_LETTERS, RESCUED
 from headrace.transform import LetterColumns
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,34 @@ class Applied:
     unknown: Mapping[str, frozenset[Unknown]] = field(default_factory=dict)  # per route that has rows: names it lacks
     origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
     dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter
+
+
+def merged(parts: Iterable[Applied]) -> Applied:
+    """What became of consecutive parts of a batch, as what became of all of it."""
+    whole, *others = parts
+    for part in others:
+        whole = _joined(whole, part)
+    return whole
+
+
+def _joined(one: Applied, two: Applied) -> Applied:
+    behind = one.counts.read  # so many records lie before those of the second
+    origins = {name: of + behind for name, of in two.origins.items()}
+    return Applied(
+        _united(one.tables, two.tables, lambda *both: pa.concat_tables(both)),
+        pa.concat_tables([one.letters, two.letters]),
+        one.counts + two.counts,
+        _united(one.discovered, two.discovered, merge_structures),
+        one.assumed | two.assumed,
+        _united(one.unknown, two.unknown, frozenset.intersection),
+        _united(one.origins, origins, lambda *both: np.concatenate(both)),
+        np.concatenate([one.dead, two.dead + behind]),
+    )
+
+
+def _united(one: Mapping[str, T], two: Mapping[str, T], join: Callable[[T, T], T]) -> dict[str, T]:
+    both = {name: join(one[name], two[name]) for name in one.keys() & two.keys()}
+    return {**one, **two, **both}
 
 
 class Gathering:
@@ -72,6 +105,7 @@ class Gathering:
         for reason in rejects.reason:
             self._reasons[reason.value] = self._reasons.get(reason.value, 0) + 1
         rejected = envelopes.take(rejects.index)
+        rejected = pa.table([plain(column) for column in rejected.columns], rejected.column_names)
         self.fates.have_letter(rejected)
         self._dead.append(records(rejected))
         self._letters.append(letters_of(self.spec, rejected, rejects, step, table, self.now))

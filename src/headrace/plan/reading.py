@@ -12,6 +12,7 @@ from headrace import explode as exploding
 from headrace.decode import Decoded, Decoder, NewField, Rejects, fills_of
 from headrace.decode.contract import Foreseeing
 from headrace.decode.registry import Registered
+from headrace.decode.sizes import row_bytes
 from headrace.decode.structure import Structure
 from headrace.decode.widen import wider
 from headrace.plan.arrow import filled, values_of, with_blanks
@@ -36,7 +37,7 @@ class Reading:
         """The rows of a route's records before the transform."""
         new_field = self.branch.new_field(route, shape)
         if self.branch.explode is None:
-            return self.together(route, shape, new_field, envelopes)
+            return self._light(self.together(route, shape, new_field, envelopes), envelopes)
         found = self._settled(self._listed(self.branch.explode, route, shape, new_field, envelopes), envelopes)
         return self._exploded(self.branch.explode, found, envelopes)
 
@@ -123,7 +124,19 @@ class Reading:
         met = np.concatenate([found.index.to_numpy(), np.array(found.rejects.index, np.int64)])
         self.gathering.fates.are_filtered(envelopes, np.setdiff1d(np.arange(len(envelopes)), met))
 
-    # ---- explode ----
+    # ---- many rows of one record ----
+
+    def _light(self, found: Decoded, envelopes: pa.Table) -> Decoded:
+        """Without the records whose rows would take too much from beside the value."""
+        if not self.branch.many or not self.branch.lends:
+            return found
+        repeated = self._lent(envelopes)[found.index.to_numpy()]
+        return exploding.repeating(found, np.ones_like(repeated), repeated, self.branch.limits.repeated_bytes)
+
+    def _lent(self, envelopes: pa.Table) -> np.ndarray:
+        """Bytes of each record that expressions give to every row of it."""
+        sizes = (row_bytes(envelopes[name]) for name in self.branch.lends)
+        return sum(sizes, np.zeros(len(envelopes), np.int64))
 
     def _listed(self, explode: Explode, route: str, shape: Shape, new_field: NewField, envelopes: pa.Table) -> Decoded:
         """Records with their list; what is strange to the branch is learned: no decoder shall wonder about it again."""
@@ -145,7 +158,7 @@ class Reading:
 
     def _exploded(self, explode: Explode, found: Decoded, envelopes: pa.Table) -> Decoded:
         record = bool(self.branch.transform.queries())
-        made, empty = exploding.exploded(explode, found, self.branch.limits.rows, record=record)
+        made, empty = exploding.exploded(explode, found, self.branch.limits, self._lent(envelopes), record=record)
         self.gathering.fates.are_filtered(envelopes, empty)
         return made
 

@@ -41,6 +41,14 @@ class Limits(Part):
         description="Values of one JSON record, arrays and objects among them; records with more are dead letters "
         "(`too_wide`).",
     )
+    repeated_bytes: Size = Field(
+        default=256_000_000,
+        ge=1,
+        le=2_000_000_000,
+        description="Bytes that all rows of one record have in common (fields in `explode.keep`, and the key and the "
+        "headers where `set` reads them), times the number of its rows; records with more are dead letters "
+        "(`too_big`). Where it is the result of a `jmespath` expression: `transform`.",
+    )
     tables: Whole = Field(
         default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`)."
     )

@@ -11,10 +11,13 @@ HEADER_MAP = pa.map_(pa.string(), pa.binary())
 
 def header_map(headers: pa.ChunkedArray) -> pa.ChunkedArray:
     """Per record a map from a header's name to its bytes; the last header of a name wins."""
-    return pa.chunked_array([_mapped(chunk) for chunk in headers.chunks], HEADER_MAP)
+    maps = [_mapped(chunk) for chunk in headers.chunks]
+    return pa.chunked_array(maps, maps[0].type if maps else HEADER_MAP)
 
 
-def _mapped(headers: pa.ListArray) -> pa.MapArray:
+def _mapped(headers: pa.ListArray | pa.DictionaryArray) -> pa.MapArray | pa.DictionaryArray:
+    if pa.types.is_dictionary(headers.type):  # the headers of records, each there but once for all its rows
+        return pa.DictionaryArray.from_arrays(headers.indices, _mapped(headers.dictionary))
     parents = pc.list_parent_indices(headers).to_numpy()
     pairs = headers.flatten()
     keys, values = pairs.field("key"), pairs.field("value")

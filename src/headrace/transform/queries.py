@@ -15,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import duck
+from headrace.decode.contract import LIMITS
 from headrace.decode.convert import converted
 from headrace.decode.exact import reader_of
 from headrace.decode.layout import DEFAULT, MESSAGE, PATH, RECORD, RESCUE, UNIT, node_of, rescues
 from headrace.decode.leaves import Unfit
 from headrace.decode.scan import Mask, bools
+from headrace.decode.sizes import check_capacity, row_bytes
 from headrace.tables.schema import JSON_TEXT
 from headrace.transform import dialect
 from headrace.transform.kinds import kind_of
@@ -97,15 +99,20 @@ class Queries:
         item = wanted if wanted is not None else pa.field("", vector.kind if vector else told)
         return Query(source, item, vector, _reader(_with_unit(_bare(item), source)))
 
-    def run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
-        """Every expression's values over all rows, and where it has none; rows of one record have its values."""
+    def run(
+        self, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int = LIMITS.repeated_bytes
+    ) -> list[tuple[pa.Array, Failures]]:
+        """Every expression's values over all rows, and where it has none; rows of one record have its values.
+
+        `repeated_bytes`: that one value may have in all rows of its record together.
+        """
         if self._record is None:
             return self._run(rows, envelopes, now)
         whole = _whole(rows.column(self._record))
         met, first, owner = np.unique(whole.indices.to_numpy(), return_index=True, return_inverse=True)
         records = pa.Table.from_arrays(whole.dictionary.flatten(), schema=self._payload).take(pa.array(met))
         answers = self._run(records, envelopes.take(pa.array(first)), now)
-        return [(values.take(pa.array(owner)), _of_rows(failures, owner)) for values, failures in answers]
+        return [_of_rows(*answer, owner, repeated_bytes) for answer in answers]
 
     def _run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
         given = self._given(rows)
@@ -182,8 +189,19 @@ class Queries:
         return f"SELECT {', '.join(items)} FROM ({cut})"  # noqa: S608 - made of our own names and quoted texts
 
 
-def _of_rows(failures: Failures, owner: np.ndarray) -> Failures:
-    """The failures of records as those of all their rows."""
+def _of_rows(values: pa.Array, failures: Failures, owner: np.ndarray, limit: int) -> tuple[pa.Array, Failures]:
+    """The values and failures of records as those of all their rows."""
+    counts = np.bincount(owner, minlength=len(values))
+    totals = row_bytes(values) * counts
+    for record in np.flatnonzero(totals > limit).tolist():
+        said = f"its result in each of {counts[record]} rows has {totals[record]} bytes"
+        failures = {record: f"{said}, the limit is {limit} (limits.repeated_bytes)", **failures}
+    light = totals <= limit
+    check_capacity(totals[light])
+    return values.take(pa.array(owner, mask=~light[owner])), _failed_rows(failures, owner)
+
+
+def _failed_rows(failures: Failures, owner: np.ndarray) -> Failures:
     if not failures:
         return {}
     at = np.flatnonzero(np.isin(owner, list(failures)))

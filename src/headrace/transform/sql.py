@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 from headrace import duck
 from headrace.decode import Rejects
+from headrace.decode.contract import LIMITS
+from headrace.decode.sizes import is_overflow, plain
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.transform import dialect, expressions
@@ -90,6 +92,7 @@ class Transform:
     """Steps, compiled once per payload schema and applied to whole tables."""
 
     steps: Sequence[Step]
+    repeated_bytes: int = LIMITS.repeated_bytes  # of a result that all rows of one record have
     _programs: dict[tuple[bytes, bytes], Program] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +123,12 @@ class Transform:
         sources = [(text, target_type(name, targets)) for name, text in self.queries() if not always_null(text)]
         return bool(sources) and needs_message(sources, payload)
 
+    def lends(self) -> tuple[str, ...]:
+        """The large columns of the envelope that `set` reads, for every row of a record."""
+        texts = (text for step in self.steps if isinstance(step, Set) for text in step.expressions.values())
+        names = {name.lower() for text in texts for name in expressions.columns_of(text)}
+        return tuple(name for name in ("key", "headers") if f"_{name}" in names)
+
     def renamed(self, name: str) -> str | None:
         """Where a payload field ends up in the table; None when it is dropped."""
         here: str | None = name
@@ -137,7 +146,7 @@ class Transform:
         if not self.steps:
             return Transformed(rows, _positions(len(rows)), _positions(0), Rejects())
         program = self._program(rows.schema, targets)
-        return _Pass(program, rows, envelopes, now).run()
+        return _Pass(program, rows, envelopes, now, self.repeated_bytes).run()
 
     def _program(self, payload: pa.Schema, targets: pa.Schema = NO_COLUMNS) -> Program:
         key = (payload.serialize().to_pybytes(), targets.serialize().to_pybytes())
@@ -163,11 +172,13 @@ def evaluate(expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime
 class _Pass:
     """One pass of a program over one table."""
 
-    def __init__(self, program: Program, rows: pa.Table, envelopes: pa.Table, now: datetime) -> None:
+    def __init__(
+        self, program: Program, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int
+    ) -> None:
         self.program = program
         self.rows = rows
         self.micros = 0 if program.timeless else _micros(now)
-        answers = program.queries.run(rows, envelopes, now) if program.numbers else []
+        answers = program.queries.run(rows, envelopes, now, repeated_bytes) if program.numbers else []
         queried = list(zip(program.numbers, answers, strict=True))
         self.results = {f"j{nth}": values for nth, (values, _) in queried}
         self.failures = [(nth, failures) for nth, (_, failures) in queried if failures]
@@ -208,7 +219,7 @@ class _Pass:
         if source.origin is not None:
             return self.rows.column(source.origin)
         if source.copied:
-            return self.input.column(source.column)
+            return plain(self.input.column(source.column))
         if source.queried:
             return self.results[str(source.column)]
         if source.column is None or made is None:
@@ -243,7 +254,9 @@ def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple
     ask = duck.planned if program.timeless else duck.query
     try:
         return ask(sql, **{INPUT: table}), {}
-    except duckdb.OperationalError as error:
+    except duckdb.Error as error:
+        if not isinstance(error, duckdb.OperationalError) and not is_overflow(error):
+            raise
         if len(table) == 1:
             return program.failed(), {first: _shortened(error)}
     half = len(table) // 2

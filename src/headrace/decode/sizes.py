@@ -1,0 +1,69 @@
+"""The size of values: Arrow counts the bytes of a column with 32 bits, and a task has only so much memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+CAPACITY = 512 * 1024 * 1024  # bytes of rows made in one pass; some kernels of Arrow triple a text without a check
+_ALL_COLUMNS = 4  # the capacities that all columns of a table may have together
+
+# How Arrow and DuckDB name a column that cannot hold its bytes. Arrow has a class for it and does not always use it.
+_OVERFLOWS = ("overflowed binary array capacity", "offset overflow", "maximum total string size")
+
+
+class Oversized(Exception):
+    """The rows of several records exceed the capacity of one pass: take fewer records at once."""
+
+
+def is_overflow(error: Exception) -> bool:
+    """Whether an error says that a column cannot hold all its bytes."""
+    if isinstance(error, Oversized | pa.ArrowCapacityError):
+        return True
+    return isinstance(error, pa.ArrowInvalid | duckdb.Error) and any(words in str(error) for words in _OVERFLOWS)
+
+
+def check_capacity(sizes: np.ndarray) -> None:
+    """Oversized, where several records are to make more bytes than one pass may hold; `sizes`: of each record."""
+    if len(sizes) > 1 and sizes.sum() > CAPACITY:
+        raise Oversized(f"{len(sizes)} records make {sizes.sum()} bytes of rows")
+
+
+def check_rows(rows: pa.Table, owners: np.ndarray) -> None:
+    """The same for rows that are there; `owners`: the record of each."""
+    large = rows.nbytes > _ALL_COLUMNS * CAPACITY or any(column.nbytes > CAPACITY for column in rows.columns)
+    if large and np.ptp(owners) > 0:
+        raise Oversized(f"{len(rows)} rows have {rows.nbytes} bytes")
+
+
+def row_bytes(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """Bytes that each value of a column takes, with its offset."""
+    if isinstance(column, pa.ChunkedArray):
+        return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
+    kind: Any = column.type
+    found: np.ndarray
+    if pa.types.is_dictionary(kind):
+        found = row_bytes(column.dictionary)[pc.fill_null(column.indices, 0).to_numpy()]
+        return found
+    if pa.types.is_struct(kind):
+        return sum(map(row_bytes, column.flatten()), np.zeros(len(column), np.int64))
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        # The sizes of all elements summed up: between two offsets lie those of one list.
+        sums = np.concatenate([[0], np.cumsum(row_bytes(column.values))])
+        found = np.diff(sums[column.offsets.to_numpy()]) + 4
+        return found
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        found = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64) + 4
+        return found
+    return np.full(len(column), 0 if pa.types.is_null(kind) else -(-kind.bit_width // 8), np.int64)
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column whose values are there for each row, where they were kept once for several."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    return pa.chunked_array([each.dictionary.take(each.indices) for each in column.chunks], column.type.value_type)
