@@ -50,7 +50,7 @@ MEANING: dict[Reason, str] = {
     Reason.DUPLICATE_KEY: "an object holds the same key twice",
     Reason.TOO_DEEP: "the value is nested deeper than the limit",
     Reason.TOO_WIDE: "an object has more keys, or the record more new fields, than the limit",
-    Reason.TOO_BIG: "the value is larger than the limit",
+    Reason.TOO_BIG: "the value, or what its rows repeat of it, is larger than the limit",
     Reason.RATIO: "the compressed value expands beyond the limit",
     Reason.TYPE: "a value has another type than its column",
     Reason.OVERFLOW: "a number does not fit its column",

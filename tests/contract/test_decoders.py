@@ -76,6 +76,19 @@ def test_poison_first_in_the_middle_and_last(name, at):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_values_in_the_middle_of_a_column(name):
+    """A slice of a column is decoded as a column of its own."""
+    values = [CASES[name].good(1), CASES[name].poison[0][0], *map(CASES[name].good, range(2, 40)), None]
+    part = pa.array(values, pa.binary()).slice(1, 30)
+    found, alone = (
+        CASES[name].decoder().decode(part),
+        CASES[name].decoder().decode(pa.array(part.to_pylist(), pa.binary())),
+    )
+    assert found.rows.equals(alone.rows)
+    assert (found.index, found.rejects) == (alone.index, alone.rejects)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_all_poison(name):
     poison = CASES[name].poison
     found = decode(name, [value for value, _ in poison])

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace import duck
 from headrace.decode import sizes
 from headrace.plan import Applied, Plan
 from headrace.plan.gathering import merged
 from headrace.stage import _whole
+from headrace.transform import sql
+from headrace.transform.program import INPUT
 from services.plans import adds_up, envelopes, letters, plan_of, rows
 
 MB = 1_000_000
@@ -153,6 +155,26 @@ def test_large_results_of_expressions_are_made_in_parts(tight: None):
     assert [len(row["long"]) for row in rows(merged(parts))] == [20 * nth for nth in range(30)]
 
 
+def test_large_inputs_of_expressions_are_evaluated_in_slices(monkeypatch: pytest.MonkeyPatch):
+    """DuckDB holds what an expression makes on its way for 2,048 rows, and counts it to no limit."""
+    seen: list[int] = []
+    planned = duck.planned
+
+    def watched(statement: str, **tables: pa.Table) -> Any:
+        seen.extend(len(table) for name, table in tables.items() if name == INPUT)
+        return planned(statement, **tables)
+
+    monkeypatch.setattr(duck, "planned", watched)
+    monkeypatch.setattr(sql, "_SLICE_BYTES", 1_000)
+    plan = exploding(transform=[{"set": {"whose": "_key", "loud": "upper(sku)"}}])
+    applied = plan.apply(envelopes([order("n", 400), order("n", 3)], key=b"k" * 2_000))
+    assert max(seen) < 120
+    assert min(seen) > 40  # the key, there but once, does not count for each row
+    assert [(row["loud"], row["whose"]) for row in rows(applied)] == [
+        (f"S{nth}", b"k" * 2_000) for nth in [*range(400), *range(3)]
+    ]
+
+
 VALUES = st.lists(
     st.fixed_dictionaries(
         {"id": st.one_of(st.integers(0, 9), st.just("no number"))},
@@ -239,8 +261,6 @@ def test_other_errors_of_arrow_are_no_overflow():
 @pytest.mark.slow
 def test_arrow_and_duckdb_say_that_a_column_overflows():
     """The words by which an overflow is known are theirs: 2 GB of bytes show them."""
-    from headrace import duck
-
     large = pa.array([b"x" * MB] * 1_100)
     some = pa.array(np.zeros(2_200, np.int64))
     acts = (
@@ -256,10 +276,10 @@ def test_arrow_and_duckdb_say_that_a_column_overflows():
 
 
 @pytest.mark.slow
-def test_results_beyond_a_column_are_made_in_parts():
-    plan = plan_of(transform=[{"set": {"long": LONG}}])
-    values = envelopes([{"text": "x" * 50_000}] * 2_300)
-    plan.apply(values.slice(0, 1))
-    lengths = [pc.binary_length(part.tables[""]["long"]).to_pylist() for part in with_shapes(plan).parts(values)]
-    assert len(lengths) > 3
-    assert [length for part in lengths for length in part] == [MB] * 2_300
+def test_rows_of_many_records_beyond_a_column_are_made_in_parts():
+    plan = exploding(explode={"column": "items", "keep": ["note"]})
+    values = envelopes([order("x" * 200_000, 600)] * 20)  # 2.4 GB in one column
+    plan.apply(envelopes([SMALL]))
+    counts = [len(part.tables[""]) for part in with_shapes(plan).parts(values)]
+    assert len(counts) > 4
+    assert sum(counts) == 20 * 600

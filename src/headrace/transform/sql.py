@@ -28,6 +28,7 @@ from headrace.transform.queries import needs_message
 
 EXPLAINED = 32  # letters of one pass that get the failure's own words; finding them costs a query each
 _LONGEST_DETAIL = 512
+_SLICE_BYTES = 64 * 1024 * 1024  # of columns that expressions read at once
 NO_COLUMNS = pa.schema([])
 
 
@@ -250,10 +251,14 @@ _UNTOLD = "the expression fails for this record, as for others of its batch"
 
 
 def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple[pa.Table, dict[int, str]]:
-    """The program's answer. TRY does not hold every error (memory): halve until the record is found that breaks it."""
+    """The program's answer, for large tables in slices: DuckDB holds all that expressions make on their way.
+
+    TRY does not hold every error (memory): halve until the record is found that breaks it.
+    """
     ask = duck.planned if program.timeless else duck.query
     try:
-        return ask(sql, **{INPUT: table}), {}
+        if len(table) == 1 or _bytes(table) <= _SLICE_BYTES:
+            return ask(sql, **{INPUT: table}), {}
     except duckdb.Error as error:
         if not isinstance(error, duckdb.OperationalError) and not is_overflow(error):
             raise
@@ -263,6 +268,11 @@ def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple
     one, broken = _evaluated(sql, table.slice(0, half), program, first)
     two, others = _evaluated(sql, table.slice(half), program, first + half)
     return pa.concat_tables([one.cast(two.schema), two]), broken | others
+
+
+def _bytes(table: pa.Table) -> int:
+    """The size of a table without values that are there once for many rows: fewer rows have no less of those."""
+    return sum(column.nbytes for column in table.columns if not pa.types.is_dictionary(column.type))
 
 
 def _shortened(error: Exception) -> str:
