@@ -205,7 +205,7 @@ def _known() -> Plan:
     steps = [{"jmespath": {"copy": "note"}}, {"set": {"whose": "_key", "twice": "note || note"}}]
     explode = {"column": "items", "keep": ["id", "note"], "position": "nth", "empty": "row"}
     child = {"name": "items", "explode": explode, "transform": steps, "table": {"path": "/lake/items"}}
-    plan = plan_of(also=[child], limits={"repeated_bytes": 2_500}, table={"contract": {"new_field": "ignore"}})
+    plan = plan_of(branches=[child], limits={"repeated_bytes": 2_500}, table={"contract": {"new_field": "ignore"}})
     plan.apply(envelopes([order("n", 2)]))
     return with_shapes(plan)
 
@@ -242,7 +242,7 @@ def test_an_overflow_that_nobody_has_foreseen_halves_the_batch_down_to_the_recor
             raise pa.ArrowInvalid("offset overflow while concatenating arrays")
         return fit(rows, *rest)
 
-    plan = plan_of(also=[{"name": "ids", "transform": [{"drop": ["big"]}], "table": {"path": "/lake/ids"}}])
+    plan = plan_of(branches=[{"name": "ids", "transform": [{"drop": ["big"]}], "table": {"path": "/lake/ids"}}])
     values = envelopes([{"id": nth, "big": 1 if nth in (2, 9) else None} for nth in range(12)])
     plan.apply(values)
     monkeypatch.setattr(application, "fit", narrow)
