@@ -1,6 +1,6 @@
-"""What a stream teaches its decoder: keys that come again and again but are not read become known places.
+"""Keys that the schema does not have but many records do are added to the paths that the prover looks at.
 
-Without them every such row would need a survey of its keys. A known place costs next to nothing, and proves the same.
+Without them each such record needs a survey of its keys. Measured in ADR 31.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from headrace.decode.proof import Proof, Prover
 from headrace.decode.question import Path
 from headrace.decode.structure import Structure, infer
 
-_SAMPLE = 500  # rows to learn from
-_SHARE = 50  # one row in so many must need a survey before anything is learned
+_SAMPLE = 500  # rows
+_SHARE = 50  # one row in 50 must need a survey before paths are added
 _PLACES = 64
-_WILD_PLACES = 8  # below lists: each costs a look of its own
+_WILD_PLACES = 8  # paths below lists: each costs a query of its own
 _TIMES = 8
-_PLAIN = re.compile(r"[^\"\\\0*]*[^\"\\\0*0-9-][^\"\\\0*]*")  # no number: a pointer would take it for an index
+_PLAIN = re.compile(r"[^\"\\\0*]*[^\"\\\0*0-9-][^\"\\\0*]*")  # not a number: in a JSON pointer that is an index
 
 
 class Lessons:
-    """The places learned so far."""
+    """The paths added so far."""
 
     def __init__(self, layout: Layout, ignore: bool, limits: Limits) -> None:
         self._layout = layout
-        self._ignore = ignore  # new fields may be learned; else only what is inside values that are not read
+        self._ignore = ignore  # False: only paths inside values that are not read
         self._limits = limits
         self._times = 0
-        self._learned: dict[Path, bool] = {}  # each place, and whether it is a new field (or only inside one)
+        self._learned: dict[Path, bool] = {}  # path: whether it is a new field (or inside one)
 
     def learn(self, surveyed: pa.StringArray, rows: int) -> bool:
-        """Learn from rows that a survey found good; True when there is something new to use."""
+        """Add the paths of rows that a survey accepted; True if there are new ones."""
         if len(surveyed) * _SHARE < rows or self._times >= _TIMES:
             return False
         self._times += 1
@@ -52,12 +52,12 @@ class Lessons:
         return not crowded and len(path) + 1 < self._limits.depth
 
     def prover(self) -> Prover:
-        """A prover that knows them."""
-        # A parent is always learned before what is below it.
+        """A prover with the added paths."""
+        # A parent is always added before its children.
         return Prover(with_skipped(self._layout, self._learned), self._limits, self._strangers())
 
     def count(self, proof: Proof) -> Counter[str]:
-        """How often each new field is in the proven rows."""
+        """The number of proven rows with each new field."""
         return Counter(
             {
                 ".".join(part for part in path if part != "*"): count
@@ -70,7 +70,7 @@ class Lessons:
         return tuple(path for path, stranger in self._learned.items() if stranger)
 
     def _unlisted(self, node: Node | None, structure: Structure, path: Path) -> Iterator[tuple[Path, bool]]:
-        """Keys that the layout does not list, outer ones first."""
+        """Keys that the layout does not have, parents first."""
         if "element" in structure and (node is None or node.kind == "list"):
             yield from self._unlisted(node and node.children["*"], structure["element"], (*path, "*"))
         if node is not None and node.kind != "object":

@@ -1,7 +1,11 @@
-"""MessagePack by the column: the same key of many values is read at once, as the schema says what to expect there.
+"""MessagePack read column by column: a field is read from all records in one NumPy step, with the type of the schema.
 
-This way only vouches. A value is taken when every byte of it is what its schema lets it be; whatever is odd (another
-type, a key twice, a long list, anything kept as JSON) is left, to be read or explained by itself.
+Each record has a cursor, its position in the bytes of all records. For `{"id": 1, "ok": true}`, the bytes
+82 a2 "id" 01 a2 "ok" c3, a step compares the key a2 "id" at all cursors, reads the number after it where the key
+matches, and moves these cursors past it.
+
+A record is taken if every byte of it is what the schema allows. Any other record (another type, a duplicate key, a long
+list, a field that is kept as JSON) is left to the exact path, which reads it by itself or gives the reason.
 """
 
 from __future__ import annotations
@@ -17,18 +21,19 @@ from headrace.decode.arrays import is_json
 from headrace.decode.msgpack_schema import Form
 from headrace.decode.scan import Bytes, Cursor, Mask, Numbers, bools, cut
 
-FEW = 16  # values that are worth a look together
-LONGEST = 64  # items of a list that is read here
-_PAD = 16  # bytes behind the last value that a read may touch
+FEW = 16  # minimum of records for a step
+STEP = 128  # keys that the exact path reads in the time of one step
+LONGEST = 64  # items of a list
+_PAD = 16  # bytes after the last record that a read may touch
 _NIL, _FALSE, _TRUE = 0xC0, 0xC2, 0xC3
-_SECONDS = 253_402_300_799  # of the year 9999; those of the year 1 are fewer
-_FIRST = -62_135_596_800
+_SECONDS = 253_402_300_799  # end of the year 9999
+_FIRST = -62_135_596_800  # start of the year 1
 
-_WIDTH = np.zeros(256, np.int64)  # bytes of a number behind its tag
+_WIDTH = np.zeros(256, np.int64)  # by tag: bytes of a number after it
 _WIDTH[[0xCC, 0xD0]], _WIDTH[[0xCD, 0xD1]], _WIDTH[[0xCE, 0xD2, 0xCA]], _WIDTH[[0xCF, 0xD3, 0xCB]] = 1, 2, 4, 8
-_WHOLE = np.zeros(256, bool)  # tags of whole numbers
+_WHOLE = np.zeros(256, bool)  # tags of integers
 _WHOLE[:0x80] = _WHOLE[0xE0:] = _WHOLE[0xCC:0xD4] = True
-_SMALL = np.zeros(256, np.int64)  # numbers that are their tag
+_SMALL = np.zeros(256, np.int64)  # integers that are in the tag itself
 _SMALL[:0x80], _SMALL[0xE0:] = np.arange(0x80), np.arange(-32, 0)
 _SIGNED = np.zeros(256, bool)
 _SIGNED[0xD0:0xD4] = True
@@ -36,14 +41,14 @@ _SIGNED[0xD0:0xD4] = True
 
 @dataclass
 class _Field:
-    """What was met of one field of a map, part by part."""
+    """The values of one field, in parts, and the rows that they belong to."""
 
     kind: pa.DataType
     parts: list[pa.Array] = field(default_factory=list)
     rows: list[Numbers] = field(default_factory=list)
 
     def whole(self, count: int) -> pa.Array:
-        """Its column; NULL where the map does not have it."""
+        """The column; NULL where the map does not have the field."""
         if not self.parts:
             return nulls(count, self.kind)
         met = np.concatenate(self.rows)
@@ -56,7 +61,7 @@ class _Field:
 
 
 class Wire:
-    """Values of one schema, laid end to end; each begins behind the bytes of its head."""
+    """Records of one schema, end to end; each starts after `head` bytes, a map has `keys` keys at most."""
 
     def __init__(self, values: pa.BinaryArray, head: int, keys: int) -> None:
         seen = Bytes(values)
@@ -64,12 +69,12 @@ class Wire:
         starts = seen.starts.astype(np.int64)
         self.all = Cursor(starts[:-1] + head, starts[1:], np.arange(len(values)))
         self.good = np.ones(len(values), bool)
-        self.strangers: list[tuple[str, Numbers]] = []  # fields that no schema names, and whose they are
+        self.strangers: list[tuple[str, Numbers]] = []  # fields that the schema does not have, and their rows
         self._keys = keys
         self._big, self._words = self._view(">u8"), self._view("<u8")
 
     def read(self, schema: Form) -> list[pa.Array]:
-        """The fields of all values; only those of the good ones are to be believed."""
+        """The columns of all records; only the rows in `good` are valid."""
         tags, count = self.data[self.all.pos], len(self.all)
         fields = {name: _Field(kind) for name, kind in schema.fields}
         for which, read in ((_is_map(tags), self._pairs), (_is_list(tags), self._ordered)):
@@ -82,14 +87,14 @@ class Wire:
         return [each.whole(count) for each in fields.values()]
 
     def _view(self, kind: str) -> np.ndarray:
-        """Numbers of a kind at every byte."""
+        """The bytes as numbers of a type that start at every byte."""
         size = np.dtype(kind).itemsize
         return np.ndarray((len(self.data) - size + 1,), kind, self.data.data, strides=(1,))
 
     # ---- cursors ----
 
     def _leave(self, cursor: Cursor, odd: Mask) -> None:
-        """Leave the values of some cursors to the other way; they wait at their end."""
+        """Leave the records of some cursors to the exact path; the cursors move to the end."""
         if odd.any():
             self.good[cursor.row[odd]] = False
             cursor.pos[odd] = cursor.end[odd]
@@ -99,7 +104,7 @@ class Wire:
         self._leave(cursor, cursor.pos > cursor.end)
 
     def _count(self, cursor: Cursor, small: int, large: tuple[int, int]) -> Numbers:
-        """How many items or pairs follow; 0 for a value that is left."""
+        """The number of items or pairs that follow; 0 for a record that is left."""
         tags = self.data[cursor.pos]
         short, long = tags == large[0], tags == large[1]
         width = np.where(short, 2, np.where(long, 4, 0))
@@ -110,7 +115,7 @@ class Wire:
         return counts
 
     def _whole(self, pos: Numbers, width: Numbers) -> Numbers:
-        """Numbers without a sign, of so many bytes; of none, nothing that means something."""
+        """Unsigned integers of `width` bytes; undefined where the width is 0."""
         shift = (8 * (8 - np.maximum(width, 1))).astype(np.uint64)
         found: Numbers = (self._big[np.minimum(pos, len(self._big) - 1)] >> shift).astype(np.int64)
         return found
@@ -118,15 +123,17 @@ class Wire:
     # ---- maps and lists ----
 
     def _pairs(self, cursor: Cursor, at: Numbers, fields: dict[str, _Field], *, top: bool = True) -> None:
-        """Maps by field name: of all values that stand before the same key, that field at once."""
+        """Read maps: a step reads one field from all records whose next key is the same.
+
+        Maps with their keys in another order take more steps. `credit` is in keys: a step earns the keys it reads and
+        costs the keys that the exact path reads in the same time. At 0 the records that are not finished are left.
+        """
         left = self._count(cursor, 0x80, (0xDE, 0xDF))
         self._leave(cursor, left > self._keys)
         left[~self.good[cursor.row]] = 0
         met: dict[str | None, Mask] = {}
-        for _ in range(4 * len(fields) + FEW):
-            live = np.flatnonzero(left > 0)
-            if not len(live):
-                return
+        credit = limit = STEP * (4 * len(fields) + FEW)
+        while len(live := np.flatnonzero(left > 0)) and credit > 0:
             name, here = self._same_key(cursor, live)
             some, twice = cursor.some(here), met.setdefault(name, np.zeros(len(cursor), bool))
             self._leave(some, twice[here] if name is not None else np.ones(len(here), bool))
@@ -141,10 +148,14 @@ class Wire:
             cursor.pos[here] = some.pos
             left[here] -= 1
             left[~self.good[cursor.row]] = 0
+            credit = min(limit, credit + len(here) - STEP - len(live) // STEP)
         self._leave(cursor, left > 0)
 
     def _same_key(self, cursor: Cursor, live: Numbers) -> tuple[str | None, Numbers]:
-        """The key before the first cursor, and all cursors that stand before it; they move behind it."""
+        """The key at the first cursor and all cursors at the same key, moved past it; None if the key is not a text.
+
+        Keys are compared eight bytes at a time: aa "event_t", then "ype" with the rest of the word masked.
+        """
         begin, end = int(cursor.pos[live[0]]), int(cursor.end[live[0]])
         tag = int(self.data[begin])
         head = {0xD9: 2, 0xDA: 3}.get(tag, 1)
@@ -162,7 +173,7 @@ class Wire:
             return None, here
 
     def _pass_over(self, cursor: Cursor) -> None:
-        """Leave out a value that no schema names, if it is a plain one."""
+        """Skip a value that the schema does not have; a nested one is left."""
         tags = self.data[cursor.pos]
         texts = ((tags >= 0xA0) & (tags <= 0xBF)) | ((tags >= 0xD9) & (tags <= 0xDB))
         plain = _WHOLE[tags] | np.isin(tags, (_NIL, _FALSE, _TRUE, 0xCA, 0xCB))
@@ -175,7 +186,7 @@ class Wire:
         self._move(cursor, np.where(plain, 1 + _WIDTH[tags], 0))
 
     def _ordered(self, cursor: Cursor, at: Numbers, fields: dict[str, _Field]) -> None:
-        """Arrays in the order of the schema's fields; a shorter one lacks the last."""
+        """Read arrays in the order of the schema's fields; a shorter one lacks the last fields."""
         left = self._count(cursor, 0x90, (0xDC, 0xDD))
         self._leave(cursor, left > len(fields))
         for nth, each in enumerate(fields.values()):
@@ -188,7 +199,10 @@ class Wire:
             cursor.pos[live] = some.pos
 
     def _items(self, kinds: Sequence[pa.DataType], cursor: Cursor, counts: Numbers) -> tuple[list[pa.Array], Numbers]:
-        """All items of lists (or pairs of maps) in order, read one of each list after the other; and whose they are."""
+        """The items of all lists (or pairs of maps) in order, and the lists they belong to.
+
+        Step n reads item n of every list that has one; a sort brings the items of each list together.
+        """
         self._leave(cursor, counts > LONGEST)
         counts[~self.good[cursor.row]] = 0
         parts: list[list[pa.Array]] = [[nulls(0, kind)] for kind in kinds]
@@ -213,7 +227,7 @@ class Wire:
     # ---- values ----
 
     def _value(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
-        """One value at each cursor, NULL where it is nil."""
+        """The value at each cursor, NULL where it is nil."""
         nil = self.data[cursor.pos] == _NIL
         if not nil.any():
             return self._there(kind, cursor)
@@ -252,7 +266,7 @@ class Wire:
         return pa.array(tags == _TRUE)
 
     def _numbers(self, cursor: Cursor) -> tuple[Numbers, Mask]:
-        """Whole numbers, and which of the values are some; those of 64 bits without a sign only up to half."""
+        """Integers, and which of the values are integers below 2^63."""
         tags = self.data[cursor.pos]
         width = _WIDTH[tags]
         shift = 8 * (8 - np.maximum(width, 1))
@@ -276,7 +290,7 @@ class Wire:
     def _float(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
         tags = self.data[cursor.pos]
         found, whole = self._numbers(cursor)
-        with np.errstate(invalid="ignore"):  # bytes that are no number of this kind are not used
+        with np.errstate(invalid="ignore"):  # bytes that are not a float are not used
             single = self._view(">f4")[cursor.pos + 1].astype(np.float64)
         double = self._view(">f8")[cursor.pos + 1].astype(np.float64)
         exact = np.where(tags == 0xCB, double, np.where(tags == 0xCA, single, found.astype(np.float64)))
@@ -288,7 +302,7 @@ class Wire:
         return made
 
     def _text(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
-        """Text or bytes: which of them they are, their tags say."""
+        """Text or bytes, by the type; a value with the tag of the other is left."""
         tags = self.data[cursor.pos]
         is_text = pa.types.is_string(kind)
         width = _TEXT_WIDTH[tags] if is_text else _BYTES_WIDTH[tags]
@@ -313,7 +327,7 @@ class Wire:
             return pc.if_else(pa.array(odd), pa.scalar(b"", pa.binary()), found).cast(pa.string())
 
     def _moment(self, kind: pa.DataType, cursor: Cursor) -> pa.Array:
-        """MessagePack's own timestamp, in one of its three lengths."""
+        """The timestamp extension, in one of its three lengths."""
         tags, at = self.data[cursor.pos], np.minimum(cursor.pos, len(self.data) - _PAD)
         short, middle, long = tags == 0xD6, tags == 0xD7, (tags == 0xC7) & (self.data[at + 1] == 12)
         code = self.data[at + np.where(long, 2, 1)]
@@ -353,14 +367,14 @@ class Wire:
 
 
 def nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """No values of a type; Arrow makes none of JSON itself."""
+    """NULLs of a type; Arrow has no function for extension types."""
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, pa.nulls(count, kind.storage_type))
     return pa.nulls(count, kind)
 
 
 def _words(raw: bytes) -> np.ndarray:
-    """Bytes as numbers of eight, the last filled up."""
+    """Bytes as 64-bit words, the last one filled with zeros."""
     return np.frombuffer(raw + b"\0" * (-len(raw) % 8), "<u8")
 
 
@@ -380,7 +394,7 @@ def _offsets(owner: Numbers, count: int) -> pa.Int32Array:
 
 
 def _with_twins(keys: pa.StringArray, owner: Numbers, count: int) -> Mask:
-    """Which maps have a key twice, or one that is no text."""
+    """Which maps have a duplicate key, or a key that is NULL."""
     odd = np.zeros(count, bool)
     encoded = keys.dictionary_encode(null_encoding="encode")
     codes = owner * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy()
@@ -391,7 +405,7 @@ def _with_twins(keys: pa.StringArray, owner: Numbers, count: int) -> Mask:
 
 
 def _widths(tags: Sequence[int], small: slice | None = None) -> np.ndarray:
-    """By tag, the bytes that say how long a text is; -1 where the tag is none of a text."""
+    """By tag, the bytes of the length field; -1 for other tags."""
     made = np.full(256, -1, np.int64)
     made[list(tags)] = [1, 2, 4]
     if small:
