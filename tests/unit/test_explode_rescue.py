@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.decode import Rejects
+from headrace.decode.contract import LIMITS
 from headrace.decode.elements import ElementsDecoder
 from headrace.decode.layout import PATH, RESCUE, layout_of
 from headrace.decode.rescue import Rescuer
@@ -352,6 +353,13 @@ def test_a_list_longer_than_the_limit_is_too_wide():
     assert letters(applied) == [(0, "decode", "too_wide")]
 
 
+def test_what_is_rescued_of_a_record_counts_among_the_bytes_that_its_rows_repeat():
+    plan = rescuing(limits={"repeated_bytes": 1000})
+    applied = plan.apply(envelopes([{"id": "x" * 600, "items": [{"id": 1}] * n} for n in (1, 2)]))
+    assert len(rows(applied)) == 1
+    assert letters(applied) == [(1, "decode", "too_big")]
+
+
 def test_texts_with_escapes_and_spaces_are_cut_at_the_right_places():
     value = ' {"id" : 1 ,\n "it\\u0065ms" : [ {"id":"]\\"}," , "a" : "\\u007b" } , [ ] , "é,[" ] } '
     assert kept(rescuing().apply(envelopes([value.encode()]))) == [
@@ -482,7 +490,8 @@ def test_typed_rows_are_those_of_each_element_as_a_record_of_its_own(records: li
     ids = pa.array([id for id, _ in records], pa.int64())
     natural = pa.table({"id": ids, "items": pa.array([items for _, items in records], pa.list_(INNER)), "beside": ids})
     layout = layout_of(with_rescued(explode, listed))
-    made, _ = exploded(explode, fitted(natural, np.arange(len(records)), layout, new_field, Rejects()), 100)
+    found = fitted(natural, np.arange(len(records)), layout, new_field, Rejects())
+    made, _ = exploded(explode, found, LIMITS, np.zeros(len(records), np.int64))
 
     pairs = [(id, item) for id, items in records for item in items or []]
     ids = pa.array([id for id, _ in pairs], pa.int64())
