@@ -24,13 +24,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.batch import Counts, Intent, Range, StagedFile, TableIntent
-from headrace.commit.adopt import LogTable
-from headrace.commit.checkpoints import Checkpoints
-from headrace.commit.marks import mark_names
-from headrace.commit.tail import Tail
-from headrace.storage import Profile, Store
-from headrace.tables.schema import SOURCE, to_delta
+from headrace.delta.checkpoints import Checkpoints
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import SOURCE, to_delta
+from headrace.delta.staged_file import StagedFile
+from headrace.delta.txn import mark_names
+from headrace.plan.accounting import Counts
+from headrace.source.ranges import Range
+from headrace.storage.store import Profile, Store
+from headrace.write.append import LogTable
+from headrace.write.intent import Intent, TableIntent
 from services.s3 import s3_server
 
 SCHEMA = to_delta(pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string()), SOURCE]))

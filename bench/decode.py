@@ -20,11 +20,11 @@ from pyarrow import json as arrow_json
 from bench import encodings
 from bench.cost import Run, Way, least, shown
 from bench.records import ARROW, FIELDS, POISON
-from headrace import duck
-from headrace.decode import decoder
-from headrace.decode.contract import Limits, NewField
-from headrace.decode.json import JsonDecoder
-from headrace.read.events import bench_event
+from headrace.decode.base import Limits, NewField
+from headrace.decode.decoders import decoder
+from headrace.decode.json.decoder import JsonDecoder
+from headrace.engine import duck
+from headrace.source.sample_events import bench_event
 from headrace.spec import Decode
 
 SCHEMA = pa.schema([item for item in ARROW if item.name not in ("headers", "_source")])
@@ -99,8 +99,8 @@ def by_fastavro(values: pa.BinaryArray) -> object:
 
 def by_exact_avro(values: pa.BinaryArray) -> object:
     """Our own reader of single Avro values, without the way into columns."""
-    from headrace.decode.avro_exact import Exact
-    from headrace.decode.avro_schema import parse
+    from headrace.decode.avro.schema import parse
+    from headrace.decode.avro.value_reader import Exact
 
     kind = parse(encodings.AVRO.schema)
     return [Exact(value, len(value)).value(kind, 0) for value in values.to_pylist()]

@@ -106,7 +106,7 @@ def protobuf() -> Encode:
     """An event as Protobuf, without a frame."""
     from google.protobuf import message_factory
 
-    from headrace.decode.proto.files import in_texts
+    from headrace.decode.protobuf.schema_files import in_texts
 
     pool = in_texts(_PROTO, {}, 64).pool
     made = message_factory.GetMessageClass(pool.FindMessageTypeByName("bench.Event"))

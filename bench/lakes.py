@@ -77,7 +77,7 @@ def in_pieces(folder: Path, count: int) -> None:
 def grown(folder: Path, commits: int) -> None:
     """A table of so many commits, made through the log tail."""
     from bench import commit_loop
-    from headrace.storage import Store
+    from headrace.storage.store import Store
 
     for _ in commit_loop.growth("local", Store(str(folder)), [commits], files=1):
         pass
@@ -88,11 +88,13 @@ def grown(folder: Path, commits: int) -> None:
 
 def merge_headrace(order: Mapping[str, Any]) -> Work:
     """The commit of a batch of a table with `mode: upsert`; by Spark where the peer's name says so."""
-    from headrace.batch import Counts, Intent, Merging, Range, TableIntent
-    from headrace.commit.merge import MergeTable
+    from headrace.delta.schema import to_delta
+    from headrace.plan.accounting import Counts
     from headrace.runtime import session
-    from headrace.storage import Store
-    from headrace.tables.schema import to_delta
+    from headrace.source.ranges import Range
+    from headrace.storage.store import Store
+    from headrace.write.intent import Intent, Merging, TableIntent
+    from headrace.write.upsert import MergeTable
 
     spark, by_hand = session.start("headrace"), 0 if order["peer"].endswith("-spark") else 1_000_000_000
 
@@ -113,9 +115,9 @@ def merge_headrace(order: Mapping[str, Any]) -> Work:
 
 def staged_changes(folder: Path, source: Path) -> Any:
     """The changes as a batch stages them."""
-    from headrace.stage import Layout, Stager
-    from headrace.storage import Store
-    from headrace.tables.changes import CHANGE, PUT, staged
+    from headrace.stage.change_schema import CHANGE, PUT, staged
+    from headrace.stage.stager import Layout, Stager
+    from headrace.storage.store import Store
 
     found = pq.read_table(source, schema=SCHEMA)
     count = len(found)

@@ -45,9 +45,9 @@ def spec_text(order: Mapping[str, Any], drain: Mapping[str, Any]) -> str:
 
 def headrace(order: Mapping[str, Any]) -> Drain:
     """`headrace run --until latest`, on a session that is already up."""
-    from headrace.runner import run_all
     from headrace.runtime import session
-    from headrace.spec.load import loads
+    from headrace.serve.runner import run_all
+    from headrace.validate.load import loads
 
     session.start("headrace")
 
@@ -68,7 +68,7 @@ def headrace(order: Mapping[str, Any]) -> Drain:
 
 def _kafka_options(order: Mapping[str, Any], topic: str) -> dict[str, str]:
     """The settings that Headrace gives Spark's source, which are better than Spark's own."""
-    from headrace.read.kafka import CONSUMER
+    from headrace.source.kafka import CONSUMER
 
     return {
         **CONSUMER,
@@ -119,8 +119,8 @@ def _count(batches: Iterator[Any]) -> Iterator[Any]:
 
 def floor(order: Mapping[str, Any]) -> Drain:
     """Spark's Kafka source, as Headrace reads it, handed to a Python function that only counts."""
-    from headrace.read import ENVELOPE_COLUMNS
     from headrace.runtime import session
+    from headrace.source.base import ENVELOPE_COLUMNS
 
     spark = session.start("floor")
 
@@ -253,9 +253,9 @@ def steady_textbook(order: Mapping[str, Any]) -> Drain:
 
 def steady_headrace(order: Mapping[str, Any]) -> Drain:
     """`headrace run` that flushes every second."""
-    from headrace.runner import run_all
     from headrace.runtime import session
-    from headrace.spec.load import loads
+    from headrace.serve.runner import run_all
+    from headrace.validate.load import loads
 
     spark = session.start("headrace")
 

@@ -19,9 +19,9 @@ from bench.cost import Run, least, shown
 from bench.drains import TEN, UNLIKE, behind, by_type
 from bench.peers import spec_text
 from bench.records import KINDS, Events
-from headrace.plan import Plan
-from headrace.spec.load import loads
-from headrace.tables.schema import ENVELOPE, HEADERS
+from headrace.delta.schema import ENVELOPE, HEADERS
+from headrace.plan.plan import Plan
+from headrace.validate.load import loads
 from services import schemas
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 
 from bench.encodings import AVRO, PROTOBUF, Encoding
-from headrace.read.events import bench_event
-from headrace.tables.schema import SOURCE
+from headrace.delta.schema import SOURCE
+from headrace.source.sample_events import bench_event
 
 HEADERS = pa.field("headers", pa.map_(pa.string(), pa.binary()))
 FIELDS = {

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.encodings import Encoding
 from bench.records import KINDS, Events
-from headrace.runtime.kafka import Broker
+from headrace.dev.kafka import Broker
 from services.registry import RegistryServer, registry_server
 
 QUIET = {"log_level": 0}

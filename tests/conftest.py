@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from headrace.dev.kafka import Broker
 from headrace.runtime import jars, session
-from headrace.runtime.kafka import Broker
 from services.certs import Certificates, make_certificates
 from services.kafka import make_topic
 from services.registry import RegistryServer, registry_server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connector import DeltaConfig, DeltaLakeConnector, DeltaSchema, UpsertOperation
+from headrace.compat.builder import DeltaConfig, DeltaLakeConnector, DeltaSchema, UpsertOperation
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.connector import (
+from headrace.compat.builder import (
     DeltaConfig,
     DeltaFieldType,
     DeltaLakeConnector,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.connector import (
+from headrace.compat.builder import (
     BulkInsertOperation,
     DeleteOperation,
     DeltaConfig,

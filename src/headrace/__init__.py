@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 from headrace.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from headrace.letters import Letters, Place, Selection
-    from headrace.plan import Applied, Plan
-    from headrace.replay import purge as purge_letters
-    from headrace.replay import replay as replay_letters
-    from headrace.runner import run
+    from headrace.dead_letters.reader import Letters, Place, Selection
+    from headrace.dead_letters.replay import purge as purge_letters
+    from headrace.dead_letters.replay import replay as replay_letters
+    from headrace.plan.batch_result import Applied
+    from headrace.plan.plan import Plan
+    from headrace.serve.runner import run
     from headrace.spec import Spec
-    from headrace.spec.load import load, loads
     from headrace.table import Table
+    from headrace.validate.load import load, loads
 
 __all__ = [
     "Applied",
@@ -33,18 +34,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Applied": ("headrace.plan", "Applied"),
-    "Letters": ("headrace.letters", "Letters"),
-    "Place": ("headrace.letters", "Place"),
-    "Plan": ("headrace.plan", "Plan"),
-    "Selection": ("headrace.letters", "Selection"),
+    "Applied": ("headrace.plan.batch_result", "Applied"),
+    "Letters": ("headrace.dead_letters.reader", "Letters"),
+    "Place": ("headrace.dead_letters.reader", "Place"),
+    "Plan": ("headrace.plan.plan", "Plan"),
+    "Selection": ("headrace.dead_letters.reader", "Selection"),
     "Spec": ("headrace.spec", "Spec"),
     "Table": ("headrace.table", "Table"),
-    "load": ("headrace.spec.load", "load"),
-    "loads": ("headrace.spec.load", "loads"),
-    "purge_letters": ("headrace.replay", "purge"),
-    "replay_letters": ("headrace.replay", "replay"),
-    "run": ("headrace.runner", "run"),
+    "load": ("headrace.validate.load", "load"),
+    "loads": ("headrace.validate.load", "loads"),
+    "purge_letters": ("headrace.dead_letters.replay", "purge"),
+    "replay_letters": ("headrace.dead_letters.replay", "replay"),
+    "run": ("headrace.serve.runner", "run"),
 }
 
 

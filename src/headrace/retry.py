@@ -9,14 +9,7 @@ from random import SystemRandom
 from threading import Event
 from typing import Protocol, TypeVar
 
-from headrace.errors import (
-    AuthenticationRefused,
-    Conflict,
-    HeadraceError,
-    PermissionRefused,
-    StopAsked,
-    Transient,
-)
+from headrace.errors import AuthenticationRefused, Conflict, HeadraceError, PermissionRefused, StopAsked, Transient
 
 T = TypeVar("T")
 _random = SystemRandom().random

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headrace.batch import TableIntent
-from headrace.commit import Committer, LogTable
 from headrace.errors import Fenced, TableChanged, TableGone, TableReplaced
-from headrace.storage import Store
+from headrace.storage.store import Store
+from headrace.write.append import LogTable
+from headrace.write.intent import TableIntent
+from headrace.write.table_writer import Committer
 from services.staging import SCHEMA, WIDER, ids, intent, opened, rows, staged, table_intent
 
 
@@ -50,7 +51,7 @@ def _adopted(folder: Path, _: pytest.FixtureRequest) -> Bench:
 
 
 def _by_spark(folder: Path, request: pytest.FixtureRequest) -> Bench:
-    from headrace.commit.spark import SparkTable
+    from headrace.write.spark_append import SparkTable
 
     spark: Any = request.getfixturevalue("spark")
     store = Store(str(folder / "orders"))

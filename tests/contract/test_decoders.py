@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.formats import Case, avro, envelopes, json, msgpack, plain, protobuf
-from headrace.decode import FORMATS, Decoded, Decoder, Limits
-from headrace.decode.layout import MESSAGE
+from headrace.decode.base import Decoded, Decoder, Limits
+from headrace.decode.decoders import FORMATS
+from headrace.decode.payload import MESSAGE
 from headrace.reasons import Reason
 
 CASES: dict[str, Case] = {

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
 
-from headrace.decode.proto.files import in_file
-from headrace.plan import Plan
+from headrace.decode.protobuf.schema_files import in_file
+from headrace.plan.plan import Plan
 from services.plans import adds_up, envelopes, letters, plan_of, rows
 
 Encode = Callable[[dict[str, Any]], bytes]

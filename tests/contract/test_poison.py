@@ -18,9 +18,10 @@ from contract.poison import KINDS, Cell, Entry
 from contract.poison import json as of_json
 from contract.poison import plain as of_plain
 from contract.poison import typed as of_typed
-from headrace.decode import FORMATS
-from headrace.plan import Applied, Plan
-from headrace.tables.schema import ENVELOPE, JSON_TEXT, type_name
+from headrace.decode.decoders import FORMATS
+from headrace.delta.schema import ENVELOPE, JSON_TEXT, type_name
+from headrace.plan.batch_result import Applied
+from headrace.plan.plan import Plan
 from services.plans import MOMENT, adds_up, envelope, plan_of
 from services.plans import envelopes as envelopes_of
 

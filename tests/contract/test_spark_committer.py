@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.batch import TableIntent
-from headrace.commit import LogTable
-from headrace.commit.spark import SparkTable
+from headrace.delta.features import may_adopt
 from headrace.errors import Fenced, TableChanged, TableFeature
-from headrace.storage import Store
-from headrace.tables.adopt import may_adopt
+from headrace.storage.store import Store
+from headrace.write.append import LogTable
+from headrace.write.intent import TableIntent
+from headrace.write.spark_append import SparkTable
 from services.staging import SCHEMA, intent, staged, table_intent
 
 TABLES = {

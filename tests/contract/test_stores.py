@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import AuthenticationRefused, PermissionRefused
-from headrace.storage import AlreadyThere, NotThere, Profile, Store
+from headrace.storage.base import AlreadyThere, NotThere
+from headrace.storage.store import Profile, Store
 from services.s3 import S3
 
 ODD = "day=a%20b%2Fc/x=ü/#?&+:;,'()[]{}^~ 日本.parquet"

@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from docs.pages import DOCS, PAGES, Block, blocks, codes, name, rows, section, text, whole
-from headrace.spec import Spec, examine_text
+from headrace.spec import Spec
+from headrace.spec.base import Part, keys_of, names_parts, parts_in
 from headrace.spec.model import Branch
-from headrace.spec.part import Part, keys_of, names_parts, parts_in
+from headrace.validate.load import examine_text
 from services.certs import Certificates
 
 PRICED = ("features", "cluster_by")  # keys whose price is said to whoever uses them

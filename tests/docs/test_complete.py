@@ -13,12 +13,12 @@ import pytest
 import headrace
 from docs.pages import COMMANDS, ROOT, blocks, codes, rows, section, text
 from headrace import errors
-from headrace.decisions import Decision
-from headrace.demonstration import words
+from headrace.delta.schema import DEAD_LETTERS
+from headrace.dev.demo import words
 from headrace.errors import HeadraceError
-from headrace.ledger.account import SCHEMA as LEDGER
+from headrace.ledger.row import SCHEMA as LEDGER
 from headrace.reasons import MEANING, Reason
-from headrace.tables.schema import DEAD_LETTERS
+from headrace.recovery.resume import Decision
 
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "src" / "headrace").rglob("*.py")))
 

@@ -12,7 +12,7 @@ from docs.pages import DOCS, blocks, codes, rows, section
 from headrace.cli import main
 from headrace.ledger.replays import OUTCOMES, Outcome
 from headrace.spec import Spec
-from headrace.spec.load import load
+from headrace.validate.load import load
 from services.desk import Desk
 
 PAGE = DOCS / "dead-letters.md"

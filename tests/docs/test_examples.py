@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from docs.pages import EXAMPLES, blocks
-from headrace.runtime.kafka import free_ports
-from headrace.spec import examine_text
+from headrace.dev.kafka import free_ports
+from headrace.validate.load import examine_text
 from services.local_kafka import local_kafka
 
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/README.md"))

@@ -11,7 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from docs.pages import SMALLEST, Block, blocks, whole
-from headrace.spec.schema import json_schema
+from headrace.spec.json_schema import json_schema
 
 VALIDATOR = Draft202012Validator(json_schema())
 

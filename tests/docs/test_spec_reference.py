@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spec import examine_text
+from headrace.spec.base import keys_of, parts_in
+from headrace.spec.json_schema import json_schema_text, reference, settings_reference
 from headrace.spec.model import Spec
-from headrace.spec.part import keys_of, parts_in
-from headrace.spec.schema import json_schema_text, reference, settings_reference
+from headrace.validate.load import examine_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, SCHEMA = DOCS / "spec.md", DOCS / "headrace.schema.json"

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from docs.pages import DOCS, blocks, section
-from headrace.look import look
-from headrace.spec import loads
+from headrace.pipeline.preview import look
+from headrace.validate.load import loads
 from services.plans import envelopes
 
 RECORDS = [

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from headrace.decisions import Decision, decide
+from headrace.dev.kafka import Broker
 from headrace.errors import SourceGap, SourceReplaced, SourceTopicGone
-from headrace.read.kafka import KafkaSource
-from headrace.runtime.kafka import Broker
-from headrace.standing import standing
+from headrace.recovery.resume import Decision, decide
+from headrace.serve.status import standing
+from headrace.source.kafka import KafkaSource
 from services.kafka import QUIET, add_partitions, delete_before, drop_topic, make_topic, produce
 from services.threads import assert_each_once, drain, drain_all, ids, letters, numbered, one_table, opened, watched
 from services.wait import eventually

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from headrace import faults, task
+from headrace import faults
+from headrace.dev.kafka import Broker
 from headrace.errors import SparkDied
 from headrace.faults import Point
+from headrace.pipeline import task
 from headrace.runtime import session
-from headrace.runtime.kafka import Broker
 from services.pipelines import Shop, eventful
 from services.s3 import S3
 

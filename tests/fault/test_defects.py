@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headrace import faults
+from headrace.dev.kafka import Broker
 from headrace.errors import ContractBroken
 from headrace.faults import Abandoned, Point
-from headrace.runner import run_all
-from headrace.runtime.kafka import Broker
+from headrace.serve.runner import run_all
 from services.audit import DEAD, Audit, Lake, Verdict, by_kind
 from services.kafka import Seen, admin, make_topic
 from services.pipelines import Shop, eventful

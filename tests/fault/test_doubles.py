@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Table
+from headrace.dev.kafka import Broker
 from headrace.faults import Point
-from headrace.runtime.kafka import Broker
 from services.pipelines import Shop
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from headrace.runtime.kafka import Broker
+from headrace.dev.kafka import Broker
 from services.kafka import produce
 from services.pipelines import Shop, start_cli
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
+from headrace.dev.kafka import Broker
 from headrace.errors import LeaseHeld
-from headrace.lease import Lease, Note
-from headrace.pipeline import Pipeline
-from headrace.runtime.kafka import Broker
+from headrace.pipeline.lease import Lease, Note
+from headrace.pipeline.pipeline import Pipeline
 from headrace.spec import Spec
-from headrace.spec.load import load
-from headrace.storage import Store
+from headrace.storage.store import Store
+from headrace.validate.load import load
 from services import rivals as twins
 from services.audit import audit
 from services.kafka import produce

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
+from headrace.dev.kafka import Broker
 from headrace.faults import Point
-from headrace.runtime.kafka import Broker
 from services.pipelines import Shop, eventful, start_cli
 from services.s3 import S3
 from services.wait import eventually

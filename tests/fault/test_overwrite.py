@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import run
+from headrace.dev.kafka import Broker
 from headrace.errors import UsageError
 from headrace.faults import Point
-from headrace.runtime.kafka import Broker
 from services.pipelines import Shop
 
 

@@ -12,10 +12,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from headrace.decisions import Decision, decide
+from headrace.dev.kafka import Broker
 from headrace.errors import MarksDisagree, SourceGap, TableRestored
 from headrace.faults import Abandoned, Point, armed
-from headrace.runtime.kafka import Broker
+from headrace.recovery.resume import Decision, decide
 from services.audit import DEAD, Lake, Verdict, by_kind, contents
 from services.kafka import Seen
 from services.pipelines import Shop, eventful

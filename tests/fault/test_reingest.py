@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from headrace import Table
 from headrace.cli import app
+from headrace.dev.kafka import Broker
 from headrace.faults import Abandoned, Point, armed
-from headrace.runtime.kafka import Broker
 from services.audit import by_kind, contents
 from services.kafka import admin, read_all
 from services.pipelines import Shop

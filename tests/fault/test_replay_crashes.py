@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.dead_letters.reader import Selection
 from headrace.errors import StorageUnreachable
 from headrace.faults import Point, armed
 from headrace.ledger.replays import Replays
-from headrace.letters import Selection
-from headrace.storage import Store
+from headrace.storage.store import Store
 from services.desk import Desk
 from services.pipelines import run_cli
 from services.s3 import S3

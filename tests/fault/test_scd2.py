@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from headrace.dev.kafka import Broker
 from headrace.faults import Point
-from headrace.runtime.kafka import Broker
 from model.merging import Change
 from model.states import Row, history
 from services.pipelines import Shop

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from headrace.dev.kafka import Broker
 from headrace.errors import AuthenticationRefused, PermissionRefused, StorageFull
-from headrace.runtime.kafka import Broker
 from headrace.spec import Spec
 from services.audit import audit
 from services.kafka import produce

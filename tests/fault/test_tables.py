@@ -15,9 +15,9 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from headrace import faults
-from headrace.decisions import Decision, decide
+from headrace.dev.kafka import Broker
 from headrace.errors import HeadraceError, Stop, TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
-from headrace.runtime.kafka import Broker
+from headrace.recovery.resume import Decision, decide
 from headrace.spec import Spec
 from services.kafka import make_topic, produce
 from services.pipelines import make_spec

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from headrace.decisions import Decision, decide
+from headrace.dead_letters.replay import replay
+from headrace.dev.kafka import Broker
 from headrace.errors import MarksDisagree, SourceRepartitioned, TableFeature, TableRestored
 from headrace.faults import Point
-from headrace.replay import replay
-from headrace.runtime.kafka import Broker
+from headrace.recovery.resume import Decision, decide
 from services.debezium import RECORDED_FINAL, WRITTEN_FINAL, recorded, written
 from services.kafka import add_partitions
 from services.pipelines import Shop

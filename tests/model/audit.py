@@ -7,8 +7,8 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.batch import Intent
-from headrace.commit.marks import batch_mark
+from headrace.delta.txn import batch_mark
+from headrace.write.intent import Intent
 from model.driver import FILTERED, NAME, ROUTES, TABLES
 from model.world import AnyStore, Violation, World, commits, ledger_rows
 

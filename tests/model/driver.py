@@ -11,17 +11,23 @@ from functools import partial
 from typing import TypeVar
 
 from headrace import faults, retry
-from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
-from headrace.commit.adopt import account
-from headrace.commit.marks import batch_mark
-from headrace.commit.tail import Tail
-from headrace.entries import holds, restores_of
+from headrace.delta import log
+from headrace.delta.log_writer import Tail
+from headrace.delta.receipt import Receipt
+from headrace.delta.staged_file import StagedFile
+from headrace.delta.txn import batch_mark
 from headrace.errors import SourceGap, SourceReplaced, TableRestored
 from headrace.faults import Point
-from headrace.ledger import KnownTable, Ledger, is_refill, lost
-from headrace.ledger.account import row
-from headrace.ledger.owed import Owed, owed
-from headrace.tables import log
+from headrace.ledger import table_evidence
+from headrace.ledger.known_tables import KnownTable
+from headrace.ledger.ledger import Ledger, is_refill
+from headrace.ledger.row import row
+from headrace.ledger.undone_batches import Owed, owed
+from headrace.pipeline.table_entry import holds, restores_of
+from headrace.plan.accounting import Counts
+from headrace.source.ranges import Range
+from headrace.write.append import account
+from headrace.write.intent import Intent, TableIntent
 from model.world import World, ledger_rows
 
 T = TypeVar("T")
@@ -116,7 +122,7 @@ class Driver:
         if not self.ledger.is_new:
             return
         begun = tried(self.ledger.newest_begun)
-        found = tried(lambda: lost.traces([self.lake.child(name) for name in TABLES], NAME))
+        found = tried(lambda: table_evidence.traces([self.lake.child(name) for name in TABLES], NAME))
         highest = found.batch if found else 0
         if max(highest, begun.batch if begun else 0) <= 1 and (begun or not found):
             return
@@ -130,15 +136,15 @@ class Driver:
         tried(lambda: self.ledger.known.remember(tables={**made, **self.ledger.known.tables}))
         tried(lambda: self.ledger.rebuild("lost"))
 
-    def found(self, traces: lost.Traces | None) -> list[tuple]:
+    def found(self, traces: table_evidence.Traces | None) -> list[tuple]:
         """The tables that have marks of ours."""
         stores = {self.lake.child(name).uri: self.lake.child(name) for name in TABLES}
         return [(stores[uri], state) for uri, state in traces.tables.items()] if traces else []
 
-    def rebuild_from(self, found: lost.Traces) -> None:
+    def rebuild_from(self, found: table_evidence.Traces) -> None:
         """From the tables alone, and the ids of the topics as far as they are known."""
         since = self.ledger.known.since
-        where = lost.standing(found, NAME, self.lake.child(DEAD).uri, alone=False, since=since)
+        where = table_evidence.standing(found, NAME, self.lake.child(DEAD).uri, alone=False, since=since)
         ids = {name: topic.id for name, topic in self.world.topics.items()}
         tried(lambda: self.ledger.known.remember(topics={**ids, **self.ledger.known.topics}))
         anew = {at: 0 for at in where.position if since.get(at[0], 0) > found.batch}
@@ -146,10 +152,10 @@ class Driver:
         if where.half is None:
             return
         spec, self.spec = self.spec, int(where.half.account["spec"])
-        ranges = lost.ranges_of(where.half, ids)
+        ranges = table_evidence.ranges_of(where.half, ids)
         intent = self.stage(ranges)
         self.spec = spec
-        assert intent.counts.read == lost.counts_of(where.half).read
+        assert intent.counts.read == table_evidence.counts_of(where.half).read
         tried(lambda: self.ledger.begin(intent))
 
     def restored(self) -> dict[str, int]:

@@ -10,10 +10,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from headrace.batch import Merging
-from headrace.commit.merging import UNTIL, Dialect
-from headrace.tables.changes import staged
-from headrace.tables.schema import TIMESTAMP
+from headrace.delta.schema import TIMESTAMP
+from headrace.stage.change_schema import staged
+from headrace.write.intent import Merging
+from headrace.write.merge_sql import UNTIL, Dialect
 from model.merging import Change, columns_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.batch import Merging
+from headrace.write.intent import Merging
 
 Place = tuple[int, int]
 

@@ -16,10 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.delta import log
 from headrace.errors import HeadraceError, StorageUnreachable
 from headrace.faults import Abandoned
-from headrace.storage import AlreadyThere, Meta, NotThere, Profile, Store
-from headrace.tables import log
+from headrace.storage.base import AlreadyThere, Meta, NotThere
+from headrace.storage.store import Profile, Store
 
 CALLS_AT_MOST = 5000
 

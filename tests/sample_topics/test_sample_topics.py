@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 
 from docs.pages import DOCS, Block, blocks, whole
+from headrace.delta.schema import ENVELOPE
 from headrace.spec import Spec
-from headrace.spec.load import loads
-from headrace.tables.schema import ENVELOPE
+from headrace.validate.load import loads
 from services import schemas
 from services.desk import ingest
 from services.plans import envelope

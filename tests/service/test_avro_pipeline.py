@@ -11,8 +11,8 @@ import fastavro
 from deltalake import DeltaTable
 
 from headrace import run
-from headrace.online import online
-from headrace.runtime.kafka import Broker
+from headrace.dev.kafka import Broker
+from headrace.validate.online import online
 from services.kafka import produce
 from services.pipelines import make_spec
 from services.registry import RegistryServer

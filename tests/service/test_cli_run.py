@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from headrace.runtime.kafka import Broker
+from headrace.dev.kafka import Broker
 from services.audit import audit
 from services.kafka import admin, produce
 from services.pipelines import make_spec, records, spec_text

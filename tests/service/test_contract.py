@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from headrace.dev.kafka import Broker
 from headrace.errors import ColumnsDisagree, ContractBroken, TooManyRejected
-from headrace.runtime.kafka import Broker
 from services.pipelines import Shop
 
 ID = {"name": "id", "type": "bigint"}

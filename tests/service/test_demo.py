@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.cli import main
-from headrace.demonstration import MARKER
+from headrace.dev.demo import MARKER
 from services.delta_scan import scanned
 
 RECORDS = 5000

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import KafkaError
 from obstore.exceptions import AlreadyExistsError
 
+from headrace.dev.kafka import Broker
 from headrace.runtime import session
-from headrace.runtime.kafka import Broker
 from services.certs import Certificates
 from services.kafka import admin, ends, make_topic, produce, read_all
 from services.s3 import S3
@@ -110,7 +110,7 @@ def test_everything_dies_with_the_driver(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from headrace.runtime import session
-        from headrace.runtime.kafka import Broker
+        from headrace.dev.kafka import Broker
         broker = Broker.start(Path(sys.argv[1]))
         spark = session.start("doomed", cores=1)
         busy = Path(sys.argv[1], "busy")
@@ -170,7 +170,7 @@ def test_the_wheel_runs_kafka_spark_and_delta(tmp_path: Path) -> None:
         from pathlib import Path
         from headrace.runtime import session
         from headrace.runtime.java import find_java
-        from headrace.runtime.kafka import Broker
+        from headrace.dev.kafka import Broker
         from services.kafka import make_topic, produce
         folder = Path(sys.argv[1])
         assert str(folder) in find_java().command[0]

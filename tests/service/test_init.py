@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from headrace.look import look
-from headrace.runtime.kafka import Broker
-from headrace.spec import load
+from headrace.dev.kafka import Broker
+from headrace.pipeline.preview import look
+from headrace.validate.load import load
 from services.kafka import produce
 
 Run = Callable[..., tuple[int, str, str]]

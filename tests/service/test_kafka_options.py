@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.read.kafka import KafkaSource
-from headrace.runtime.kafka import Broker
+from headrace.dev.kafka import Broker
+from headrace.source.kafka import KafkaSource
 from headrace.spec import Spec
 from services.kafka import make_topic, produce
 from services.threads import Watched, drain, drain_all, ids, numbered, one_table, watched

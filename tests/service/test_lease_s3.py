@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import Fenced, LeaseHeld, StorageUnreachable
-from headrace.lease import Clock, Lease
-from headrace.ledger import Ledger
-from headrace.storage import Profile, Store
-from headrace.storage.chain import Chain
+from headrace.ledger.ledger import Ledger
+from headrace.pipeline.lease import Clock, Lease
+from headrace.storage.numbered_objects import Chain
+from headrace.storage.store import Profile, Store
 from services.s3 import S3
 from services.s3gate import Gate, s3gate
 from services.wait import eventually
@@ -80,7 +80,7 @@ import sys
 from headrace.errors import Fenced
 from headrace.lease import Lease
 from headrace.storage import Profile, Store
-from headrace.storage.chain import Chain
+from headrace.storage.numbered_objects import Chain
 endpoint, key, secret, uri = sys.argv[1:]
 profile = Profile(endpoint, path_style=True, allow_http=True, access_key_id=key, secret_access_key=secret)
 lease = Lease.take(Store(uri, profile), ttl=1.0, renew=0.2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.runtime.kafka import free_ports
+from headrace.dev.kafka import free_ports
 from services.kafka import make_topic, produce, read_all
 from services.local_kafka import local_kafka
 from services.pipelines import HEADRACE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.rebuild import folders
-from headrace.storage import Profile, Store
+from headrace.recovery.rebuild_ledger import folders
+from headrace.storage.store import Profile, Store
 from services.s3 import S3
 
 

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pytest
 
 from headrace import Plan
-from headrace.decode import Decoder, decoder
-from headrace.online import online
-from headrace.runtime.kafka import Broker
-from headrace.spec import Decode, examine_text, loads
+from headrace.decode.base import Decoder
+from headrace.decode.decoders import decoder
+from headrace.dev.kafka import Broker
+from headrace.spec import Decode
+from headrace.validate.load import examine_text, loads
+from headrace.validate.online import online
 from services.pipelines import make_spec
 from services.plans import envelopes
 from services.registry import RegistryServer

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from google.protobuf import message_factory
 
-from headrace.decode.proto.files import in_texts
+from headrace.decode.protobuf.schema_files import in_texts
 from services.pipelines import Shop
 from services.registry import RegistryServer
 

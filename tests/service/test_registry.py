@@ -10,8 +10,8 @@ import pytest
 from google.protobuf import descriptor_pb2
 from google.type import money_pb2
 
-from headrace.decode.proto.files import in_texts
-from headrace.decode.registry import Registered, Registry, UnknownSchema
+from headrace.decode.protobuf.schema_files import in_texts
+from headrace.decode.registry.client import Registered, Registry, UnknownSchema
 from headrace.errors import RegistryUnreachable
 from headrace.spec.registry import RegistrySpec
 from services.registry import RegistryServer

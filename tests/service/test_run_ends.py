@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from headrace.cli.run import exit_code
-from headrace.lease import Lease
-from headrace.runner import run_all
-from headrace.runtime.kafka import Broker
+from headrace.dev.kafka import Broker
+from headrace.pipeline.lease import Lease
+from headrace.serve.runner import run_all
 from headrace.spec import Spec
-from headrace.spec.load import load
-from headrace.storage import Store
+from headrace.storage.store import Store
+from headrace.validate.load import load
 from services.kafka import produce
 from services.pipelines import environment, run_cli, spec_text
 from services.terminal import terminal

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.dev.kafka import Broker
 from headrace.errors import StorageUnreachable, UsageError
-from headrace.online import online
-from headrace.runtime.kafka import Broker
-from headrace.standing import standing
-from headrace.storage import Profile, Store
+from headrace.serve.status import standing
+from headrace.storage.store import Profile, Store
+from headrace.validate.online import online
 from services.kafka import produce
 from services.pipelines import run_cli
 from services.s3 import S3

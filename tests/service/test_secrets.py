@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from headrace.runtime.kafka import Broker
+from headrace.dev.kafka import Broker
 from services.certs import Certificates
 from services.kafka import make_topic, produce
 from services.pipelines import records, run_cli
@@ -50,7 +50,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file.write_text(value + "\n")
     monkeypatch.setenv("ANN", ANN)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "work"))
-    monkeypatch.setattr("headrace.read.kafka._TIMEOUT", 3.0)
+    monkeypatch.setattr("headrace.source.kafka._TIMEOUT", 3.0)
     monkeypatch.chdir(tmp_path)
 
 

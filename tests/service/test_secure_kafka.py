@@ -12,9 +12,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from headrace.dev.kafka import Broker
 from headrace.errors import AuthenticationRefused
-from headrace.read import open_source
-from headrace.runtime.kafka import Broker
+from headrace.source.base import open_source
 from headrace.spec import Spec
 from services.certs import Certificates
 from services.kafka import make_topic, produce

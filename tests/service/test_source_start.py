@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from headrace.decisions import Decision, decide
+from headrace.dev.kafka import Broker
 from headrace.errors import SourceGap, SourceReplaced, UsageError
-from headrace.ledger import Ledger
-from headrace.read import Offsets, open_source
-from headrace.read.verify import verify
-from headrace.runtime.kafka import Broker
+from headrace.ledger.ledger import Ledger
+from headrace.pipeline.verify_source import verify
+from headrace.recovery.resume import Decision, decide
+from headrace.source.base import Offsets, open_source
 from headrace.spec import Spec
-from headrace.storage import Store
+from headrace.storage.store import Store
 from services.kafka import add_partitions, delete_before, drop_topic, make_topic, produce
 from services.threads import numbered, one_table
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.stage import Layout, Stager
-from headrace.storage import Profile, Store
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Profile, Store
 from services.s3 import S3
 
 DAYS = ["a b", "50%", "%2F", "a/b", "ü😀", "..", "+&", "plain", None]

@@ -12,17 +12,18 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Table
-from headrace.batch import TableIntent
-from headrace.commit import Tail, actions
-from headrace.commit.marks import batch_mark
-from headrace.commit.merge import MergeTable
-from headrace.connector import DeltaConfig, DeltaLakeConnector, UpsertOperation
+from headrace.compat.builder import DeltaConfig, DeltaLakeConnector, UpsertOperation
+from headrace.delta import actions
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import to_delta
+from headrace.delta.txn import batch_mark
 from headrace.errors import LeaseHeld, TableDamaged
-from headrace.lease import Lease
-from headrace.maintain import Maintainer
-from headrace.storage import Profile, Store
+from headrace.maintain.scheduler import Maintainer
+from headrace.pipeline.lease import Lease
+from headrace.storage.store import Profile, Store
 from headrace.table.sql import select
-from headrace.tables.schema import to_delta
+from headrace.write.intent import TableIntent
+from headrace.write.upsert import MergeTable
 from services.desk import Desk, InProcess, no_spark
 from services.rivals import append_many, compact_many, rivals
 from services.s3 import S3

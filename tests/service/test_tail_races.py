@@ -13,12 +13,12 @@ import pytest
 from deltalake import Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from headrace.commit import Tail
-from headrace.commit.marks import batch_mark
+from headrace.delta.log import LOG
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import to_delta
+from headrace.delta.txn import batch_mark
 from headrace.errors import Fenced, StorageUnreachable
-from headrace.storage import Profile, Store
-from headrace.tables.log import LOG
-from headrace.tables.schema import to_delta
+from headrace.storage.store import Profile, Store
 from services.rivals import append_at_once, create_at_once, rivals, write_many
 from services.s3 import S3
 from services.s3gate import Gate, s3gate

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spec.load import load as load_spec
-from headrace.storage import Profile, Store
-from headrace.tables.log import load
-from headrace.tables.schema import type_name
+from headrace.delta.log import load
+from headrace.delta.schema import type_name
+from headrace.storage.store import Profile, Store
+from headrace.validate.load import load as load_spec
 from services.pipelines import run_cli, storage
 from services.s3 import S3
 

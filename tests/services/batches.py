@@ -10,8 +10,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from headrace.batch import Intent, Range
-from headrace.pipeline import Pipeline
+from headrace.pipeline.pipeline import Pipeline
+from headrace.source.ranges import Range
+from headrace.write.intent import Intent
 from services.plans import MOMENT, spec_of
 
 ENVELOPE = (

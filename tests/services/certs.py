@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from headrace.runtime.kafka import Tls
+from headrace.dev.kafka import Tls
 
 
 @dataclass(frozen=True, slots=True)

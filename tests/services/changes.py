@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 
 from headrace import Table
-from headrace.batch import Merging, StagedFile, TableIntent
-from headrace.commit.merge import MergeTable
+from headrace.delta.schema import SOURCE, to_delta
+from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced
-from headrace.stage import Layout, Stager
-from headrace.storage import Store
-from headrace.tables.changes import staged
-from headrace.tables.schema import SOURCE, to_delta
+from headrace.stage.change_schema import staged
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Store
+from headrace.write.intent import Merging, TableIntent
+from headrace.write.upsert import MergeTable
 from model.merging import Change, columns_of
 from services.staging import intent, opened, rows
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import headrace.cli.dead_letters
-import headrace.ledger
-import headrace.pipeline
+import headrace.ledger.ledger
+import headrace.pipeline.pipeline
 import headrace.table.vacuum
-from headrace.commit import actions
+from headrace.delta import actions
 
 DAY, YEAR = timedelta(days=1), timedelta(days=365)
 _MODULES = (headrace.cli.dead_letters, headrace.ledger, headrace.pipeline, headrace.table.vacuum)

@@ -14,21 +14,23 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-import headrace.pipeline
-from headrace import run, task
-from headrace.batch import Manifest, Range
+import headrace.pipeline.pipeline
+from headrace import run
+from headrace.dead_letters.reader import Letters, Selection
+from headrace.dead_letters.replay import replay
+from headrace.delta.schema import ENVELOPE
 from headrace.errors import SourceTopicGone
 from headrace.faults import Abandoned, armed
-from headrace.letters import Letters, Selection
-from headrace.pipeline import Pipeline
-from headrace.read import SOURCES, Bounds
-from headrace.rebuild import rebuild
-from headrace.refill import refill_all
-from headrace.replay import replay
+from headrace.pipeline import task
+from headrace.pipeline.events import Summary
+from headrace.pipeline.manifest import Manifest
+from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.rebuild_ledger import rebuild
+from headrace.recovery.refill_restored_table import refill_all
+from headrace.source.base import SOURCES, Bounds
+from headrace.source.ranges import Range
 from headrace.spec import Spec
-from headrace.spec.load import loads
-from headrace.summary import Summary
-from headrace.tables.schema import ENVELOPE
+from headrace.validate.load import loads
 from services.pipelines import storage
 from services.plans import envelope
 from services.s3 import S3

@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.batch import StagedFile, TableIntent
-from headrace.commit import LogTable, actions
-from headrace.commit.checkpoints import SHARED
-from headrace.maintain import Maintainer
+from headrace.delta import actions
+from headrace.delta.checkpoints import SHARED
+from headrace.delta.staged_file import StagedFile
+from headrace.maintain.scheduler import Maintainer
 from headrace.storage import local
+from headrace.write.append import LogTable
+from headrace.write.intent import TableIntent
 from services.desk import Desk, InProcess, no_spark, ranges_of
 from services.staging import intent
 

@@ -19,11 +19,11 @@ import psutil
 import pytest
 
 from headrace import run
-from headrace.batch import Intent
 from headrace.faults import Abandoned, Point, armed
+from headrace.pipeline.events import Summary
 from headrace.spec import Spec
-from headrace.spec.load import loads
-from headrace.summary import Summary
+from headrace.validate.load import loads
+from headrace.write.intent import Intent
 from services.audit import Audit, Verdict, audit, by_kind
 from services.kafka import Seen, produce
 from services.s3 import S3

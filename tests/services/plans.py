@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.batch import Counts
-from headrace.plan import Applied, Plan
-from headrace.shape import Shape
+from headrace.delta.schema import ENVELOPE
+from headrace.plan.accounting import Counts
+from headrace.plan.batch_result import Applied
+from headrace.plan.plan import Plan
+from headrace.plan.route_schema import Shape
 from headrace.spec import Spec
-from headrace.spec.load import loads
-from headrace.tables.schema import ENVELOPE
+from headrace.validate.load import loads
 
 MOMENT = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 LAKE = Path("/lake")

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from headrace.dev.kafka import free_ports
 from headrace.runtime import cache, jars
-from headrace.runtime.child import Child, spawn
+from headrace.runtime.child_process import Child, spawn
 from headrace.runtime.java import find_java
-from headrace.runtime.kafka import free_ports
 from services.wait import eventually
 
 

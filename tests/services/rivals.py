@@ -12,12 +12,13 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from headrace import Table
-from headrace.batch import Receipt, StagedFile
-from headrace.commit import Tail
-from headrace.commit.marks import mark_names
+from headrace.delta.log_writer import Tail
+from headrace.delta.receipt import Receipt
+from headrace.delta.schema import to_delta
+from headrace.delta.staged_file import StagedFile
+from headrace.delta.txn import mark_names
 from headrace.errors import HeadraceError
-from headrace.storage import Store
-from headrace.tables.schema import to_delta
+from headrace.storage.store import Store
 from services.staging import SCHEMA, marks, staged
 
 _gate: Any = None

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from obstore.store import S3Store
 
+from headrace.dev.kafka import free_ports
 from headrace.runtime import jars
-from headrace.runtime.child import Child, spawn
+from headrace.runtime.child_process import Child, spawn
 from headrace.runtime.java import find_java
-from headrace.runtime.kafka import free_ports
 from services.wait import eventually
 
 _CONF = """\

@@ -13,10 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from headrace.batch import Counts, Intent, Range, StagedFile, TableIntent
-from headrace.commit.marks import batch_mark
-from headrace.storage import Store
-from headrace.tables.schema import to_delta
+from headrace.delta.schema import to_delta
+from headrace.delta.staged_file import StagedFile
+from headrace.delta.txn import batch_mark
+from headrace.plan.accounting import Counts
+from headrace.source.ranges import Range
+from headrace.storage.store import Store
+from headrace.write.intent import Intent, TableIntent
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("day", pa.string())])
 WIDER = SCHEMA.append(pa.field("note", pa.string()))

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from typing import IO, Any, NoReturn
 
-import headrace.runner  # noqa: F401  what the command imports late is to be there before the fork
 from headrace.cli import main
 
 LONGEST = 20  # seconds of a round; whoever takes longer is ended by SIGALRM

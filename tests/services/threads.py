@@ -12,9 +12,9 @@ from typing import Any
 from deltalake import DeltaTable
 
 from headrace.errors import HeadraceError
-from headrace.runner import Outcome, run_all
+from headrace.pipeline.events import Summary
+from headrace.serve.runner import Outcome, run_all
 from headrace.spec import Spec
-from headrace.summary import Summary
 from services.kafka import read_all
 from services.pipelines import make_spec
 from services.wait import eventually
@@ -116,7 +116,7 @@ def watched(*specs: Spec) -> Iterator[Watched]:
 
 def opened(uri: str | Path, spec: Spec | None = None) -> DeltaTable:
     """A table as delta-rs sees it now."""
-    from headrace.storage import Profile, Store
+    from headrace.storage.store import Profile, Store
 
     store = Store(str(uri), Profile(**spec.storage_profile()) if spec else Profile())
     return DeltaTable(store.delta_uri, storage_options=store.delta_options)

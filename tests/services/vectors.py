@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
-from headrace.storage import Store
-from headrace.tables import files
-from headrace.tables.log import newest, version_path
+from headrace.delta import files
+from headrace.delta.log import newest, version_path
+from headrace.storage.store import Store
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _FEATURES = {

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.faults import Abandoned, Point, armed
-from headrace.read.events import events
-from headrace.runner import run_all
+from headrace.serve.runner import run_all
+from headrace.source.sample_events import events
 from services.plans import spec_of
 
 RECORDS, SEED = 600, 11

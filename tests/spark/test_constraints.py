@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.delta.log import load
 from headrace.faults import Point, armed
-from headrace.pipeline import Pipeline
-from headrace.read import SOURCES
-from headrace.storage import Store
-from headrace.tables.log import load
-from headrace.transform.constraints import constraints_of, violations
+from headrace.pipeline.pipeline import Pipeline
+from headrace.source.base import SOURCES
+from headrace.storage.store import Store
+from headrace.transform.sql.constraints import constraints_of, violations
 from services.desk import Desk, InProcess, Served
 from services.plans import envelopes, spec_of
 

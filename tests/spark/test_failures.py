@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import (
-    AuthenticationRefused,
-    BrokerUnreachable,
-    PermissionRefused,
-    SparkDied,
-    Stop,
-    StorageFull,
-)
-from headrace.runtime import failures, session
+from headrace.errors import AuthenticationRefused, BrokerUnreachable, PermissionRefused, SparkDied, Stop, StorageFull
+from headrace.runtime import session, spark_errors
 
 WORK = Path("work")
 MISLEADING = "Connection Timeout in org.apache.kafka: NotLeader, KAFKA_DATA_LOSS, DisconnectException"
@@ -64,13 +57,19 @@ THROWN: dict[str, tuple[Callable[[Any], Any], type[Exception]]] = {
 @pytest.mark.parametrize("name", THROWN)
 def test_the_class_of_an_exception_names_it(spark: Any, name: str) -> None:
     make, kind = THROWN[name]
-    found = failures.named(thrown(spark, make), WORK)
+    found = spark_errors.named(thrown(spark, make), WORK)
     assert type(found) is kind, found
 
 
 def test_every_class_that_is_named_exists(spark: Any) -> None:
     loader = spark.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    for kinds in (failures.FULL, failures.WORKER, failures.AUTHENTICATION, failures.PERMISSION, failures.PASSING):
+    for kinds in (
+        spark_errors.FULL,
+        spark_errors.WORKER,
+        spark_errors.AUTHENTICATION,
+        spark_errors.PERMISSION,
+        spark_errors.PASSING,
+    ):
         for kind in kinds:
             loader.loadClass(kind.family)
 
@@ -88,7 +87,7 @@ def test_a_fault_in_a_task_is_never_taken_for_the_brokers(spark: Any) -> None:
         yield from batches
         raise ValueError(said)
 
-    found = failures.named(failed(spark, task), WORK)
+    found = spark_errors.named(failed(spark, task), WORK)
     assert type(found) is Stop
     assert f"ValueError: {MISLEADING}" in found.seen
 
@@ -100,12 +99,12 @@ def test_a_worker_that_is_killed_is_not_the_brokers_fault(spark: Any) -> None:
         yield from batches
         kill(os.getpid(), number)
 
-    assert type(failures.named(failed(spark, task), WORK)) is SparkDied
+    assert type(spark_errors.named(failed(spark, task), WORK)) is SparkDied
 
 
 def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
     """A broker that nobody listens for, as a streaming query meets it."""
-    from headrace.stream import _exception
+    from headrace.pipeline.streaming_query import _exception
 
     deaf = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
@@ -122,7 +121,7 @@ def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
         query.awaitTermination(60)
     error = _exception(query)
     assert error is not None
-    found = failures.named(error, WORK)
+    found = spark_errors.named(error, WORK)
     assert isinstance(found, BrokerUnreachable)
     assert "Timed out" in found.seen
 
@@ -130,5 +129,5 @@ def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
 def test_python_has_classes_too() -> None:
     outer = RuntimeError("a batch failed")
     outer.__cause__ = OSError(errno.ENOSPC, "no matter what")
-    assert isinstance(failures.named(outer, WORK), StorageFull)
-    assert type(failures.named(OSError(errno.EACCES, f"{MISLEADING} No space left on device"), WORK)) is Stop
+    assert isinstance(spark_errors.named(outer, WORK), StorageFull)
+    assert type(spark_errors.named(OSError(errno.EACCES, f"{MISLEADING} No space left on device"), WORK)) is Stop

@@ -9,10 +9,10 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from headrace.batch import Range
-from headrace.read import open_source
-from headrace.read.events import events
-from headrace.runner import run_all
+from headrace.serve.runner import run_all
+from headrace.source.base import open_source
+from headrace.source.ranges import Range
+from headrace.source.sample_events import events
 from headrace.spec import Spec
 from services.plans import spec_of
 

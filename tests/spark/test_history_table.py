@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.batch import Merging, Scd2Columns
-from headrace.commit.merge import MergeTable
+from headrace.delta.schema import SOURCE
 from headrace.errors import Conflict, Fenced
-from headrace.tables.schema import SOURCE
+from headrace.write.intent import Merging, Scd2Columns
+from headrace.write.upsert import MergeTable
 from model.merging import Change
 from model.states import Row, history, whole
 from services.changes import Merged, cut, log

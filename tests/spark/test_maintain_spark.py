@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import Table
+from headrace.delta.files import active
 from headrace.errors import TableRestored
-from headrace.storage import Store
-from headrace.tables.files import active
+from headrace.storage.store import Store
 from services.keeping import Clock, Keeping
 
 MERGED = {"mode": "upsert", "merge": {"keys": ["id"]}, "z_order": ["day"]}

@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.batch import Merging, StagedFile
+from headrace.delta.schema import SOURCE, parse_type
+from headrace.delta.staged_file import StagedFile
 from headrace.errors import TableRestored
-from headrace.stage import Layout, Stager
-from headrace.storage import Store
-from headrace.tables.changes import staged
-from headrace.tables.schema import SOURCE, parse_type
+from headrace.stage.change_schema import staged
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Store
+from headrace.write.intent import Merging
 from model.merging import Change
 from services.changes import Merged
 from services.staging import intent

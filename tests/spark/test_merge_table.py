@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.batch import Merging
-from headrace.commit.merging import MergeSql
-from headrace.commit.parts import newest_part
+from headrace.delta.batch_commits import newest_part
+from headrace.delta.features import may_adopt
+from headrace.delta.log import load
 from headrace.errors import Conflict, TableChanged
-from headrace.tables.adopt import may_adopt
-from headrace.tables.log import load
+from headrace.write.intent import Merging
+from headrace.write.merge_sql import MergeSql
 from model.merging import Change, Model
 from services.changes import Merged, cut, goes_in_once, log
 from services.staging import intent, opened

@@ -10,10 +10,10 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from headrace import Table
-from headrace.batch import Merging
-from headrace.lease import Lease
-from headrace.tables.files import active
-from headrace.tables.log import load
+from headrace.delta.files import active
+from headrace.delta.log import load
+from headrace.pipeline.lease import Lease
+from headrace.write.intent import Merging
 from model.merging import Change, Model
 from services.changes import Merged, cut, log
 from services.staging import opened

@@ -16,11 +16,11 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from headrace import Table
-from headrace.stage import Layout, Stager
-from headrace.storage import Store
-from headrace.tables.files import active
-from headrace.tables.partitions import PartitionKeys
-from headrace.tables.schema import TIMESTAMP, to_delta
+from headrace.delta.files import active
+from headrace.delta.schema import TIMESTAMP, to_delta
+from headrace.stage.partitions import PartitionKeys
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Store
 
 TEXTS = [
     "a b",

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from headrace.batch import StagedFile
-from headrace.stage import Layout, Stager
-from headrace.storage import Store
-from headrace.tables.schema import TIMESTAMP, to_delta
+from headrace.delta.schema import TIMESTAMP, to_delta
+from headrace.delta.staged_file import StagedFile
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Store
 
 FILES = 12
 ROWS = 8

@@ -13,10 +13,10 @@ import pytest
 
 from headrace import Table
 from headrace.cli import main
+from headrace.delta.schema import parse_type, type_name
 from headrace.errors import FeatureRequired, PartitionNotFound, SchemaMismatch, TableFeature, UsageError
 from headrace.table.records import fitted
-from headrace.table.spark import SparkRows
-from headrace.tables.schema import parse_type, type_name
+from headrace.table.spark_rows import SparkRows
 
 COLUMNS = {"id": "bigint", "p": "string", "v": "bigint", "text": "string"}
 FEATURES = ("'delta.enableDeletionVectors' = 'true'", "'delta.enableRowTracking' = 'true'")

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from headrace import faults
-from headrace.commit.spark import SparkTable
+from headrace.delta.features import may_adopt
+from headrace.delta.log import load, read_commit
+from headrace.delta.schema import type_name
 from headrace.errors import TableFeature
 from headrace.faults import Abandoned, Point
-from headrace.pipeline import Pipeline
-from headrace.storage import Store
-from headrace.tables.adopt import may_adopt
-from headrace.tables.log import load, read_commit
-from headrace.tables.schema import type_name
+from headrace.pipeline.pipeline import Pipeline
+from headrace.storage.store import Store
+from headrace.write.spark_append import SparkTable
 from services.batches import Batches
 from services.plans import spec_of
 

@@ -10,17 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.batch import Counts, Intent, Range
-from headrace.decisions import Decision, decide
+from headrace.delta.schema import ENVELOPE
 from headrace.errors import SourceRepartitioned
-from headrace.ledger import Ledger
-from headrace.read import open_source
-from headrace.read.verify import ordered_by_offset, verify
+from headrace.ledger.ledger import Ledger
+from headrace.pipeline.verify_source import ordered_by_offset, verify
+from headrace.plan.accounting import Counts
+from headrace.recovery.resume import Decision, decide
+from headrace.source.base import open_source
+from headrace.source.ranges import Range
 from headrace.spec import Spec
-from headrace.spec.load import loads
-from headrace.storage import Store
-from headrace.tables.schema import ENVELOPE
+from headrace.storage.store import Store
+from headrace.validate.load import loads
 from headrace.version import VERSION
+from headrace.write.intent import Intent
 from services.desk import Desk, ingest
 from services.plans import envelope
 

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.delta.log import Metadata, Protocol, TableState
+from headrace.delta.schema import to_delta
 from headrace.errors import FeatureRequired, SchemaMismatch, UsageError
-from headrace.storage import Store
-from headrace.table.alter import SchemaChange, schema_of, towards
-from headrace.table.alter_spark import properties, statements
-from headrace.tables.log import Metadata, Protocol, TableState
-from headrace.tables.schema import to_delta
+from headrace.storage.store import Store
+from headrace.table.schema_changes import SchemaChange, schema_of, towards
+from headrace.table.spark_schema_changes import properties, statements
 
 STORE = Store("/lake/t")
 COLUMNS = {"id": "int", "p": "string", "s": "struct<a: int>", "x`y": "float"}

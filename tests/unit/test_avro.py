@@ -20,13 +20,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import avro, avro_wire, decoder
-from headrace.decode.avro import Group, natural
-from headrace.decode.avro_exact import Exact
-from headrace.decode.avro_schema import BadSchema, Type, canonical, fingerprint, parse
-from headrace.decode.contract import NewField, Rejects
-from headrace.decode.layout import MESSAGE
-from headrace.decode.leaves import Unfit
+from headrace.decode.avro import columns as avro_wire
+from headrace.decode.avro import decoder as avro
+from headrace.decode.avro.decoder import Group, natural
+from headrace.decode.avro.schema import BadSchema, Type, canonical, fingerprint, parse
+from headrace.decode.avro.value_reader import Exact
+from headrace.decode.base import NewField, Rejects
+from headrace.decode.decoders import decoder
+from headrace.decode.payload import MESSAGE
+from headrace.decode.scalars import Unfit
 from headrace.errors import ContractBroken, UsageError
 from headrace.reasons import Reason
 from headrace.spec import Decode

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import ColumnsDisagree, UsageError
-from headrace.spec import examine_text
 from headrace.table import Table
+from headrace.validate.load import examine_text
 from services.plans import envelopes, letters, plan_of, rows
 
 MILLIS = 1_700_000_000_000

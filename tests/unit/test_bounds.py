@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.commit.bounds import key_bounds, partition_literals
-from headrace.stage import Layout, Stager
-from headrace.storage import Store
-from headrace.tables.schema import parse_type
+from headrace.delta.schema import parse_type
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Store
+from headrace.write.key_bounds import key_bounds, partition_literals
 
 END = "\U0010ffff"
 KINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {

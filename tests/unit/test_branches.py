@@ -14,17 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import online, task
-from headrace.batch import Manifest
 from headrace.cli.dead_letters import _table
+from headrace.dead_letters.dry_run import tryout
+from headrace.dead_letters.reader import Place, Selection
 from headrace.errors import SpecError
 from headrace.faults import Abandoned, Point, armed
-from headrace.letters import Place, Selection
-from headrace.look import look
-from headrace.plan import Plan, reading
-from headrace.plan.shared import Shared
-from headrace.spec.load import loads
-from headrace.tryout import tryout
+from headrace.pipeline import task
+from headrace.pipeline.manifest import Manifest
+from headrace.pipeline.preview import look
+from headrace.plan import decoding
+from headrace.plan.decode_cache import Shared
+from headrace.plan.plan import Plan
+from headrace.validate import online
+from headrace.validate.load import loads
 from services.desk import Desk
 from services.plans import adds_up, envelopes, plan_of, rows, shaped, spec_of
 
@@ -189,7 +191,7 @@ def test_nobody_can_tell_that_a_decode_was_shared(content: dict[str, Any], value
 def test_what_two_branches_read_alike_is_decoded_once():
     plan = branched(CHILD, {"name": "copy", "table": {"path": "/lake/copy"}})
     plan.apply(envelopes([ORDER]))
-    with mock.patch.object(reading, "decoded", wraps=reading.decoded) as asked:
+    with mock.patch.object(decoding, "decoded", wraps=decoding.decoded) as asked:
         plan.apply(envelopes([ORDER, {**ORDER, "id": "x"}]))
     assert [len(call.args[1]) for call in asked.call_args_list] == [2, 1, 1]  # the rejected one by every branch
 

@@ -11,10 +11,10 @@ from unittest import mock
 import pytest
 from deltalake import DeltaTable
 
-from headrace.decisions import Decision, decide
 from headrace.errors import MarksDisagree, TableRestored
 from headrace.faults import Abandoned, Point, armed
-from headrace.pipeline import Pipeline
+from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.resume import Decision, decide
 from services.desk import Desk
 
 ITEMS = {

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headrace import floor
-from headrace.batch import Counts
-from headrace.breaker import CircuitBreaker
 from headrace.errors import SpecError, TooManyRejected
-from headrace.read import Bounds
+from headrace.pipeline import inference_minimum
+from headrace.pipeline.circuit_breaker import CircuitBreaker
+from headrace.plan.accounting import Counts
+from headrace.source.base import Bounds
 from services.plans import spec_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -109,7 +109,7 @@ class Waiting:
 
 
 def waited(pipeline: Waiting) -> int:
-    floor.wait(pipeline)  # type: ignore[arg-type]
+    inference_minimum.wait(pipeline)  # type: ignore[arg-type]
     return pipeline.looks
 
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import duck
 from headrace.decode import sizes
-from headrace.plan import Applied, Plan
-from headrace.plan.gathering import merged
-from headrace.stage import _whole
-from headrace.transform import sql
+from headrace.engine import duck
+from headrace.plan.batch_result import Applied, merged
+from headrace.plan.plan import Plan
+from headrace.stage.stager import _whole
+from headrace.transform import steps as sql
 from headrace.transform.program import INPUT
 from services.plans import adds_up, envelopes, letters, plan_of, rows
 
@@ -233,9 +233,9 @@ def test_rows_that_one_column_cannot_hold_stay_in_their_chunks(monkeypatch: pyte
 
 def test_an_overflow_that_nobody_has_foreseen_halves_the_batch_down_to_the_record(monkeypatch: pytest.MonkeyPatch):
     """Whatever column overflows: the record that does it alone is a dead letter of its branch, the others are rows."""
-    from headrace.plan import application
+    from headrace.plan import apply
 
-    fit, limit = application.fit, 3
+    fit, limit = apply.fit, 3
 
     def narrow(rows: pa.Table, *rest: Any) -> Any:
         if len(rows) > limit or ("big" in rows.column_names and 1 in rows["big"].to_pylist()):
@@ -245,7 +245,7 @@ def test_an_overflow_that_nobody_has_foreseen_halves_the_batch_down_to_the_recor
     plan = plan_of(branches=[{"name": "ids", "transform": [{"drop": ["big"]}], "table": {"path": "/lake/ids"}}])
     values = envelopes([{"id": nth, "big": 1 if nth in (2, 9) else None} for nth in range(12)])
     plan.apply(values)
-    monkeypatch.setattr(application, "fit", narrow)
+    monkeypatch.setattr(apply, "fit", narrow)
     applied = plan.apply(values)
     assert letters(applied) == [(2, "decode", "too_big"), (9, "decode", "too_big")]
     assert [row["id"] for row in rows(applied)] == [0, 1, 3, 4, 5, 6, 7, 8, 10, 11]

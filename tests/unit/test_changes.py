@@ -10,11 +10,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from headrace.decisions import check_order
+from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree, SourceReplaced
-from headrace.plan import Applied
-from headrace.spec import examine_text
-from headrace.tables.schema import SOURCE
+from headrace.plan.batch_result import Applied
+from headrace.recovery.resume import check_order
+from headrace.validate.load import examine_text
 from services.plans import LAKE, MOMENT, changes, envelopes, event, letters, plan_of, shaped, spec_of
 from services.schemas import registered, registry_url
 

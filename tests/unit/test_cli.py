@@ -18,17 +18,19 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
-from headrace.batch import Counts, Intent, Range
 from headrace.cli import main
-from headrace.cli.show import Show, fitting, sentence
-from headrace.commit import Tail
-from headrace.lease import Lease
-from headrace.ledger import Ledger
-from headrace.runtime.kafka import free_ports
-from headrace.storage import Profile, Store
-from headrace.tables.adopt import WRITER
-from headrace.tables.schema import to_delta
+from headrace.cli.output import Show, fitting, sentence
+from headrace.delta.features import WRITER
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import to_delta
+from headrace.dev.kafka import free_ports
+from headrace.ledger.ledger import Ledger
+from headrace.pipeline.lease import Lease
+from headrace.plan.accounting import Counts
+from headrace.source.ranges import Range
+from headrace.storage.store import Profile, Store
 from headrace.version import VERSION
+from headrace.write.intent import Intent
 from services.pipelines import environment, start_cli
 from services.wait import eventually
 
@@ -41,7 +43,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """`headrace …` in a folder with a spec `web.yaml`: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("headrace.read.kafka._TIMEOUT", 1.0)  # a broker that is down answers no sooner
+    monkeypatch.setattr("headrace.source.kafka._TIMEOUT", 1.0)  # a broker that is down answers no sooner
     (tmp_path / "web.yaml").write_text(GENERATE.format(name="web"))
 
     def run(*arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:

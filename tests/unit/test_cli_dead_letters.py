@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from headrace.pipeline import Pipeline
+from headrace.pipeline.pipeline import Pipeline
 from services.clocks import DAY, clock
 from services.desk import Desk, no_spark
 

@@ -18,8 +18,8 @@ import pytest
 import headrace
 from headrace import Table
 from headrace.cli import main
-from headrace.lease import Lease
-from headrace.storage import Store
+from headrace.pipeline.lease import Lease
+from headrace.storage.store import Store
 from services.desk import Desk
 
 Run = Callable[..., tuple[int, str, str]]

@@ -11,10 +11,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from headrace.delta.schema import type_name
 from headrace.errors import ContractBroken
-from headrace.plan import Plan
-from headrace.spec import examine_text
-from headrace.tables.schema import type_name
+from headrace.plan.plan import Plan
+from headrace.validate.load import examine_text
 from services.plans import adds_up, envelopes, event, letters, plan_of, rows
 
 WRONG = [

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Limits, Rejects
-from headrace.decode.layout import layout_of
-from headrace.decode.structure import Room, admitted, by_key, evolve, infer, merge_all, width
-from headrace.decode.typed import fitted
-from headrace.plan import Applied, Plan
+from headrace.decode.base import Limits, Rejects
+from headrace.decode.inference import Room, admitted, by_key, evolve, infer, merge_all, width
+from headrace.decode.payload import layout_of
+from headrace.decode.typed.fit import fitted
+from headrace.plan.batch_result import Applied
+from headrace.plan.plan import Plan
 from headrace.reasons import Reason
 from services.desk import Desk
 from services.plans import adds_up, envelopes, event, letters, plan_of, rows

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import Table
-from headrace.connector import (
+from headrace.compat.builder import (
     BulkInsertOperation,
     ConcurrentModification,
     DeleteOperation,
@@ -452,7 +452,7 @@ def test_error_handling(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> N
     assert said(table, operation.with_partition_path("shop=x")) == "Partition not found: shop=x"
     twice = operation.with_records([span, span]).with_deduplication(False)
     assert said(table, twice).startswith("Unexpected error: 2 records have the key id = span_0.")
-    monkeypatch.setattr("headrace.table.writers._TRIES", 0)
+    monkeypatch.setattr("headrace.table.ownership._TRIES", 0)
     assert said(table, operation) == "Concurrent modification detected at version 2"
 
 

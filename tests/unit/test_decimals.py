@@ -22,23 +22,24 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Proto
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Decoded, Limits, decoder
-from headrace.decode.convert import converted
-from headrace.decode.exact import inner_default
-from headrace.decode.json import JsonDecoder
-from headrace.decode.layout import Node
-from headrace.decode.lexical import leaf
-from headrace.decode.proto.schema import ParsedFile, linked
-from headrace.decode.protobuf import Group, ProtobufDecoder
+from headrace.decode.base import Decoded, Limits
+from headrace.decode.decoders import decoder
+from headrace.decode.json.decoder import JsonDecoder
+from headrace.decode.json.exact import inner_default
+from headrace.decode.json.scalar_text import leaf
+from headrace.decode.payload import Node
+from headrace.decode.protobuf.decoder import Group, ProtobufDecoder
+from headrace.decode.protobuf.schema import ParsedFile, linked
+from headrace.decode.typed.convert import converted
+from headrace.engine import decimals
 from headrace.errors import SchemaMismatch, UsageError
-from headrace.fit import fit
+from headrace.plan.conform import fit
+from headrace.plan.route_schema import Shape
 from headrace.reasons import Reason
-from headrace.shape import Shape
 from headrace.spec import Decode
 from headrace.spec.decode import Protobuf
 from headrace.table.records import fitted, from_json
-from headrace.tables import decimals
-from headrace.transform import Set, Transform
+from headrace.transform.steps import Set, Transform
 from services.plans import envelopes
 
 EXACT = Context(prec=1000, Emax=999_999, Emin=-999_999)

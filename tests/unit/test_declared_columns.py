@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace import online
 from headrace.errors import ColumnsDisagree
+from headrace.validate import online
 from services.desk import Desk
 
 RECORD = {"id": 9007199254740993, "name": "Ada", "tags": ["x"], "amount": 1.25, "other": True}

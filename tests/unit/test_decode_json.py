@@ -9,7 +9,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from headrace.decode import Decoded, decoder
+from headrace.decode.base import Decoded
+from headrace.decode.decoders import decoder
 from headrace.errors import ContractBroken, UsageError
 from headrace.reasons import Reason
 

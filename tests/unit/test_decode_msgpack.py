@@ -15,12 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Decoded, NewField, decoder, msgpack_wire
-from headrace.decode.msgpack_schema import Form, in_path
-from headrace.decode.structure import evolve
+from headrace.decode.base import Decoded, NewField
+from headrace.decode.decoders import decoder
+from headrace.decode.inference import evolve
+from headrace.decode.msgpack import columns as msgpack_wire
+from headrace.decode.msgpack.schema import Form, in_path
 from headrace.errors import ContractBroken, RegistryUnreachable, UsageError
 from headrace.reasons import Reason
-from headrace.spec import Decode, examine_text
+from headrace.spec import Decode
+from headrace.validate.load import examine_text
 from services import schemas
 from services.plans import envelopes, plan_of
 

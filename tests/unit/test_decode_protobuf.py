@@ -15,18 +15,18 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Decoded, Limits, NewField
-from headrace.decode.layout import MESSAGE
-from headrace.decode.proto import wire
-from headrace.decode.proto.schema import ParsedFile, Schema, linked
-from headrace.decode.proto.text import parsed
-from headrace.decode.protobuf import Group, ProtobufDecoder
-from headrace.decode.registry import Registered, UnknownSchema
-from headrace.decode.structure import evolve
+from headrace.decode.base import Decoded, Limits, NewField
+from headrace.decode.inference import evolve
+from headrace.decode.payload import MESSAGE
+from headrace.decode.protobuf import wire
+from headrace.decode.protobuf.decoder import Group, ProtobufDecoder
+from headrace.decode.protobuf.proto_text import parsed
+from headrace.decode.protobuf.schema import ParsedFile, Schema, linked
+from headrace.decode.registry.client import Registered, UnknownSchema
+from headrace.delta.schema import JSON_TEXT
 from headrace.errors import ContractBroken
 from headrace.reasons import Reason
 from headrace.spec.decode import Protobuf
-from headrace.tables.schema import JSON_TEXT
 from services import protos
 
 OPTIONS = Protobuf.model_construct(allow_empty=True, keep_unknown_fields=False)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Decoded, Limits, scout
-from headrace.decode.json import JsonDecoder
-from headrace.decode.structure import KEYS, evolve, merge_all
+from headrace.decode.base import Decoded, Limits
+from headrace.decode.inference import KEYS, evolve, merge_all
+from headrace.decode.json import discovery
+from headrace.decode.json.decoder import JsonDecoder
 
 scalars = st.one_of(
     st.none(),
@@ -54,7 +55,7 @@ def looked_at(chunks: list[list[str]]) -> tuple[list[Decoded], list[Decoded]]:
 @given(st.lists(st.lists(st.one_of(objects, objects, objects, st.sampled_from(BAD)), max_size=8), max_size=4))
 def test_it_finds_what_all_values_show(chunks):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scout, "_SAMPLE", 2)
+        patch.setattr(discovery, "_SAMPLE", 2)
         ours, plain = looked_at(chunks)
     for one, two in zip(ours, plain, strict=True):
         assert one.index.to_pylist() == two.index.to_pylist()

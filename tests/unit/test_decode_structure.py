@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.structure import KEYS, evolve, fields, infer, merge, merge_all, of, text_reasons
+from headrace.decode.inference import KEYS, evolve, fields, infer, merge, merge_all, of, text_reasons
 
 LONG, DOUBLE, TEXT = {"type": "long"}, {"type": "double"}, {"type": "string"}
 JSON = {"type": "json"}

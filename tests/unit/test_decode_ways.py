@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Decoded, Limits
-from headrace.decode.json import JsonDecoder
+from headrace.decode.base import Decoded, Limits
+from headrace.decode.json.decoder import JsonDecoder
 
 NAMES = ["a", "b", "c", "id", "x.y", "we ird", "ü", "sl/ash", "til~de"]
 SCALARS = [

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.doubles import TIME, _keys, _later_ones, _one_by_one, doubles
+from headrace.delta.files import File
+from headrace.delta.rows import Columns
+from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree
-from headrace.spec import examine_text
-from headrace.storage import Store
-from headrace.tables.files import File
-from headrace.tables.rows import Columns
-from headrace.tables.schema import SOURCE
+from headrace.pipeline.deduplicate import TIME, _keys, _later_ones, _one_by_one, doubles
+from headrace.storage.store import Store
+from headrace.validate.load import examine_text
 from services.plans import LAKE, envelopes, plan_of
 
 WITHIN = 10
@@ -81,7 +81,7 @@ def test_many_rounds_are_as_one_by_one(said: list[tuple[int, int]]) -> None:
     found = _later_ones(numbers, times, place, WITHIN)
     assert found.tolist() == _one_by_one(numbers, times, place, WITHIN).tolist()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.doubles._ROUNDS", 50)
+        patch.setattr("headrace.pipeline.deduplicate._ROUNDS", 50)
         assert _later_ones(numbers, times, place, WITHIN).tolist() == found.tolist()
 
 

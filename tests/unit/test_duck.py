@@ -6,11 +6,11 @@ import subprocess
 import sys
 import threading
 
-from headrace import duck
+from headrace.engine import duck
 
 ENDS_BESIDE_ITS_THREADS = """
 import threading
-from headrace import duck
+from headrace.engine import duck
 
 ready, end = threading.Barrier(9), threading.Event()
 

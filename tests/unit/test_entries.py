@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.entries import check_rows, merging_of, rows_of
 from headrace.errors import TableFeature
-from headrace.ledger import KnownTable
-from headrace.ledger.known import Known
-from headrace.storage import Store
+from headrace.ledger.known_tables import Known, KnownTable
+from headrace.pipeline.table_entry import check_rows, merging_of, rows_of
+from headrace.storage.store import Store
 from services.desk import Desk
 from services.plans import spec_of
 

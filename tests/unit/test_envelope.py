@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import Plan
-from headrace.spec import loads
+from headrace.validate.load import loads
 from services.plans import envelopes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Rejects
-from headrace.decode.envelope import Form, Look, told_apart
-from headrace.decode.envelopes import ENVELOPES
+from headrace.decode.base import Rejects
+from headrace.decode.envelope.base import Form, Look, told_apart
+from headrace.decode.envelope.formats import ENVELOPES
 from headrace.reasons import Reason
 
 PATHS = ("op", "payload.op", "source_type", "event_type", "schema", "table", "specversion", "type")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree, ContractBroken
-from headrace.plan import Plan
-from headrace.tables.schema import SOURCE
-from headrace.transform import dialect
+from headrace.plan.plan import Plan
+from headrace.transform.jmespath import dialect
 from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
 
 ITEMS = {"column": "items", "keep": ["id"]}

@@ -12,17 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Rejects
-from headrace.decode.contract import LIMITS
+from headrace.decode.base import LIMITS, Rejects
 from headrace.decode.elements import ElementsDecoder
-from headrace.decode.layout import PATH, RESCUE, layout_of
+from headrace.decode.payload import PATH, RESCUE, layout_of
 from headrace.decode.rescue import Rescuer
-from headrace.decode.typed import fitted
+from headrace.decode.typed.fit import fitted
+from headrace.delta.schema import RESCUED
 from headrace.errors import ContractBroken
-from headrace.explode import exploded, with_rescued
-from headrace.plan import Plan
+from headrace.plan.explode import exploded, with_rescued
+from headrace.plan.plan import Plan
 from headrace.spec.explode import Explode
-from headrace.tables.schema import RESCUED
 from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
 
 BOTH = {"new_field": "rescue", "wrong_type": "rescue"}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import duck
+from headrace.engine import duck
 from headrace.errors import UsageError
-from headrace.transform import allowed
-from headrace.transform.expressions import ROW, bound, check, columns_of
-from headrace.transform.tree import DEEPEST, LONGEST, parse, write
+from headrace.transform.sql import allow_list
+from headrace.transform.sql.expression import ROW, bound, check, columns_of
+from headrace.transform.sql.parser import DEEPEST, LONGEST, parse, write
 
 COLUMNS = ("a", "b", "l", "j", "status")
 
@@ -215,7 +215,7 @@ def _catalogue() -> dict[str, set[tuple[str, str | None]]]:
 
 def test_every_allowed_function_exists_and_always_answers_the_same() -> None:
     catalogue = _catalogue()
-    for name in allowed.NAMES - set(allowed.CLOCK):
+    for name in allow_list.NAMES - set(allow_list.CLOCK):
         kinds = catalogue[name]
         assert kinds & {("scalar", "CONSISTENT"), ("macro", None)}, name
         assert not {stability for _, stability in kinds} & {"VOLATILE", "CONSISTENT_WITHIN_QUERY"}, name
@@ -223,14 +223,14 @@ def test_every_allowed_function_exists_and_always_answers_the_same() -> None:
 
 def test_every_allowed_operator_and_type_exists() -> None:
     catalogue = _catalogue()
-    assert [symbol for symbol in allowed.SYMBOLS if symbol not in catalogue] == []
+    assert [symbol for symbol in allow_list.SYMBOLS if symbol not in catalogue] == []
     types = duck.query("SELECT DISTINCT lower(type_name) AS n FROM duckdb_types()")["n"].to_pylist()
-    assert [name for name in allowed.TYPES if name not in types] == []
+    assert [name for name in allow_list.TYPES if name not in types] == []
 
 
 def test_the_documented_list_is_the_list_of_the_code() -> None:
     page = Path(__file__).parents[2] / "docs" / "expressions.md"
-    assert allowed.reference() in page.read_text()
+    assert allow_list.reference() in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.fit import fit
+from headrace.delta.schema import SOURCE
+from headrace.plan.conform import fit
+from headrace.plan.route_schema import Shape
 from headrace.reasons import Reason
-from headrace.shape import Shape
-from headrace.tables.schema import SOURCE
 from services.plans import envelopes
 
 INNER = pa.struct(

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.contract import Rejects
-from headrace.decode.framing import schema_ids, unframed
+from headrace.decode.base import Rejects
+from headrace.decode.registry.framing import schema_ids, unframed
 from headrace.reasons import Reason
 
 VALUES = st.lists(

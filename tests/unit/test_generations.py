@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from headrace.batch import ALL, Intent
-from headrace.commit.adopt import LogTable
 from headrace.errors import UsageError
-from headrace.generations import check_bounded, replaced, stale_letters, with_overwritten
-from headrace.ledger import KnownTable
-from headrace.ledger.known import FullRefresh, Known
-from headrace.spec import examine_text
-from headrace.storage import Store
+from headrace.ledger.known_tables import FullRefresh, Known, KnownTable
+from headrace.pipeline.overwrite import check_bounded, replaced, stale_letters, with_overwritten
+from headrace.storage.store import Store
+from headrace.validate.load import examine_text
+from headrace.write.append import LogTable
+from headrace.write.intent import ALL, Intent
 from services.desk import Desk
 from services.plans import LAKE, spec_of
 from services.staging import ids, intent, opened, staged, table_intent

@@ -14,18 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import Table, duck
-from headrace.batch import Merging, Scd2Columns
-from headrace.commit import edit
-from headrace.commit.hand import Merge
-from headrace.commit.parts import newest_part
+from headrace import Table
+from headrace.delta import rows
+from headrace.delta.batch_commits import newest_part
+from headrace.delta.files import File, active, read
+from headrace.delta.log import load
+from headrace.delta.scan import among
+from headrace.delta.schema import TIMESTAMP, parse_type
+from headrace.engine import duck
 from headrace.errors import Conflict, MarksDisagree, TableChanged, TableRestored
-from headrace.tables import rows
-from headrace.tables.files import File, active, read
-from headrace.tables.log import load
-from headrace.tables.partitions import split
-from headrace.tables.scan import among
-from headrace.tables.schema import TIMESTAMP, parse_type
+from headrace.stage.partitions import split
+from headrace.write import row_edit
+from headrace.write.duckdb_merge import Merge
+from headrace.write.intent import Merging, Scd2Columns
 from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
 from model.states import history
@@ -238,15 +239,15 @@ def test_who_comes_between_is_met_with_fresh_state_and_nothing_is_left_behind(
     made = ByHand(tmp_path, BY_SEQUENCE)
     made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(5)], 1)
     part, driver = made.part([Change("put", key, 2, (2, 2), offset=100 + key) for key in range(5)], 2), made.open()
-    whole = edit.Editing._staged
+    whole = row_edit.Editing._staged
 
     def slow(work: Any) -> Any:
         done = whole(work)
-        monkeypatch.setattr(edit.Editing, "_staged", whole)
+        monkeypatch.setattr(row_edit.Editing, "_staged", whole)
         made.open("other").commit(made.part([Change("put", 9, 1, (9, 9))], 1), intent(1, "other"))
         return done
 
-    monkeypatch.setattr(edit.Editing, "_staged", slow)
+    monkeypatch.setattr(row_edit.Editing, "_staged", slow)
     with pytest.raises(Conflict, match="meanwhile"):
         driver.commit(part, intent(2))
     state = load(made.table)
@@ -303,7 +304,7 @@ def test_a_column_that_takes_no_null_is_named(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_the_log_are_written_on_the_way(tmp_path: Path) -> None:
-    from headrace.commit.checkpoints import SHARED
+    from headrace.delta.checkpoints import SHARED
 
     made = ByHand(tmp_path, BY_SEQUENCE, properties={"delta.checkpointInterval": "3"})
     for number in range(1, 5):

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree
-from headrace.spec import examine_text
-from headrace.tables.schema import SOURCE
+from headrace.validate.load import examine_text
 from services.plans import LAKE, adds_up, changes, envelopes, event, letters, plan_of, shaped
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.decode import Limits, Rejects
-from headrace.decode.jsonschema import RegisteredJson
-from headrace.decode.jsonschema import _told as told
-from headrace.decode.layout import layout_of
-from headrace.decode.registry import Registered
-from headrace.decode.structure import infer, merge, merge_all
-from headrace.decode.typed import fitted
-from headrace.plan import Plan
+from headrace.decode.base import Limits, Rejects
+from headrace.decode.inference import infer, merge, merge_all
+from headrace.decode.json.registered import RegisteredJson
+from headrace.decode.json.registered import _told as told
+from headrace.decode.payload import layout_of
+from headrace.decode.registry.client import Registered
+from headrace.decode.typed.fit import fitted
+from headrace.plan.plan import Plan
 from headrace.spec.registry import RegistrySpec
 from services.plans import adds_up, envelopes, letters, plan_of, rows
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.run import summary_event, summary_text
-from headrace.look import look
-from headrace.runner import Outcome
+from headrace.pipeline.preview import look
+from headrace.serve.runner import Outcome
 from services.desk import THEN, Desk, InProcess, Records, no_spark
 from services.plans import envelopes
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ColumnsDisagree, SpecError, UsageError
-from headrace.plan import Applied, Plan
-from headrace.spec.load import examine_text
-from headrace.transform import Query, Transform
+from headrace.plan.batch_result import Applied
+from headrace.plan.plan import Plan
+from headrace.transform.steps import Query, Transform
+from headrace.validate.load import examine_text
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, shaped, spec_of
 
 DAY = "substr(modified, `0`, `10`)"

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Limits, decoder
-from headrace.decode.contract import Decoder
-from headrace.decode.layout import MESSAGE
-from headrace.decode.leaves import Unfit
-from headrace.decode.structure import evolve, infer
-from headrace.tables.schema import ENVELOPE
-from headrace.transform import dialect
-from headrace.transform.queries import Queries
+from headrace.decode.base import Decoder, Limits
+from headrace.decode.decoders import decoder
+from headrace.decode.inference import evolve, infer
+from headrace.decode.payload import MESSAGE
+from headrace.decode.scalars import Unfit
+from headrace.delta.schema import ENVELOPE
+from headrace.transform.jmespath import dialect
+from headrace.transform.jmespath.queries import Queries
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "jmespath.json").read_text())
 MESSAGES, ANSWERS = GOLDEN["messages"], GOLDEN["answers"]

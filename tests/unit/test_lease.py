@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Fenced, LeaseHeld, StopAsked, StorageUnreachable
-from headrace.lease import Clock, Lease, holder
-from headrace.storage import Store
+from headrace.pipeline.lease import Clock, Lease, holder
+from headrace.storage.store import Store
 from services.wait import eventually
 
 FAR = 3600.0  # a renewal thread that never comes to its turn: the tests renew by hand

@@ -10,12 +10,19 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from headrace.batch import Counts, Intent, Range, Receipt, StagedFile, TableIntent
-from headrace.commit import checkpoints
-from headrace.commit.tail import Tail
+from headrace.delta import checkpoints
+from headrace.delta.log_writer import Tail
+from headrace.delta.receipt import Receipt
+from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced, MarksDisagree, NewerFormat, StorageUnreachable
-from headrace.ledger import KnownTable, Ledger, compact, is_decision
-from headrace.storage import NotThere, Store
+from headrace.ledger import compaction
+from headrace.ledger.known_tables import KnownTable
+from headrace.ledger.ledger import Ledger, is_decision
+from headrace.plan.accounting import Counts
+from headrace.source.ranges import Range
+from headrace.storage.base import NotThere
+from headrace.storage.store import Store
+from headrace.write.intent import Intent, TableIntent
 from services.clocks import DAY, clock
 
 KNOWN = "known_tables/000000000001"
@@ -270,8 +277,8 @@ def aged(store, seconds=7200):
 @pytest.fixture
 def few(monkeypatch):
     """Ten files make one of the next size, and the log is looked at every twenty batches."""
-    monkeypatch.setattr(compact, "STEP", 10)
-    monkeypatch.setattr(compact, "_CLEAN_EVERY", 20)
+    monkeypatch.setattr(compaction, "STEP", 10)
+    monkeypatch.setattr(compaction, "_CLEAN_EVERY", 20)
     monkeypatch.setattr(checkpoints, "interval", lambda state: 5)
 
 

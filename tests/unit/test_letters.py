@@ -15,19 +15,19 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow.fs import PyFileSystem, SubTreeFileSystem
 
-from headrace import letters as letters_module
-from headrace import retention
-from headrace.batch import Counts
+from headrace.dead_letters import reader as letters_module
+from headrace.dead_letters.evaluate import judge
+from headrace.dead_letters.reader import Letters, Place, Selection, dataset
+from headrace.dead_letters.replay import purge
+from headrace.delta.schema import DEAD_LETTERS
 from headrace.errors import SpecError, UsageError
 from headrace.faults import Point
-from headrace.judge import judge
-from headrace.ledger import Ledger
-from headrace.letters import Letters, Place, Selection, dataset
-from headrace.plan import Applied
-from headrace.replay import purge
-from headrace.spec.amend import amended
-from headrace.storage import Store
-from headrace.tables.schema import DEAD_LETTERS
+from headrace.ledger.ledger import Ledger
+from headrace.plan.accounting import Counts
+from headrace.plan.batch_result import Applied
+from headrace.storage.store import Store
+from headrace.validate.override import amended
+from headrace.write import retention
 from services.clocks import DAY, clock
 from services.desk import THEN, Desk
 

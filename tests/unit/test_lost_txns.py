@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from headrace import Table
 from headrace.cli import app
-from headrace.decisions import Decision, decide
+from headrace.delta.log import version_path
 from headrace.errors import MarksDisagree, TableFeature, TableRestored, UsageError
 from headrace.faults import Abandoned, Point, armed
-from headrace.online import online
-from headrace.pipeline import Pipeline
-from headrace.tables.log import version_path
+from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.resume import Decision, decide
+from headrace.validate.online import online
 from services.desk import Desk
 
 EXPIRING = "delta.setTransactionRetentionDuration"

@@ -12,20 +12,20 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Table
-from headrace.cli.show import sentence
+from headrace.cli.output import sentence
 from headrace.cli.status import _maintenance
-from headrace.commit.tail import Tail
+from headrace.delta import files
+from headrace.delta.files import File, Vector
+from headrace.delta.log import last_checkpoint
+from headrace.delta.log_writer import Tail
 from headrace.faults import Abandoned
-from headrace.maintain.picture import Picture
-from headrace.maintain.plan import Wishes, rewrites
-from headrace.maintain.record import Record
-from headrace.spec import examine_text
-from headrace.spec.maintain import Maintenance
-from headrace.storage import Store
-from headrace.table.compact import ordered_name
-from headrace.tables import files
-from headrace.tables.files import File, Vector
-from headrace.tables.log import last_checkpoint
+from headrace.maintain.file_listing import Picture
+from headrace.maintain.journal import Record
+from headrace.maintain.planner import Wishes, rewrites
+from headrace.spec.maintenance import Maintenance
+from headrace.storage.store import Store
+from headrace.table.optimize import ordered_name
+from headrace.validate.load import examine_text
 from services.keeping import LOG, Keeping
 
 MB = 1_000_000

@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.delta.schema import ENVELOPE, READ, from_delta, to_delta
 from headrace.errors import ColumnsDisagree, UsageError
-from headrace.plan import Plan
-from headrace.spec import Secret, examine_text
-from headrace.tables.schema import ENVELOPE, READ, from_delta, to_delta
-from headrace.transform import Drop, Hash, Keep, Mask, Null, Redact, Rename, Set, Transform, Where
+from headrace.plan.plan import Plan
+from headrace.spec import Secret
+from headrace.transform.mask import Hash, Keep, Null, Redact
+from headrace.transform.steps import Drop, Mask, Rename, Set, Transform, Where
+from headrace.validate.load import examine_text
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, shaped, spec_of
 
 KEY = "a key of thirty-two random bytes"

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from headrace.batch import Merging, Scd2Columns
-from headrace.commit.history import HistorySql
-from headrace.tables.schema import SOURCE
+from headrace.delta.schema import SOURCE
+from headrace.write.intent import Merging, Scd2Columns
+from headrace.write.scd2_sql import HistorySql
 from model.logs import shuffled
 from model.merged import DUCKDB, NOW, DuckWorld
 from model.merging import Change

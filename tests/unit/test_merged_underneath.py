@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from headrace.commit.edit import Editing
-from headrace.commit.merge import MergeTable
-from headrace.decisions import Decision, decide
+from headrace.delta.log import load
 from headrace.errors import Conflict, Stop, TableChanged, TableGone, TableReplaced, TableRestored
-from headrace.tables.log import load
+from headrace.recovery.resume import Decision, decide
+from headrace.write.row_edit import Editing
+from headrace.write.upsert import MergeTable
 from services.desk import Desk, InProcess, ingest, no_spark, ranges_of
 
 COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]

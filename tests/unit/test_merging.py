@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.batch import Merging
-from headrace.commit.merging import MergeSql, Truncates, later
-from headrace.tables.schema import SOURCE
+from headrace.delta.schema import SOURCE
+from headrace.write.intent import Merging
+from headrace.write.merge_sql import MergeSql, Truncates, later
 from model.logs import cut, logs, shuffled
 from model.merged import DUCKDB, NOW, DuckWorld
 from model.merging import Change, Model, ended

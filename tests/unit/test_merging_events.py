@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from headrace.batch import Merging, Scd2Columns
-from headrace.commit.history import HistorySql
-from headrace.commit.merging import MergeSql
-from headrace.plan import Plan
-from headrace.tables.schema import ENVELOPE, SOURCE, parse_type
+from headrace.delta.schema import ENVELOPE, SOURCE, parse_type
+from headrace.plan.plan import Plan
+from headrace.write.intent import Merging, Scd2Columns
+from headrace.write.merge_sql import MergeSql
+from headrace.write.scd2_sql import HistorySql
 from model.events import Event, events
 from model.merged import DUCKDB, NOW, DuckWorld
 from model.merging import Model

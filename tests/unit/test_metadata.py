@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from headrace.tables.schema import METADATA, SOURCE
+from headrace.delta.schema import METADATA, SOURCE
 from services.plans import MOMENT, envelopes, letters, plan_of, rows
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import nesting
-from headrace.decode.nesting import too_deep, values, widest
+from headrace.decode.json import nesting
+from headrace.decode.json.nesting import too_deep, values, widest
 
 texts = st.text('[]{}":,\\ab é', max_size=6)
 documents = st.recursive(

@@ -11,17 +11,17 @@ from deltalake import DeltaTable
 
 from headrace import Table
 from headrace.faults import Abandoned, Point, armed
-from headrace.lease import Lease
-from headrace.pipeline import Pipeline
-from headrace.standing import standing
-from headrace.storage import Store
+from headrace.pipeline.lease import Lease
+from headrace.pipeline.pipeline import Pipeline
+from headrace.serve.status import standing
+from headrace.storage.store import Store
 from services.clocks import DAY, clock
 from services.desk import Desk
 
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.read.kafka._TIMEOUT", 0.2)
+    monkeypatch.setattr("headrace.source.kafka._TIMEOUT", 0.2)
 
 
 def orphans(desk: Desk) -> dict[str, Any]:

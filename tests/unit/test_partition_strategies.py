@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from headrace.delta.schema import TIMESTAMP
 from headrace.errors import ColumnsDisagree
-from headrace.spec import examine_text
 from headrace.spec.partition import PartitionBy
-from headrace.tables.derive import derive
-from headrace.tables.schema import TIMESTAMP
+from headrace.stage.derived_partitions import derive
+from headrace.validate.load import examine_text
 from services.desk import THEN, Desk
 
 MOMENTS = [datetime(2026, 1, 2, 23, 59, 59, 999_999, UTC), datetime(1969, 12, 31, 23, tzinfo=UTC), None]

@@ -22,21 +22,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
+from headrace.delta import rows
+from headrace.delta.files import active
+from headrace.delta.log import load
+from headrace.delta.partition_values import partition_value
+from headrace.delta.rows import Columns, pieces_of, rows_of
+from headrace.delta.schema import ENVELOPE, parse_type
 from headrace.errors import StorageUnreachable, TableDamaged, TableFeature, UsageError
-from headrace.fit import fit
-from headrace.ledger.known import FullRefresh, Known
+from headrace.ledger.known_tables import FullRefresh, Known
+from headrace.plan.conform import fit
+from headrace.plan.route_schema import Shape
 from headrace.reasons import Reason
-from headrace.shape import Shape
-from headrace.storage import Store
+from headrace.stage.partitions import PartitionKeys, check_partitioning, folder, spelled, split
+from headrace.storage.store import Store
 from headrace.table import repair
-from headrace.table.facts import summed
-from headrace.tables import rows
-from headrace.tables.files import active
-from headrace.tables.log import load
-from headrace.tables.partition_values import partition_value
-from headrace.tables.partitions import PartitionKeys, check_partitioning, folder, spelled, split
-from headrace.tables.rows import Columns, pieces_of, rows_of
-from headrace.tables.schema import ENVELOPE, parse_type
+from headrace.table.stats import summed
 from services.desk import Desk
 from services.keeping import Clock, Keeping
 

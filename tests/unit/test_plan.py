@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.batch import Counts
+from headrace.delta.schema import DEAD_LETTERS, SOURCE
 from headrace.errors import ColumnsDisagree, ContractBroken
-from headrace.plan import EVERY, Plan
-from headrace.tables.schema import DEAD_LETTERS, SOURCE
+from headrace.plan.accounting import Counts
+from headrace.plan.branch import EVERY
+from headrace.plan.plan import Plan
 from services.pipelines import environment
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, shaped, spec_of
 

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.plan import Applied, Plan
+from headrace.plan.batch_result import Applied
+from headrace.plan.plan import Plan
 from services.plans import adds_up, envelopes, plan_of, shaped
 
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "kind", "type": "string"}, {"name": "twice", "type": "bigint"}]

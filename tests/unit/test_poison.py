@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contract.formats.json import POISON
-from headrace.decode.exact import Exact
+from headrace.decode.json.exact import Exact
 from services.plans import adds_up, envelopes, plan_of, shaped
 
 TABLE: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace import Table
+from headrace.delta.properties import interval
 from headrace.errors import UsageError
-from headrace.tables.properties import interval
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.proto.files import in_file, in_texts
-from headrace.decode.proto.schema import WELL_KNOWN, BadSchema, NoMessage, ParsedFile, described, linked
-from headrace.decode.proto.text import parsed
+from headrace.decode.protobuf.proto_text import parsed
+from headrace.decode.protobuf.schema import WELL_KNOWN, BadSchema, NoMessage, ParsedFile, described, linked
+from headrace.decode.protobuf.schema_files import in_file, in_texts
 from services import proto_texts
 
 ROOT = Path(google.api.__path__[0]).parent.parent

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from headrace import entries, faults, ledger
-from headrace.batch import Intent
-from headrace.commit import parts
-from headrace.commit import tail as tail_module
+from headrace import faults
+from headrace.delta import batch_commits, log
+from headrace.delta import log_writer as tail_module
 from headrace.errors import (
     Fenced,
     HeadraceError,
@@ -26,10 +25,11 @@ from headrace.errors import (
     TableRestored,
 )
 from headrace.faults import Abandoned, Point
-from headrace.ledger import lost, owed
-from headrace.ledger.account import row
-from headrace.storage import AlreadyThere
-from headrace.tables import log
+from headrace.ledger import ledger, table_evidence, undone_batches
+from headrace.ledger.row import row
+from headrace.pipeline import table_entry
+from headrace.storage.base import AlreadyThere
+from headrace.write.intent import Intent
 from model.audit import FOREIGN, audit, booked, stands_on, watch
 from model.driver import TABLES, Driver
 from model.world import Actor, DiskWorld, Violation, World, commits, load
@@ -274,8 +274,8 @@ def play(history: list[tuple], driver: type[Driver] = Driver) -> None:
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch):
     monkeypatch.setattr(log, "load", load)
-    monkeypatch.setattr(entries, "active", stands_on)
-    monkeypatch.setattr(lost, "all_marks", lambda store, version: load(store).marks)
+    monkeypatch.setattr(table_entry, "active", stands_on)
+    monkeypatch.setattr(table_evidence, "all_marks", lambda store, version: load(store).marks)
     monkeypatch.setattr(ledger, "_FORGET_EVERY", 1)
     yield
     faults.disarm()
@@ -541,19 +541,19 @@ class TakesAHalfBatchForWhole(Driver):
     """Broken: goes on after the highest mark, whether or not every table has it."""
 
     def rebuild_from(self, found):
-        where = lost.beyond(found, "p")
+        where = table_evidence.beyond(found, "p")
         self.ledger.known.remember(topics={name: topic.id for name, topic in self.world.topics.items()})
         self.ledger.assume(where.batch, where.position)
 
 
 def an_undone_refill_is_a_batch_like_any_other(patch):
     """Broken: a RESTORE that undoes a refill is taken to undo its own rows only."""
-    patch.setattr(owed, "_is_refill", lambda row: False)
+    patch.setattr(undone_batches, "_is_refill", lambda row: False)
 
 
 def what_was_undone_is_what_came_last(patch):
     """Broken: a RESTORE to a version that was itself restored is not followed back."""
-    patch.setattr(parts, "_target", lambda store, commit: commit.version - 2)
+    patch.setattr(batch_commits, "_target", lambda store, commit: commit.version - 2)
 
 
 def commits_tell_only_what_they_read(patch):

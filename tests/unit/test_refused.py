@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from headrace.decode.registry import Registry
+from headrace.decode.registry.client import Registry
+from headrace.dev.kafka import free_ports
 from headrace.errors import BrokerUnreachable, RegistryUnreachable, StorageUnreachable
-from headrace.look import look
-from headrace.online import online
-from headrace.runner import run_all
-from headrace.runtime.kafka import free_ports
+from headrace.pipeline.preview import look
+from headrace.serve.runner import run_all
+from headrace.serve.status import standing
 from headrace.spec import Spec
-from headrace.spec.load import loads
 from headrace.spec.registry import RegistrySpec
-from headrace.standing import standing
-from headrace.storage import Profile, Store
+from headrace.storage.store import Profile, Store
+from headrace.validate.load import loads
+from headrace.validate.online import online
 
 SOON = 3.0
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from headrace.decode import registry as client
-from headrace.decode.registry import Registered, Registry, UnknownSchema
+from headrace.decode.registry import client
+from headrace.decode.registry.client import Registered, Registry, UnknownSchema
 from headrace.errors import AuthenticationRefused, PermissionRefused, RegistryUnreachable
 from headrace.spec.registry import RegistrySpec
 from services.certs import Certificates, make_certificates

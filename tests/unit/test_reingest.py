@@ -17,25 +17,28 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace import Table, task
-from headrace.absent import absent
-from headrace.batch import Intent, Range, StagedFile
-from headrace.commit.traces import Box, Brought, Trace, box_of, joined, narrowed, trace
-from headrace.decisions import Decision, decide
+from headrace import Table
+from headrace.delta import files
+from headrace.delta.file_origins import Box, Brought, Trace, box_of, joined, narrowed, trace
+from headrace.delta.files import File, as_file
+from headrace.delta.schema import SOURCE
+from headrace.delta.staged_file import StagedFile
 from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, TableRestored, UsageError
 from headrace.faults import Abandoned, Point, armed
-from headrace.lease import Lease
-from headrace.mend import pieces
-from headrace.read import Bounds
-from headrace.reingest import Facts, Reingest, check_alone, plan
+from headrace.pipeline import task
+from headrace.pipeline.lease import Lease
+from headrace.recovery.missing_rows import absent
+from headrace.recovery.reingest import pieces
+from headrace.recovery.reingest_plan import Facts, Reingest, check_alone, plan
+from headrace.recovery.resume import Decision, decide
+from headrace.source.base import Bounds
+from headrace.source.ranges import Range
 from headrace.spec import Spec
-from headrace.stage import Layout, Stager
-from headrace.storage import Store
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Store
+from headrace.table.ownership import found
 from headrace.table.reingest import Reingesting
-from headrace.table.writers import found
-from headrace.tables import files
-from headrace.tables.files import File, as_file
-from headrace.tables.schema import SOURCE
+from headrace.write.intent import Intent
 from services.desk import Desk
 from services.plans import spec_of
 
@@ -109,7 +112,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broken:
 def _broken(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Broken:
     desk = Desk(folder, options)
     topic = Topic(desk)
-    monkeypatch.setattr("headrace.pipeline.open_source", lambda spec: topic)
+    monkeypatch.setattr("headrace.pipeline.pipeline.open_source", lambda spec: topic)
     monkeypatch.setattr("headrace.runner.SharedSession.get", lambda self: None)
     monkeypatch.setattr(Reingesting, "stage", _stage)
     return Broken(desk, topic)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from headrace.dead_letters.reader import Place, Selection
 from headrace.errors import LeaseHeld
 from headrace.faults import Abandoned, armed
-from headrace.letters import Place, Selection
-from headrace.pipeline import Pipeline
+from headrace.pipeline.pipeline import Pipeline
 from services.desk import THEN, Desk, no_spark
 
 STRICT = [{"match": "^alpha$", "columns": [{"name": "id", "type": "bigint"}, {"name": "kind", "type": "string"}]}]

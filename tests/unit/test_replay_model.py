@@ -13,14 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace import ledger as ledger_module
-from headrace.batch import Counts, Intent, ReplayInput, StagedFile, TableIntent
-from headrace.commit import tail as tail_module
-from headrace.commit.tail import Tail
+from headrace.delta import log
+from headrace.delta import log_writer as tail_module
+from headrace.delta.log_writer import Tail
+from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced, StorageUnreachable
 from headrace.faults import Abandoned
+from headrace.ledger import ledger as ledger_module
 from headrace.ledger.replays import Replays, writer
-from headrace.tables import log
+from headrace.plan.accounting import Counts
+from headrace.write.intent import Intent, ReplayInput, TableIntent
 from model.driver import THEN, schema, tried
 from model.world import Actor, Violation, World, commits, load
 

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Rejects, decoder
-from headrace.decode.layout import RESCUE, layout_of
-from headrace.decode.typed import fitted
+from headrace.decode.base import Rejects
+from headrace.decode.decoders import decoder
+from headrace.decode.payload import RESCUE, layout_of
+from headrace.decode.typed.fit import fitted
+from headrace.delta.schema import RESCUED
 from headrace.errors import ColumnsDisagree, UsageError
-from headrace.plan import Plan
+from headrace.plan.plan import Plan
 from headrace.reasons import Reason
-from headrace.tables.schema import RESCUED
 from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
 
 BOTH = {"new_field": "rescue", "wrong_type": "rescue"}

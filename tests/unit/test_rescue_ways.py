@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode import Limits, NewField
-from headrace.decode.json import bound
-from headrace.decode.layout import RESCUE, Layout, layout_of
+from headrace.decode.base import Limits, NewField
+from headrace.decode.json.decoder import bound
+from headrace.decode.json.template_match import Stencils
+from headrace.decode.payload import RESCUE, Layout, layout_of
 from headrace.decode.rescue import RescuingDecoder
-from headrace.decode.stencil import Stencils
-from headrace.tables.schema import RESCUED
+from headrace.delta.schema import RESCUED
 
 COLUMNS = [
     pa.field("id", pa.int64(), nullable=False),

@@ -14,8 +14,8 @@ from deltalake import write_deltalake
 
 from headrace import Table
 from headrace.cli import main
-from headrace.lease import Lease
-from headrace.storage import Store
+from headrace.pipeline.lease import Lease
+from headrace.storage.store import Store
 from services.desk import Desk
 
 Run = Callable[..., tuple[int, str, str]]

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.commit.tombstones import Tombstones
+from headrace.delta.log import proved_time
 from headrace.errors import ClockBehind
-from headrace.ledger import Ledger
-from headrace.storage import Store
+from headrace.ledger.ledger import Ledger
+from headrace.storage.store import Store
 from headrace.table import Table
-from headrace.tables.log import proved_time
+from headrace.write.tombstones import Tombstones
 from services.clocks import DAY, YEAR, clock
 from services.desk import Desk
 from services.keeping import Clock, Keeping

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import rebuild
+from headrace.delta.schema import ENVELOPE
+from headrace.plan.routing import NAME, Routing, routes, split
 from headrace.reasons import Reason
-from headrace.route import NAME, Routing, routes, split
-from headrace.tables.schema import ENVELOPE
+from headrace.recovery import rebuild_ledger
 from services.desk import Desk, InProcess, no_spark
 from services.plans import spec_of
 
@@ -182,7 +182,7 @@ def test_topics_with_tables_of_their_own_are_written_known_again_and_found(tmp_p
     assert {row["reason"] for row in desk.dead()} == {"bad_route"}
     assert desk.spec.table_for("orders:b").strict
     (tmp_path / "lake/other/a/rows").mkdir(parents=True)
-    found = rebuild._routes(desk.spec, InProcess(desk.spec, no_spark))
+    found = rebuild_ledger._routes(desk.spec, InProcess(desk.spec, no_spark))
     assert sorted(found) == [f"{tmp_path}/lake/of-orders/{kind}/rows" for kind in "ab"]
 
 

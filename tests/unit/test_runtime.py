@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from headrace.cli.setup import GROUPS
+from headrace.dev.kafka import Broker, Tls, _properties, free_ports
 from headrace.errors import SetupError
-from headrace.runtime import archive, cache, jars, java, session, trust
-from headrace.runtime.child import spawn
-from headrace.runtime.kafka import Broker, Tls, _properties, free_ports
+from headrace.runtime import cache, class_archive, jars, java, session, trust_store
+from headrace.runtime.child_process import spawn
 from services.wait import eventually
 
 ONE = "org.example:one:1.0"
@@ -161,29 +161,30 @@ def test_without_java_and_without_a_wheel_the_way_out_is_named(home: Path, monke
 
 
 def test_a_key_store_is_sealed_and_the_same_twice(home: Path) -> None:
-    store = trust.key_store([b"certificate"])
+    store = trust_store.key_store([b"certificate"])
     assert store[:12] == bytes.fromhex("feedfeed0000000200000001")
-    assert store == trust.key_store([b"certificate"])
-    assert trust.options() == trust.options()
+    assert store == trust_store.key_store([b"certificate"])
+    assert trust_store.options() == trust_store.options()
 
 
 def test_an_archive_is_used_only_for_the_jars_it_was_made_of(home: Path) -> None:
     here, jar = java.Java(home, 17), home / "a.jar"
     jar.write_bytes(b"a")
-    assert archive.use("x", here, [jar]) == []
-    with archive.making("x", here, [jar]) as options:
+    assert class_archive.use("x", here, [jar]) == []
+    with class_archive.making("x", here, [jar]) as options:
         Path(options[0].split("=", 1)[1]).write_bytes(b"archive")
-    assert archive.use("x", here, [jar])
-    with archive.making("x", here, [jar]) as options:
+    assert class_archive.use("x", here, [jar])
+    with class_archive.making("x", here, [jar]) as options:
         assert options == []
     jar.write_bytes(b"other")
-    assert archive.use("x", here, [jar]) == []
+    assert class_archive.use("x", here, [jar]) == []
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     """Also when the thread that asked for it is long gone, and the parent has no time to say goodbye."""
     script = (
-        "import threading, os, signal, sys; from pathlib import Path; from headrace.runtime.child import spawn\n"
+        "import threading, os, signal, sys\n"
+        "from pathlib import Path; from headrace.runtime.child_process import spawn\n"
         "def go(): print(spawn(['/bin/sleep', '600'], log=Path(sys.argv[1])).pid, flush=True)\n"
         "thread = threading.Thread(target=go); thread.start(); thread.join(); sys.stdin.read()\n"
     )
@@ -268,8 +269,7 @@ def test_what_the_dead_left_behind_is_dropped(tmp_path: Path, monkeypatch: pytes
 
 def test_importing_the_runtime_imports_no_pyspark() -> None:
     script = (
-        "import sys, headrace.runtime.session, headrace.runtime.kafka, headrace.cli.setup\n"
-        "print('pyspark' in sys.modules)"
+        "import sys, headrace.runtime.session, headrace.dev.kafka, headrace.cli.setup\nprint('pyspark' in sys.modules)"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(jars.__file__).parents[2])}
     assert subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True).stdout == "False\n"

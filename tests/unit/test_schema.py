@@ -10,10 +10,9 @@ from deltalake import Schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import TableChanged, TableFeature, UsageError
-from headrace.tables.evolve import check_fits, merge
-from headrace.tables.log import Metadata, Protocol, TableState
-from headrace.tables.schema import (
+from headrace.delta.evolution import check_fits, merge
+from headrace.delta.log import Metadata, Protocol, TableState
+from headrace.delta.schema import (
     DEAD_LETTERS,
     ENVELOPE,
     SOURCE,
@@ -25,6 +24,7 @@ from headrace.tables.schema import (
     type_name,
     type_names,
 )
+from headrace.errors import TableChanged, TableFeature, UsageError
 
 PLAIN = [
     pa.bool_(),

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.decode.structure import of
+from headrace.decode.inference import of
+from headrace.delta.schema import JSON_TEXT, SOURCE
 from headrace.errors import ColumnsDisagree
-from headrace.plan import Plan
-from headrace.shape import SKIP, Shape, fits, same_type
-from headrace.tables.schema import JSON_TEXT, SOURCE
+from headrace.plan.plan import Plan
+from headrace.plan.route_schema import SKIP, Shape, fits, same_type
 from services.plans import spec_of
 
 EXISTING = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])

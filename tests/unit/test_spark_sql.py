@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace import online
-from headrace.commit.tail import Tail
-from headrace.decode.layout import DEFAULT
+from headrace.decode.payload import DEFAULT
+from headrace.delta.log import Metadata, Protocol, TableState
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import SOURCE, TIMESTAMP, TIMESTAMP_NTZ, to_delta
 from headrace.errors import ColumnsDisagree, TableFeature, UsageError
 from headrace.spec import TableSpec
-from headrace.storage import Store
-from headrace.tables.log import Metadata, Protocol, TableState
-from headrace.tables.schema import SOURCE, TIMESTAMP, TIMESTAMP_NTZ, to_delta
-from headrace.transform.constraints import constraints_of, violations
-from headrace.transform.defaults import default_text, default_value
-from headrace.transform.spark_sql import translated
-from headrace.transform.tree import Refused
+from headrace.storage.store import Store
+from headrace.transform.sql.column_defaults import default_text, default_value
+from headrace.transform.sql.constraints import constraints_of, violations
+from headrace.transform.sql.parser import Refused
+from headrace.transform.sql.spark_sql import translated
+from headrace.validate import online
 from services.desk import Desk
 from services.plans import envelopes, letters, plan_of, rows, spec_of
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.batch import Intent, Merging, TableIntent
-from headrace.commit import LogTable
-from headrace.commit.changes import restored_since
-from headrace.commit.marks import batch_mark
-from headrace.commit.spark import SparkTable
+from headrace.delta.foreign_commits import restored_since
+from headrace.delta.log import load
+from headrace.delta.txn import batch_mark
 from headrace.errors import Stop, TableChanged, TableGone, TableReplaced, TableRestored
-from headrace.storage import Store
-from headrace.tables.log import load
+from headrace.storage.store import Store
+from headrace.write.append import LogTable
+from headrace.write.intent import Intent, Merging, TableIntent
+from headrace.write.spark_append import SparkTable
 from model.merging import Change
 from services.changes import Merged
 from services.staging import SCHEMA, intent, opened, staged, table_intent

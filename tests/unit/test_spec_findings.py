@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.delta import schema
 from headrace.errors import SpecError
-from headrace.spec import examine_text, loads
-from headrace.spec.part import keys_of
+from headrace.spec.base import keys_of
 from headrace.spec.renamed import KEYS, VALUES
-from headrace.tables import schema
+from headrace.validate.load import examine_text, loads
 
 GOOD = """\
 pipeline: shop

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.spec import examine_text
+from headrace.validate.load import examine_text
 
 FULL = {
     "pipeline": "shop",

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from headrace.spec import Spec, StartAt, loads
+from headrace.spec import Spec, StartAt
+from headrace.validate.load import loads
 
 TEXT = """\
 pipeline: shop

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spec import examine_text, loads
-from headrace.storage import Profile
+from headrace.storage.store import Profile
+from headrace.validate.load import examine_text, loads
 
 SPEC = """\
 pipeline: web

@@ -10,11 +10,12 @@ from typing import get_args
 import pytest
 
 from headrace.errors import SpecError
-from headrace.spec import Secret, examine_text, loads
-from headrace.spec.findings import part_at
+from headrace.spec import Secret
+from headrace.spec.base import keys_of, parts_in
+from headrace.spec.diagnostics import part_at
 from headrace.spec.model import SECRETS, Spec, is_secret
-from headrace.spec.part import keys_of, parts_in
 from headrace.spec.secrets import BadReference, resolve
+from headrace.validate.load import examine_text, loads
 
 CANARY = "canary-5f2b"
 

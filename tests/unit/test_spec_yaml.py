@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spec import examine, examine_text, loads
-from headrace.spec.tree import Unreadable, parse
+from headrace.spec.yaml_reader import Unreadable, parse
+from headrace.validate.load import examine, examine_text, loads
 
 GOOD = """\
 pipeline: web

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Plan
-from headrace.decode import Limits
-from headrace.decode.split import elements, lines
-from headrace.spec import loads
+from headrace.decode.base import Limits
+from headrace.decode.unpack import elements, lines
+from headrace.validate.load import loads
 from services.plans import envelopes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.batch import StagedFile
+from headrace.delta.staged_file import StagedFile
 from headrace.errors import StorageUnreachable, TooManyPartitions, UsageError
-from headrace.stage import MIB, Layout, Stager
-from headrace.storage import Store
-from headrace.tables.partitions import check_partition_count, check_partitioning, folder, split, unstorable
+from headrace.stage.partitions import check_partition_count, check_partitioning, folder, split, unstorable
+from headrace.stage.stager import MIB, Layout, Stager
+from headrace.storage.store import Store
 
 SCHEMA = pa.schema([("day", pa.string()), ("n", pa.int64()), ("text", pa.string())])
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.tables.parquet import OpenFile, dictionary_columns
-from headrace.tables.schema import TIMESTAMP, TIMESTAMP_NTZ
-from headrace.tables.statistics import decimal_text, leaves, parquet_columns, text_above
+from headrace.delta.schema import TIMESTAMP, TIMESTAMP_NTZ
+from headrace.stage.parquet import OpenFile, dictionary_columns
+from headrace.stage.statistics import decimal_text, leaves, parquet_columns, text_above
 
 LAST = "\U0010ffff"
 

@@ -22,7 +22,8 @@ from headrace.errors import (
     Transient,
     UsageError,
 )
-from headrace.storage import NotThere, Profile, Store
+from headrace.storage.base import NotThere
+from headrace.storage.store import Profile, Store
 
 SECRETS = ("CANARY-ID", "CANARY-SECRET", "CANARY-TOKEN")
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.commit import Tail
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import parse_type, to_delta
 from headrace.errors import (
     FeatureRequired,
     HeadraceError,
@@ -24,8 +25,7 @@ from headrace.errors import (
     UsageError,
     VersionNotFound,
 )
-from headrace.storage import Store
-from headrace.tables.schema import parse_type, to_delta
+from headrace.storage.store import Store
 from services.desk import Desk
 from services.staging import SCHEMA, marks, staged
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace import Table
-from headrace.commit import checkpoints
-from headrace.tables.log import LOG
+from headrace.delta import checkpoints
+from headrace.delta.log import LOG
 
 
 def checkpoints_of(table: Table) -> list[int]:

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
+from headrace.delta.log import version_path
 from headrace.errors import PartitionNotFound, SchemaMismatch, TooManyPartitions, UsageError
 from headrace.table.records import from_json
-from headrace.tables.log import version_path
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 KINDS = {

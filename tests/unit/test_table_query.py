@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
+from headrace.delta.scan import Relation
 from headrace.errors import ChangesUnknown, TableDamaged, UsageError, VersionNotFound
-from headrace.storage import Store
+from headrace.storage.store import Store
 from headrace.table.query import Given
-from headrace.tables.scan import Relation
-from headrace.transform.tree import Refused
+from headrace.transform.sql.parser import Refused
 
 COLUMNS = {
     "id": "bigint!",

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.commit.tail import Tail
+from headrace.delta.log_writer import Tail
 from headrace.errors import (
     ConcurrentModification,
     OperationDisabled,
@@ -27,8 +27,8 @@ from headrace.errors import (
     TableNotFound,
     UsageError,
 )
-from headrace.stage import Stager
-from headrace.transform.tree import Refused
+from headrace.stage.stager import Stager
+from headrace.transform.sql.parser import Refused
 
 COLUMNS = {"id": "bigint", "shop": "string", "day": "date", "amount": "decimal(12,2)", "seq": "bigint"}
 DAYS = [date(2026, 1, day) for day in (1, 2, 3)]
@@ -399,7 +399,7 @@ def _added(table: Table) -> set[str]:
 def test_who_never_comes_first_is_told_so(
     table: Table, meanwhile: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.table.writers.time.sleep", lambda _: None)
+    monkeypatch.setattr("headrace.table.ownership.time.sleep", lambda _: None)
     meanwhile += [lambda: table.bulk_insert([row(77)])] * 20
     with pytest.raises(ConcurrentModification) as refused:
         table.delete("id = 1")

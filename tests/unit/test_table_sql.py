@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from headrace import Table
 from headrace.errors import TableDamaged, TableNotFound, UsageError
-from headrace.storage import Store
+from headrace.storage.store import Store
 from headrace.table.sql import select
 from services.vectors import vectored
 

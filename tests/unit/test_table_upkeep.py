@@ -17,14 +17,14 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Table
-from headrace.batch import Range
-from headrace.commit import Tail
-from headrace.commit.marks import batch_mark
+from headrace.delta import files
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import to_delta
+from headrace.delta.txn import batch_mark
 from headrace.errors import OperationDisabled, PartitionNotFound, TableError, TableRestored, UsageError, VersionNotFound
-from headrace.ledger import Ledger
-from headrace.storage import Store
-from headrace.tables import files
-from headrace.tables.schema import to_delta
+from headrace.ledger.ledger import Ledger
+from headrace.source.ranges import Range
+from headrace.storage.store import Store
 from services.clocks import DAY, clock
 from services.desk import Desk
 from services.staging import SCHEMA, ids, intent, marks, staged, table_intent

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from headrace import Table
-from headrace.commit import Tail
-from headrace.commit.marks import batch_mark
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import to_delta
+from headrace.delta.txn import batch_mark
 from headrace.errors import LeaseHeld, NotAdoptable, UsageError, WrittenBySpark
-from headrace.lease import Lease, holder
-from headrace.ledger import Known, KnownTable
-from headrace.storage import Store
-from headrace.tables.schema import to_delta
+from headrace.ledger.known_tables import Known, KnownTable
+from headrace.pipeline.lease import Lease, holder
+from headrace.storage.store import Store
 from services.desk import Desk
 from services.staging import SCHEMA, marks, staged
 

@@ -12,8 +12,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from headrace.commit import Kind, Tail
-from headrace.commit.marks import batch_mark
+from headrace.delta import log
+from headrace.delta.foreign_commits import Kind
+from headrace.delta.log import version_path
+from headrace.delta.log_writer import Tail
+from headrace.delta.schema import to_delta
+from headrace.delta.txn import batch_mark
 from headrace.errors import (
     Fenced,
     MarksDisagree,
@@ -24,10 +28,7 @@ from headrace.errors import (
     TableReplaced,
     TableRestored,
 )
-from headrace.storage import Store
-from headrace.tables import log
-from headrace.tables.log import version_path
-from headrace.tables.schema import to_delta
+from headrace.storage.store import Store
 from services.staging import SCHEMA, WIDER, ids, marks, opened, rows, staged
 
 MARKS = [batch_mark("shop")]

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.delta.evolution import check_fits, merge
+from headrace.delta.features import may_adopt, protocol_for
+from headrace.delta.log import Metadata, Protocol, TableState, parse_commit
+from headrace.delta.schema import to_delta
 from headrace.errors import StorageUnreachable, TableChanged
-from headrace.tables.adopt import may_adopt, protocol_for
-from headrace.tables.evolve import check_fits, merge
-from headrace.tables.log import Metadata, Protocol, TableState, parse_commit
-from headrace.tables.schema import to_delta
 
 PLAIN = pa.schema([pa.field("id", pa.int64())])
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from deltalake.exceptions import DeltaError
 
-from headrace.commit.adopt import LogTable
-from headrace.commit.checkpoints import Checkpoints
-from headrace.commit.marks import mark_names
-from headrace.commit.tail import Tail
-from headrace.storage import Store
-from headrace.tables.log import LOG, newest, open_at, version_path
+from headrace.delta.checkpoints import Checkpoints
+from headrace.delta.log import LOG, newest, open_at, version_path
+from headrace.delta.log_writer import Tail
+from headrace.delta.txn import mark_names
+from headrace.storage.store import Store
+from headrace.write.append import LogTable
 from services.staging import ids, intent, opened, staged, table_intent
 
 

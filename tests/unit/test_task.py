@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headrace import task
-from headrace.batch import Range
+from headrace.pipeline import task
+from headrace.source.ranges import Range
 
 
 def test_batches_are_gathered_only_where_there_are_many_shapes(monkeypatch):

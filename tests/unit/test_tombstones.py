@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.batch import Merging
-from headrace.commit.tombstones import Tombstones
-from headrace.tables.schema import SOURCE, to_delta
+from headrace.delta.schema import SOURCE, to_delta
+from headrace.write.intent import Merging
+from headrace.write.tombstones import Tombstones
 from model.merging import Change
 from services.changes import Merged
 from services.staging import intent

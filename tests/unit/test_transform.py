@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.delta.schema import ENVELOPE, JSON_TEXT, TIMESTAMP
 from headrace.errors import UsageError
 from headrace.reasons import Reason
-from headrace.tables.schema import ENVELOPE, JSON_TEXT, TIMESTAMP
-from headrace.transform import Drop, Rename, Set, Step, Transform, Transformed, Where, evaluate
+from headrace.transform.steps import Drop, Rename, Set, Step, Transform, Transformed, Where, evaluate
 
 NOW = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
 
@@ -355,8 +355,8 @@ _SCARCE = """
 import resource
 from datetime import UTC, datetime
 import pyarrow as pa
-from headrace import duck
-from headrace.tables.schema import ENVELOPE
+from headrace.engine import duck
+from headrace.delta.schema import ENVELOPE
 from headrace.transform import Set, Transform
 
 duck.connection()

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.decode.spoken import as_json
+from headrace.decode.typed.text import as_json
 
 MAP = pa.map_(pa.string(), pa.binary())
 

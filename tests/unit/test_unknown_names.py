@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import online
 from headrace.errors import UnknownColumn
-from headrace.look import look
-from headrace.plan import Plan
-from headrace.plan.names import nowhere
+from headrace.pipeline.preview import look
+from headrace.plan.plan import Plan
+from headrace.plan.unknown_names import nowhere
+from headrace.validate import online
 from services.desk import Desk, InProcess, no_spark, ranges_of
 from services.plans import envelopes, spec_of
 

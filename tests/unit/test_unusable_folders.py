@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headrace import online
 from headrace.errors import PermissionRefused, SetupError
-from headrace.lease import Lease
-from headrace.runtime import cache, work
+from headrace.pipeline.lease import Lease
+from headrace.runtime import cache, work_folder
 from headrace.runtime.session import log_folder
-from headrace.storage import Store
+from headrace.storage.store import Store
+from headrace.validate import online
 from services.desk import Desk
 from services.pipelines import HEADRACE
 
@@ -58,7 +58,7 @@ def test_check_online_finds_the_folder(folder: Path, place: str, key: str):
 def test_the_folders_of_this_machine_name_their_setting(folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str):
     monkeypatch.setenv(variable, str(folder / "file/below"))
     makes = {
-        "XDG_STATE_HOME": lambda: work.work_folder("shop"),
+        "XDG_STATE_HOME": lambda: work_folder.work_folder("shop"),
         "XDG_CACHE_HOME": lambda: cache.folder("jars"),
         "HEADRACE_LOG_DIR": log_folder,
     }
@@ -123,10 +123,10 @@ def test_every_column_that_disagrees_is_told(tmp_path: Path):
 
 
 def test_every_column_that_changed_is_told():
+    from headrace.delta.evolution import check_fits
+    from headrace.delta.log import Metadata, Protocol, TableState
+    from headrace.delta.schema import to_delta
     from headrace.errors import TableChanged
-    from headrace.tables.evolve import check_fits
-    from headrace.tables.log import Metadata, Protocol, TableState
-    from headrace.tables.schema import to_delta
 
     files = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.string())])
     state = TableState(4, Metadata("id", to_delta(pa.schema([("a", pa.string()), ("c", pa.string())]))), Protocol())

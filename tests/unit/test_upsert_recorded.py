@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.tables.schema import ENVELOPE
+from headrace.delta.schema import ENVELOPE
 from services.debezium import DAYS, RECORDED_FINAL, final, recorded
 from services.desk import THEN, Desk, ingest
 from services.plans import envelope

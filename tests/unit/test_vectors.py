@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.commit.tail import Tail
-from headrace.doubles import _told
+from headrace.delta.deletion_vectors import bitmap, deleted
+from headrace.delta.files import Vector, active
+from headrace.delta.log_writer import Tail
+from headrace.delta.rows import rows_of
+from headrace.delta.schema import SOURCE, to_delta
 from headrace.errors import ChangesUnknown, TableDamaged, TableFeature
-from headrace.storage import Store
+from headrace.pipeline.deduplicate import _told
+from headrace.storage.store import Store
+from headrace.table.ownership import Writers
 from headrace.table.vacuum import unneeded
-from headrace.table.writers import Writers
-from headrace.tables.files import Vector, active
-from headrace.tables.rows import rows_of
-from headrace.tables.schema import SOURCE, to_delta
-from headrace.tables.vectors import bitmap, deleted
 from services.staging import SCHEMA, staged
 from services.vectors import encoded, vectored, z85
 

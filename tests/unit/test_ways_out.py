@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 
 from headrace import errors
 from headrace.cli import app
-from headrace.decisions import Decision, decide
+from headrace.delta.log import version_path
 from headrace.errors import Conflict, HeadraceError
 from headrace.faults import Abandoned, Point, armed, disarm
-from headrace.pipeline import Pipeline
-from headrace.runtime import failures
-from headrace.storage import Store
-from headrace.tables.log import version_path
+from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.resume import Decision, decide
+from headrace.runtime import spark_errors
+from headrace.storage.store import Store
 from services.desk import Desk
 
 ROOT = Path(__file__).parents[2]
@@ -575,7 +575,7 @@ def other_writers_are_first_each_time(way: Way) -> None:
     way.desk.options["retry"] = {"conflict": 2, "unreachable": {"initial_interval": "10ms", "max_interval": "20ms"}}
     way.ran(2)
     way.send(2)
-    from headrace.commit.edit import Editing
+    from headrace.write.row_edit import Editing
 
     with mock.patch.object(Editing, "carry_out", side_effect=Conflict("Others came first.", next="Run again.")):
         way.stops()
@@ -704,7 +704,7 @@ def spark_fails_in_a_way_that_has_no_name(way: Way) -> None:
     way.send(2)
 
     def fail() -> None:
-        raise failures.named(RuntimeError("something in Spark"), way.desk.folder)
+        raise spark_errors.named(RuntimeError("something in Spark"), way.desk.folder)
 
     with armed(Point.ALL_STAGED, fail), pytest.raises(errors.Stop) as stopped:
         way.desk.run()

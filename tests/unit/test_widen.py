@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.structure import evolve, merge, struct
-from headrace.plan import Plan
-from headrace.spec import examine_text
-from headrace.tables.schema import SOURCE, TIMESTAMP_NTZ, parse_type, type_name
-from headrace.tables.widen import holding_both, wide_enough, widens
+from headrace.decode.inference import evolve, merge, struct
+from headrace.delta.schema import SOURCE, TIMESTAMP_NTZ, parse_type, type_name
+from headrace.delta.type_widening import holding_both, wide_enough, widens
+from headrace.plan.plan import Plan
+from headrace.validate.load import examine_text
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, spec_of
 
 WIDEN = {"features": ["typeWidening"], "contract": {"wrong_type": "widen"}}

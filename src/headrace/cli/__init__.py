@@ -53,7 +53,7 @@ def _options(
 
 
 def _online(spec: Spec) -> list[Finding]:
-    from headrace.online import online  # asks brokers and stores: not needed by any other command
+    from headrace.validate.online import online  # asks brokers and stores: not needed by any other command
 
     return online(spec)
 

@@ -36,7 +36,7 @@ def command(online: Online | None = None) -> Callable[..., None]:
 
 def run(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
     """Check files, say what is found, and answer with the exit code."""
-    from headrace.spec import examine
+    from headrace.validate.load import examine
 
     examined = [examine(file) for file in files]
     specs = [spec for found, _ in examined for spec in found]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from headrace.letters import Group, Selection
+    from headrace.dead_letters.dry_run import Tried
+    from headrace.dead_letters.reader import Group, Selection
     from headrace.spec import Spec
-    from headrace.tryout import Tried
 
 app = typer.Typer(
     name="dead-letters",
@@ -42,9 +42,9 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """Count the letters that are still dead, by reason, step and table; show when they came, and one of each."""
-    from headrace.cli.show import emit
-    from headrace.letters import Letters
-    from headrace.spec.load import load
+    from headrace.cli.output import emit
+    from headrace.dead_letters.reader import Letters
+    from headrace.validate.load import load
 
     for each in load(spec):
         groups = Letters(each).groups(_selection(each, reason, table, since))
@@ -65,10 +65,10 @@ def show_letter(
     as_json: AsJson = False,
 ) -> None:
     """Show one letter: its bytes as text and hex, where and why it was rejected, and what became of it."""
-    from headrace.cli.show import emit
+    from headrace.cli.output import emit
+    from headrace.dead_letters.reader import Letters
     from headrace.errors import UsageError
-    from headrace.letters import Letters
-    from headrace.spec.load import load
+    from headrace.validate.load import load
 
     shown = 0
     for each in load(spec):
@@ -94,9 +94,9 @@ def try_letters(
     as_json: AsJson = False,
 ) -> None:
     """Take some letters through the plan of the spec, or of a changed one, and show what they would become."""
-    from headrace.spec.amend import amended
-    from headrace.spec.load import load
-    from headrace.tryout import tryout
+    from headrace.dead_letters.dry_run import tryout
+    from headrace.validate.load import load
+    from headrace.validate.override import amended
 
     for each in load(spec):
         tried = tryout(each, amended(each, changes or ()), _selection(each, reason, table, since), sample)
@@ -113,9 +113,9 @@ def replay_letters(
     as_json: AsJson = False,
 ) -> None:
     """Take letters through the current spec into their tables, each exactly once; the pipeline must not be running."""
-    from headrace.cli.show import emit, sentence
-    from headrace.replay import replay
-    from headrace.spec.load import load
+    from headrace.cli.output import emit, sentence
+    from headrace.dead_letters.replay import replay
+    from headrace.validate.load import load
 
     def report(event: dict[str, Any]) -> None:
         emit(event) if as_json else _say(sentence(event))
@@ -141,14 +141,14 @@ def purge_letters(
     as_json: AsJson = False,
 ) -> None:
     """Delete old letters for good, whole days of them; shows what would go, then asks."""
-    from headrace.cli.ask import agreed
-    from headrace.cli.show import emit
-    from headrace.ledger import Ledger
-    from headrace.letters import Letters
-    from headrace.replay import purge
-    from headrace.retention import due, first_day_kept
-    from headrace.spec.load import load
-    from headrace.storage import Profile, Store
+    from headrace.cli.confirm import agreed
+    from headrace.cli.output import emit
+    from headrace.dead_letters.reader import Letters
+    from headrace.dead_letters.replay import purge
+    from headrace.ledger.ledger import Ledger
+    from headrace.storage.store import Profile, Store
+    from headrace.validate.load import load
+    from headrace.write.retention import due, first_day_kept
 
     for each in load(spec):
         ledger = Ledger.open(Store(each.state_uri, Profile(**each.storage_profile())), each.pipeline)
@@ -169,8 +169,8 @@ def purge_letters(
 
 
 def _selection(spec: Spec, reasons: list[str] | None, tables: list[str] | None, since: str | None) -> Selection:
+    from headrace.dead_letters.reader import Selection
     from headrace.errors import UsageError
-    from headrace.letters import Selection
     from headrace.reasons import Reason
 
     known = {reason.value for reason in Reason}
@@ -182,7 +182,7 @@ def _selection(spec: Spec, reasons: list[str] | None, tables: list[str] | None, 
 
 def _table(spec: Spec, text: str) -> str:
     """A table by its route, by its branch (and the route it has there: `items/eu`), or by its URI."""
-    from headrace.route import NAME
+    from headrace.plan.routing import NAME
 
     name, _, route = text.partition("/")
     if (branch := spec.branch_specs().get(f"{name}/")) is not None:
@@ -207,8 +207,8 @@ def _moment(text: str) -> datetime:
 
 
 def _place(spec: Spec, text: str) -> Any:
+    from headrace.dead_letters.reader import Place
     from headrace.errors import UsageError
-    from headrace.letters import Place
 
     found = re.fullmatch(r"([^/]+)/(\d{1,9})[/@](\d{1,18})(?:/(.+))?", text)
     if found is None:
@@ -339,8 +339,8 @@ _OUTCOMES = {"replayed": "rows", "still_dead": "still dead", "filtered": "filter
 
 
 def _emit_tried(pipeline: str, tried: list[Tried]) -> None:
+    from headrace.cli.output import emit
     from headrace.cli.preview import readable
-    from headrace.cli.show import emit
 
     for each in tried:
         said = {key: each.letter[key] for key in ("topic", "partition", "offset", "table", "reason", "detail")}

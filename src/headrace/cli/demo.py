@@ -14,8 +14,8 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Events and a summary as JSON lines on stdout.")] = False,
 ) -> None:
     """Start a real Kafka, produce events of three types with some bad ones, and stream them into Delta tables."""
-    from headrace.cli.show import Show, emit
-    from headrace.demonstration import Demonstration, words
+    from headrace.cli.output import Show, emit
+    from headrace.dev.demo import Demonstration, words
 
     with Show(as_json) as show:
         done = Demonstration(folder, records, show).run()

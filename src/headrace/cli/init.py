@@ -31,7 +31,7 @@ def init(
 ) -> None:
     """Write a commented spec from a topic's records: format detected, columns found."""
     from headrace.cli.console import say
-    from headrace.cli.draft import Connection, draft
+    from headrace.cli.spec_draft import Connection, draft
     from headrace.errors import SpecError, UsageError
 
     if output is not None and output.exists() and not force:

@@ -15,7 +15,7 @@ def kafka(
 ) -> None:
     """Run a single-node Kafka for development until stopped (Ctrl-C or SIGTERM)."""
     from headrace.cli.run import ends_when_asked
-    from headrace.runtime.kafka import Broker
+    from headrace.dev.kafka import Broker
 
     stop = threading.Event()
     with ends_when_asked(stop), Broker.start(folder.absolute(), port=port, progress=_say) as broker:

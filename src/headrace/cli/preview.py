@@ -23,8 +23,8 @@ def preview(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Show what records become: rows by table, dead letters with their reasons. Writes nothing."""
-    from headrace.look import look
-    from headrace.spec.load import load
+    from headrace.pipeline.preview import look
+    from headrace.validate.load import load
 
     loaded = load(spec)
     envelopes = payloads(file, raw) if file is not None else None
@@ -37,7 +37,7 @@ def payloads(file: str, raw: bool) -> Any:
     """A file's lines (or the whole of it) as envelopes."""
     import pyarrow as pa
 
-    from headrace.tables.schema import ENVELOPE
+    from headrace.delta.schema import ENVELOPE
 
     data = sys.stdin.buffer.read() if file == "-" else _content(Path(file))
     values = [data] if raw else [line for line in data.split(b"\n") if line.strip()]
@@ -59,7 +59,7 @@ def _content(path: Path) -> bytes:
 
 
 def _print_json(found: Any) -> None:
-    from headrace.cli.show import emit
+    from headrace.cli.output import emit
 
     for note in found.notes:
         emit({"event": "note", "text": note})

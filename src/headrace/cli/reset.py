@@ -17,11 +17,11 @@ def reset(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Start a pipeline over: remove its state and dead letters, and its tables; shows what goes, then asks."""
-    from headrace.cli.ask import agreed
+    from headrace.cli.confirm import agreed
     from headrace.cli.console import say
-    from headrace.cli.show import emit
-    from headrace.spec.load import load
+    from headrace.cli.output import emit
     from headrace.table.reset import resting
+    from headrace.validate.load import load
 
     for each in load(spec):
         with resting(each) as found:

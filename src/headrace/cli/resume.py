@@ -38,11 +38,11 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Decide what a stopped pipeline asked, then run it again; each stop names the option it needs."""
+    from headrace.cli.output import Show, emit
     from headrace.cli.run import ends_when_asked
-    from headrace.cli.show import Show, emit
-    from headrace.decisions import Decision, decide
     from headrace.errors import StopAsked, UsageError
-    from headrace.spec.load import load
+    from headrace.recovery.resume import Decision, decide
+    from headrace.validate.load import load
 
     wanted = {
         Decision.GAP: accept_gap,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from headrace.runner import Outcome
+    from headrace.serve.runner import Outcome
 
 STARTING = "Starting Spark…"
 
@@ -31,9 +31,9 @@ def run(
     if not as_json:
         announce(until)
     with Signals() as signals:  # before what takes long to import
-        from headrace.cli.show import Show, emit
-        from headrace.runner import run_all
-        from headrace.spec.load import load
+        from headrace.cli.output import Show, emit
+        from headrace.serve.runner import run_all
+        from headrace.validate.load import load
 
         loaded = [spec for path in specs for spec in load(path)]
         with Show(as_json, announced=until is None) as show:

@@ -35,7 +35,7 @@ def setup(
 
 
 def _warm() -> None:
-    from headrace.runtime.warm import make_archives
+    from headrace.dev.warm_up import make_archives
 
     make_archives(progress=_say)
 

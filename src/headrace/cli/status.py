@@ -18,9 +18,9 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Show who runs the pipeline, what was booked, its lag, and an open batch if there is one."""
-    from headrace.cli.show import emit
-    from headrace.spec.load import load
-    from headrace.standing import standing
+    from headrace.cli.output import emit
+    from headrace.serve.status import standing
+    from headrace.validate.load import load
 
     for path in specs:
         for spec in load(path):
@@ -33,7 +33,7 @@ def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     from headrace.cli.console import console
-    from headrace.cli.show import lag_text, transaction_text
+    from headrace.cli.output import lag_text, transaction_text
 
     out = console()
     holder = found["holder"]
@@ -66,7 +66,7 @@ def _print(found: dict[str, Any]) -> None:
 
 def _maintenance(found: dict[str, Any]) -> Iterator[str]:
     """What was done to the tables, in words."""
-    from headrace.cli.show import maintenance_text
+    from headrace.cli.output import maintenance_text
 
     for each in found.get("done", []):
         yield f"{each['at']} {maintenance_text(each)}"

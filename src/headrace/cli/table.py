@@ -51,7 +51,7 @@ def list_tables(
     as_json: AsJson = False,
 ) -> None:
     """Name the Delta tables below a folder."""
-    from headrace.cli.show import emit
+    from headrace.cli.output import emit
     from headrace.table import Table
 
     found = Table.list_tables(folder, storage_of(spec))
@@ -91,7 +91,7 @@ def history(
     """Show what was done to a table, newest first, with Headrace's own account of a commit."""
     from dataclasses import asdict
 
-    from headrace.cli.show import emit
+    from headrace.cli.output import emit
     from headrace.cli.table_show import versions
 
     entries = opened(path, spec).history(limit or None)
@@ -108,7 +108,7 @@ def metrics(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None
     """Show how long operations on a table took, as its commits tell."""
     from dataclasses import asdict
 
-    from headrace.cli.show import emit
+    from headrace.cli.output import emit
     from headrace.cli.table_show import latencies
 
     table = opened(path, spec)
@@ -210,7 +210,7 @@ def vacuum(
     as_json: AsJson = False,
 ) -> None:
     """Delete files that no version within the retention needs; says what would go, then asks."""
-    from headrace.cli.ask import agreed
+    from headrace.cli.confirm import agreed
     from headrace.cli.table_show import listed
 
     table = opened(path, spec, direct_commit)
@@ -246,7 +246,7 @@ def repair(
     as_json: AsJson = False,
 ) -> None:
     """Take files that are gone out of the log; name those that are unreadable, and the records that are lost."""
-    from headrace.cli.ask import agreed
+    from headrace.cli.confirm import agreed
     from headrace.cli.table_show import damage, damage_event, mended
     from headrace.errors import UsageError
 
@@ -287,7 +287,7 @@ def restore(
     """Hold the rows of an older version again, as a new version; what pipelines will ask then is said."""
     from dataclasses import asdict
 
-    from headrace.cli.ask import agreed
+    from headrace.cli.confirm import agreed
     from headrace.errors import UsageError
 
     if version is None and timestamp is None:
@@ -308,7 +308,7 @@ def drop(
     path: Place, yes: Yes = False, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False
 ) -> None:
     """Delete a table with all its files and its history; says how much that is, then asks."""
-    from headrace.cli.ask import agreed
+    from headrace.cli.confirm import agreed
 
     table = opened(path, spec, direct_commit)
     size = table.statistics()
@@ -329,13 +329,13 @@ def opened(path: str, spec: Path | None, direct_commit: bool = False) -> Table:
 
 
 def storage_of(spec: Path | None) -> Any:
-    from headrace.spec.load import load
+    from headrace.validate.load import load
 
     return load(spec)[0].storage_profile() if spec else None
 
 
 def _states(spec: Path | None) -> dict[str, str]:
-    from headrace.spec.load import load
+    from headrace.validate.load import load
 
     return {each.pipeline: each.state_uri for each in load(spec)} if spec else {}
 
@@ -386,8 +386,8 @@ def _size(text: str | None) -> int | None:
 
 
 def _show_rows(asked: Rows, vertical: bool, as_json: bool) -> None:
+    from headrace.cli.output import emit
     from headrace.cli.preview import readable
-    from headrace.cli.show import emit
     from headrace.cli.table_show import grid
 
     if not as_json:
@@ -402,7 +402,7 @@ def _show_rows(asked: Rows, vertical: bool, as_json: bool) -> None:
 
 
 def concluded(operation: str, path: str, said: dict[str, Any], as_json: bool) -> None:
-    from headrace.cli.show import emit
+    from headrace.cli.output import emit
     from headrace.cli.table_show import figures
 
     if as_json:

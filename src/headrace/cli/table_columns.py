@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.table import Metadata, Table
-    from headrace.table.alter import SchemaChange
+    from headrace.table.schema_changes import SchemaChange
 
 SchemaFile = Annotated[
     str | None,
@@ -83,10 +83,10 @@ def set_properties(
     as_json: AsJson = False,
 ) -> None:
     """Set table properties, or take them away; asks where that cannot be taken back."""
-    from headrace.cli.ask import agreed
+    from headrace.cli.confirm import agreed
     from headrace.cli.table_show import listed
+    from headrace.delta.properties import check_properties
     from headrace.errors import UsageError
-    from headrace.tables.properties import check_properties
 
     wanted = {**pairs_of(given), **dict.fromkeys(unset or ())}
     if not wanted:
@@ -104,7 +104,7 @@ def set_properties(
 
 def _lasting(wanted: Mapping[str, str | None], about: Metadata) -> list[str]:
     """What becomes of properties for good, in words; features are Spark's to turn on, and refused elsewhere."""
-    from headrace.tables.adopt import WriterKind
+    from headrace.delta.features import WriterKind
 
     lasting = (*_KEPT, *_FEATURES) if about.writer != WriterKind.DIRECT else _KEPT
     return [
@@ -129,7 +129,7 @@ def update_schema(
 ) -> None:
     """Add columns and comments, or make the columns those of a file; asks before some are widened, renamed, dropped."""
     from headrace.errors import UsageError
-    from headrace.table.alter import SchemaChange
+    from headrace.table.schema_changes import SchemaChange
 
     table = opened(path, spec, direct_commit)
     change = SchemaChange(
@@ -152,11 +152,11 @@ def update_schema(
 
 def _agreed(table: Table, change: SchemaChange, whole: pa.Schema | None, yes: bool, as_json: bool) -> bool:
     """Whether to go on: asked before what cannot be taken back, which no table but Spark's is able to do at all."""
-    from headrace.cli.ask import agreed
+    from headrace.cli.confirm import agreed
     from headrace.cli.table_show import planned
-    from headrace.table.alter import towards
-    from headrace.table.writers import found
-    from headrace.tables.adopt import WriterKind
+    from headrace.delta.features import WriterKind
+    from headrace.table.ownership import found
+    from headrace.table.schema_changes import towards
 
     if table.metadata().writer == WriterKind.DIRECT:
         return True
@@ -204,7 +204,7 @@ def _schema(file: str) -> pa.Schema:
 
 def _field(name: str, type: str, nullable: bool = True, comment: str | None = None) -> pa.Field:
     """One column, as `info --json` has it."""
-    from headrace.table.alter import schema_of
+    from headrace.table.schema_changes import schema_of
 
     item = schema_of({name: type}).field(0)
     return item.with_nullable(item.nullable and nullable).with_metadata({"comment": comment} if comment else None)

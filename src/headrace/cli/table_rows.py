@@ -120,7 +120,7 @@ def update(
 
 def _changed(operation: str, table: Table, plan: str, change: Callable[[], Any], yes: bool, as_json: bool) -> None:
     """Say what is planned, ask, do it, and say what was done."""
-    from headrace.cli.ask import agreed
+    from headrace.cli.confirm import agreed
 
     if not as_json:
         at = f"at version {table.resolve()}" if table.exists() else "into a new table"

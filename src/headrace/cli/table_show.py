@@ -14,15 +14,15 @@ from rich.text import Text
 
 from headrace.cli.console import console
 from headrace.cli.preview import cell, readable
-from headrace.tables.schema import type_name
+from headrace.delta.schema import type_name
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace.batch import Range
+    from headrace.source.ranges import Range
     from headrace.table import Damage, Entry, Metadata, Reingest, Repaired, Statistics
-    from headrace.table.alter import SchemaChange
     from headrace.table.history import Latency
+    from headrace.table.schema_changes import SchemaChange
     from headrace.table.sql import Answer
 
 _MOST = 20  # paths that a person is shown
@@ -142,7 +142,7 @@ def _records(out: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 def answer(found: Answer, limit: int, vertical: bool, as_json: bool) -> None:
     """The rows of a query: at most so many, 0 for all; as JSON they are written while they are read."""
-    from headrace.cli.show import emit
+    from headrace.cli.output import emit
 
     whole = [item.name for item in found.schema if item.type == _HUGE]
     shown, more, batches = 0, False, []

@@ -17,20 +17,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few, joined
-from headrace.decode.exact import Exact
-from headrace.decode.layout import Column, Elements, Layout, Node
-from headrace.decode.leaves import seen
-from headrace.decode.pattern import Path
+from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, few, joined
+from headrace.decode.byte_scan import Mask, Numbers, bools
+from headrace.decode.inference import Structure, merge, struct
+from headrace.decode.input import without_bom
+from headrace.decode.json.exact import Exact
+from headrace.decode.json.strict import Parser
+from headrace.decode.json.template import Path
+from headrace.decode.payload import Column, Elements, Layout, Node
 from headrace.decode.rescue import Json
-from headrace.decode.scan import Mask, Numbers, bools
-from headrace.decode.split import Pieces
-from headrace.decode.split import elements as split
-from headrace.decode.strict import Parser
-from headrace.decode.structure import Structure, merge, struct
-from headrace.decode.triage import without_bom
+from headrace.decode.scalars import seen
+from headrace.decode.unpack import Pieces
+from headrace.decode.unpack import elements as split
+from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import MISFITS, Reason
-from headrace.tables.schema import JSON_TEXT
 
 _OFTEN = 2  # where one record in so many needs mending, the next batch is not tried as if none did
 

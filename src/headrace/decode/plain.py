@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects
-from headrace.decode.json import bound
-from headrace.decode.layout import layout_of
-from headrace.decode.leaves import seen
-from headrace.decode.scan import Mask, Numbers, bools
-from headrace.decode.split import Pieces, Prepared
-from headrace.decode.spoken import as_json
-from headrace.decode.triage import sized, spread, texts_of
-from headrace.decode.typed import fitted
+from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.byte_scan import Mask, Numbers, bools
+from headrace.decode.input import sized, spread, texts_of
+from headrace.decode.json.decoder import bound
+from headrace.decode.payload import layout_of
+from headrace.decode.scalars import seen
+from headrace.decode.typed.fit import fitted
+from headrace.decode.typed.text import as_json
+from headrace.decode.unpack import Pieces, Prepared
 from headrace.reasons import Reason
 from headrace.spec.decode import Bytes, Int64, Number, Raw, String
 
@@ -78,7 +78,7 @@ def _bytes(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Ta
 
 
 def _base64(values: pa.BinaryArray) -> pa.Array:
-    from headrace import duck
+    from headrace.engine import duck
 
     answer = duck.planned("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
     return answer["t"].combine_chunks()

@@ -15,16 +15,16 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.contract import Decoded, Decoder, Limits, NewField, Rejects, few, joined
-from headrace.decode.exact import Exact, Row
-from headrace.decode.layout import Layout, Node
-from headrace.decode.leaves import Unfit
-from headrace.decode.pattern import Path, spelled
-from headrace.decode.scan import Numbers
-from headrace.decode.stencil import Fitting, Stencils
-from headrace.decode.strict import Cutter, Parser
-from headrace.decode.structure import Structure, merge
-from headrace.decode.triage import triage, without_bom
+from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, few, joined
+from headrace.decode.byte_scan import Numbers
+from headrace.decode.inference import Structure, merge
+from headrace.decode.input import triage, without_bom
+from headrace.decode.json.exact import Exact, Row
+from headrace.decode.json.strict import Cutter, Parser
+from headrace.decode.json.template import Path, spelled
+from headrace.decode.json.template_match import Fitting, Stencils
+from headrace.decode.payload import Layout, Node
+from headrace.decode.scalars import Unfit
 from headrace.reasons import MISFITS, Reason
 
 

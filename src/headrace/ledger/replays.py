@@ -9,9 +9,11 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from headrace.batch import Intent, Receipt, StagedFile
-from headrace.ledger import Ledger
-from headrace.tables.schema import TIMESTAMP, to_delta
+from headrace.delta.receipt import Receipt
+from headrace.delta.schema import TIMESTAMP, to_delta
+from headrace.delta.staged_file import StagedFile
+from headrace.ledger.ledger import Ledger
+from headrace.write.intent import Intent
 
 
 class Outcome(StrEnum):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.tables.schema import ENVELOPE
+from headrace.delta.schema import ENVELOPE
 
 _LARGE = ("key", "value", "headers")  # of an envelope
 

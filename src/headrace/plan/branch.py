@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace import explode as exploding
-from headrace.decode import Decoder, Limits, NewField, decoder
-from headrace.decode.structure import Room, Structure, admitted, by_key, width
-from headrace.decode.structure import merge as merge_structures
-from headrace.shape import Shape, disagreement, knows_fields, payload_of, shape_of
+from headrace.decode.base import Decoder, Limits, NewField
+from headrace.decode.decoders import decoder
+from headrace.decode.inference import Room, Structure, admitted, by_key, width
+from headrace.decode.inference import merge as merge_structures
+from headrace.plan import explode as exploding
+from headrace.plan.route_schema import Shape, disagreement, knows_fields, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
-from headrace.transform import Transform
+from headrace.transform.steps import Transform
 
 EVERY = "*"  # the one payload of a branch whose SQL route picks the table after the decode
 

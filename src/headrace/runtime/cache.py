@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.runtime.work import made
+from headrace.runtime.work_folder import made
 
 
 def folder(*parts: str) -> Path:

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from headrace.errors import SetupError
-from headrace.runtime import trust
+from headrace.runtime import trust_store
 from headrace.runtime.cache import folder, locked
 
 OLDEST = 17
@@ -121,7 +121,7 @@ def _from_wheel(progress: Callable[[str], None] | None) -> Java:
     java = _look(home)
     if java is None:
         raise SetupError(f"The Java of {name} does not start.", next=f"Install Java {OLDEST} or newer and try again.")
-    return replace(java, options=trust.options())
+    return replace(java, options=trust_store.options())
 
 
 def _install_wheel(pin: str, scratch: Path, progress: Callable[[str], None]) -> None:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SetupError, SparkDied, StopAsked
-from headrace.runtime import archive, jars
-from headrace.runtime.child import Child, spawn
+from headrace.runtime import class_archive, jars
+from headrace.runtime.child_process import Child, spawn
 from headrace.runtime.java import find_java
-from headrace.runtime.work import made
+from headrace.runtime.work_folder import made
 
 # What Spark's own launcher passes, without jdk.incubator.vector: only MLlib uses it and a wheel's JRE lacks it.
 _OPENED = (
@@ -159,7 +159,7 @@ def start(
         parts = class_path(progress=progress)
         scratch = Path(tempfile.mkdtemp(prefix=f"headrace-{os.getpid()}-"))
         options = [f"-Xmx{memory}", *_JVM, *os.environ.get("HEADRACE_JVM", "").split()]
-        options += jvm or archive.use("spark", find_java(), parts)
+        options += jvm or class_archive.use("spark", find_java(), parts)
         child = _start_jvm([*parts, *extra_jars], options, scratch, log_folder(work))
         try:
             port, secret = _wait_for_gateway(child, scratch / "gateway", stop or threading.Event())

@@ -2,8 +2,7 @@
 
 from headrace.spec.contract import Contract, ContractKeys
 from headrace.spec.decode import Decode, Format, Json
-from headrace.spec.findings import Finding
-from headrace.spec.load import examine, examine_text, load, loads
+from headrace.spec.diagnostics import Finding
 from headrace.spec.model import Spec
 from headrace.spec.running import BackOff, Flush, Lease, Limits, Retry, Spark
 from headrace.spec.secrets import Secret
@@ -57,8 +56,4 @@ __all__ = [
     "TableOptions",
     "TableSpec",
     "Tls",
-    "examine",
-    "examine_text",
-    "load",
-    "loads",
 ]

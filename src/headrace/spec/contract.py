@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from headrace.spec.part import Part
+from headrace.spec.base import Part
 
 NewField = Literal["evolve", "ignore", "rescue", "reject", "stop"]
 WrongType = Literal["reject", "widen", "rescue", "stop"]

@@ -6,10 +6,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from headrace.spec.part import Part, Wrong, exactly_one, keys_of
-from headrace.spec.places import LocalPath
+from headrace.spec.base import Part, Wrong, exactly_one, keys_of
 from headrace.spec.registry import RegistryAt
 from headrace.spec.units import Flag
+from headrace.spec.uris import LocalPath
 
 Envelope = Literal["none", "debezium", "rivven", "rivven_changes", "cloudevents"]
 Tombstone = Literal["dead_letter", "skip", "row"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from headrace.spec.part import Part, Shorthand
+from headrace.spec.base import Part, Shorthand
 
 
 def _by_name(given: Any) -> Any:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from headrace.spec.part import Part, Wrong
+from headrace.spec.base import Part, Wrong
 from headrace.spec.units import Duration, Flag
 
 

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+from headrace.spec.base import Part, Shorthand
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
 from headrace.spec.explode import Explode, named_list
-from headrace.spec.maintain import Maintenance
-from headrace.spec.part import Part, Shorthand
-from headrace.spec.places import Place, folder_of
+from headrace.spec.maintenance import Maintenance
 from headrace.spec.running import CircuitBreaker, Flush, Lease, Limits, Retry, Spark
 from headrace.spec.source import Generate, Kafka, Source
 from headrace.spec.steps import Step
 from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
-from headrace.spec.tree import Written
+from headrace.spec.uris import Place, folder_of
+from headrace.spec.yaml_reader import Written
 
 if TYPE_CHECKING:
-    from headrace.route import Routing
-    from headrace.transform import Step as TransformStep
+    from headrace.plan.routing import Routing
+    from headrace.transform.steps import Step as TransformStep
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
 # `*` is any item of a list, and any name of the user's.
@@ -255,7 +255,7 @@ class Spec(Part):
 
     def routing(self) -> Routing:
         """The route, as it runs."""
-        from headrace.route import Routing
+        from headrace.plan.routing import Routing
 
         route = self.route
         topics = "{topic}" in self.table.path
@@ -292,7 +292,7 @@ def one_name_for_the_route(part: Routed) -> Routed:
 @lru_cache(maxsize=256)
 def template(path: str) -> re.Pattern[str]:
     """The paths that a pattern of tables makes; a variable that stands there twice has the same value."""
-    from headrace.route import NAME
+    from headrace.plan.routing import NAME
 
     text = re.escape(path)
     for key in ("topic", "route"):

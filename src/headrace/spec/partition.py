@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
+from headrace.spec.base import Part, Wrong, exactly_one, word_or_mapping
 from headrace.spec.units import Whole
 
 _ENDINGS = {"date": "date", "hour": "hour", "hash": "bucket"}

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from headrace.spec.part import Part, Shorthand
-from headrace.spec.places import host_of, is_loopback, server
+from headrace.spec.base import Part, Shorthand
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Duration, Flag
+from headrace.spec.uris import host_of, is_loopback, server
 
 
 def _url(text: str) -> str:

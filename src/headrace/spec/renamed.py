@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headrace.spec.base import Part
 from headrace.spec.decode import Protobuf
-from headrace.spec.maintain import Maintenance
+from headrace.spec.maintenance import Maintenance
 from headrace.spec.merge import Merge
 from headrace.spec.model import Spec
-from headrace.spec.part import Part
 from headrace.spec.running import BackOff, CircuitBreaker
 from headrace.spec.source import Generate
 from headrace.spec.table import Expectation

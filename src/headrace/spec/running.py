@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from headrace.spec.part import Part
+from headrace.spec.base import Part
 from headrace.spec.units import Duration, Ratio, Size, Whole
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from headrace.spec.part import Part
+from headrace.spec.base import Part
 from headrace.spec.secrets import Secret
 
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
-from headrace.spec.places import is_loopback
+from headrace.spec.base import Part, Shorthand, exactly_one, word_or_mapping
+from headrace.spec.kafka_settings import setting_name
 from headrace.spec.security import Sasl, Tls, java, librdkafka
-from headrace.spec.settings import setting_name
 from headrace.spec.units import Flag, Moment, PlainText, Rate, Ratio, Regex, Whole
+from headrace.spec.uris import is_loopback
 
 
 def _list(value: Any) -> Any:

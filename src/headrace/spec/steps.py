@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from headrace.spec.part import Part, Shorthand, exactly_one, word_or_mapping
+from headrace.spec.base import Part, Shorthand, exactly_one, word_or_mapping
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Whole
 
 if TYPE_CHECKING:
-    from headrace.transform import Form
-    from headrace.transform import Step as TransformStep
+    from headrace.transform.mask import Form
+    from headrace.transform.steps import Step as TransformStep
 
 
 def _null_word(value: Any) -> Any:
@@ -123,7 +123,7 @@ class Step(Part):
 
     def compiled(self) -> TransformStep:
         """The step as the transform runs it."""
-        from headrace.transform import Drop, Mask, Query, Rename, Set, Where
+        from headrace.transform.steps import Drop, Mask, Query, Rename, Set, Where
 
         if self.mask is not None:
             return Mask({name: _form_of(masked) for name, masked in self.mask.items()})
@@ -138,8 +138,8 @@ class Step(Part):
 
 def _form_of(masked: MaskBy | str) -> Form:
     """A mask as the transform runs it."""
-    from headrace.transform import Hash, Null, Redact
-    from headrace.transform import Keep as Kept
+    from headrace.transform.mask import Hash, Null, Redact
+    from headrace.transform.mask import Keep as Kept
 
     if isinstance(masked, str):
         return Null() if masked == "null" else Redact()

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from headrace.spec.base import Part, Wrong, exactly_one, word_or_mapping
 from headrace.spec.contract import ColumnContract, Contract, ContractKeys
 from headrace.spec.merge import Deduplicate, Merge
-from headrace.spec.part import Part, Wrong, exactly_one, word_or_mapping
 from headrace.spec.partition import PartitionBy, Partitioning, column_of
-from headrace.spec.places import Place, server
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Duration, Flag, PlainText, Regex, Size, Whole
+from headrace.spec.uris import Place, server
 
 
 class RouteBy(Part):

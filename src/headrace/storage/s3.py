@@ -26,7 +26,7 @@ from headrace.errors import (
 from headrace.storage.base import NEXT, AlreadyThere, Meta, NotThere
 
 if TYPE_CHECKING:
-    from headrace.storage import Profile
+    from headrace.storage.store import Profile
 
 _CLIENT = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
 # Short: the caller retries for ever, with its own back-off and on screen.

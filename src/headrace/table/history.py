@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.delta import files
+from headrace.delta.files import File, Logged
 from headrace.errors import HeadraceError
-from headrace.storage import Store
-from headrace.table.facts import statistics as statistics_of
-from headrace.tables import files
-from headrace.tables.files import File, Logged
+from headrace.storage.store import Store
+from headrace.table.stats import statistics as statistics_of
 
 _NAMES = ("userName", "userId", "engineInfo", "clientVersion")  # who did it, the most telling first
 _WRITTEN = (  # the most telling first, by the names of Spark and of delta-rs

@@ -6,12 +6,12 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from headrace.commit.tail import Tail
+from headrace.delta.log import TableState
+from headrace.delta.log_writer import Tail
 from headrace.errors import SchemaMismatch, TableChanged
-from headrace.stage import Stager, layout_of
-from headrace.storage import Store
+from headrace.stage.stager import Stager, layout_of
+from headrace.storage.store import Store
 from headrace.table.records import Records, fitted, partition_of
-from headrace.tables.log import TableState
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Self
 import duckdb
 import pyarrow as pa
 
-from headrace import duck
+from headrace.delta import files
+from headrace.delta.log import newest
+from headrace.delta.scan import Relation
+from headrace.engine import duck
 from headrace.errors import SetupError, TableDamaged, UsageError, VersionNotFound
-from headrace.storage import Store
-from headrace.table.scan import rows_at
+from headrace.storage.store import Store
+from headrace.table.partition_name import inhabited
+from headrace.table.version_scan import rows_at
 from headrace.table.versions import Moment, opened, resolve
-from headrace.table.within import inhabited
-from headrace.tables import files
-from headrace.tables.log import newest
-from headrace.tables.scan import Relation
-from headrace.transform.expressions import ROW, bound, check, columns_of
-from headrace.transform.tree import Refused
+from headrace.transform.sql.expression import ROW, bound, check, columns_of
+from headrace.transform.sql.parser import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,17 +18,17 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.arrays import field_of, map_items
+from headrace.decode.nested import field_of, map_items
+from headrace.delta.log import TableState
+from headrace.delta.partition_values import parsed
+from headrace.delta.schema import ENVELOPE, KEPT, held_as, type_name
+from headrace.engine import decimals
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
-from headrace.fit import fit
-from headrace.shape import Shape
+from headrace.plan.conform import fit
+from headrace.plan.route_schema import Shape
 from headrace.spec.units import moment
-from headrace.tables import decimals
-from headrace.tables.log import TableState
-from headrace.tables.parquet import rows_in
-from headrace.tables.partition_values import parsed
-from headrace.tables.partitions import Partition, named, spelled
-from headrace.tables.schema import ENVELOPE, KEPT, held_as, type_name
+from headrace.stage.parquet import rows_in
+from headrace.stage.partitions import Partition, named, spelled
 
 Records = Any  # dictionaries, an Arrow table, batch or reader, a pandas, polars or Spark DataFrame
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)

@@ -10,24 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import faults
-from headrace.batch import Intent, Receipt
-from headrace.commit.traces import trace
+from headrace.delta.file_origins import trace
+from headrace.delta.files import File, active, all_marks
+from headrace.delta.log import newest
+from headrace.delta.receipt import Receipt
 from headrace.errors import LeaseHeld, UsageError
-from headrace.lease import Lease
-from headrace.ledger import is_reingest
-from headrace.mend import facts_of, mended
-from headrace.pipeline import Pipeline
-from headrace.rebuild import rebuild
-from headrace.reingest import Reingest, check_alone, check_kind, plan
-from headrace.runner import SharedSession
+from headrace.ledger.ledger import is_reingest
+from headrace.pipeline.events import Report
+from headrace.pipeline.lease import Lease
+from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.rebuild_ledger import rebuild
+from headrace.recovery.reingest import facts_of, mended
+from headrace.recovery.reingest_plan import Reingest, check_alone, check_kind, plan
+from headrace.serve.runner import SharedSession
 from headrace.spec import Spec
-from headrace.spec.load import load
-from headrace.storage import Store
-from headrace.summary import Report
+from headrace.storage.store import Store
+from headrace.table.ownership import Writers, found, held_by
 from headrace.table.repair import Repaired, repair
-from headrace.table.writers import Writers, found, held_by
-from headrace.tables.files import File, active, all_marks
-from headrace.tables.log import newest
+from headrace.validate.load import load
+from headrace.write.intent import Intent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,18 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from headrace.batch import Range
-from headrace.commit.tail import Tail
-from headrace.commit.traces import Brought, trace
+from headrace.delta import files
+from headrace.delta.features import may_forget
+from headrace.delta.file_origins import Brought, trace
+from headrace.delta.files import File
+from headrace.delta.log_writer import Tail
+from headrace.delta.rows import damage, filesystem
 from headrace.errors import StorageUnreachable
-from headrace.ledger import Known, Ledger
-from headrace.reingest import Reingest
-from headrace.storage import Store
-from headrace.table.writers import Pipeline, Writers
-from headrace.tables import files
-from headrace.tables.adopt import may_forget
-from headrace.tables.files import File
-from headrace.tables.rows import damage, filesystem
+from headrace.ledger.known_tables import Known
+from headrace.ledger.ledger import Ledger
+from headrace.recovery.reingest_plan import Reingest
+from headrace.source.ranges import Range
+from headrace.storage.store import Store
+from headrace.table.ownership import Pipeline, Writers
 
 _AT_ONCE = 8  # files looked into at the same time
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from headrace import lease
+from headrace.delta.log import LOG
 from headrace.errors import UsageError
-from headrace.lease import Lease
-from headrace.ledger import Known
+from headrace.ledger.known_tables import Known
+from headrace.pipeline import lease
+from headrace.pipeline.lease import Lease
 from headrace.spec import Spec
-from headrace.storage import Profile, Store
-from headrace.table.api import Table
-from headrace.tables.log import LOG
+from headrace.storage.store import Profile, Store
+from headrace.table.table import Table
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from headrace.commit.edit import Done, Edit, Editing
-from headrace.commit.tail import Objection
+from headrace.delta.features import may_adopt
+from headrace.delta.files import File
+from headrace.delta.log import TableState
+from headrace.delta.log_writer import Objection
 from headrace.errors import Conflict, TableChanged, TableReplaced, TableRestored
-from headrace.storage import Store
-from headrace.table.writers import amid_others, found
-from headrace.tables.adopt import may_adopt
-from headrace.tables.files import File
-from headrace.tables.log import TableState
-from headrace.tables.partitions import Partition, PartitionKeys
+from headrace.stage.partitions import Partition, PartitionKeys
+from headrace.storage.store import Store
+from headrace.table.ownership import amid_others, found
+from headrace.write.row_edit import Done, Edit, Editing
 
 
 def rewrite(store: Store, plan: Callable[[TableState], Edit], objection: Objection = may_adopt) -> Done:

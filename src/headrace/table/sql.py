@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from headrace import duck
+from headrace.delta.scan import Relation
+from headrace.engine import duck
 from headrace.errors import TableDamaged, TableNotFound, UsageError
 from headrace.table.query import DELETED, is_damage
-from headrace.table.scan import rows_at
-from headrace.tables.scan import Relation
+from headrace.table.version_scan import rows_at
 
 if TYPE_CHECKING:
-    from headrace.table.api import Table
+    from headrace.table.table import Table
 
 _MISTAKES = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException, duckdb.ConversionException)
 _FUNCTIONS = frozenset({"unnest", "range", "generate_series"})  # that make rows, and read nothing

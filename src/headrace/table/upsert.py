@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.batch import Merging
-from headrace.commit.hand import Merge, Staged
-from headrace.commit.merging import DUCKDB, MergeSql
+from headrace.delta.files import File
+from headrace.delta.log import TableState
 from headrace.errors import SchemaMismatch, UsageError
-from headrace.storage import Store
+from headrace.stage.change_schema import CHANGE, PUT, check_keys, check_names
+from headrace.stage.partitions import Partition
+from headrace.storage.store import Store
 from headrace.table.records import Records, fitted, partition_of
 from headrace.table.rewrite import parameters, within
-from headrace.tables.changes import CHANGE, PUT, check_keys, check_names
-from headrace.tables.files import File
-from headrace.tables.log import TableState
-from headrace.tables.partitions import Partition
+from headrace.write.duckdb_merge import Merge, Staged
+from headrace.write.intent import Merging
+from headrace.write.merge_sql import DUCKDB, MergeSql
 
 _LAST = 2**31 - 1  # as the partition of a change: it comes after every record of a topic
 

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from headrace.commit.actions import CHANGE_DATA
+from headrace.delta import files
+from headrace.delta.actions import CHANGE_DATA
+from headrace.delta.log import LOG, TableState, last_checkpoint, proved_time
+from headrace.delta.properties import interval_of
 from headrace.errors import ClockBehind, UsageError
-from headrace.ledger import Ledger
-from headrace.storage import Store
+from headrace.ledger.ledger import Ledger
 from headrace.storage.base import Meta
-from headrace.table.writers import Writers
-from headrace.tables import files
-from headrace.tables.log import LOG, TableState, last_checkpoint, proved_time
-from headrace.tables.properties import interval_of
+from headrace.storage.store import Store
+from headrace.table.ownership import Writers
 
 RETAIN = timedelta(hours=168)
 _KEPT = "delta.deletedFileRetentionDuration"

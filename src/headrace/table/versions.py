@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.delta import files
+from headrace.delta.log import newest, open_at
 from headrace.errors import TableFeature, TableNotFound, UsageError, VersionNotFound
 from headrace.spec.units import moment
-from headrace.storage import Store
-from headrace.tables import files
-from headrace.tables.log import newest, open_at
+from headrace.storage.store import Store
 
 Moment = datetime | str
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.duck import literal
+from headrace.delta.schema import JSON_TEXT, READ, type_name
+from headrace.engine.duck import literal
 from headrace.errors import UsageError
 from headrace.spec.secrets import BadReference, Secret
-from headrace.tables.schema import JSON_TEXT, READ, type_name
-from headrace.transform.results import sql_type
+from headrace.transform.sql.result_types import sql_type
 
 STARS = "***"
 SHORTEST = 16  # bytes of a key

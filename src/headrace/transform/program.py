@@ -15,10 +15,10 @@ from functools import cached_property
 import pyarrow as pa
 
 from headrace.spec.secrets import Secret
-from headrace.transform.expressions import ROW
 from headrace.transform.headers import header_map
+from headrace.transform.jmespath.queries import Queries
 from headrace.transform.mask import pads
-from headrace.transform.queries import Queries
+from headrace.transform.sql.expression import ROW
 
 INPUT = "headrace_input"
 CLOCK = "clock"

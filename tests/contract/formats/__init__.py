@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.decode import Decoder, Limits, decoder
+from headrace.decode.base import Decoder, Limits
+from headrace.decode.decoders import decoder
 from headrace.reasons import Reason
 from headrace.spec import Decode, Format
 

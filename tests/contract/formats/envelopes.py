@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import Reason
-from headrace.tables.schema import JSON_TEXT
 from services.schemas import registered, registry_url
 
 from . import Case, Poison

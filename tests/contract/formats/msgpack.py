@@ -9,8 +9,8 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
+from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import Reason
-from headrace.tables.schema import JSON_TEXT
 
 from . import Case, Poison
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from google.protobuf import message_factory
 
-from headrace.decode.proto.files import in_file
+from headrace.decode.protobuf.schema_files import in_file
 from headrace.reasons import Reason
 from services.schemas import registered, registry_url
 

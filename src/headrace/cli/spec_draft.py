@@ -1,0 +1,216 @@
+"""A first spec for topics: their records are sampled, the format is detected, the columns found are written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.pipeline.preview import Look, look
+from headrace.plan.inferred_columns import Inferred
+from headrace.spec import Spec
+from headrace.validate.load import loads
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PACKED = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18"}
+_ENOUGH = 0.5  # the share of records that must become rows before a format is believed
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a draft is made of, as its keys are written."""
+
+    brokers: str
+    topics: Sequence[str]
+    security: Mapping[str, Any] = field(default_factory=dict)  # tls, sasl, plaintext
+    registry: Mapping[str, Any] | None = None
+    pipeline: str = ""
+    table: str = ""
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name: as said, or made of the topic's."""
+        made = re.sub(r"[^a-z0-9_-]+", "-", self.topics[0].lower()).strip("-_")[:63]
+        return self.pipeline or made or "events"
+
+    @property
+    def path(self) -> str:
+        """The table's path: as said, or by the topic's name."""
+        return self.table or ("./lake/{topic}" if len(self.topics) > 1 else f"./lake/{self.topics[0]}")
+
+    def content(self, decode: Any) -> dict[str, Any]:
+        """The spec with a format, as plain data."""
+        kafka = {"brokers": self.brokers, "topics": list(self.topics), **self.security}
+        content = {"pipeline": self.name, "source": {"kafka": kafka}, "decode": decode, "table": {"path": self.path}}
+        return {**content, "route": {"by": "topic"}} if len(self.topics) > 1 else content
+
+    def spec(self, decode: Any, base: Path) -> Spec:
+        """The same, checked."""
+        return loads(json.dumps(self.content(decode)), base, "the draft")[0]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Records of topics, and what they were found to be."""
+
+    records: int
+    empty: int  # of them, those without a value
+    framed: bool
+    decode: Any
+    found: Look | None  # what becomes of them; None where there are none
+
+
+def draft(connection: Connection, records: int, base: Path) -> str:
+    """A commented spec for topics, made from some of their newest records."""
+    from headrace.source.base import open_source
+
+    source = open_source(connection.spec("raw", base))
+    try:
+        envelopes = source.tail(records, "end")
+    finally:
+        source.close()
+    full = envelopes.filter(pc.is_valid(envelopes["value"]))
+    values = [value for value in full["value"].to_pylist() if value]
+    decode, found = _detected(connection, values, full, base)
+    sample = Sample(len(envelopes), len(envelopes) - len(full), bool(values) and _framed(values), decode, found)
+    return "\n".join(_lines(connection, sample)) + "\n"
+
+
+def _detected(connection: Connection, values: list[bytes], full: pa.Table, base: Path) -> tuple[Any, Look | None]:
+    """The first format that makes rows of enough records, the most telling ones tried first; else bytes."""
+    if not len(full):
+        return "json", None
+    for decode in _candidates(values, connection.registry):
+        found = look(connection.spec(decode, base), full)
+        if found.account["routed"] >= _ENOUGH * len(full):
+            return decode, found
+    return "raw", look(connection.spec("raw", base), full)
+
+
+def _candidates(values: list[bytes], registry: Mapping[str, Any] | None) -> Iterator[Any]:
+    """Formats that the bytes may be, as `decode` says them."""
+    if not values:
+        return
+    first = values[0]
+    for packing, magic in _PACKED.items():
+        if first.startswith(magic):
+            yield {"json": {"compression": packing}}
+    if first.startswith(b"Obj\x01"):
+        yield {"avro": {"container": True}}
+    if _framed(values) and registry is not None:
+        yield from ({name: {"registry": dict(registry), **more}} for name, more in _REGISTERED)
+    if any(value.lstrip()[:1] in (b"{", b"[") for value in values):
+        yield from _JSON
+    if all(re.fullmatch(rb"\s*-?[0-9][0-9.eE+-]*\s*", value) for value in values):
+        yield "number"
+    if all(len(value) == 8 for value in values) and any(min(value) < 9 for value in values):
+        yield "int64"
+    if not any(min(value) < 9 for value in values):
+        yield "string"
+
+
+_REGISTERED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("avro", {"envelope": "debezium"}),
+    ("avro", {}),
+    ("json", {}),
+    ("protobuf", {}),
+)
+_JSON: tuple[Any, ...] = (
+    {"json": {"envelope": "debezium"}},
+    {"json": {"envelope": "cloudevents"}},
+    "json",
+    {"json": {"rows": "array"}},
+    {"json": {"rows": "lines"}},
+)
+
+
+def _framed(values: list[bytes]) -> bool:
+    """Whether values begin as Confluent's serializers write them: a zero byte and the id of a schema."""
+    return all(len(value) > 5 and value[0] == 0 for value in values)
+
+
+# ---- the text ----
+
+
+def _lines(connection: Connection, sample: Sample) -> Iterator[str]:
+    several = len(connection.topics) > 1
+    yield f"# Written by `headrace init` from {sample.records:,} records of {', '.join(connection.topics)}."
+    yield "# Next: `headrace check FILE --online`, `headrace preview FILE` (shows rows), `headrace run FILE`."
+    yield f"pipeline: {connection.name}  # permanent and unique: the app id of its Delta transactions"
+    yield "source:"
+    yield "  kafka:"
+    yield f"    brokers: {_text(connection.brokers)}"
+    yield f"    topics: [{', '.join(map(_text, connection.topics))}]"
+    for key, value in connection.security.items():
+        yield f"    {key}: {_flow(value)}"
+    yield "    start: earliest  # or latest, {timestamp: …}, {offsets: …}; only for the first start"
+    yield f"decode: {_flow(sample.decode)}  # {_why(sample)}"
+    yield from _notes(connection, sample)
+    if several:
+        yield "route: {by: topic}  # a table for each topic"
+    yield "table:"
+    yield f"  path: {_text(connection.path)}  # or s3://bucket/path; relative to this file"
+    for each in sample.found.inferred if sample.found else ():
+        yield from _columns(each, several)
+
+
+def _why(sample: Sample) -> str:
+    if sample.found is None:
+        return "assumed: no record has a value" if sample.records else "assumed: there are no records yet"
+    account = sample.found.account
+    reasons = ", ".join(sorted(set(sample.found.letters["reason"].to_pylist())))
+    dead = f"; {account['dead']:,} would be dead letters ({reasons})" if account["dead"] else ""
+    return f"detected: {account['routed']:,} of {account['read']:,} records become rows{dead}"
+
+
+def _notes(connection: Connection, sample: Sample) -> Iterator[str]:
+    if sample.empty:
+        yield f"# {sample.empty:,} records have no value (tombstones): dead letters, without `tombstone: skip`."
+    if sample.decode == "raw":
+        yield "# No format was recognised: each record's bytes are kept as they are, in `data`."
+        if sample.framed and connection.registry is None:
+            yield "# They look like those of a schema registry: run `headrace init` again with --registry URL."
+    if "debezium" in _flow(sample.decode):
+        yield "# Change events: `mode: upsert` and `merge: {keys: [id]}` in the table keep one row for each key."
+
+
+def _columns(found: Inferred, several: bool) -> Iterator[str]:
+    """The columns as comments, so that they can be declared by taking the signs away."""
+    of = f" of {found.table}" if several else ""
+    yield f"  # Columns found in the records{of}. A run infers them again; declare them to fix names and types."
+    yield "  # columns:"
+    for name, kind in found.columns.items():
+        why = _text_reason(found, name)
+        if why:  # a field inside an object cannot be declared as text: then all of the object is
+            yield f"  #   - {{name: {_text(name)}, type: string, json: true}}  # {why}"
+        else:
+            yield f"  #   - {{name: {_text(name)}, type: {_text(kind)}}}"
+
+
+def _text_reason(found: Inferred, name: str) -> str:
+    reasons = [
+        f"values{each.removeprefix(name)} are {why}"
+        for each, why in found.json_text.items()
+        if each == name or each.startswith(f"{name}.")
+    ]
+    return "; ".join(reasons)
+
+
+def _text(value: str) -> str:
+    """A text as YAML has it: bare where nothing can be taken for something else."""
+    bare = _PLAIN.fullmatch(value) and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off")
+    return value if bare else json.dumps(value, ensure_ascii=False)
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _text(str(value))

@@ -1,0 +1,65 @@
+"""Tables by builders: `DeltaConfig`, `DeltaLakeConnector`, operations that are put together with `with_…`, results.
+
+A thin layer over `headrace.Table` for programs that are written in this style. All calls are synchronous.
+"""
+
+from headrace.compat.builder.config import DeltaConfig, DeltaField, DeltaFieldType, DeltaSchema
+from headrace.compat.builder.operations import (
+    BulkInsertOperation,
+    BulkInsertResult,
+    DeleteOperation,
+    DeleteResult,
+    OperationMetrics,
+    OptimizeResult,
+    QueryResult,
+    TableHistory,
+    TableMetadata,
+    TableStatistics,
+    TableVersion,
+    TimeTravelQueryOperation,
+    UpsertOperation,
+    UpsertResult,
+    VacuumResult,
+)
+from headrace.compat.builder.table import DeltaLakeConnector, DeltaTable, QueryBuilder
+from headrace.errors import (
+    ConcurrentModification,
+    HeadraceError,
+    OperationDisabled,
+    PartitionNotFound,
+    SchemaMismatch,
+    TableNotFound,
+)
+
+DeltaLakeError = HeadraceError  # the family of all errors
+
+__all__ = [
+    "BulkInsertOperation",
+    "BulkInsertResult",
+    "ConcurrentModification",
+    "DeleteOperation",
+    "DeleteResult",
+    "DeltaConfig",
+    "DeltaField",
+    "DeltaFieldType",
+    "DeltaLakeConnector",
+    "DeltaLakeError",
+    "DeltaSchema",
+    "DeltaTable",
+    "OperationDisabled",
+    "OperationMetrics",
+    "OptimizeResult",
+    "PartitionNotFound",
+    "QueryBuilder",
+    "QueryResult",
+    "SchemaMismatch",
+    "TableHistory",
+    "TableMetadata",
+    "TableNotFound",
+    "TableStatistics",
+    "TableVersion",
+    "TimeTravelQueryOperation",
+    "UpsertOperation",
+    "UpsertResult",
+    "VacuumResult",
+]

@@ -1,0 +1,1 @@
+"""Dead letters: read, evaluated, replayed, purged."""

@@ -1,0 +1,249 @@
+"""Replay: dead letters through the current spec, exactly once. A pipeline whose batches are plans over letters."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+from headrace import faults
+from headrace.dead_letters.evaluate import Judged, judge_in_parts
+from headrace.dead_letters.reader import Letters, Selection
+from headrace.decode.inference import Structure
+from headrace.decode.inference import merge as merge_structures
+from headrace.delta.files import as_file
+from headrace.delta.receipt import Receipt
+from headrace.delta.rows import rows_of
+from headrace.delta.staged_file import StagedFile
+from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
+from headrace.pipeline.deduplicate import PLACE
+from headrace.pipeline.events import Report, Summary
+from headrace.pipeline.manifest import Manifest
+from headrace.pipeline.pipeline import Pipeline
+from headrace.plan.accounting import Counts
+from headrace.plan.plan import Plan
+from headrace.recovery.rebuild_ledger import rebuild
+from headrace.serve.runner import SharedSession
+from headrace.source.ranges import Range
+from headrace.spec import Spec
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Store
+from headrace.validate.load import loads
+from headrace.write.intent import Intent, ReplayInput, TableIntent
+from headrace.write.retention import Purge
+
+
+def replay(
+    spec: Spec,
+    selection: Selection | None = None,
+    *,
+    report: Report = lambda event: None,
+    stop: threading.Event | None = None,
+    wait: bool = False,
+) -> Summary:
+    """Finish a plan that was begun, then take the selected letters through the spec; LeaseHeld while it runs."""
+    shared = SharedSession([spec])
+    replaying = Replaying(spec, shared.get, selection or Selection(), report=report, stop=stop)
+    try:
+        with replaying.take_lease(wait):
+            return replaying.run()
+    finally:
+        replaying.source.close()
+        shared.close()
+
+
+def purge(spec: Spec, before: date) -> Purge:
+    """Drop the dead letters of the days before; what was begun, batch or plan, is finished first."""
+    shared = SharedSession([spec])
+    replaying, pipeline = Replaying(spec, shared.get, Selection()), Pipeline(spec, shared.get)
+    try:
+        with replaying.take_lease() as lease:
+            pipeline.lease = lease
+            replaying.open_ledger()
+            replaying.finish_open_batch()
+            pipeline.open_ledger()
+            rebuild(pipeline)
+            pipeline.finish_open_batch()
+            return pipeline.purge(before)
+    finally:
+        replaying.source.close()
+        pipeline.source.close()
+        shared.close()
+
+
+class Replaying(Pipeline):
+    """A pipeline that writes under a name of its own, reads dead letters, and books their outcomes."""
+
+    unit = "plan"
+
+    def __init__(
+        self,
+        spec: Spec,
+        spark: Callable[[], Any],
+        selection: Selection,
+        *,
+        report: Report = lambda event: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        super().__init__(spec, spark, report=report, stop=stop)
+        self.writer = writer(spec.pipeline)
+        self.selection = selection
+        self.letters = Letters(spec)
+        self._version: int | None = None
+        self._outcomes: tuple[StagedFile, ...] = ()
+        self._planned: float = math.inf
+
+    def open_ledger(self) -> Replays:
+        """The plans and outcomes so far."""
+        self.ledger = ledger = Replays.open(self.state, self.writer)
+        self.open_catalog()
+        return ledger
+
+    def _attempt(self) -> None:
+        """Finish the open plan, then make one; a plan of ours that was begun in an earlier try was that one."""
+        self.open_ledger()
+        self.finish_open_batch()
+        if self.ledger.batch < self._planned:
+            self.catalog.open()
+            self.one_plan()
+
+    def one_plan(self) -> None:
+        """judge → stage, in this process; then decide, commit, book."""
+        self._version = self.letters.version()
+        number, started = self.ledger.batch + 1, datetime.now(UTC)
+        faults.reach(faults.Point.PLANNED, batch=number)
+        if self._version is None:
+            return
+        manifests, runs = self.discover_and_stage(None, number, started)
+        if not sum(each.counts.read for each in manifests):
+            return
+        faults.reach(faults.Point.ALL_STAGED, batch=number)
+        intent = self.intend(number, (), manifests, started, runs)
+        self.lease.check()
+        self._planned = number
+        self.ledger.begin(intent)
+        self.settle(intent)
+
+    def stage(self, frame: Any, batch: int, now: datetime) -> list[Manifest]:
+        """Take the letters through the plan, page by page; what is staged are rows, outcomes and new letters."""
+        limits = self.spec.limits
+        stager = Stager(
+            lambda uri: Store(uri, self.profile),
+            f"replay-{batch:08d}",
+            open_writers=limits.open_writers,
+            partition_values=limits.partition_values,
+        )
+        try:
+            return [self._staged(stager, batch, now)]
+        except BaseException:
+            stager.abandon()
+            raise
+
+    def _staged(self, stager: Stager, batch: int, now: datetime) -> Manifest:
+        plan = Plan(self.spec, self.catalog.shapes, now=lambda: now)
+        layouts, letters = self.catalog.layouts(batch), self.catalog.letters()
+        booked = self._booked()
+        counts, discovered = Counts(), dict[str, Structure]()
+        pages = self.letters.pages(self.selection, self._version)
+        for judged in (part for page in pages for part in judge_in_parts(plan, page, batch, now)):
+            discovered = _together(discovered, judged)
+            if discovered:
+                continue  # the next run stages, once the new fields are answered
+            counts = counts + judged.counts
+            for name, rows in judged.tables.items():
+                stager.add(layouts[name], rows)
+            stager.add(letters, judged.letters)
+            stager.add(booked, judged.outcomes)
+            faults.reach(faults.Point.SOME_STAGED)
+        if discovered:
+            stager.abandon()
+            return Manifest(counts=counts, discovered=discovered)
+        files = stager.finish()
+        self._outcomes = tuple(item for item in files if item.table == booked.path)
+        return Manifest(tuple(item for item in files if item.table != booked.path), counts)
+
+    def intend(
+        self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int
+    ) -> Intent:
+        """The whole plan: what every table gets, and the outcome of every letter."""
+        assert self._version is not None  # noqa: S101
+        chosen, since = self.selection, self.selection.since
+        intent = super().intend(batch, ranges, manifests, started, runs)
+        if any(map(len, self._doubles.places.values())):
+            self._outcomes = self._without_doubles(batch)
+        taken = ReplayInput(
+            self._version, chosen.reasons, chosen.tables, since.isoformat() if since else "", self._outcomes
+        )
+        return replace(intent, replay=taken)
+
+    def _without_doubles(self, batch: int) -> tuple[StagedFile, ...]:
+        """The outcomes staged anew: a letter whose row its table has already is none that was replayed."""
+        store, layout = self.state.child(Replays.folder), self._booked()
+        stager = Stager(lambda uri: Store(uri, self.profile), f"replay-{batch:08d}-once")
+        left_out = {
+            uri: Counter(zip(*(places[name].to_pylist() for name in PLACE), strict=True))
+            for uri, places in self._doubles.places.items()
+        }
+        try:
+            for item in self._outcomes:
+                stager.add(layout, without_doubles(rows_of(store, as_file(item), OUTCOMES, ()), left_out))
+            staged = stager.finish()
+        except BaseException:
+            stager.abandon()
+            raise
+        self.discard(self._outcomes)
+        return staged
+
+    def _booked(self) -> Layout:
+        return Layout(self.state.child(Replays.folder).uri, OUTCOMES)
+
+    def missing(self, begun: Intent) -> list[str]:
+        """Staged files that somebody deleted before they were committed, outcomes among them."""
+        files = begun.replay.files if begun.replay else ()
+        gone = [f"{each.table}/{each.path}" for each in files if not Store(each.table, self.profile).exists(each.path)]
+        return super().missing(begun) + gone
+
+    def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
+        """Take the plan's own letters through its own spec once more; `held`: what tables hold of it."""
+        taken = begun.replay
+        assert taken is not None  # noqa: S101
+        since = datetime.fromisoformat(taken.since) if taken.since else None
+        chosen = Selection(taken.reasons, taken.tables, since)
+        spec = loads(begun.spec, self.spec.base)[0]
+        old = Replaying(spec, lambda: self.spark, chosen, report=self.report, stop=self.stop)
+        old.lease, old.ledger, old._version = self.lease, self.ledger, taken.version
+        catalog = old.open_catalog()
+        catalog.open()
+        catalog.keep(held)
+        manifests, runs = old.discover_and_stage(None, begun.batch, begun.started)
+        return old.intend(begun.batch, (), manifests, begun.started, runs)
+
+    def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
+        self.report(_replay_event(self.spec.pipeline, intent, receipts))
+
+
+def _together(discovered: dict[str, Structure], judged: Judged) -> dict[str, Structure]:
+    found = dict(discovered)
+    for name, structure in judged.discovered.items():
+        found[name] = merge_structures(found[name], structure) if name in found else structure
+    return found
+
+
+def _replay_event(pipeline: str, intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    counts = intent.counts
+    return {
+        "event": "replay",
+        "pipeline": pipeline,
+        "plan": intent.batch,
+        "dead_letters": counts.read,
+        "replayed": counts.routed,
+        "still_dead": counts.dead,
+        "filtered": counts.filtered,
+        "reasons": dict(counts.reasons),
+        "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
+        "runs": intent.runs,
+    }

@@ -1,0 +1,313 @@
+"""Avro: each record read with the schema it was written with, all of one schema at once, fitted to the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.avro.columns import Wire
+from headrace.decode.avro.schema import LARGEST, UNION, BadSchema, Type, fingerprint, parse
+from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, joined
+from headrace.decode.byte_scan import Bytes, Numbers
+from headrace.decode.envelope.base import Enveloped
+from headrace.decode.envelope.formats import ENVELOPES
+from headrace.decode.input import sized, spread
+from headrace.decode.payload import Layout, layout_of
+from headrace.decode.registry.client import Registered, Registry, UnknownSchema, registry_of
+from headrace.decode.registry.framing import HEAD, framed
+from headrace.decode.typed.fit import fitted, sample
+from headrace.decode.typed.text import as_text, steps_of
+from headrace.errors import UsageError
+from headrace.reasons import Reason
+from headrace.spec.decode import Avro
+
+MARK = b"\xc3\x01"  # before a fingerprint
+_HEAD = len(MARK) + 8
+_FILES = 10_000  # of a folder of schemas
+VALUE = "value"  # the field of a schema that is no record
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Those of some values that have one schema."""
+
+    kind: Type
+    values: pa.BinaryArray
+    head: int  # bytes before the payload
+    rows: Numbers  # which of the values, ascending
+    at: Numbers  # where those are in the input
+
+    def some(self, kind: Type, head: int, which: Any) -> Group:
+        """A part of them, read as another type."""
+        return Group(kind, self.values, head, self.rows[which], self.at[which])
+
+    def taken(self) -> pa.BinaryArray:
+        """The values alone."""
+        return self.values if len(self.rows) == len(self.values) else self.values.take(pa.array(self.rows))
+
+
+class Source(Protocol):
+    """Where the writers' schemas are."""
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+        """The values of each schema; what has none is added to the rejects."""
+        ...
+
+
+class AvroDecoder:
+    """Avro values into the rows of one payload schema."""
+
+    def __init__(self, source: Source, payload: pa.Schema | Layout, new_field: NewField, limits: Limits) -> None:
+        self._source = source
+        self._layout = payload if isinstance(payload, Layout) else layout_of(payload)
+        self._new_field = new_field
+        self._limits = limits
+        self._peeked: tuple[pa.BinaryArray, list[tuple[pa.Table, Numbers]], Rejects] | None = None
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        groups, rejects = self._groups(values)
+        groups = _alike(groups)
+        if len(groups) == 1:
+            return self._fitted(groups[0], rejects)
+        none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
+        parts = [Decoded(none, pa.array([], pa.int64()), rejects)]
+        parts += [self._fitted(group, Rejects()) for group in groups]
+        return joined(parts, self._layout.schema)
+
+    def _fitted(self, group: Group, rejects: Rejects) -> Decoded:
+        return fitted(*natural(group, rejects), self._layout, self._new_field, rejects, self._limits)
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        tables, refused = self._natural(values)
+        rejects = Rejects()
+        rejects.join(refused)
+        texts, places = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
+        for table, where in tables:
+            if (found := as_text(table, steps_of(path))) is not None:
+                texts.append(found)
+                places.append(where)
+            else:
+                rejects.add_all(where, Reason.TYPE, f"{path[:300]}: expected one value, saw an object or an array")
+        return spread(pa.concat_arrays(texts), np.concatenate(places), len(values)), rejects.in_order()
+
+    def _natural(self, values: pa.BinaryArray) -> tuple[list[tuple[pa.Table, Numbers]], Rejects]:
+        """All values in their own types; an envelope asks for several places of the same ones."""
+        if self._peeked is None or self._peeked[0] is not values:
+            groups, rejects = self._groups(values)
+            self._peeked = values, [natural(group, rejects) for group in _alike(groups)], rejects
+        return self._peeked[1:]
+
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The full name of each value's record, NULL where it is none."""
+        groups, rejects = self._groups(values)
+        names = np.full(len(values), None, object)
+        for group in groups:
+            names[group.at] = group.kind.name or None
+        return pa.array(names, pa.string()), rejects.in_order()
+
+    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+        """The type, and what becomes of one record with a value in every field; UnknownSchema when none could be."""
+        kind = type_of(schema, self._limits.depth)
+        made = pa.array([sample(kind.arrow)], kind.arrow)
+        return kind.name, fitted(_table(kind, made), np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
+
+    def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
+        kept, at, rejects = sized(values, self._limits)
+        groups = self._source.groups(kept, at, rejects)
+        return [part for group in groups for part in _branches(group, rejects)], rejects
+
+
+def _alike(groups: list[Group]) -> list[Group]:
+    """Groups whose schemas differ only in name are read as one: to read a few costs nearly what many do."""
+    same: dict[tuple[str, int], list[Group]] = {}
+    for group in groups:
+        same.setdefault((group.kind.shape, group.head), []).append(group)
+    return [_one(each) if len(each) > 1 else each[0] for each in same.values()]
+
+
+def _one(groups: list[Group]) -> Group:
+    rows = np.concatenate([group.rows for group in groups])
+    order = np.argsort(rows, kind="stable")
+    at = np.concatenate([group.at for group in groups])
+    return replace(groups[0], rows=rows[order], at=at[order])
+
+
+def _branches(group: Group, rejects: Rejects) -> Iterator[Group]:
+    """A schema that is a union says which of several types each value has: those are read apart."""
+    kind, head = group.kind, group.head
+    if kind.kind != UNION:
+        yield group
+        return
+    seen = Bytes(group.values)
+    starts = seen.starts[:-1].astype(np.int64)[group.rows] + head
+    tags = np.append(seen.content, 0xFF)[np.minimum(starts, len(seen.content))]
+    good = (starts < seen.starts[1:][group.rows]) & (tags % 2 == 0) & (tags // 2 < min(len(kind.children), 64))
+    rejects.add_all(group.at[~good], Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
+    for number, which in grouped(np.where(good, tags // 2, -1).astype(np.int64)):
+        if number >= 0 and kind.children[number].kind == "null":
+            rejects.add_all(group.at[which], Reason.TOMBSTONE, "the value is null")
+        elif number >= 0:
+            yield group.some(kind.children[number], head + 1, which)
+
+
+def natural(group: Group, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+    """Values of one schema in its own types, and the positions of those that could be read."""
+    kind, at = group.kind, group.at
+    wire = Wire(group.taken(), group.head)
+    made = wire.read(kind)
+    for row, (reason, detail) in wire.verdicts.items():
+        rejects.add(int(at[row]), reason, detail)
+    if wire.bad.any():
+        made, at = made.filter(pa.array(~wire.bad)), at[~wire.bad]
+    return _table(kind, made), at
+
+
+def _table(kind: Type, made: pa.Array) -> pa.Table:
+    if kind.kind != "record":
+        return pa.table({VALUE: made})
+    if not kind.names:
+        return pa.table({"": pa.nulls(len(made))})  # Arrow counts no rows without a column
+    return pa.Table.from_arrays(made.flatten(), list(kind.names))
+
+
+class FromRegistry:
+    """Schemas by their id in Confluent's frame."""
+
+    def __init__(self, registry: Registry, depth: int) -> None:
+        self._registry = registry
+        self._depth = depth
+        self._types: dict[int, Type] = {}
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+        """The values of each id."""
+        found = framed(values, at, rejects)
+        for number, which in grouped(found.ids):
+            try:
+                kind = self._type(number)
+            except UnknownSchema as unknown:
+                rejects.add_all(found.at[which], Reason.UNKNOWN_SCHEMA, str(unknown))
+                continue
+            yield Group(kind, found.payloads, HEAD, which, found.at[which])
+
+    def _type(self, number: int) -> Type:
+        if number not in self._types:
+            self._types[number] = type_of(self._registry.schema(number), self._depth)
+        return self._types[number]
+
+
+def type_of(schema: Registered, depth: int) -> Type:
+    """A registry's schema as a tree; UnknownSchema when no record could be read with it."""
+    if schema.kind != "AVRO":
+        raise UnknownSchema(f"schema {schema.id} is {schema.kind}, expected AVRO")
+    try:
+        return parse(schema.text, schema.references, depth=depth)
+    except BadSchema as bad:
+        raise UnknownSchema(f"schema {schema.id} cannot be used: {bad}") from None
+
+
+class OneSchema:
+    """One schema for all."""
+
+    def __init__(self, kind: Type) -> None:
+        self._kind = kind
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+        """All values as they are."""
+        yield Group(self._kind, values, 0, np.arange(len(values)), at)
+
+
+class ByMark:
+    """Schemas by the eight bytes that a single-object encoding names them with."""
+
+    def __init__(self, types: dict[bytes, Type]) -> None:
+        self.types = types
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+        """The values of each fingerprint."""
+        values, at = _marked(values, at, rejects)
+        seen = Bytes(values)
+        heads = seen.content[seen.starts[:-1].astype(np.int64)[:, None] + np.arange(len(MARK), _HEAD)]
+        for number, which in grouped(np.ascontiguousarray(heads).view("<i8").reshape(-1)):
+            name = number.to_bytes(8, "little", signed=True)
+            if name in self.types:
+                yield Group(self.types[name], values, _HEAD, which, at[which])
+            else:
+                detail = f"no schema has the fingerprint {name[::-1].hex()}"
+                rejects.add_all(at[which], Reason.UNKNOWN_SCHEMA, detail)
+
+
+def _marked(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.BinaryArray, Numbers]:
+    seen = Bytes(values)
+    long = np.diff(seen.starts) >= _HEAD
+    good = long.copy()
+    starts = seen.starts[:-1].astype(np.int64)[long]
+    good[long] = (seen.content[starts] == MARK[0]) & (seen.content[starts + 1] == MARK[1])
+    if good.all():
+        return values, at
+    rejects.add_all(at[~good], Reason.FRAMING, f"a value begins with C3 01 and a fingerprint, {_HEAD} bytes in all")
+    return values.filter(pa.array(good)), at[good]
+
+
+def grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
+    """Every key with its ascending positions."""
+    if len(keys) and (keys == keys[0]).all():
+        yield int(keys[0]), np.arange(len(keys))
+        return
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order[:1]] - 1))
+    for part in np.split(order, starts[1:]) if len(order) else ():
+        yield int(keys[part[0]]), part
+
+
+# ---- schema files ----
+
+
+def schema_file(path: str) -> tuple[str, Type]:
+    """The text and the tree of a schema file; UsageError when it is none."""
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(4 * LARGEST + 1).decode("utf-8-sig")
+        return text, parse(text)
+    except OSError as trouble:
+        raise UsageError(f"The schema file {path} cannot be read: {trouble.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"The schema file {path} is not UTF-8 text.") from None
+    except BadSchema as bad:
+        raise UsageError(f"The schema in {path} cannot be used: {bad}.") from None
+
+
+def schemas_at(path: str) -> dict[bytes, Type]:
+    """Schemas by fingerprint, from a file or from all `*.avsc` files of a folder."""
+    place = Path(path)
+    files = sorted(place.glob("*.avsc"))[:_FILES] if place.is_dir() else [place]
+    if not files:
+        raise UsageError(f"The folder {path} has no schema file (*.avsc).")
+    return {fingerprint(text): kind for text, kind in (schema_file(str(file)) for file in files)}
+
+
+def avro_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Avro) -> Decoder:
+    """The factory of the format table."""
+    if options.container:
+        from headrace.decode.avro.container import container_decoder
+
+        return container_decoder(payload, new_field, limits)
+    source = _source(options, limits)
+    if options.envelope == "none":
+        return AvroDecoder(source, payload, new_field, limits)
+    return Enveloped(ENVELOPES[options.envelope], partial(AvroDecoder, source), payload, new_field, limits)
+
+
+def _source(options: Avro, limits: Limits) -> Source:
+    if options.registry is not None:
+        return FromRegistry(registry_of(options.registry), limits.depth)
+    if options.schema_ is not None:
+        return OneSchema(schema_file(options.schema_)[1])
+    return ByMark(schemas_at(options.single_object or ""))

@@ -1,0 +1,200 @@
+"""Avro's binary encoding one value at a time: for few values, and to find where records end."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable
+from decimal import Context, Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from headrace.decode.avro.schema import UNION, Type
+from headrace.decode.scalars import Unfit
+from headrace.reasons import Reason
+
+Found = tuple[Any, int]  # a value, and where the next begins
+_EXACT = Context(prec=60)
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+
+
+class Exact:
+    """Reads from bytes up to an end."""
+
+    def __init__(self, data: Any, end: int) -> None:
+        self._data, self._end = data, end
+
+    def value(self, kind: Type, at: int) -> Found:
+        """The value at a position; Unfit when there is none."""
+        return _READERS[kind.kind](self, kind, at)
+
+    def rest(self, kind: Type, at: int, left: int) -> tuple[list[Any], int]:
+        """The items of an array from the middle of a block, of which `left` are left, to the array's end."""
+        found: list[Any] = []
+        while left:
+            for _ in range(left):
+                item, at = self._within(kind, at, "")
+                found.append(item)
+            left, at = self._block(kind, at)
+        return found, at
+
+    def spans(self, kind: Type, at: int, left: int, starts: array[int], sizes: array[int]) -> int:
+        """Where the texts of an array begin and how long they are, as `rest`; without a word on what they hold."""
+        data, end = self._data, self._end
+        while left:
+            for _ in range(left):
+                if at < end and (size := data[at]) < 0x80 and not size & 1:  # nearly always
+                    size, at = size >> 1, at + 1
+                else:
+                    size, at = self._number(at)
+                if not 0 <= size <= end - at:
+                    raise _early()
+                starts.append(at)
+                sizes.append(size)
+                at += size
+            left, at = self._block(kind, at)
+        return at
+
+    def _within(self, kind: Type, at: int, step: str) -> Found:
+        try:
+            return self.value(kind, at)
+        except Unfit as unfit:
+            raise unfit.within(step) from None
+
+    def _block(self, kind: Type, at: int) -> tuple[int, int]:
+        count, at = self._number(at)
+        if count < 0:
+            _, at = self._number(at)
+            count = -count
+        if count > (self._end - at) // kind.least:
+            raise Unfit(Reason.MALFORMED, "a block has more items than there are bytes")
+        return count, at
+
+    def _number(self, at: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            if at >= self._end:
+                raise _early()
+            byte = self._data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 63:
+                raise Unfit(Reason.MALFORMED, "a number has more than 64 bits")
+        if value >= 1 << 64:
+            raise Unfit(Reason.MALFORMED, "a number has more than 64 bits")
+        return (value >> 1) ^ -(value & 1), at
+
+    def _bytes(self, kind: Type, at: int) -> tuple[bytes, int]:
+        size, at = (kind.width, at) if kind.width is not None else self._number(at)
+        if not 0 <= size <= self._end - at:
+            raise _early()
+        return bytes(self._data[at : at + size]), at + size
+
+    # ---- kinds ----
+
+    def _null(self, kind: Type, at: int) -> Found:
+        return None, at
+
+    def _boolean(self, kind: Type, at: int) -> Found:
+        (byte,), at = self._bytes(kind, at)
+        if byte > 1:
+            raise Unfit(Reason.MALFORMED, "a boolean is 0 or 1")
+        return byte == 1, at
+
+    def _int(self, kind: Type, at: int) -> Found:
+        found, at = self._number(at)
+        if not -(1 << 31) <= found < 1 << 31:
+            raise Unfit(Reason.MALFORMED, "an int has more than 32 bits")
+        if pa.types.is_date(kind.arrow) and not _FIRST_DAY <= found <= _LAST_DAY:
+            raise Unfit(Reason.TIMESTAMP, "no day of the years 1 to 9999")
+        return found, at
+
+    def _long(self, kind: Type, at: int) -> Found:
+        return self._number(at)
+
+    def _float(self, kind: Type, at: int) -> Found:
+        raw, at = self._bytes(kind, at)
+        return struct.unpack("<f" if kind.kind == "float" else "<d", raw)[0], at
+
+    def _enum(self, kind: Type, at: int) -> Found:
+        found, at = self._number(at)
+        if not 0 <= found < len(kind.names):
+            raise Unfit(Reason.MALFORMED, f"an enum of {len(kind.names)} symbols has no such one")
+        return kind.names[found], at
+
+    def _text(self, kind: Type, at: int) -> Found:
+        raw, at = self._bytes(kind, at)
+        if kind.is_decimal:
+            return _decimal(kind, raw), at
+        if kind.kind == "fixed" and pa.types.is_string(kind.arrow):
+            return str(UUID(bytes=raw)), at
+        if kind.kind != "string":
+            return raw, at
+        try:
+            return raw.decode(), at
+        except UnicodeDecodeError:
+            raise Unfit(Reason.ENCODING, "text that is not UTF-8") from None
+
+    def _record(self, kind: Type, at: int) -> Found:
+        made = {}
+        for name, child in zip(kind.names, kind.children, strict=True):
+            made[name], at = self._within(child, at, f".{name}")
+        return made, at
+
+    def _union(self, kind: Type, at: int) -> Found:
+        tag, at = self._number(at)
+        if not 0 <= tag < len(kind.children):
+            raise Unfit(Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
+        found, at = self.value(kind.children[tag], at)
+        if kind.only is not None or kind.children[tag].kind == "null":
+            return found, at
+        return {kind.names[tag]: found}, at
+
+    def _array(self, kind: Type, at: int) -> Found:
+        try:
+            return self.rest(kind.children[0], *reversed(self._block(kind.children[0], at)))
+        except Unfit as unfit:
+            raise unfit.within("[]") from None
+
+    def _map(self, kind: Type, at: int) -> Found:
+        try:
+            found, at = self.rest(kind.entry, *reversed(self._block(kind.entry, at)))
+        except Unfit as unfit:
+            raise unfit.within(".*") from None
+        return [(entry["key"], entry["value"]) for entry in found], at
+
+
+def _early() -> Unfit:
+    return Unfit(Reason.MALFORMED, "the value ends early")
+
+
+def _decimal(kind: Type, raw: bytes) -> Decimal:
+    if not raw:
+        raise Unfit(Reason.MALFORMED, "a decimal has no bytes")
+    number = int.from_bytes(raw, "big", signed=True)
+    if abs(number) >= 10**kind.arrow.precision:
+        raise Unfit(Reason.OVERFLOW, f"a decimal has more than {kind.arrow.precision} digits")
+    return Decimal(number).scaleb(-kind.arrow.scale, _EXACT)
+
+
+_READERS: dict[str, Callable[[Exact, Type, int], Found]] = {
+    "null": Exact._null,
+    "boolean": Exact._boolean,
+    "int": Exact._int,
+    "long": Exact._long,
+    "float": Exact._float,
+    "double": Exact._float,
+    "bytes": Exact._text,
+    "string": Exact._text,
+    "fixed": Exact._text,
+    "enum": Exact._enum,
+    "record": Exact._record,
+    UNION: Exact._union,
+    "array": Exact._array,
+    "map": Exact._map,
+}

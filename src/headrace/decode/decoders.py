@@ -1,0 +1,52 @@
+"""Decode: bytes into typed columns, or a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.decode.avro.decoder import avro_decoder
+from headrace.decode.base import LIMITS, Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
+from headrace.decode.json.decoder import json_decoder
+from headrace.decode.msgpack.decoder import msgpack_decoder
+from headrace.decode.payload import RESCUE
+from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
+from headrace.decode.protobuf.decoder import protobuf_decoder
+from headrace.errors import UsageError
+from headrace.spec.decode import Decode, Format
+
+__all__ = ["FORMATS", "Decoded", "Decoder", "Limits", "NewField", "Rejects", "Typed", "decoder", "fills_of"]
+
+Factory = Callable[[pa.Schema, NewField, Limits, Any], Decoder]
+
+# Every format by its name in a spec; a new one is one file and one line.
+FORMATS: Mapping[str, Factory] = {
+    "json": json_decoder,
+    "avro": avro_decoder,
+    "string": string_decoder,
+    "int64": int64_decoder,
+    "bytes": bytes_decoder,
+    "number": number_decoder,
+    "raw": raw_decoder,
+    "protobuf": protobuf_decoder,
+    "msgpack": msgpack_decoder,
+}
+
+
+def decoder(
+    format: str,
+    payload: pa.Schema,
+    *,
+    new_field: NewField = "ignore",
+    limits: Limits | None = None,
+    options: Format | None = None,
+) -> Decoder:
+    """A format's decoder for a payload schema; null values are rejects whatever the spec makes of them."""
+    if format not in FORMATS:
+        raise UsageError(f"'{format}' is not a format.", next=f"Known formats: {', '.join(FORMATS)}.")
+    if new_field == "rescue" and not any(RESCUE in (item.metadata or {}) for item in payload):
+        raise UsageError("new_field cannot be 'rescue' without a column that keeps what is rescued.")
+    given = options or Decode.model_validate({format: {}}).options
+    return FORMATS[format](payload, new_field, limits or LIMITS, given)

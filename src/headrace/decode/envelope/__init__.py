@@ -1,0 +1,1 @@
+"""Change-event envelopes: Debezium, Rivven, CloudEvents."""

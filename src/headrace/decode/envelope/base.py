@@ -1,0 +1,263 @@
+"""Envelopes: records that carry a row inside, with a word on what happened to it.
+
+An envelope looks at a value and says in which form it is: where the row lies, which columns the envelope itself
+brings, and which places around it are known and left. The format then reads all values of one form at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, joined, too_many
+from headrace.decode.byte_scan import Mask, Numbers, bools
+from headrace.decode.inference import Structure, merge, struct
+from headrace.decode.input import without_bom
+from headrace.decode.payload import MERGES, MESSAGE, PATH, PLACE, SKIP, UNIT, Layout, layout_of
+from headrace.decode.typed.fit import structure_of
+from headrace.delta.schema import JSON_TEXT
+from headrace.reasons import Reason
+
+Bind = Callable[[Layout, NewField, Limits], Decoder]
+Path = tuple[str, ...]
+Peek = Callable[[str], pa.StringArray]
+Refusal = tuple[Reason, str]
+ASKED = b"headrace.asked"  # a column only for those who declare it
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way in which an envelope holds a row."""
+
+    way: Path = ()  # to the row
+    places: Mapping[str, Path] = field(default_factory=dict)  # the envelope's columns, and where they lie
+    said: Mapping[str, str] = field(default_factory=dict)  # columns whose value the form itself is
+    units: Mapping[str, str] = field(default_factory=dict)  # of columns that hold a time as a number
+    known: tuple[Path, ...] = ()
+    alone: bool = False  # nothing but the envelope's columns is a row
+    whole: str = ""  # a column that keeps the whole value as text
+    both: str = ""  # a column that keeps what was before and what is after as one text
+    merged: bool = False  # it says something only to a table that merges
+    bare: Reason = Reason.UNKNOWN_OPERATION  # what one is that says nothing of its row
+
+    def __hash__(self) -> int:
+        return hash((self.way, tuple(self.places.items()), tuple(self.said.items()), self.known))
+
+
+@dataclass
+class Look:
+    """What an envelope sees of a batch of values: the form of each, and columns that it tells value by value."""
+
+    forms: Sequence[Form]
+    which: Numbers  # of the forms each value has; -1 where none
+    texts: Mapping[str, pa.StringArray] = field(default_factory=dict)
+    types: pa.StringArray | None = None
+
+
+class Envelope(Protocol):
+    """What a kind of envelope must tell."""
+
+    columns: pa.Schema
+    fills: Mapping[str, str]  # columns that are taken from the record where the value is silent
+    silent: Mapping[str, str]  # what stands in a column for nothing
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """The form of each value, none for those it rejects; `peek` shows a scalar of each value."""
+        ...
+
+
+def told_apart(
+    seen: Sequence[pa.StringArray], judge: Callable[[Sequence[str | None]], Form | Refusal], rejects: Rejects
+) -> tuple[list[Form], Numbers]:
+    """The form of each value by some of its scalars, judged once for values that are alike in them."""
+    kinds, kind_of = _distinct(seen)
+    numbers: dict[Form, int] = {}
+    refusals: dict[int, Refusal] = {}
+    chosen = np.full(len(kinds), -1, np.int64)
+    for nth, kind in enumerate(kinds):
+        verdict = judge(kind)
+        if isinstance(verdict, Form):
+            chosen[nth] = numbers.setdefault(verdict, len(numbers))
+        else:
+            refusals[nth] = verdict
+    which = chosen[kind_of]
+    for position in np.flatnonzero(which < 0).tolist():
+        rejects.add(position, *refusals[int(kind_of[position])])
+    return list(numbers), which
+
+
+def _distinct(seen: Sequence[pa.StringArray]) -> tuple[list[tuple[str | None, ...]], Numbers]:
+    """The rows of some columns that differ, and which of them each row is."""
+    codes = np.zeros(len(seen[0]), np.int64)
+    for column in seen:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes = codes * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy()
+    _, first, kind_of = np.unique(codes, return_index=True, return_inverse=True)
+    kinds = zip(*(column.take(pa.array(first)).to_pylist() for column in seen), strict=True)
+    return list(kinds), kind_of
+
+
+class Enveloped:
+    """A format inside an envelope, bound to one payload schema."""
+
+    def __init__(self, envelope: Envelope, bind: Bind, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
+        self._envelope = envelope
+        self._bind = bind
+        self._payload = payload
+        self._new_field = new_field
+        self._limits = limits
+        self._bound: dict[Form, Decoder] = {}
+        self._plain = bind(layout_of(pa.schema([])), "ignore", limits)
+        self._merges = any(MERGES in (item.metadata or {}) for item in payload)
+
+    @property
+    def fills(self) -> Mapping[str, str]:
+        """Columns that are taken from the record's own envelope where the value is silent."""
+        return self._envelope.fills
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        look, rejects = self._look(values)
+        groups = ((form, np.flatnonzero(look.which == nth)) for nth, form in enumerate(look.forms))
+        parts = [self._part(form, look, values, at) for form, at in groups if len(at)]
+        refused = Decoded(self._schema.empty_table(), pa.array([], pa.int64()), rejects)
+        return joined([*parts, refused], self._schema)
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """A scalar of the whole value, the envelope included."""
+        return self._plain.peek(values, path)
+
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The type that the envelope names."""
+        look, rejects = self._look(values)
+        types = look.types if look.types is not None else pa.nulls(len(values), pa.string())
+        return pc.if_else(pa.array(look.which >= 0), types, pa.scalar(None, pa.string())), rejects.in_order()
+
+    def _look(self, values: pa.BinaryArray) -> tuple[Look, Rejects]:
+        unreadable = Rejects()
+
+        def peek(path: str) -> pa.StringArray:
+            texts, refused = self._plain.peek(values, path)
+            unreadable.join(refused)
+            return texts
+
+        refused = Rejects()
+        look = self._envelope.look(peek, refused)
+        unreadable.join(refused)
+        for nth, form in enumerate(look.forms if not self._merges else ()):
+            if form.merged:
+                seen = f"a {form.said['_op']}, and rows are only added here"
+                unreadable.add_all(np.flatnonzero(look.which == nth), Reason.UNKNOWN_OPERATION, seen)
+        kept = unreadable.firsts()
+        look.which[kept.index] = -1
+        return look, kept
+
+    def _part(self, form: Form, look: Look, values: pa.BinaryArray, at: Numbers) -> Decoded:
+        """All values of one form."""
+        found = self._decoder(form).decode(values.take(pa.array(at)))
+        rejects = Rejects()
+        rejects.join(found.rejects, at)
+        index, rows = at[found.index.to_numpy()], found.rows
+        if not form.alone and len(rows) and (bare := _bare(rows, self._envelope.columns)).any():
+            for position in index[bare].tolist():
+                word = form.said.get("_op", "event")
+                rejects.add(position, form.bare, f"the {word} says nothing of its row")
+            rows, index = rows.filter(pa.array(~bare)), index[~bare]
+        columns = [self._column(item, form, rows, look, values, index) for item in self._schema]
+        made = pa.Table.from_arrays(columns, schema=self._schema) if columns else _rows_only(len(index))
+        unknown = self._unknown(found.unknown) if self._new_field == "evolve" and len(index) else None
+        if unknown and len(missing := self._missing()) > self._limits.new_columns:
+            rejects.add_all(index, Reason.TOO_WIDE, too_many(struct(missing), len(missing), self._limits))
+            made, index, unknown = made.slice(0, 0), index[:0], None
+        return replace(found, rows=made, index=pa.array(index), rejects=rejects.in_order(), unknown=unknown)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([item for item in self._payload if SKIP not in (item.metadata or {})])
+
+    def _column(
+        self, item: pa.Field, form: Form, rows: pa.Table, look: Look, values: pa.BinaryArray, index: Numbers
+    ) -> pa.Array:
+        name = item.name
+        if name in form.said:
+            return pa.repeat(pa.scalar(form.said[name], pa.string()), len(index)).cast(item.type)
+        if name == form.whole:
+            return without_bom(values.take(pa.array(index))).cast(pa.string())
+        if name == form.both:
+            before, after = (rows[each].combine_chunks().fill_null("null") for each in ("before", "after"))
+            return pc.binary_join_element_wise('{"before":', before, ',"after":', after, "}", "")
+        if name in rows.column_names:
+            made = rows[name].combine_chunks().cast(item.type)
+        else:
+            told = look.texts.get(name)
+            made = pa.nulls(len(index), item.type) if told is None else told.take(pa.array(index)).cast(item.type)
+        return made.fill_null(self._envelope.silent[name]) if name in self._envelope.silent else made
+
+    def _decoder(self, form: Form) -> Decoder:
+        if form not in self._bound:
+            fields = [made for item in self._payload if (made := self._field(item, form)) is not None]
+            new_field: NewField = "ignore" if form.alone else self._new_field
+            fields += [_json_at(name, (name,)) for name in ("before", "after") if form.both]
+            read = {form.places[item.name] for item in fields if item.name in form.places}
+            around = {*form.known, *form.places.values()} - read - {form.way}
+            layout = layout_of(pa.schema(fields), form.way, sorted(around))
+            self._bound[form] = self._bind(layout, new_field, self._limits)
+        return self._bound[form]
+
+    def _field(self, item: pa.Field, form: Form) -> pa.Field | None:
+        """A payload field as the form has it: the envelope's own at its place, others inside the row."""
+        if item.name in form.said:
+            return None
+        if item.name not in self._envelope.columns.names:
+            return None if form.alone else item
+        return self._placed(item, form)
+
+    def _placed(self, item: pa.Field, form: Form) -> pa.Field | None:
+        if item.name not in form.places:
+            return None
+        metadata = {key: value for key, value in (item.metadata or {}).items() if key not in (PATH, UNIT)}
+        metadata[PLACE] = ".".join(form.places[item.name]).encode()
+        if item.name in form.units:
+            metadata[UNIT] = form.units[item.name].encode()
+        nullable = item.nullable or item.name in self._envelope.fills or item.name in self._envelope.silent
+        return pa.field(item.name, item.type, nullable, metadata)
+
+    def _unknown(self, unknown: Structure | None) -> Structure | None:
+        """New fields of the row, and the envelope's own columns when the table has none of them yet."""
+        missing = self._missing()
+        if not missing:
+            return unknown
+        return merge(unknown, struct(missing)) if unknown else struct(missing)
+
+    def _missing(self) -> dict[str, Structure]:
+        return {
+            item.name: {"type": "json"} if JSON_TEXT in (item.metadata or {}) else structure_of(item.type)
+            for item in self._envelope.columns
+            if item.name not in self._payload.names and not (item.metadata or {}).get(ASKED)
+        }
+
+
+def _json_at(name: str, place: Path) -> pa.Field:
+    return pa.field(name, pa.string(), True, {JSON_TEXT: b"true", PLACE: ".".join(place).encode()})
+
+
+def _bare(rows: pa.Table, besides: pa.Schema) -> Mask:
+    """Which rows have nothing in any column of their own."""
+    own = [
+        rows[item.name]
+        for item in rows.schema
+        if item.name not in besides.names and MESSAGE not in (item.metadata or {})
+    ]
+    if not own:
+        return np.zeros(len(rows), bool)
+    bare: Mask = np.logical_and.reduce([bools(column.combine_chunks().is_null()) for column in own])
+    return bare
+
+
+def _rows_only(count: int) -> pa.Table:
+    return pa.table({"": pa.nulls(count)}).select([])

@@ -1,0 +1,200 @@
+"""The envelopes that there are: Debezium's, Rivven's two, and CloudEvents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Rejects
+from headrace.decode.envelope.base import ASKED, Envelope, Form, Look, Path, Peek, Refusal, told_apart
+from headrace.delta.schema import JSON_TEXT, TIMESTAMP
+from headrace.reasons import Reason
+
+
+def _text(name: str) -> pa.Field:
+    return pa.field(name, pa.string())
+
+
+def _json(name: str, *, asked: bool = False) -> pa.Field:
+    return pa.field(name, pa.string(), True, {JSON_TEXT: b"true"} | ({ASKED: b"true"} if asked else {}))
+
+
+class Debezium:
+    """Change events: the row as it is after the change, or was before a delete."""
+
+    columns = pa.schema(
+        [_text("_op"), pa.field("_changed_at", TIMESTAMP), _json("_before", asked=True), _json("_origin", asked=True)]
+    )
+    fills: Mapping[str, str] = {}
+    silent: Mapping[str, str] = {}
+    _OPERATIONS: Mapping[str, str] = {
+        "c": "insert",
+        "r": "snapshot",
+        "u": "update",
+        "d": "delete",
+        "t": "truncate",
+    }
+    _AROUND = ("before", "after", "op", "source", "transaction", "ts_ms", "ts_us", "ts_ns")
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """By the operation; a value with a schema part has it one level deeper."""
+        bare = peek("op")
+        wrapped = peek("payload.op") if bare.null_count else pa.nulls(len(bare), pa.string())
+        return Look(*told_apart([bare, wrapped], self._judge, rejects))
+
+    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+        op = seen[1] if seen[0] is None else seen[0]
+        if word := self._OPERATIONS.get(op or ""):
+            return self._form(word, seen[0] is None)
+        said = f"the operation '{op}'" if op else "no operation: a heartbeat or a note"
+        return Reason.UNKNOWN_OPERATION, f"{said}, expected one of c, r, u, d and t"
+
+    def _form(self, word: str, wrapped: bool) -> Form:
+        top: Path = ("payload",) if wrapped else ()
+        row = "before" if word == "delete" else "after"
+        places = {"_changed_at": (*top, "ts_ms"), "_origin": (*top, "source"), "_before": (*top, "before")}
+        known = [(*top, name) for name in self._AROUND if name != row]
+        if wrapped:
+            known.append(("schema",))
+        if word == "truncate":
+            return Form(top, places, {"_op": word}, {"_changed_at": "ms"}, tuple(known), alone=True, merged=True)
+        return Form((*top, row), places, {"_op": word}, {"_changed_at": "ms"}, tuple(known))
+
+
+class Rivven:
+    """Rivven's events and changes, in the four columns of its sink."""
+
+    columns = pa.schema([_json("data"), _text("event_type"), pa.field("timestamp", TIMESTAMP), _text("stream")])
+    fills: Mapping[str, str] = {"timestamp": "timestamp", "stream": "topic"}
+    silent: Mapping[str, str] = {"data": "null"}
+    _EVENTS = frozenset({"insert", "update", "delete", "state", "log", "schema", "record"})
+    _CHANGES: Mapping[str, str] = {
+        "Insert": "insert",
+        "Snapshot": "insert",
+        "Update": "update",
+        "Delete": "delete",
+        "Tombstone": "delete",
+        "Truncate": "truncate",
+        "Schema": "schema",
+    }
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """A change by its `source_type` and `op`, an event by its `event_type`, anything else as a record."""
+        forms, which = told_apart([peek("source_type"), peek("op"), peek("event_type")], self._judge, rejects)
+        # Events say their stream themselves.
+        silent = any("stream" not in form.places for form in forms)
+        return Look(forms, which, {"stream": _dotted(peek("schema"), peek("table"))} if silent else {})
+
+    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+        source, change, event = seen
+        is_change = source is not None and change is not None
+        form = self._change(change or "") if is_change else self._event(event) if event is not None else _RECORD
+        if form is not None:
+            return form
+        return Reason.UNKNOWN_OPERATION, f"the event '{change if is_change else event}', which Rivven does not have"
+
+    def _event(self, word: str) -> Form | None:
+        if word not in self._EVENTS:
+            return None
+        places = {"data": ("data",), "timestamp": ("timestamp",), "stream": ("stream",)}
+        known = (("event_type",), ("namespace",), ("metadata",))
+        return Form((), places, {"event_type": word}, known=known, alone=True)
+
+    def _change(self, op: str) -> Form | None:
+        word = self._CHANGES.get(op)
+        if word is None:
+            return None
+        places: dict[str, Path] = {"timestamp": ("timestamp",)}
+        if op != "Update":
+            places["data"] = ("before" if op == "Delete" else "after",)
+        both = "data" if op == "Update" else ""
+        return Form((), places, {"event_type": word}, {"timestamp": "s"}, alone=True, both=both)
+
+
+_TOMBSTONE = "tombstone"
+
+
+class RivvenChanges:
+    """Rivven's changes as the rows they are of: as they are after the change, or were before a delete."""
+
+    columns = pa.schema([_text("_op"), pa.field("_changed_at", TIMESTAMP), _json("_before", asked=True)])
+    fills: Mapping[str, str] = {}
+    silent: Mapping[str, str] = {}
+    _OPERATIONS: Mapping[str, str] = {
+        "Insert": "insert",
+        "Snapshot": "snapshot",
+        "Update": "update",
+        "Delete": "delete",
+        "Tombstone": _TOMBSTONE,
+        "Truncate": "truncate",
+    }
+    _AROUND = ("source_type", "database", "schema", "table", "op", "before", "after", "timestamp", "transaction")
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """By the operation; a note on the schema says nothing of a row."""
+        return Look(*told_apart([peek("op")], self._judge, rejects))
+
+    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+        if word := self._OPERATIONS.get(seen[0] or ""):
+            return self._form(word)
+        said = f"the operation '{seen[0]}'" if seen[0] else "no operation"
+        return Reason.UNKNOWN_OPERATION, f"{said}: not a change of a row"
+
+    def _form(self, word: str) -> Form:
+        if word == _TOMBSTONE:  # deletes as a null value does, by its record's key, where it has no row
+            return replace(self._form("delete"), bare=Reason.TOMBSTONE)
+        row = "before" if word == "delete" else "after"
+        places: dict[str, Path] = {"_changed_at": ("timestamp",), "_before": ("before",)}
+        said, units, alone = {"_op": word}, {"_changed_at": "s"}, word == "truncate"
+        known = tuple((name,) for name in self._AROUND if alone or name != row)
+        return Form(() if alone else (row,), places, said, units, known, alone=alone, merged=alone)
+
+
+class CloudEvents:
+    """Events in the structured form: the data's fields, and the attributes."""
+
+    columns = pa.schema(
+        [
+            _text("_ce_id"),
+            _text("_ce_source"),
+            _text("_ce_type"),
+            _text("_ce_subject"),
+            pa.field("_ce_time", TIMESTAMP),
+        ]
+    )
+    fills: Mapping[str, str] = {}
+    silent: Mapping[str, str] = {}
+
+    def look(self, peek: Peek, rejects: Rejects) -> Look:
+        """One form; what does not say version 1 of the specification is no event."""
+        return Look(*told_apart([peek("specversion")], self._judge, rejects), types=peek("type"))
+
+    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+        (version,) = seen
+        if version is not None and version.startswith("1."):
+            return _CLOUD_EVENT
+        said = f"specversion '{version}'" if version else "no specversion"
+        return Reason.FRAMING, f"{said}: not a CloudEvents event of version 1"
+
+
+def _dotted(one: pa.StringArray, two: pa.StringArray) -> pa.StringArray:
+    """Two names with a dot between; the one that is there, or NULL."""
+    there = [pc.if_else(pc.equal(each, ""), pa.scalar(None, pa.string()), each) for each in (one, two)]
+    return pc.coalesce(pc.binary_join_element_wise(*there, "."), *there)
+
+
+_RECORD = Form((), {}, {"event_type": "record"}, alone=True, whole="data")
+_CLOUD_EVENT = Form(
+    ("data",),
+    {name: (name.removeprefix("_ce_"),) for name in CloudEvents.columns.names},
+    known=(("specversion",), ("datacontenttype",), ("dataschema",)),
+)
+ENVELOPES: Mapping[str, Envelope] = {
+    "debezium": Debezium(),
+    "rivven": Rivven(),
+    "rivven_changes": RivvenChanges(),
+    "cloudevents": CloudEvents(),
+}

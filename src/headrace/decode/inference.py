@@ -1,0 +1,506 @@
+"""What records were seen to hold: inferred from values, merged between tasks, turned into columns.
+
+A structure is JSON, so that it can leave a task: `{"type": "long"}`, `{"type": "struct", "fields": {…}}`,
+`{"type": "list", "element": …}`, `{"type": "map", "value": …}` (JSON has no maps, only structs); what brings its own
+type names it: `{"type": "decimal(9,2)"}`. `{}` is a value nobody has seen yet. `{"type": "wider", "to": "long"}` asks a
+known column for a wider type. A `big long` is a long that a double cannot hold exactly. What holds no typed value
+(`[]`, `{}`, `[null]`) is told as null is, so that it decides nothing, in whichever task or batch it is met.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.delta.schema import DATED, JSON_TEXT, parse_type, reserved, type_name
+from headrace.delta.type_widening import holding_both, widens
+from headrace.engine import duck
+from headrace.errors import UsageError
+
+Structure = dict[str, Any]
+Known = Mapping[str, pa.Field | None]
+
+KEYS = 200  # distinct keys in one nested object before it is taken for a map and kept as text
+
+NULL: Structure = {"type": "null"}
+JSON: Structure = {"type": "json"}
+BIG_LONG: Structure = {"type": "big long"}
+WIDER = "wider"
+_MANY = 32
+EXACT = 2**53  # integers up to here, of either sign, are exact as doubles
+
+_CALLED = {
+    "struct": "object",
+    "list": "array",
+    "long": "integer",
+    "big long": "integer beyond 2^53",
+    "double": "fraction",
+}
+_MANY_KEYS = f"more than {KEYS} keys"
+
+_REFUSED = re.compile(r"[ ,;{}()\n\t=]")  # by Delta, in a column's name
+_SEEN_AS = {
+    "NULL": "null",
+    "UBIGINT": "long",
+    "BIGINT": "long",
+    "HUGEINT": "long",
+    "DOUBLE": "double",
+    "BOOLEAN": "boolean",
+    "VARCHAR": "string",
+    "JSON": "json",
+}
+_ARROW = {
+    "long": pa.int64(),
+    "big long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+}
+_NUMBERS: dict[frozenset[str], Structure] = {
+    frozenset({"long", "double"}): {"type": "double"},
+    frozenset({"long", "big long"}): BIG_LONG,
+}
+# DuckDB does not tell which integers a double cannot hold (one beyond 64 bits it takes for a double), nor `{}` from a
+# conflict.
+_MISLEADING = r"[:\[,]\s*-?(9\d{15}|\d{17})|\{\s*\}"
+
+
+def name_fits(name: str) -> bool:
+    """Whether a field's name may become a column's."""
+    return bool(name) and len(name) <= 255 and not reserved(name) and not _REFUSED.search(name)
+
+
+def struct(fields: Mapping[str, Structure]) -> Structure:
+    """The structure of an object."""
+    return {"type": "struct", "fields": dict(fields)}
+
+
+def of(value: Mapping[str, object]) -> Structure:
+    """The structure of one JSON object as Python holds it."""
+    return _typed(_of(value))
+
+
+def _of(value: object) -> Structure:
+    if isinstance(value, dict):
+        return struct({key: _of(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return {"type": "list", "element": reduce(_merge_value, map(_of, _telling(value)), NULL)}
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, str):
+        return {"type": "string"}
+    if isinstance(value, int):
+        return {"type": "long"} if -EXACT <= value <= EXACT else BIG_LONG
+    return {"type": "double"}
+
+
+def _telling(values: list[object]) -> Iterable[object]:
+    """Of many values those that may tell different things: one of each scalar type, the ends of integers, one empty
+    array, one empty object, and all others."""
+    if len(values) < _MANY:
+        return values
+    few: dict[object, object] = {type(value): value for value in values if type(value) not in (dict, list, int)}
+    integers = [value for value in values if type(value) is int]
+    few |= dict(zip("-+", (min(integers), max(integers)), strict=True)) if integers else {}
+    few |= {(type(value), "empty"): value for value in values if isinstance(value, dict | list) and not value}
+    return [*few.values(), *(value for value in values if isinstance(value, dict | list) and value)]
+
+
+def _typed(structure: Structure) -> Structure:
+    """An object's structure, with null in the place of every field in which no value has a type."""
+    return struct({name: _typed_value(item) for name, item in structure["fields"].items()})
+
+
+def _typed_value(structure: Structure) -> Structure:
+    kind = _kind(structure)
+    if kind == "struct":
+        whole = _typed(structure)
+        return NULL if all(item == NULL for item in whole["fields"].values()) else whole
+    if kind == "list":
+        element = _typed_value(structure["element"])
+        return NULL if element == NULL else {"type": "list", "element": element}
+    return structure
+
+
+def stated(columns: Iterable[pa.Field]) -> Structure:
+    """The structure that asks for columns of the very same types."""
+    return struct({item.name: _stated(item) for item in columns})
+
+
+def _stated(item: pa.Field) -> Structure:
+    kind = item.type
+    if JSON_TEXT in (item.metadata or {}):
+        return JSON
+    if pa.types.is_struct(kind):
+        return stated(kind)
+    if pa.types.is_list(kind):
+        return {"type": "list", "element": _stated(kind.value_field)}
+    return {"type": "map", "value": _stated(kind.item_field)} if pa.types.is_map(kind) else {"type": type_name(kind)}
+
+
+def big_longs(columns: Iterable[tuple[str, pa.Array | pa.ChunkedArray]]) -> Structure:
+    """The places of integers that a double cannot hold, in columns given by name; `{}` where there are none."""
+    found = {name: part for name, values in columns if (part := _big_longs(values))}
+    return struct(found) if found else {}
+
+
+def _big_longs(values: pa.Array | pa.ChunkedArray) -> Structure:
+    kind = values.type
+    if isinstance(values, pa.ChunkedArray) and pa.types.is_nested(kind):
+        values = values.combine_chunks()
+    if pa.types.is_int64(kind):
+        ends = pc.min_max(values)
+        low, high = ends["min"].as_py(), ends["max"].as_py()
+        return BIG_LONG if low is not None and (low < -EXACT or high > EXACT) else {}
+    if pa.types.is_struct(kind):
+        return big_longs(zip([item.name for item in kind], values.flatten(), strict=True))
+    if pa.types.is_list(kind):
+        element = _big_longs(values.flatten())
+        return {"type": "list", "element": element} if element else {}
+    if pa.types.is_map(kind):
+        value = _big_longs(values.items)
+        return {"type": "map", "value": value} if value else {}
+    return {}
+
+
+def infer(values: pa.StringArray) -> Structure:
+    """The merged structure of good values, by their few distinct shapes."""
+    if not len(values):
+        return {}
+    usual, odd, _ = _by_shape(values, "DISTINCT")
+    return merge_all([*map(_of_shape, usual.to_pylist()), *odd])
+
+
+def distinct(values: pa.StringArray) -> tuple[list[Structure], np.ndarray]:
+    """The few distinct structures of good values, and which of them each value has."""
+    usual, odd, is_odd = _by_shape(values, "ALL")
+    codes = usual.dictionary_encode()
+    found = [*map(_of_shape, codes.dictionary.to_pylist()), *odd]
+    which = np.empty(len(values), np.int64)
+    which[~is_odd] = codes.indices.to_numpy()
+    which[is_odd] = len(codes.dictionary) + np.arange(len(odd))
+    return found, which
+
+
+def _by_shape(values: pa.StringArray, which: str) -> tuple[pa.StringArray, list[Structure], np.ndarray]:
+    """What DuckDB says of most values, the structures of the odd ones, and which those are."""
+    rare = pc.match_substring_regex(values, _MISLEADING)
+    shapes = duck.planned(
+        f"SELECT {which} CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",  # noqa: S608 - DISTINCT or ALL
+        seen=pa.table({"v": values.filter(pc.invert(rare))}),
+    )
+    odd = [of(json.loads(text, parse_int=_integer)) for text in values.filter(rare).to_pylist()]
+    return shapes["shape"].combine_chunks(), odd, rare.to_numpy(zero_copy_only=False)
+
+
+def _of_shape(shape: str) -> Structure:
+    return _typed(_from_duck(json.loads(shape)))
+
+
+def _integer(text: str) -> int:
+    return 2**64 if len(text) > 64 else int(text)  # only its being an integer that no double holds counts
+
+
+def _from_duck(shape: Any) -> Structure:
+    if isinstance(shape, dict):
+        return struct({key: _from_duck(item) for key, item in shape.items()})
+    if isinstance(shape, list):
+        return {"type": "list", "element": _from_duck(shape[0]) if shape else NULL}
+    return {"type": _SEEN_AS.get(shape, "json")}
+
+
+def merge_all(structures: Iterable[Structure]) -> Structure:
+    """All of them as one."""
+    return reduce(merge, structures, {})
+
+
+def merge(one: Structure, two: Structure) -> Structure:
+    """What holds both: long and double make double, objects unite, other conflicts become JSON text.
+
+    So do a double and a long that it cannot hold.
+    """
+    if _kind(one) == _kind(two) == "struct":
+        return struct(_united(one["fields"], two["fields"]))
+    return _merge_value(one, two)
+
+
+def _merge_value(one: Structure, two: Structure) -> Structure:
+    kinds = {_kind(one), _kind(two)}
+    if "null" in kinds:
+        return (two if _kind(one) == "null" else one) or NULL
+    if kinds == {"struct"}:
+        fields = _united(one["fields"], two["fields"])
+        return {**JSON, "why": [_MANY_KEYS]} if len(fields) > KEYS else struct(fields)
+    if kinds == {"list"}:
+        return {"type": "list", "element": _merge_value(one["element"], two["element"])}
+    if "map" in kinds and kinds <= {"map", "struct"}:
+        return {"type": "map", "value": _merge_value(_entry(one), _entry(two))}
+    if WIDER in kinds:
+        return _wider(one, two)
+    if len(kinds) == 1 and kinds != {"json"}:
+        return one
+    whys = sorted({*_whys(one), *_whys(two)})
+    return _NUMBERS.get(frozenset(kinds)) or ({**JSON, "why": whys} if whys else JSON)
+
+
+def _whys(structure: Structure) -> list[str]:
+    """What a conflict is between, as people call it; of text already, what it was between."""
+    kind = _kind(structure)
+    return structure.get("why", []) if kind == "json" else [_CALLED.get(kind, kind)]
+
+
+def text_reasons(structure: Structure) -> dict[str, str]:
+    """Why fields of records can only be kept as JSON text, by column; `a.b` is a field of an object."""
+    reasons: dict[str, str] = {}
+    for name, item in structure.get("fields", {}).items():
+        if _kind(item) == "struct" and arrow_type(item) is not None:
+            reasons |= {f"{name}.{inner}": why for inner, why in text_reasons(item).items()}
+        elif _kind(item) != "null" and arrow_type(item) is None:
+            reasons[name] = _text_reason(item)
+    return reasons
+
+
+def _text_reason(structure: Structure) -> str:
+    kind = _kind(structure)
+    if kind == "list":
+        return f"arrays whose elements are {_text_reason(structure['element'])}"
+    if kind == "map":
+        return f"maps whose values are {_text_reason(structure['value'])}"
+    if kind == "struct":
+        return f"objects with {_MANY_KEYS}" if len(structure["fields"]) > KEYS else "objects without a usable field"
+    whys = structure.get("why", [])
+    if whys == [_MANY_KEYS]:
+        return f"objects with {_MANY_KEYS}"
+    return f"of several types: {', '.join(whys)}" if len(whys) > 1 else "of several types"
+
+
+def _entry(structure: Structure) -> Structure:
+    """What the values of a map have in common; an object where a map is known is one."""
+    return reduce(_merge_value, structure["fields"].values(), NULL) if "fields" in structure else structure["value"]
+
+
+def _wider(one: Structure, two: Structure) -> Structure:
+    """What is asked of a known column stands above what its values would be without it."""
+    asked = [parse_type(each["to"]) for each in (one, two) if _kind(each) == WIDER]
+    return {"type": WIDER, "to": type_name(reduce(holding_both, asked))}
+
+
+def widening(structure: Structure) -> Structure:
+    """The part of a structure that asks for wider types."""
+    kind = _kind(structure)
+    if kind == "struct":
+        parts = {name: widening(item) for name, item in structure["fields"].items()}
+        found = {name: part for name, part in parts.items() if part}
+        return struct(found) if found else {}
+    if kind == "list":
+        element = widening(structure["element"])
+        return {"type": "list", "element": element} if element else {}
+    if kind == "map":
+        value = widening(structure["value"])
+        return {"type": "map", "value": value} if value else {}
+    return structure if kind == WIDER else {}
+
+
+def _kind(structure: Structure) -> str:
+    return str(structure.get("type", "null"))
+
+
+def _united(one: Mapping[str, Structure], two: Mapping[str, Structure]) -> dict[str, Structure]:
+    united = dict(one)
+    for key, item in two.items():
+        united[key] = _merge_value(united[key], item) if key in united else item
+    return united
+
+
+def certain(structure: Structure) -> Structure:
+    """The part that fixes its values' types, so that a value which fits it adds nothing to it."""
+    kind = _kind(structure)
+    if kind == "struct":
+        parts = {name: certain(item) for name, item in structure["fields"].items()}
+        found = {name: part for name, part in parts.items() if part}
+        return struct(found) if found and len(parts) <= KEYS else {}
+    if kind == "list":
+        element = certain(structure["element"])
+        return {"type": "list", "element": element} if element else {}
+    return structure if kind in _ARROW else {}
+
+
+def fields(structure: Structure) -> list[pa.Field]:
+    """The columns an object's structure asks for; what was only ever null or empty asks for none."""
+    made: dict[str, pa.Field] = {}
+    for name, item in structure.get("fields", {}).items():
+        if name_fits(name) and name.lower() not in made and (column := _field(name, item)) is not None:
+            made[name.lower()] = column
+    return list(made.values())
+
+
+def _field(name: str, structure: Structure) -> pa.Field | None:
+    if _kind(structure) == "null":
+        return None
+    if (made := arrow_type(structure)) is None:
+        return pa.field(name, pa.string(), metadata={JSON_TEXT: b"true"})
+    return pa.field(name, made)
+
+
+def arrow_type(structure: Structure) -> pa.DataType | None:
+    """The Arrow type, or None where only the text can hold it (also lists of what needs text: they carry no note)."""
+    kind = _kind(structure)
+    if kind == "struct":
+        inner = fields(structure) if len(structure["fields"]) <= KEYS else []
+        return pa.struct(inner) if inner else None
+    if kind == "list":
+        element = arrow_type(structure["element"])
+        return None if element is None else pa.list_(pa.field("element", element))
+    if kind == "map":
+        value = arrow_type(structure["value"])
+        return None if value is None else pa.map_(pa.string(), value)
+    return _ARROW.get(kind) or _named(structure.get("to", kind))
+
+
+def _named(kind: str) -> pa.DataType | None:
+    try:
+        return parse_type(kind)
+    except UsageError:
+        return None
+
+
+def evolve(schema: pa.Schema, structure: Structure) -> pa.Schema:
+    """The schema with new fields added, at every depth; an existing field changes its type only where that is asked."""
+    return pa.schema(_grown(list(schema), structure), schema.metadata)
+
+
+# ---- how many columns there may be ----
+
+
+@dataclass(slots=True)
+class Room:
+    """For how many columns there is room; nested fields count as columns."""
+
+    left: int
+    enough: bool = True
+
+    def take(self, columns: int) -> bool:
+        """Whether these fit, too."""
+        fits = columns <= self.left
+        self.left -= columns if fits else 0
+        self.enough = self.enough and fits
+        return fits
+
+
+def width(columns: Iterable[pa.Field]) -> int:
+    """How many columns these are, with the fields nested in them."""
+    return sum(1 + width(_inner(item.type)) for item in columns)
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return _inner(kind.value_type if pa.types.is_list(kind) else kind.item_type)
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def by_key(columns: Iterable[pa.Field]) -> Known:
+    """Columns by the keys they take, in lower case; None where what is below the key is read elsewhere."""
+    known: dict[str, pa.Field | None] = {}
+    for item in columns:
+        path = (item.metadata or {}).get(b"headrace.path", item.name.encode()).decode()
+        known.setdefault(item.name.lower(), None)
+        known[_key(item).lower()] = item if path == _key(item) else None
+    return known
+
+
+def added(known: Known, structure: Structure) -> int:
+    """How many columns a structure would add to those that are known."""
+    room = Room(2**62)
+    admitted(known, structure, room)
+    return 2**62 - room.left
+
+
+def admitted(known: Known, structure: Structure, room: Room) -> Structure:
+    """The part of an object's structure for which there is room.
+
+    Fields are taken by name, so that it is the same part in whatever order they were met.
+    """
+    fields: Mapping[str, Structure] = structure.get("fields", {})
+    parts: dict[str, Structure] = {}
+    for name in sorted(fields):
+        column = known.get(name.lower())
+        if column is not None:
+            parts[name] = _admitted(column.type, fields[name], room)
+        elif name.lower() in known or not name_fits(name) or room.take(_columns(name, fields[name])):
+            parts[name] = fields[name]
+    return struct({name: parts[name] for name in fields if name in parts})
+
+
+def _columns(name: str, structure: Structure) -> int:
+    return 0 if (column := _field(name, structure)) is None else width([column])
+
+
+def _admitted(known: pa.DataType, structure: Structure, room: Room) -> Structure:
+    if pa.types.is_struct(known) and _kind(structure) == "struct":
+        return admitted(by_key(known), structure, room)
+    if pa.types.is_list(known) and _kind(structure) == "list":
+        return {"type": "list", "element": _admitted(known.value_type, structure["element"], room)}
+    if pa.types.is_map(known) and _kind(structure) in ("map", "struct"):
+        return {"type": "map", "value": _admitted(known.item_type, _entry(structure), room)}
+    return structure
+
+
+# ---- growing ----
+
+
+def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:
+    seen: Mapping[str, Structure] = structure.get("fields", {})
+    grown = [_grown_field(item, _at_path(item, seen)) for item in known]
+    taken = {name.lower() for item in known for name in (item.name, _key(item))}
+    return grown + [item for item in fields(structure) if item.name.lower() not in taken]
+
+
+def _key(item: pa.Field) -> str:
+    """The key a column is read from; a column deeper down takes its first step's."""
+    return str((item.metadata or {}).get(b"headrace.path", item.name.encode()).decode().split(".")[0])
+
+
+def _at_path(item: pa.Field, seen: Mapping[str, Structure]) -> Structure | None:
+    """What was seen of a column; of one deeper down only the types it asks for: what is new there is beside it."""
+    *way, last = (item.metadata or {}).get(b"headrace.path", b"").decode().split(".")
+    if not way:
+        return seen.get(last or item.name)
+    for key in way:
+        seen = seen.get(key, {}).get("fields", {})
+    return widening(seen[last]) if last in seen else None
+
+
+def _grown_field(item: pa.Field, structure: Structure | None) -> pa.Field:
+    if structure is None:
+        return item
+    grown = _grown_type(item.type, structure)
+    if grown is item.type:
+        return item
+    was_date = DATED if pa.types.is_date(item.type) else {}
+    return pa.field(item.name, grown, item.nullable, {**(item.metadata or {}), **was_date} or None)
+
+
+def _grown_type(known: pa.DataType, structure: Structure) -> pa.DataType:
+    if pa.types.is_struct(known) and _kind(structure) == "struct":
+        inner = _grown(list(known), structure)
+        return known if inner == list(known) else pa.struct(inner)
+    if pa.types.is_list(known) and _kind(structure) == "list":
+        element = _grown_field(known.value_field, structure["element"])
+        return known if element == known.value_field else pa.list_(element)
+    if pa.types.is_map(known) and _kind(structure) in ("map", "struct"):
+        item = _grown_field(known.item_field, _entry(structure))
+        return known if item == known.item_field else pa.map_(known.key_field, item)
+    if _kind(structure) == WIDER:
+        wide = holding_both(known, parse_type(structure["to"]))
+        return wide if widens(known, wide) else known
+    return known

@@ -1,0 +1,82 @@
+"""The first look at values, before any format: which are there, not too large, and text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Limits, Rejects
+from headrace.decode.byte_scan import Bytes, Numbers
+from headrace.decode.json import nesting
+from headrace.decode.json.strict import Parser
+from headrace.decode.scalars import Unfit
+from headrace.reasons import Reason
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def triage(values: pa.BinaryArray, limits: Limits) -> tuple[pa.StringArray, Numbers, Rejects]:
+    """The values that are texts, with their positions; absent, empty, huge and undecodable ones are rejects."""
+    kept, at, rejects = sized(values, limits)
+    texts, at = texts_of(without_bom(kept), at, rejects)
+    return (*_countable(texts, at, rejects, limits), rejects)
+
+
+def _countable(texts: pa.StringArray, at: Numbers, rejects: Rejects, limits: Limits) -> tuple[pa.StringArray, Numbers]:
+    """The texts that hold no more values than the limit: what is made of a value takes up many times its bytes."""
+    content = Bytes(texts)
+    good = np.ones(len(texts), bool)
+    for row in np.flatnonzero(content.sizes > 2 * limits.values).tolist():  # a value and its comma are two bytes
+        if (count := nesting.values(content.text(row))) > limits.values:
+            good[row] = False
+            rejects.add(int(at[row]), Reason.TOO_WIDE, f"{count} values, the limit is {limits.values}")
+    return (texts, at) if good.all() else (texts.filter(pa.array(good)), at[good])
+
+
+def sized(values: pa.BinaryArray, limits: Limits, *, empty: bool = False) -> tuple[pa.BinaryArray, Numbers, Rejects]:
+    """The values that are there and within the limit; `empty`: no bytes are a value, too."""
+    rejects = Rejects()
+    sizes = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
+    rejects.add_all(np.flatnonzero(sizes < 0), Reason.TOMBSTONE, "the value is null")
+    if not empty:
+        rejects.add_all(np.flatnonzero(sizes == 0), Reason.EMPTY, "the value has no bytes")
+    for position in np.flatnonzero(sizes > limits.record_bytes):
+        detail = f"{sizes[position]} bytes, the limit is {limits.record_bytes}"
+        rejects.add(int(position), Reason.TOO_BIG, detail)
+    fit = (sizes >= (0 if empty else 1)) & (sizes <= limits.record_bytes)
+    return (values.filter(pa.array(fit)) if len(rejects) else values), np.flatnonzero(fit), rejects
+
+
+def texts_of(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.StringArray, Numbers]:
+    """The values that are UTF-8, with their positions; the others are rejects."""
+    try:
+        return values.cast(pa.string()), at
+    except pa.ArrowInvalid:
+        valid = np.ones(len(values), bool)
+        for position in np.flatnonzero(Bytes(values).beyond_ascii()).tolist():
+            try:
+                Parser.text(values[position].as_py())
+            except Unfit as unfit:
+                valid[position] = False
+                rejects.add(int(at[position]), unfit.reason, unfit.detail)
+        return values.filter(pa.array(valid)).cast(pa.string()), at[valid]
+
+
+def without_bom(values: pa.BinaryArray) -> pa.BinaryArray:
+    """Values without the mark that some writers put before UTF-8."""
+    marked = pc.starts_with(values, _BOM)
+    if not pc.any(marked).as_py():
+        return values
+    # Arrow's own slice fails when nothing is left of a value.
+    rest = pa.array([raw.removeprefix(_BOM) for raw in values.filter(marked).to_pylist()], pa.binary())
+    return pc.replace_with_mask(values, marked, rest)
+
+
+def spread(texts: pa.StringArray, at: Numbers, count: int) -> pa.StringArray:
+    """Texts at their positions among `count`, NULL at the others; of several at one position the last."""
+    if len(at) == count and (np.diff(at) == 1).all():
+        return texts
+    place = np.full(count, -1, np.int64)
+    place[at] = np.arange(len(at))  # in this order, so the last one stays
+    return texts.take(pa.array(place, mask=place < 0))

@@ -1,0 +1,343 @@
+"""JSON, faithfully: the fast way proves most values good by the column, the exact way explains the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, few, too_many
+from headrace.decode.byte_scan import Mask, Numbers, bools, matches
+from headrace.decode.elements import ElementsDecoder, as_text
+from headrace.decode.envelope.base import Enveloped
+from headrace.decode.envelope.formats import ENVELOPES
+from headrace.decode.inference import Structure, added, by_key, distinct, infer, struct
+from headrace.decode.input import spread, triage
+from headrace.decode.json.discovery import Scout
+from headrace.decode.json.exact import Exact, Row
+from headrace.decode.json.extraction import json_path, pointer
+from headrace.decode.json.learned_keys import Lessons
+from headrace.decode.json.new_keys import Surveyor
+from headrace.decode.json.proof import LONG_NUMBER, Proof, Prover, harmless
+from headrace.decode.json.registered import RegisteredJson
+from headrace.decode.json.strict import Cutter, Parser, Real
+from headrace.decode.json.template import Keep
+from headrace.decode.json.template_match import Stencils
+from headrace.decode.payload import Layout, Node, layout_of, walk
+from headrace.decode.rescue import RescuingDecoder
+from headrace.decode.scalars import Unfit, seen
+from headrace.decode.unpack import Prepared, elements, lines, unpacking
+from headrace.engine import duck
+from headrace.reasons import Reason
+from headrace.spec.decode import Json
+
+
+class JsonDecoder:
+    """JSON values into the rows of one payload schema."""
+
+    def __init__(self, payload: pa.Schema | Layout, new_field: NewField, limits: Limits) -> None:
+        self._layout = payload if isinstance(payload, Layout) else layout_of(payload)
+        self._new_field = new_field
+        self._limits = limits
+        self._exact = Exact(self._layout, new_field, limits)
+        self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
+        self._surveyor = Surveyor(self._layout, self._exact.refuse_name)
+        self._lessons = Lessons(self._layout, new_field == "ignore", limits)
+        self._stencils = Stencils(self._layout, limits, new_field == "ignore")
+        blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None
+        self._scout = Scout(self._decode, self._scouting) if blank else None
+        self._whole = False  # the structure of values with new fields is told from their root
+        self._known = by_key(self._layout.own)
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        return self._decode(values) if self._scout is None else self._scout.decode(values)
+
+    def _scouting(self, found: pa.Schema) -> JsonDecoder:
+        made = JsonDecoder(found, "evolve", self._limits)
+        made._whole, made._known = True, {}
+        return made
+
+    def _decode(self, values: pa.BinaryArray) -> Decoded:
+        texts, at, rejects = triage(values, self._limits)
+        found = self._decoded(texts, at, rejects)
+        if self._layout.message is None:
+            return found
+        there = pa.array(np.searchsorted(at, found.index.to_numpy()))
+        return replace(found, rows=self._layout.with_message(found.rows, lambda: self.messages(texts.take(there))))
+
+    def _decoded(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
+        fitting = self._stencils.fit(texts) if self._prover else []
+        if not fitting:
+            return self._by_proof(texts, at, rejects)
+        left = np.ones(len(texts), bool)
+        for each in fitting:
+            left[each.index] = False
+        parts = [(pa.Table.from_arrays(each.columns, schema=self._layout.schema), at[each.index]) for each in fitting]
+        rest = Decoded(self._layout.schema.empty_table(), pa.array([], pa.int64()), rejects.in_order())
+        if left.any():
+            rest = self._by_proof(texts.filter(pa.array(left)), at[left], rejects)
+            parts.append((rest.rows, rest.index.to_numpy()))
+        rows, index = _in_order(parts)
+        names = Counter(rest.ignored)
+        for each in fitting:
+            names.update(dict.fromkeys(each.strangers, len(each.index)))
+        return replace(rest, rows=rows, index=pa.array(index), ignored=few(names))
+
+    def _by_proof(self, texts: pa.StringArray, at: Numbers, rejects: Rejects) -> Decoded:
+        """What fits no stencil: proven by the column, or explained one by one."""
+        proof = self._proof(texts)
+        good = np.zeros(len(texts), bool)
+        strange = np.zeros(len(texts), bool)
+        names: Counter[str] = Counter()
+        if proof is not None:
+            good[proof.index[proof.proven]] = True
+            names = self._lessons.count(proof)
+            if proof.surplus.any():
+                names += self._survey(texts, proof, good, strange)
+        rest = np.flatnonzero(~good)
+        rows, kept = self._explain(texts, at, rest, rejects)
+        for row, position in zip(rows, kept, strict=True):
+            names.update(row.strangers)
+            strange[position] = bool(row.strangers)
+        unknown = None
+        if self._new_field == "evolve" and strange.any():
+            places = np.flatnonzero(strange)
+            unknown, wide = self.unknown(texts.take(pa.array(places)))
+            for position, detail in wide.items():
+                rejects.add(int(at[places[position]]), Reason.TOO_WIDE, detail)
+            gone = set(places[list(wide)].tolist())
+            good[list(gone)] = False
+            rows = [row for row, position in zip(rows, kept, strict=True) if position not in gone]
+            kept = [position for position in kept if position not in gone]
+        fast = self._fast_rows(proof, good)
+        table, index = _joined(self._layout.schema, fast, np.flatnonzero(good), rows, np.array(kept, np.int64))
+        ignored = few(names) if self._new_field == "ignore" else {}
+        return Decoded(table, pa.array(at[index]), rejects.in_order(), unknown, ignored)
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        parts = _parts(path)
+        texts, at, rejects = triage(values, self._limits)
+        found, sure = _peek_quickly(texts, pointer(parts))
+        if not sure.all():
+            exact: list[str | None] = []
+            for position in np.flatnonzero(~sure).tolist():
+                try:
+                    exact.append(_peek_exactly(self._exact.parser, texts[position].as_py(), parts))
+                except Unfit as unfit:
+                    exact.append(None)
+                    rejects.add(int(at[position]), unfit.reason, unfit.detail)
+            found = pc.replace_with_mask(found, pa.array(~sure), pa.array(exact, pa.string()))
+        return spread(found, at, len(values)), rejects.in_order()
+
+    def _proof(self, texts: pa.StringArray) -> Proof | None:
+        if self._prover is None or not len(texts):
+            return None
+        try:
+            return self._prover.prove(texts)
+        except duckdb.Error:
+            return None  # the exact way needs no DuckDB
+
+    def _survey(self, texts: pa.StringArray, proof: Proof, good: Mask, strange: Mask) -> Counter[str]:
+        """Take the rows whose only surplus is new fields that the contract lets be."""
+        at = np.flatnonzero(proof.surplus)
+        positions = proof.index[at]
+        within = texts if len(at) == len(texts) else texts.take(pa.array(positions))
+        calm = harmless(within, self._limits)
+        found = self._surveyor.survey(within, proof.entries[at], proof.colons[at], calm)
+        accepted = found.clean if self._new_field in ("ignore", "evolve") else found.clean & ~found.strange
+        good[positions[accepted]] = True
+        strange[positions[accepted]] = found.strange[accepted]
+        if self._lessons.learn(within.filter(pa.array(accepted)), len(texts)):
+            self._prover = self._lessons.prover()
+        return found.names
+
+    def _fast_rows(self, proof: Proof | None, good: Mask) -> list[pa.Array]:
+        if proof is None:
+            return [pa.nulls(0, item.type) for item in self._layout.schema]
+        keep = good[proof.index]
+        return proof.columns if keep.all() else [column.filter(pa.array(keep)) for column in proof.columns]
+
+    def _explain(
+        self, texts: pa.StringArray, at: Numbers, rest: Numbers, rejects: Rejects
+    ) -> tuple[list[Row], list[int]]:
+        rows, kept = [], []
+        for position in rest.tolist():
+            try:
+                rows.append(self._exact.read(texts[position].as_buffer().to_pybytes()))
+                kept.append(position)
+            except Unfit as unfit:
+                rejects.add(int(at[position]), unfit.reason, unfit.detail)
+        return rows, kept
+
+    def messages(self, texts: pa.StringArray) -> pa.Array:
+        """The row's own text of each value."""
+        return _rows_in(texts, self._layout)
+
+    def unknown(self, texts: pa.StringArray) -> tuple[Structure | None, dict[int, str]]:
+        """What the schema lacks and could gain, and why values are refused that alone bring more than it may gain."""
+        found = self._lacking(infer(texts)) if len(texts) else None
+        if found is None or added(self._known, found) <= self._limits.new_columns:
+            return found, {}
+        structures, which = distinct(texts)
+        brought = [self._beyond(each) or {} for each in structures]
+        columns = np.array([added(self._known, each) for each in brought])
+        wide = columns[which] > self._limits.new_columns
+        refused = {
+            row: too_many(brought[which[row]], int(columns[which[row]]), self._limits)
+            for row in np.flatnonzero(wide).tolist()
+        }
+        return self._lacking(infer(texts.filter(pa.array(~wide)))), refused
+
+    def _lacking(self, structure: Structure) -> Structure | None:
+        """The part of a structure that the schema could gain."""
+        found = self._beyond(structure)
+        return found if found and (self._whole or added(self._known, found)) else None
+
+    def _beyond(self, structure: Structure) -> Structure | None:
+        """The part of a structure that the schema does not know."""
+        if self._whole:
+            return structure
+        found = _beyond(self._layout.root, structure)
+        for step in self._layout.way:
+            found = found and found.get("fields", {}).get(step)
+        return found
+
+
+def _rows_in(texts: pa.StringArray, layout: Layout) -> pa.Array:
+    """The row's own text of each value, where it lies deeper down."""
+    if not layout.way:
+        return texts
+    where = duck.literal(json_path(layout.root, layout.way))
+    sql = f"SELECT CAST(json_extract(v, {where}) AS VARCHAR) AS t FROM seen"  # noqa: S608 - the path is quoted
+    rows = duck.planned(sql, seen=pa.table({"v": texts}))["t"].combine_chunks().cast(pa.string())
+    # DuckDB writes numbers anew: of those that it would change, the text is cut out as it is.
+    rewritten = pa.array(matches(texts, LONG_NUMBER))
+    return pc.replace_with_mask(rows, rewritten, _cut(texts.filter(rewritten), layout.way))
+
+
+def _cut(texts: pa.StringArray, way: tuple[str, ...]) -> pa.StringArray:
+    """The texts of what lies at a path, NULL where there is nothing."""
+    root = reduce(lambda node, key: Node("object", children={key: node}), reversed(way), Node("json"))
+    cutter = Cutter(Parser(Limits()), root)
+    found = (reduce(lambda value, key: value and value.get(key), way, cutter.cut(text)) for text in texts.to_pylist())
+    return pa.array(found, pa.string())
+
+
+def _provable(layout: Layout) -> bool:
+    """Whether every name can stand in a path without being taken for something else."""
+    nodes = [layout.root, *(node for _, node in walk(layout.root))]
+    names = [key for node in nodes if node.kind == "object" for key in node.children]
+    return not layout.overlaps and not any(not name or set('"*\\\0') & set(name) for name in names)
+
+
+def _joined(
+    schema: pa.Schema, fast: list[pa.Array], fast_at: Numbers, rows: list[Row], rows_at: Numbers
+) -> tuple[pa.Table, Numbers]:
+    """Rows of both ways in the order of the input."""
+    table = pa.Table.from_arrays(fast, schema=schema)
+    if not rows:
+        return table, fast_at
+    slow = [pa.array([row.values[at] for row in rows], item.type) for at, item in enumerate(schema)]
+    return _in_order([(table, fast_at), (pa.Table.from_arrays(slow, schema=schema), rows_at)])
+
+
+def _in_order(parts: list[tuple[pa.Table, Numbers]]) -> tuple[pa.Table, Numbers]:
+    """Rows of several ways in the order of the input."""
+    if len(parts) == 1:
+        return parts[0]
+    index = np.concatenate([at for _, at in parts])
+    order = np.argsort(index, kind="stable")
+    return pa.concat_tables([table for table, _ in parts]).take(pa.array(order)), index[order]
+
+
+def _beyond(node: Node, structure: Structure) -> Structure | None:
+    """The part of a structure that a node does not know."""
+    kind = structure.get("type")
+    if node.kind == "list" and kind == "list":
+        element = _beyond(node.children["*"], structure["element"])
+        return element and {"type": "list", "element": element}
+    if kind != "struct" or node.kind not in ("object", "map"):
+        return None
+    found: dict[str, Structure] = {}
+    for key, item in structure["fields"].items():
+        child = node.children.get("*" if node.kind == "map" else key)
+        if (more := item if child is None else _beyond(child, item)) is not None:
+            found[key] = more
+    return struct(found) if found else None
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    if not path.startswith("/"):
+        return tuple(path.split("."))
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/"))
+
+
+def _peek_quickly(texts: pa.StringArray, where: str) -> tuple[pa.StringArray, Mask]:
+    """The scalars at a pointer, and where that is all there is to say."""
+    place = duck.literal(where)
+    sql = f"""
+        SELECT CASE WHEN kind IN ('VARCHAR', 'UBIGINT', 'BIGINT', 'BOOLEAN')
+                    THEN json_extract_string(j, {place}) END AS text,
+               text IS NOT NULL OR (coalesce(kind, 'NULL') = 'NULL' AND json_type(j) = 'OBJECT') AS sure
+        FROM (SELECT j, json_type(j, {place}) AS kind FROM (SELECT TRY_CAST(v AS JSON) AS j FROM seen))
+    """  # noqa: S608 - the pointer is quoted
+    answer = duck.planned(sql, seen=pa.table({"v": texts}))
+    return answer["text"].combine_chunks(), bools(answer["sure"].combine_chunks())
+
+
+def _peek_exactly(parser: Parser, text: str, parts: tuple[str, ...]) -> str | None:
+    value: Any = parser.parse(text)
+    for part in parts:
+        value = _step(value, part)
+    if isinstance(value, dict | list):
+        raise Unfit(Reason.TYPE, f"{'.'.join(parts)}: expected one value, saw {seen(value)}")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None or isinstance(value, str):
+        return value
+    return value.text if isinstance(value, Real) else str(value)
+
+
+def _step(value: Any, part: str) -> Any:
+    if isinstance(value, list) and part.isdecimal():
+        return value[int(part)] if int(part) < len(value) else None
+    return value.get(part) if isinstance(value, dict) else None
+
+
+def bound(layout: Layout, new_field: NewField, limits: Limits) -> Decoder:
+    """JSON values into the rows of a layout, with what does not fit kept beside them where it asks for that."""
+    if not layout.rescue:
+        return JsonDecoder(layout, new_field, limits)
+    if layout.elements is not None:
+        clean = JsonDecoder(layout.bare(), "reject" if new_field == "rescue" else new_field, limits)
+        records = bound(as_text(layout, layout.elements), new_field, limits)
+        each = bound(layout.elements.layout, new_field, limits)
+        return ElementsDecoder(clean, records, each, layout, new_field, limits)
+    bare = layout.bare()
+    inner = JsonDecoder(bare, "reject" if new_field == "rescue" else new_field, limits)
+    keep = Keep(new_field == "rescue", frozenset(column.path for column in bare.columns if column.rescued))
+    stencils = Stencils(bare, limits, new_field == "ignore", keep) if _provable(bare) else None
+    return RescuingDecoder(inner, layout, new_field, limits, stencils)
+
+
+def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Json) -> Decoder:
+    """The factory of the format table."""
+    if options.envelope == "none":
+        made: Decoder = bound(layout_of(payload), new_field, limits)
+    else:
+        made = Enveloped(ENVELOPES[options.envelope], bound, payload, new_field, limits)
+    if options.rows != "object":
+        made = Prepared(made, elements if options.rows == "array" else lines, limits)
+    if options.compression != "none":
+        made = Prepared(made, unpacking(options.compression), limits)
+    if options.registry is not None:
+        made = RegisteredJson(made, options.registry, payload, new_field, limits)
+    return made

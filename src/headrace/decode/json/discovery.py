@@ -1,0 +1,80 @@
+"""The first look at values nobody has met: what they hold is found in a few, and most others only confirm it.
+
+To infer a structure costs several times what it costs to decode against one. So values are decoded against what has
+been found so far; whatever that does not explain to the last field is inferred, and widens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import Decoded, Decoder, Rejects
+from headrace.decode.inference import Structure, big_longs, certain, evolve, merge_all
+from headrace.reasons import Reason
+
+_SAMPLE = 1_000  # values that the first finding rests on
+_TIMES = 8  # that what is decoded against is widened
+
+# Reasons that hold whatever the columns are; another may only mean that the finding was too narrow.
+_FINAL = frozenset(
+    {
+        Reason.EMPTY,
+        Reason.TOMBSTONE,
+        Reason.MALFORMED,
+        Reason.ENCODING,
+        Reason.NOT_AN_OBJECT,
+        Reason.TRAILING_DATA,
+        Reason.TOO_DEEP,
+        Reason.TOO_WIDE,
+        Reason.TOO_BIG,
+    }
+)
+
+
+class Scout:
+    """Says of values what a decoder without columns says, with less work for each that is like those before it."""
+
+    def __init__(self, blank: Callable[[pa.BinaryArray], Decoded], bind: Callable[[pa.Schema], Decoder]) -> None:
+        self._blank = blank
+        self._bind = bind
+        self._found: Structure = {}
+        self._payload = pa.schema([])
+        self._decoder: Decoder | None = None
+        self._times = 0
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """No rows, but which values are good, and the structure of all that were seen so far."""
+        if self._decoder is None:
+            first = self._blank(values.slice(0, _SAMPLE))
+            self._widen(first)
+            if self._decoder is None or len(values) <= _SAMPLE:
+                return first if len(values) <= _SAMPLE else self._blank(values)
+        seen = self._decoder.decode(values)
+        doubtful = [at for at, why in zip(seen.rejects.index, seen.rejects.reason, strict=True) if why not in _FINAL]
+        again = self._blank(values.take(pa.array(doubtful, pa.int64())))
+        # A long that was decoded well may still be one that a double, met later or elsewhere, cannot hold.
+        self._found = merge_all([self._found, big_longs(zip(seen.rows.column_names, seen.rows.columns, strict=True))])
+        self._widen(seen, again)
+        places = np.array(doubtful, np.int64)
+        index = np.sort(np.concatenate([seen.index.to_numpy(), places[again.index.to_numpy()]]))
+        return Decoded(again.rows, pa.array(index), _settled(seen.rejects, again.rejects, doubtful), self._found)
+
+    def _widen(self, *looks: Decoded) -> None:
+        self._found = merge_all([self._found, *(look.unknown for look in looks if look.unknown)])
+        payload = evolve(pa.schema([]), certain(self._found))
+        if payload != self._payload and self._times < _TIMES:
+            self._times += 1
+            self._payload, self._decoder = payload, self._bind(payload)
+
+
+def _settled(first: Rejects, again: Rejects, doubtful: list[int]) -> Rejects:
+    """What was final at the first look, and what the second one says."""
+    settled = Rejects()
+    for position, reason, detail in first:
+        if reason in _FINAL:
+            settled.add(position, reason, detail)
+    settled.join(again, np.array(doubtful, np.int64))
+    return settled.in_order()

@@ -1,0 +1,241 @@
+"""The exact way: one JSON value at a time; it defines what the fast way must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.decode.base import Limits, NewField
+from headrace.decode.inference import name_fits
+from headrace.decode.json.strict import Cutter, Parser, holds_text
+from headrace.decode.payload import Column, Layout, Node
+from headrace.decode.scalars import Unfit, leaf_reader, seen
+from headrace.errors import ContractBroken, UsageError
+from headrace.reasons import Reason
+
+Reader = Callable[[Any], Any]  # of a value that is not null
+
+ABSENT: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A value that fits: one item per column, and the names of its new fields."""
+
+    values: tuple[Any, ...]
+    strangers: tuple[str, ...] = ()
+
+
+class Exact:
+    """Reads single values into rows of a layout."""
+
+    def __init__(self, layout: Layout, new_field: NewField, limits: Limits) -> None:
+        self.parser = Parser(limits)
+        self._root = layout.root
+        self._new_field = new_field
+        self._column_names = {column.name.lower() for column in layout.columns}
+        self._names: dict[int, set[str]] = {}  # by node, whose identity lasts as long as the layout's root
+        self._columns = [_column_reader(column) for column in layout.columns]
+        # Columns that keep text read a value of their own, cut from the original.
+        texts = [at for at, column in enumerate(layout.columns) if holds_text(column.node)]
+        shared = Cutter(self.parser, layout.root)
+        self._cutters = {
+            at: Cutter(self.parser, _way_to(layout.columns[at])) if layout.overlaps else shared for at in texts
+        }
+
+    def read(self, raw: bytes) -> Row:
+        """The row of one value; Unfit when it has none, ContractBroken when a new field stops the pipeline."""
+        text, value, strangers = self.meet(raw)
+        row = tuple([read(given) for read, given in self.readers(text, value)])
+        self.answer(strangers)
+        return Row(row, strangers)
+
+    def meet(self, raw: bytes) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """A value as text and as an object, and the names of its new fields."""
+        text = self.parser.text(raw)
+        value = self.parser.parse(text)
+        strangers: dict[str, None] = {}
+        self._meet(self._root, value, "", strangers)
+        return text, value, tuple(strangers)
+
+    def readers(self, text: str, value: dict[str, Any]) -> list[tuple[Reader, Any]]:
+        """Each column's reader, and what it reads from."""
+        cuts = {cutter: cutter.cut(text) for cutter in set(self._cutters.values())}
+        return [
+            (read, cuts[self._cutters[at]] if at in self._cutters else value) for at, read in enumerate(self._columns)
+        ]
+
+    def answer(self, strangers: tuple[str, ...]) -> None:
+        """What the contract says to new fields."""
+        if strangers and self._new_field == "reject":
+            raise Unfit(Reason.NEW_FIELD, f"{strangers[0]}: the contract knows no such field")
+        if strangers and self._new_field == "stop":
+            raise ContractBroken(f"A record brings the new field '{strangers[0]}', and the contract says: stop.")
+
+    def _meet(self, node: Node, value: Any, where: str, strangers: dict[str, None]) -> None:
+        """Note the fields nobody knows, at every depth; refuse names that cannot stand beside the known ones."""
+        if node.kind == "list" and isinstance(value, list):
+            for item in value:
+                self._meet(node.children["*"], item, where, strangers)
+        elif node.kind == "map" and isinstance(value, dict):
+            for item in value.values():
+                self._meet(node.children["*"], item, where, strangers)
+        elif node.kind == "object" and isinstance(value, dict):
+            if not value.keys() <= node.children.keys():
+                self._meet_keys(node, value, where, strangers)
+            for key in node.inner:
+                if key in value:
+                    self._meet(node.children[key], value[key], f"{where}{key}.", strangers)
+
+    def _meet_keys(self, node: Node, value: Mapping[str, Any], where: str, strangers: dict[str, None]) -> None:
+        if len({key.lower() for key in value}) != len(value):
+            raise Unfit(Reason.DUPLICATE_KEY, f"{where or 'the object '}has keys that differ only in case")
+        for key in value:
+            if key not in node.children:
+                self.refuse_name(node, key, where)
+                strangers[where + key] = None
+
+    def refuse_name(self, node: Node, key: str, where: str) -> None:
+        """Unfit when a new key is a known one in other case, or could never be the column it asks to be."""
+        if key.lower() in self._lower_names(node):
+            raise Unfit(Reason.BAD_NAME, f"{where}{key[:300]}: differs from a known field only in case")
+        if self._new_field == "evolve" and not name_fits(key):
+            raise Unfit(Reason.BAD_NAME, f"{where}{seen(key)} cannot be a column's name")
+
+    def _lower_names(self, node: Node) -> set[str]:
+        """The names that a new key must not be in another case; kept, since one record may have thousands of keys."""
+        if id(node) not in self._names:
+            beside = self._column_names if node is self._root and self._new_field == "evolve" else set()
+            self._names[id(node)] = {name.lower() for name in node.children} | beside
+        return self._names[id(node)]
+
+
+def default_of(column: Column) -> Any:
+    """A column's default as a value of its type; ABSENT where it has none."""
+    return inner_default(column.node, column.name)
+
+
+def inner_default(node: Node, name: str) -> Any:
+    """A node's default as a value of its type; ABSENT where it has none."""
+    if node.default is None or node.kind == "json":
+        return ABSENT if node.default is None else node.default
+    try:
+        return _fitted(node, reader_of(node), Parser(Limits()).value(node.default))
+    except Unfit as unfit:
+        raise UsageError(f"The default of column '{name}' does not fit it: {unfit.detail}.") from None
+
+
+def _way_to(column: Column) -> Node:
+    node = column.node
+    for key in reversed(column.path):
+        node = Node("object", children={key: node})
+    return node
+
+
+def _column_reader(column: Column) -> Callable[[dict[str, Any]], Any]:
+    read, default = reader_of(column.node), default_of(column)
+    *way, last = column.path
+
+    def of(value: dict[str, Any]) -> Any:
+        found = (_dig(value, way) if way else value).get(last, ABSENT)
+        if found is ABSENT and default is not ABSENT:
+            return default
+        try:
+            return _fitted(column.node, read, None if found is ABSENT else found)
+        except Unfit as unfit:
+            raise unfit.within(".".join(column.path)) from None
+
+    return of
+
+
+def _dig(value: Any, path: Sequence[str]) -> dict[str, Any]:
+    """The object at a path; an empty one where the way there ends."""
+    for depth, key in enumerate(path, 1):
+        value = value.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise _not("an object", value).within(".".join(path[:depth]))
+    made: dict[str, Any] = value
+    return made
+
+
+def _not(wanted: str, value: object) -> Unfit:
+    return Unfit(Reason.TYPE, f"expected {wanted}, saw {seen(value)}")
+
+
+def _fitted(node: Node, read: Reader, value: Any) -> Any:
+    if value is not None:
+        return read(value)
+    if not node.nullable:
+        raise Unfit(Reason.MISSING, "required, and absent or null")
+    return None
+
+
+def reader_of(node: Node) -> Reader:
+    """How a value that is not null becomes the node's type."""
+    if node.kind == "json":
+        return str
+    if node.kind == "object":
+        return _object_reader(node)
+    if node.kind == "list":
+        return _list_reader(node.children["*"])
+    if node.kind == "map":
+        return _map_reader(node.children["*"])
+    return leaf_reader(node)
+
+
+def _object_reader(node: Node) -> Reader:
+    children = [(key, child, reader_of(child), inner_default(child, key)) for key, child in node.children.items()]
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _not("an object", value)
+        made = {}
+        for key, child, inner, default in children:
+            found = value.get(key, ABSENT)
+            if found is ABSENT and default is not ABSENT:
+                made[key] = default
+                continue
+            try:
+                made[key] = _fitted(child, inner, None if found is ABSENT else found)
+            except Unfit as unfit:
+                raise unfit.within(f".{key}") from None
+        return made
+
+    return read
+
+
+def _list_reader(element: Node) -> Reader:
+    inner = reader_of(element)
+
+    def read(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _not("an array", value)
+        made: list[Any] = []
+        try:
+            for item in value:
+                made.append(_fitted(element, inner, item))
+        except Unfit as unfit:
+            raise unfit.within(f"[{len(made)}]") from None
+        return made
+
+    return read
+
+
+def _map_reader(element: Node) -> Reader:
+    inner = reader_of(element)
+
+    def read(value: Any) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            raise _not("an object", value)
+        made: list[tuple[str, Any]] = []
+        for key, item in value.items():
+            try:
+                made.append((key, _fitted(element, inner, item)))
+            except Unfit as unfit:
+                raise unfit.within(f".{key}") from None
+        return made
+
+    return read

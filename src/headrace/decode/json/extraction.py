@@ -1,0 +1,137 @@
+"""A layout as one question to DuckDB: the values, and the JSON type seen at every known place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.decode.payload import Layout, Node, walk
+from headrace.decode.scalars import json_types, sql_type
+from headrace.engine import duck
+
+Path = tuple[str, ...]
+
+_OUTER = {"object": ("OBJECT",), "map": ("OBJECT",), "list": ("ARRAY",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A known place below a list or a map: reached by a path with wildcards, seen as a list of types."""
+
+    path: Path
+    node: Node
+    where: str  # the JSONPath
+    keyed: bool  # each type seen there stands behind a key of its own
+    entry: bool  # that key is a map's
+
+    @property
+    def told(self) -> bool:
+        """Whether the types there tell anything: what they should be, or how many keys there are."""
+        return self.keyed or expected(self.node) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The SQL over a table `seen(v)`, and what its columns mean.
+
+    `c<i>` the i-th column's value, `d<i>` whether it is absent (columns with a default only), `s<i>` whether the i-th
+    stranger is present, `w<i>` the JSON types at the i-th wild place, `ok` whether all other places fit, `n` how many
+    keys those have, `open` whether a value that is not read might still hold something that is not JSON.
+    """
+
+    sql: str
+    wild: tuple[Place, ...]
+
+
+def question(layout: Layout, strangers: tuple[Path, ...] = ()) -> Question:
+    """Compile a layout, and count the strangers among its skipped places."""
+    places = list(walk(layout.root))
+    plain = {path: (at + 1, node) for at, (path, node) in enumerate(p for p in places if "*" not in p[0])}
+    wild = tuple(place for path, node in places if "*" in path and (place := _place(layout.root, path, node)).told)
+    wilds = {place.path: f"w{at}" for at, place in enumerate(wild)}
+    columns = list(enumerate(layout.columns))
+
+    pointers = [pointer(path) for path in plain] or [""]
+    inner = [f"json_type(v, [{', '.join(map(duck.literal, pointers))}]) AS t"]
+    inner += [f"json_type(v, {duck.literal(place.where)}) AS w{at}" for at, place in enumerate(wild)]
+    if layout.columns:
+        inner.append(f"from_json(v, {duck.literal(json.dumps(_structure(layout), ensure_ascii=False))}) AS x")
+    fits = [fit for path, (at, node) in plain.items() if (fit := _fit(path, at, node))]
+    if any(node.kind == "json" for _, node in places):
+        # Where writing the whole value anew gives the same text, writing any part of it does.
+        inner.append("json(v) = v AS same")
+        fits.append("same")
+
+    outer = [f"{_value(column.path)} AS c{at}" for at, column in columns]
+    outer += [f"t[{plain[column.path][0]}] IS NULL AS d{at}" for at, column in columns if column.node.default]
+    outer += [f"t[{plain[path][0]}] IS NOT NULL AS s{at}" for at, path in enumerate(strangers) if path in plain]
+    outer += [f"len({wilds[path]}) > 0 AS s{at}" for at, path in enumerate(strangers) if path in wilds]
+    outer += [f"w{at}" for at in range(len(wild))]
+    unread = [f"t[{at}] IN ('DOUBLE', 'ARRAY')" for at, node in plain.values() if expected(node) is None]
+    outer.append(f"coalesce({' OR '.join(unread) or 'false'}, false) AS open")
+    outer.append(f"coalesce({' AND '.join(fits) or 'true'}, false) AS ok")
+    outer.append(f"list_count(t) - {0 if plain else 1} AS n")
+    return Question(f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM seen)", wild)  # noqa: S608
+
+
+def expected(node: Node) -> tuple[str, ...] | None:
+    """The JSON types that may stand at a place, null apart; None for any."""
+    if node.kind in ("json", "skip"):
+        return None
+    return _OUTER.get(node.kind) or json_types(node)
+
+
+def pointer(path: Path) -> str:
+    """A JSON pointer."""
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def json_path(root: Node, path: Path) -> str:
+    """A JSONPath with wildcards for lists and maps."""
+    node, text = root, "$"
+    for part in path:
+        text += (".*" if node.kind == "map" else "[*]") if part == "*" else f'."{part}"'
+        node = node.children[part]
+    return text
+
+
+def _place(root: Node, path: Path, node: Node) -> Place:
+    above = root
+    for part in path[:-1]:
+        above = above.children[part]
+    return Place(path, node, json_path(root, path), path[-1] != "*" or above.kind == "map", above.kind == "map")
+
+
+def _fit(path: Path, at: int, node: Node) -> str:
+    types = expected(node)
+    if types is None:
+        return ""
+    seen = f"t[{at}] IN ({', '.join(map(duck.literal, types))})"
+    if node.kind != "object":
+        seen += f" AND {_value(path)} IS NOT NULL"
+    return f"({seen} OR t[{at}] IS NULL OR t[{at}] = 'NULL')"
+
+
+def _value(path: Path) -> str:
+    return "x." + ".".join(map(duck.quote, path))
+
+
+def _structure(layout: Layout) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for column in layout.columns:
+        here = made
+        for part in column.path[:-1]:
+            here = here.setdefault(part, {})
+        here[column.path[-1]] = _duck_type(column.node)
+    return made
+
+
+def _duck_type(node: Node) -> str:
+    if node.kind == "object":
+        return f"STRUCT({', '.join(f'{duck.quote(key)} {_duck_type(child)}' for key, child in node.children.items())})"
+    if node.kind == "list":
+        return f"{_duck_type(node.children['*'])}[]"
+    if node.kind == "map":
+        return f"MAP(VARCHAR, {_duck_type(node.children['*'])})"
+    return sql_type(node)

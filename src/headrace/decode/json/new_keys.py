@@ -1,0 +1,96 @@
+"""Rows with more keys than are known: which names are new, and whether all else about them is in order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.byte_scan import Mask, Numbers, bools
+from headrace.decode.json.extraction import json_path, pointer
+from headrace.decode.payload import Layout, Node, walk
+from headrace.decode.scalars import Unfit
+from headrace.engine import duck
+
+# No object holds a key twice, at any depth below the first.
+_NO_TWINS = """
+SELECT coalesce(list_bool_and(list_transform(json_keys(v, '$.**'),
+                                             lambda keys: len(list_distinct(keys)) = len(keys))), true) AS good
+FROM seen
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found in texts whose known places are all good."""
+
+    clean: Mask  # nothing speaks against the row
+    strange: Mask  # it has new fields
+    names: Counter[str] = field(default_factory=Counter)  # new fields of clean rows, dotted
+
+
+class Surveyor:
+    """A layout compiled into the query for the keys of its objects."""
+
+    def __init__(self, layout: Layout, refuse_name: Callable[[Node, str, str], None]) -> None:
+        self._refuse_name = refuse_name
+        objects = [((), layout.root), *((path, node) for path, node in walk(layout.root) if node.kind == "object")]
+        self._levels = [(_where(path), node) for path, node in objects]
+        self._wild = any("*" in path for path, _ in objects)
+        lists = [_keys(layout.root, path) for path, _ in objects]
+        shapes = ", ".join(
+            f"list_sort(list_distinct({each}))" if "*" in path else f"coalesce({each}, [])"
+            for each, (path, _) in zip(lists, objects, strict=True)
+        )
+        total = " + ".join(f"coalesce(len({each}), 0)" for each in lists)
+        self._sql = f"SELECT CAST(to_json([{shapes}]) AS VARCHAR) AS shape, {total} AS n FROM seen"  # noqa: S608
+
+    def survey(self, texts: pa.StringArray, entries: Numbers, colons: Numbers, harmless: Mask) -> Survey:
+        """Judge rows by the few shapes they have; the colons tell which of them hide keys deeper down."""
+        answer = duck.planned(self._sql, seen=pa.table({"v": texts}))
+        shapes = answer["shape"].combine_chunks().dictionary_encode()
+        verdicts = [self._strangers(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
+        codes = shapes.indices.to_numpy()
+        clean = np.array([verdict is not None for verdict in verdicts], bool)[codes] & harmless
+        strange = np.array([bool(verdict) for verdict in verdicts], bool)[codes]
+        hidden = (answer["n"].to_numpy() + entries != colons) | self._wild
+        unsure = np.flatnonzero(clean & hidden)
+        if len(unsure):
+            clean[unsure] = bools(
+                duck.planned(_NO_TWINS, seen=pa.table({"v": texts.take(unsure)}))["good"].combine_chunks()
+            )
+        names: Counter[str] = Counter()
+        for code, count in enumerate(np.bincount(codes[clean], minlength=len(verdicts))):
+            if count:
+                names.update({name: int(count) for name in verdicts[code] or ()})
+        return Survey(clean, strange, names)
+
+    def _strangers(self, shape: list[list[str]]) -> list[str] | None:
+        """The new names of a shape; None when one cannot stand, or stands twice."""
+        found: list[str] = []
+        for keys, (where, node) in zip(shape, self._levels, strict=True):
+            if len({key.lower() for key in keys}) != len(keys):
+                return None
+            for key in keys:
+                if key in node.children:
+                    continue
+                try:
+                    self._refuse_name(node, key, where)
+                except Unfit:
+                    return None
+                found.append(where + key)
+        return found
+
+
+def _where(path: tuple[str, ...]) -> str:
+    return "".join(f"{part}." for part in path if part != "*")
+
+
+def _keys(root: Node, path: tuple[str, ...]) -> str:
+    if "*" in path:
+        return f"flatten(json_keys(v, {duck.literal(json_path(root, path))}))"
+    return f"json_keys(v, {duck.literal(pointer(path))})" if path else "json_keys(v)"

@@ -1,0 +1,213 @@
+"""The fast way: prove, by the column, which JSON values are good, and give their typed rows.
+
+DuckDB reads JSON more freely than we may: it rounds, converts, and overlooks. So a row counts as proven only when
+independent facts agree: the JSON type at every known place is the column's; no value was lost on the way to it; the
+known keys present are as many as all the keys in the text, so none is new and none is there twice; and the few things
+DuckDB takes for JSON though they are not do not occur. Whatever is not proven is left to the exact way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Limits
+from headrace.decode.byte_scan import Bytes, Mask, Numbers, bools, lengths, matches, owners
+from headrace.decode.json.exact import default_of
+from headrace.decode.json.extraction import Path, Place, expected, question
+from headrace.decode.json.nesting import too_deep, widest
+from headrace.decode.payload import Column, Layout, Node, walk
+from headrace.decode.scalars import proven
+from headrace.engine import duck
+
+_TRAILING_COMMA = r",\s*[}\]]"
+_NOT_A_NUMBER = r"(?i)[:\[,\s-](nan|inf)"
+# With 16 digits or more, or an exponent below -99, what DuckDB prints for a number need not be the number that
+# was written: 1e-400 is 0.0 to it. What stands before such an exponent tells it from the hexadecimal digits of a text.
+_LONG = "|".join(rf"\d{{{whole}}}\.\d{{{16 - whole}}}" for whole in range(1, 16))
+LONG_NUMBER = _LONG + r"|\d{16}[eE]|[:\[,\s]-?\d+(?:\.\d+)?[eE]-\d{3}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the fast way says of a column of texts; what it does not mention is unproven."""
+
+    index: Numbers  # positions of the texts it speaks of
+    columns: list[pa.Array]  # typed, parallel to `index`
+    proven: Mask
+    surplus: Mask  # good in every known place, but there may be keys that nobody knows
+    keys: Numbers  # known keys present
+    entries: Numbers  # of these, keys of maps
+    colons: Numbers  # keys in the text, or more
+    strangers: list[Mask]  # for each stranger asked for, where it is present
+
+
+class Prover:
+    """A layout compiled into one query and the checks of its answer."""
+
+    def __init__(self, layout: Layout, limits: Limits, strangers: tuple[Path, ...] = ()) -> None:
+        self._layout = layout
+        self._limits = limits
+        self._strangers = len(strangers)
+        self._question = question(layout, strangers)
+        nodes = [node for _, node in walk(layout.root)]
+        deepest = max((len(path) for path, _ in walk(layout.root)), default=0) + 1
+        self._deep = deepest >= limits.depth
+        self._decimals = any(pa.types.is_decimal(node.type) for node in nodes)
+        self._defaults = {at: default_of(column) for at, column in enumerate(layout.columns) if column.node.default}
+        self._wary = False  # the last batch held malformed values: look before asking
+
+    def prove(self, texts: pa.StringArray) -> Proof:
+        """The typed columns of texts in valid UTF-8, and which of their rows are beyond doubt."""
+        index = np.arange(len(texts))
+        try:
+            answer = None if self._wary else self._ask(texts)
+        except duckdb.InvalidInputException:
+            answer = None
+        if answer is None:
+            valid = self._valid(texts)
+            self._wary = not valid.all()
+            index, texts = index[valid], texts.filter(pa.array(valid))
+            answer = self._ask(texts)
+        return self._check(index, texts, answer)
+
+    def _ask(self, texts: pa.StringArray) -> pa.Table:
+        return duck.planned(self._question.sql, seen=pa.table({"v": texts}))
+
+    def _valid(self, texts: pa.StringArray) -> Mask:
+        answer = duck.planned("SELECT json_valid(v) AS valid FROM seen", seen=pa.table({"v": texts}))
+        return bools(answer["valid"].combine_chunks())
+
+    def _check(self, index: Numbers, texts: pa.StringArray, answer: pa.Table) -> Proof:
+        content = Bytes(texts)
+        colons, keys = content.colons(), answer["n"].to_numpy().astype(np.int64)
+        entries = np.zeros(len(texts), np.int64)
+        sure = bools(answer["ok"].combine_chunks()) & content.first()
+        for row in np.flatnonzero(sure & (colons > self._limits.keys)).tolist():
+            sure[row] = widest(content.text(row)) <= self._limits.keys
+        sure &= ~matches(texts, _TRAILING_COMMA)
+        if self._decimals:
+            sure &= ~matches(texts, LONG_NUMBER)
+        unread = bools(answer["open"].combine_chunks()) | self._deep
+        doubt = Doubt(len(texts))
+        columns = [self._column(at, column, answer, doubt) for at, column in enumerate(self._layout.columns)]
+        for at, place in enumerate(self._question.wild):
+            types = answer[f"w{at}"].combine_chunks()
+            doubt.compare(place, types)
+            unread |= (lengths(types) > 0) & (expected(place.node) is None)
+            keys += lengths(types) * place.keyed
+            entries += lengths(types) * place.entry
+        sure &= ~doubt.rows
+        if (ask := np.flatnonzero(sure & unread & (colons == keys))).size:
+            sure[ask] = harmless(texts if ask.size == len(texts) else texts.take(pa.array(ask)), self._limits)
+        strangers = [bools(answer[f"s{at}"].combine_chunks()) for at in range(self._strangers)]
+        return Proof(index, columns, sure & (colons == keys), sure & (colons != keys), keys, entries, colons, strangers)
+
+    def _column(self, at: int, column: Column, answer: pa.Table, doubt: Doubt) -> pa.Array:
+        made = doubt.build(column.node, answer[f"c{at}"].combine_chunks(), None, column.path)
+        if at in self._defaults:
+            default = pa.array([self._defaults[at]], made.type)[0]
+            made = pc.if_else(answer[f"d{at}"].combine_chunks(), default, made)
+        if made.null_count and not column.node.nullable:
+            doubt.add(None, made.is_null())
+        return made
+
+
+def harmless(texts: pa.StringArray, limits: Limits) -> Mask:
+    """Which texts hold no NaN and cannot be too deep, in whatever parts nobody reads."""
+    content = Bytes(texts)
+    calm: Mask = ~matches(texts, _NOT_A_NUMBER)
+    for row in np.flatnonzero(calm & (content.openers() >= limits.depth)).tolist():
+        calm[row] = too_deep(content.text(row), limits.depth) is None
+    return calm
+
+
+@dataclass(slots=True)
+class _Read:
+    """The values read at a wild place, flat, and the row of each."""
+
+    values: pa.Array
+    rows: Numbers
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Rebuilds columns in their own types and gathers the rows that something speaks against."""
+
+    length: int
+    rows: Mask = field(init=False)
+    _wild: dict[Path, _Read] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows = np.zeros(self.length, bool)
+
+    def add(self, rows: Numbers | None, mask: pa.BooleanArray) -> None:
+        """Doubt the rows (None: one per position) where the mask holds."""
+        if rows is None:
+            self.rows |= bools(mask)
+        else:
+            self.rows[rows[bools(mask)]] = True
+
+    def build(self, node: Node, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+        """The column in its node's type; a value that does not prove right is null, and its row doubted."""
+        if rows is not None:
+            self._wild[path] = _Read(column, rows)
+        if node.kind == "object":
+            return self._object(node, column, rows, path)
+        if node.kind == "list":
+            return self._list(node, column, rows, path)
+        if node.kind == "map":
+            return self._map(node, column, rows, path)
+        made = column.cast(pa.string()) if node.kind == "json" else proven(node, column)
+        if made.null_count != column.null_count:
+            self.add(rows, pc.and_(made.is_null(), column.is_valid()))
+        return made
+
+    def compare(self, place: Place, types: pa.ListArray) -> None:
+        """Hold the values read at a wild place against the JSON types seen there: none strange, none lost."""
+        if (read := self._wild.get(place.path)) is None:
+            return
+        seen = types.flatten()
+        if (allowed := expected(place.node)) is not None:
+            strange = pc.invert(pc.is_in(seen, value_set=pa.array([*allowed, "NULL"])))
+            if strange.true_count:
+                self.add(owners(types), strange)
+        there = pc.not_equal(seen, "NULL")
+        if there.true_count != len(read.values) - read.values.null_count:
+            expected_counts = np.bincount(owners(types)[bools(there)], minlength=self.length)
+            counts = np.bincount(read.rows[bools(read.values.is_valid())], minlength=self.length)
+            self.rows |= expected_counts != counts
+
+    def _object(self, node: Node, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+        missing = column.is_null()
+        children = []
+        for at, (key, child) in enumerate(node.children.items()):
+            made = self.build(child, pc.struct_field(column, at), rows, (*path, key))
+            if made.null_count > column.null_count and (child.default is not None or not child.nullable):
+                self.add(rows, pc.and_not(made.is_null(), missing))
+            children.append(made)
+        return pa.StructArray.from_arrays(children, fields=list(node.type), mask=missing)
+
+    def _list(self, node: Node, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+        made = self._elements(node, column, column.flatten(), rows, path)
+        return pa.ListArray.from_arrays(_offsets(column), made, type=node.type, mask=column.is_null())
+
+    def _map(self, node: Node, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+        made = self._elements(node, column, column.items, rows, path)
+        return pa.MapArray.from_arrays(_offsets(column), column.keys, made, type=node.type, mask=column.is_null())
+
+    def _elements(self, node: Node, column: pa.Array, flat: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+        below = owners(column) if rows is None else rows[owners(column)]
+        element = node.children["*"]
+        made = self.build(element, flat, below, (*path, "*"))
+        if made.null_count and not element.nullable:
+            self.add(below, made.is_null())
+        return made
+
+
+def _offsets(column: pa.Array) -> pa.Int32Array:
+    return pa.array(np.concatenate([[0], np.cumsum(lengths(column))]).astype(np.int32))

@@ -1,0 +1,250 @@
+"""JSON behind a schema registry: the schema gives the record's type, its fields and which of them are required.
+
+Its other keywords are not validated; expectations are the place for rules about values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, fills_of
+from headrace.decode.byte_scan import Numbers, bools
+from headrace.decode.inference import JSON, Structure, added, by_key, evolve, merge, struct
+from headrace.decode.input import sized, spread
+from headrace.decode.registry.client import Registered, UnknownSchema, registry_of
+from headrace.decode.registry.framing import Framed, unframed
+from headrace.reasons import Reason
+from headrace.spec.registry import RegistrySpec
+
+_TYPES = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean"}
+_DEPTH = 16  # of references in references
+_NODES = 10_000  # of one schema, those it refers to included; beyond it, text
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a schema tells of its records."""
+
+    title: str
+    structure: Structure
+    required: tuple[str, ...]
+
+
+class RegisteredJson:
+    """JSON in Confluent's frame, bound to one payload schema."""
+
+    def __init__(
+        self, inner: Decoder, registry: RegistrySpec, payload: pa.Schema, new_field: NewField, limits: Limits
+    ) -> None:
+        self._inner = inner
+        self._registry = registry_of(registry)
+        self._payload = payload
+        self._new_field = new_field
+        self._limits = limits
+
+    @property
+    def fills(self) -> Mapping[str, str]:
+        """As the format behind has it."""
+        return fills_of(self._inner)
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        framed, told, rejects = self._open(values)
+        found = self._inner.decode(framed.payloads)
+        rejects.join(found.rejects, framed.at)
+        index = found.index.to_numpy()
+        missing = self._missing(found.rows, framed.ids[index], told)
+        lacking = {int(index[row]): name for row, name in sorted(missing.items(), reverse=True)}
+        for value, name in lacking.items():
+            rejects.add(int(framed.at[value]), Reason.MISSING, f"{name}: the schema requires it")
+        kept = np.flatnonzero(~np.isin(index, list(lacking)))  # a record with one bad row has none
+        rows = found.rows.take(pa.array(kept)) if missing else found.rows
+        unknown = self._unknown(found.unknown, [told[id] for id in np.unique(framed.ids[index[kept]]).tolist()])
+        return replace(
+            found, rows=rows, index=pa.array(framed.at[index[kept]]), rejects=rejects.in_order(), unknown=unknown
+        )
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """The scalar at a path as text."""
+        framed, _, rejects = self._open(values)
+        texts, refused = self._inner.peek(framed.payloads, path)
+        rejects.join(refused, framed.at)
+        return spread(texts, framed.at, len(values)), rejects.in_order()
+
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The schema's title of each value."""
+        framed, told, rejects = self._open(values)
+        titles = pa.array([told[id].title or None for id in framed.ids.tolist()], pa.string())
+        return spread(titles, framed.at, len(values)), rejects.in_order()
+
+    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+        """The type, and what becomes of one record with a value in every field whose type the schema tells."""
+        told = _told(schema)
+        value = json.dumps(_sample(told.structure)).encode()
+        found = self._inner.decode(pa.array([value], pa.binary()))
+        open_ = {name for name, item in told.structure["fields"].items() if item == JSON}
+        rejects = Rejects()
+        for position, reason, detail in found.rejects:
+            if reason is not Reason.MISSING or detail.partition(":")[0] not in open_:
+                rejects.add(position, reason, detail)
+        return told.title, replace(found, rejects=rejects, unknown=self._unknown(found.unknown, [told]))
+
+    def _open(self, values: pa.BinaryArray) -> tuple[Framed, Mapping[int, Told], Rejects]:
+        """Values out of their frames, with what their schemas tell; those without a schema are rejects."""
+        kept, at, rejects = sized(values, self._limits)
+        framed = unframed(kept, at, rejects)
+        told: dict[int, Told] = {}
+        strange: dict[int, str] = {}
+        for id in np.unique(framed.ids).tolist():
+            try:
+                told[id] = _told(self._registry.schema(id))
+            except UnknownSchema as unknown:
+                strange[id] = str(unknown)
+        if strange:
+            bad = np.isin(framed.ids, list(strange))
+            for row in np.flatnonzero(bad).tolist():
+                rejects.add(int(framed.at[row]), Reason.UNKNOWN_SCHEMA, strange[int(framed.ids[row])])
+            framed = Framed(framed.payloads.filter(pa.array(~bad)), framed.ids[~bad], framed.at[~bad])
+        return framed, told, rejects
+
+    def _missing(self, rows: pa.Table, ids: Numbers, told: Mapping[int, Told]) -> dict[int, str]:
+        """Rows that lack what their schema requires, with the name of it."""
+        missing: dict[int, str] = {}
+        for id in np.unique(ids).tolist():
+            theirs = ids == id
+            for name in told[id].required:
+                if name in rows.column_names:
+                    gone = theirs & bools(rows[name].combine_chunks().is_null())
+                    for row in np.flatnonzero(gone).tolist():
+                        missing.setdefault(row, name)
+        return missing
+
+    def _unknown(self, unknown: Structure | None, told: list[Told]) -> Structure | None:
+        """New fields, with the types that the schemas give them rather than those that values show."""
+        if self._new_field != "evolve" or not told:
+            return None if self._new_field != "evolve" else unknown
+        said = reduce(merge, (each.structure for each in told))
+        if evolve(self._payload, said) == self._payload:
+            return unknown
+        if added(by_key(self._payload), said) > self._limits.new_columns:  # then only what values fill
+            filled = unknown["fields"] if unknown else {}
+            said = struct({name: item for name, item in said["fields"].items() if name in filled})
+        if not unknown:
+            return said if said["fields"] else None
+        beside = {name: item for name, item in unknown["fields"].items() if name not in said["fields"]}
+        rounded = {name: JSON for name in _rounded(told, said) if _is_big(unknown["fields"].get(name, {}))}
+        return struct({**said["fields"], **rounded, **beside})
+
+
+def _sample(structure: Structure) -> Any:
+    """A value as a schema describes it; fields of which it does not tell the type are left out."""
+    if "fields" in structure:
+        return {name: _sample(item) for name, item in structure["fields"].items() if item != JSON}
+    if structure["type"] == "list":
+        return [_sample(structure["element"])]
+    return {"long": 1, "double": 0.5, "boolean": True}.get(structure["type"], "")
+
+
+def _is_big(structure: Structure) -> bool:
+    return structure.get("type") in ("big long", "json")
+
+
+def _rounded(told: list[Told], said: Structure) -> list[str]:
+    """Fields that are integers by one schema and doubles by another, so that an integer may be rounded."""
+    longs = {name for each in told for name, item in each.structure["fields"].items() if item == {"type": "long"}}
+    return [name for name in longs if said["fields"][name] == {"type": "double"}]
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str, references: tuple[tuple[str, str], ...]) -> Told:
+    try:
+        return _read(json.loads(text), {name: json.loads(other) for name, other in references})
+    except (ValueError, RecursionError):
+        raise UnknownSchema("the schema is not JSON, or too deep") from None
+
+
+def _read(schema: Any, references: Mapping[str, Any]) -> Told:
+    if not isinstance(schema, dict):
+        raise UnknownSchema("the schema is no object")
+    structure = _Reader(schema, references).structure(schema, ("#",))
+    title = schema.get("title")
+    return Told(
+        title if isinstance(title, str) else "", structure if "fields" in structure else struct({}), _required(schema)
+    )
+
+
+def _required(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """Properties that must be there and may not be null."""
+    names, properties = schema.get("required"), schema.get("properties")
+    if not isinstance(names, list) or not isinstance(properties, dict):
+        return ()
+    return tuple(name for name in names if isinstance(name, str) and "null" not in _types(properties.get(name)))
+
+
+def _told(registered: Registered) -> Told:
+    if registered.kind != "JSON":
+        raise UnknownSchema(f"schema {registered.id} is {registered.kind}, expected JSON")
+    return _parsed(registered.text, tuple(registered.references.items()))
+
+
+class _Reader:
+    """A JSON Schema on its way into a structure; what it cannot say for sure is kept as JSON text."""
+
+    def __init__(self, schema: Mapping[str, Any], references: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._references = references
+        self._left = _NODES
+
+    def structure(self, node: Any, way: tuple[str, ...] = ()) -> Structure:
+        """What a node tells of its values; `way` are the references that led here: one met again has no end."""
+        self._left -= 1
+        if not isinstance(node, dict) or self._left < 0:
+            return JSON
+        if "$ref" in node:
+            name = str(node["$ref"])
+            return JSON if name in way or len(way) > _DEPTH else self.structure(self._referred(name), (*way, name))
+        kinds = _types(node) - {"null"}
+        if kinds == {"integer", "number"}:
+            kinds = {"number"}
+        if len(kinds) != 1:
+            return self._choice(node, way)
+        (kind,) = kinds
+        if kind == "object":
+            return self._object(node, way)
+        if kind == "array":
+            element = self.structure(node.get("items"), way)
+            return JSON if element == JSON else {"type": "list", "element": element}
+        return {"type": _TYPES[kind]} if kind in _TYPES else JSON
+
+    def _object(self, node: Mapping[str, Any], way: tuple[str, ...]) -> Structure:
+        properties = node.get("properties")
+        if not isinstance(properties, dict) or not properties:
+            return JSON
+        return struct({str(name): self.structure(item, way) for name, item in properties.items()})
+
+    def _choice(self, node: Mapping[str, Any], way: tuple[str, ...]) -> Structure:
+        """`null` or one other is that other; any other choice is text."""
+        for key in ("oneOf", "anyOf"):
+            if isinstance(options := node.get(key), list):
+                real = [each for each in options if _types(each) != {"null"}]
+                return self.structure(real[0], way) if len(real) == 1 else JSON
+        return JSON
+
+    def _referred(self, name: str) -> Any:
+        where, _, pointer = name.partition("#")
+        node: Any = self._references.get(where) if where else self._schema
+        for part in filter(None, pointer.split("/")):
+            node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
+        return node
+
+
+def _types(node: Any) -> set[str]:
+    kind = node.get("type") if isinstance(node, dict) else None
+    return {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()

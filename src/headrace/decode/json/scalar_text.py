@@ -1,0 +1,121 @@
+"""Leaves read from their own text, by the column: what JSON writes and the column takes, or doubt.
+
+Every function answers the column and the mask of the values it vouches for (None: all of them).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.byte_scan import Bytes, Mask, bools
+from headrace.decode.payload import Node
+from headrace.decode.scalars import json_types, proven
+
+Vouched = tuple[pa.Array, Mask | None]
+
+_NUMBER = r"^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$"
+_DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}  # as many always fit an integer of so many bits
+_QUOTE, _BACKSLASH, _SPACE = b'"\\ '
+_ZERO, _MINUS, _POINT = (np.uint8(each) for each in b"0-.")
+
+
+def quoted(node: Node) -> bool:
+    """Whether a leaf's JSON is a text."""
+    return json_types(node) == ("VARCHAR",)
+
+
+def leaf(node: Node, texts: pa.StringArray) -> Vouched:
+    """A leaf's column out of its JSON texts (without their quotes); NULL stays NULL."""
+    column, good = _read(node, texts)
+    made = proven(node, column)
+    if made.null_count != column.null_count:
+        good = _both(good, bools(pc.or_(made.is_valid(), column.is_null())))
+    return made, good
+
+
+def _read(node: Node, texts: pa.StringArray) -> Vouched:
+    if quoted(node):
+        return texts, _plain(texts)
+    if pa.types.is_boolean(node.type):
+        return _booleans(texts)
+    if pa.types.is_decimal(node.type):
+        return texts, None  # whatever is no number of JSON is no decimal either
+    if pa.types.is_floating(node.type):
+        return _doubles(texts)
+    return _integers(texts, node.type if pa.types.is_integer(node.type) else pa.int64())
+
+
+def _plain(texts: pa.StringArray) -> Mask | None:
+    """Texts that stand for themselves between quotes: nothing escaped, nothing that ought to be."""
+    content = Bytes(texts)
+    odd = content.content < _SPACE
+    odd |= content.content == _QUOTE
+    odd |= content.content == _BACKSLASH
+    return ~content.holding(odd) if odd.any() else None
+
+
+def _booleans(texts: pa.StringArray) -> Vouched:
+    column = pc.equal(texts, "true")
+    known = pc.or_(column, pc.equal(texts, "false"))
+    return column, None if pc.all(known).as_py() else bools(known)
+
+
+def _doubles(texts: pa.StringArray) -> Vouched:
+    try:
+        column, good = texts.cast(pa.float64()), _numbers(texts)
+    except pa.ArrowInvalid:
+        texts, good = _only(texts, _NUMBER)
+        column = texts.cast(pa.float64())
+    zeros = pc.and_(pc.equal(column, 0.0), pc.equal(texts, "-0"))  # an integer, so it has no sign
+    return column, good if not zeros.true_count else _both(good, ~bools(zeros))
+
+
+def _numbers(texts: pa.StringArray) -> Mask | None:
+    """Which of the numbers that Arrow takes JSON takes too: no plus in front, no 01, no .5 and no 5., no words."""
+    content = Bytes(texts)
+    first, second, last = content.byte(0), content.byte(1), content.byte(-1)
+    if (minus := first == _MINUS).any():
+        first, second = np.where(minus, second, first), np.where(minus, content.byte(2), second)
+    good = _digit(first) & _digit(last) & ~((first == _ZERO) & _digit(second))
+    points = np.flatnonzero(content.content[:-1] == _POINT)  # the last byte of each text is a digit
+    if not _digit(content.content[points + 1]).all():
+        good = bools(pc.match_substring_regex(texts, _NUMBER))
+    vouched: Mask = good | (content.sizes == 0)
+    return None if vouched.all() else vouched
+
+
+def _digit(bytes_: np.ndarray[Any, np.dtype[np.uint8]]) -> Mask:
+    digit: Mask = (bytes_ - _ZERO) <= 9  # unsigned: what is below the zero is far above the nine
+    return digit
+
+
+def _integers(texts: pa.StringArray, kind: pa.DataType) -> Vouched:
+    try:
+        column = texts.cast(kind)
+    except pa.ArrowInvalid:
+        texts, good = _only(texts, rf"^-?(?:0|[1-9]\d{{0,{_DIGITS[kind.bit_width] - 1}}})$")
+        return texts.cast(kind), good
+    # Arrow also takes 007 and 0x7.
+    content = Bytes(texts)
+    first, size = content.byte(0), content.sizes
+    led = (first == _ZERO) & (size > 1)
+    if (minus := first == _MINUS).any():
+        led |= minus & (content.byte(1) == _ZERO) & (size > 2)
+    return column, ~led if led.any() else None
+
+
+def _only(texts: pa.StringArray, pattern: str) -> Vouched:
+    """The texts that match; NULL for the others, which are doubted."""
+    fits = pc.match_substring_regex(texts, pattern)
+    if pc.all(fits).as_py():
+        return texts, None
+    good = bools(pc.or_(pc.fill_null(fits, False), texts.is_null()))
+    return pc.if_else(fits, texts, pa.scalar(None, texts.type)), good
+
+
+def _both(one: Mask | None, two: Mask) -> Mask:
+    return two if one is None else one & two

@@ -1,0 +1,185 @@
+"""Strict JSON, one value at a time: RFC 8259 to the letter, no key twice, within limits, numbers as written."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from headrace.decode.base import Limits
+from headrace.decode.json.nesting import too_deep
+from headrace.decode.payload import Node, walk
+from headrace.decode.scalars import Unfit, seen
+from headrace.reasons import Reason
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_BOM = "\ufeff"
+_DIGITS = 4_000  # beyond this an integer's value no longer matters, only that it fits nowhere
+_BEYOND: int = 10**_DIGITS
+
+
+class Real(float):
+    """A number with a fraction or an exponent, and the text it was written as."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Real:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+class Span(str):
+    """The original text of a value."""
+
+    __slots__ = ()
+
+
+def integer(text: str) -> int:
+    """A whole number; of one with thousands of digits only that it fits nowhere."""
+    if len(text) < _DIGITS:
+        return int(text)
+    return -_BEYOND if text[0] == "-" else _BEYOND
+
+
+def _no_constant(name: str) -> Any:
+    raise Unfit(Reason.MALFORMED, f"{name} is not JSON")
+
+
+class Parser:
+    """Strict JSON: nothing beyond RFC 8259, no key twice, within the limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._twice: str | None = None
+        self._widest = 0
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=self._object, parse_float=Real, parse_int=integer, parse_constant=_no_constant
+        )
+
+    @staticmethod
+    def text(raw: bytes) -> str:
+        """The value's text, without a byte-order mark."""
+        try:
+            return raw.decode().removeprefix(_BOM)
+        except UnicodeDecodeError as error:
+            raise Unfit(Reason.ENCODING, f"byte {error.start} is not valid UTF-8") from None
+
+    def parse(self, text: str) -> dict[str, Any]:
+        """The object a text holds; Unfit says why there is none."""
+        self._twice, self._widest = None, 0
+        self._refuse_depth(text)
+        value = self._whole(text)
+        if self._twice is not None:
+            raise Unfit(Reason.DUPLICATE_KEY, f"the key {seen(self._twice)} appears twice in one object")
+        if self._widest > self._limits.keys:
+            raise Unfit(Reason.TOO_WIDE, f"an object has {self._widest} keys, the limit is {self._limits.keys}")
+        if _SURROGATE.search(text):
+            _refuse_lone_surrogates(value)
+        if not isinstance(value, dict):
+            raise Unfit(Reason.NOT_AN_OBJECT, f"the value is {seen(value)}")
+        return value
+
+    def value(self, text: str) -> Any:
+        """Any value a text holds; Unfit when it is not JSON."""
+        return self._whole(text)
+
+    def scan(self, text: str, at: int) -> tuple[Any, int]:
+        """The value that begins at a position, and the position after it."""
+        found: tuple[Any, int] = self._decoder.raw_decode(text, at)
+        return found
+
+    def _whole(self, text: str) -> Any:
+        try:
+            value, end = self.scan(text, space(text, 0))
+        except json.JSONDecodeError as error:
+            raise Unfit(Reason.MALFORMED, f"{error.msg} at character {error.pos}") from None
+        if space(text, end) != len(text):
+            raise Unfit(Reason.TRAILING_DATA, f"the value ends at character {end} of {len(text)}")
+        return value
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs) and self._twice is None:
+            keys = [key for key, _ in pairs]
+            self._twice = next(key for key in keys if keys.count(key) > 1) if len(keys) < 1000 else "…"
+        self._widest = max(self._widest, len(pairs))
+        return made
+
+    def _refuse_depth(self, text: str) -> None:
+        limit = self._limits.depth
+        if text.count("{") + text.count("[") < limit:
+            return
+        raw = text.encode(errors="surrogatepass")
+        if (place := too_deep(np.frombuffer(raw, np.uint8), limit)) is not None:
+            at = len(raw[:place].decode(errors="surrogatepass"))
+            raise Unfit(Reason.TOO_DEEP, f"nested {limit} deep or deeper at character {at}")
+
+
+def space(text: str, at: int) -> int:
+    """The first position from `at` on that is not white space."""
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+
+
+def _refuse_lone_surrogates(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Unfit(Reason.ENCODING, "an escape is half of a surrogate pair") from None
+
+
+class Cutter:
+    """Reads a valid value again and keeps the original text where a column wants it."""
+
+    def __init__(self, parser: Parser, root: Node) -> None:
+        self._parser = parser
+        self._root = root
+
+    def cut(self, text: str) -> Any:
+        """The value, with a Span in every place that is kept as text."""
+        return self._spans(self._root, text, space(text, 0))[0]
+
+    def _spans(self, node: Node | None, text: str, at: int) -> tuple[Any, int]:
+        if node is not None and node.kind == "json":
+            value, end = self._parser.scan(text, at)
+            return (None if value is None else Span(text[at:end])), end
+        if node is not None and holds_text(node):
+            if text[at] == "{" and node.kind in ("object", "map"):
+                return self._span_members(node, text, at)
+            if text[at] == "[" and node.kind == "list":
+                return self._span_elements(node, text, at)
+        return self._parser.scan(text, at)
+
+    def _span_members(self, node: Node, text: str, at: int) -> tuple[dict[str, Any], int]:
+        made: dict[str, Any] = {}
+        at = space(text, at + 1)
+        while text[at] != "}":
+            key, at = self._parser.scan(text, at)
+            at = space(text, space(text, at) + 1)
+            child = node.children.get("*" if node.kind == "map" else key)
+            made[key], at = self._spans(child, text, at)
+            at = _past_comma(text, at)
+        return made, at + 1
+
+    def _span_elements(self, node: Node, text: str, at: int) -> tuple[list[Any], int]:
+        made: list[Any] = []
+        at = space(text, at + 1)
+        while text[at] != "]":
+            item, at = self._spans(node.children["*"], text, at)
+            made.append(item)
+            at = _past_comma(text, at)
+        return made, at + 1
+
+
+def holds_text(node: Node) -> bool:
+    """Whether a column at or below the node keeps original text."""
+    return node.kind == "json" or any(child.kind == "json" for _, child in walk(node))
+
+
+def _past_comma(text: str, at: int) -> int:
+    at = space(text, at)
+    return space(text, at + 1) if text[at] == "," else at

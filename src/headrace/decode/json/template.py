@@ -1,0 +1,282 @@
+"""The pattern of one JSON text: the bytes between its values, and what the values are to a layout."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import Limits
+from headrace.decode.byte_scan import Offsets
+from headrace.decode.json.scalar_text import quoted
+from headrace.decode.payload import Layout, Node
+
+Path = tuple[str, ...]
+
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_KEY = re.compile(rb'"([^"\\\x00-\x1f]+)":')
+_TEXT = re.compile(rb'"[^"\\\x00-\x1f]*"')
+_LIST = re.compile(rb"\[[ \t\r\n]*([^\[\]{}\\]*)\]")
+_WORD = re.compile(rb"[^\s{}\[\]:,\"]+")
+_QUOTE, _OPEN, _CLOSE = b'"[]'
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A place where texts differ: a leaf, or a list of them."""
+
+    path: Path
+    node: Node
+    key: int  # the ordinal of its key
+    start: int
+    end: int
+
+    @property
+    def leaf(self) -> Node:
+        """What it holds one or many of."""
+        return self.node.children["*"] if self.node.kind == "list" else self.node
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The bytes it begins and ends with unless it is null; 0 where it has none of its own."""
+        if self.node.kind == "list":
+            return _OPEN, _CLOSE
+        return (_QUOTE, _QUOTE) if quoted(self.node) else (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is kept as its own text instead of being refused."""
+
+    fields: bool = False  # new fields
+    columns: frozenset[Path] = frozenset()  # values of another type, where NULL may stand for them
+
+
+NOTHING = Keep()
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A text whose values may be others."""
+
+    text: bytes
+    values: tuple[Value, ...]
+    objects: frozenset[Path]
+    keys: int
+    strangers: tuple[str, ...]  # new fields that are ignored, dotted
+    misfits: tuple[int, ...] = ()  # values that stand where a column wants another type
+    news: tuple[int, ...] = ()  # values of new fields that are kept
+
+    @cached_property
+    def between(self) -> tuple[bytes, ...]:
+        """What stands before, between and after the values."""
+        starts = [*(value.start for value in self.values), len(self.text)]
+        ends = [0, *(value.end for value in self.values)]
+        return tuple(self.text[end:start] for end, start in zip(ends, starts, strict=True))
+
+    @cached_property
+    def comma(self) -> str:
+        """What its writer puts between the elements of a list."""
+        spaced = b'": ' in self.between[0] and not any(part.startswith(b',"') for part in self.between)
+        return ", " if spaced else ","
+
+    @cached_property
+    def sizes(self) -> Offsets:
+        """How many bytes stand before, between and after the values."""
+        return np.array([len(part) for part in self.between], np.int32)
+
+    @cached_property
+    def gaps(self) -> Offsets:
+        """From the quote that ends a value's key to the value."""
+        return np.array([value.start - self.text.rindex(b'":', 0, value.start) for value in self.values], np.int32)
+
+    @cached_property
+    def ends(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The bytes that values begin and end with, 0 where they have none of their own."""
+        return np.array([value.ends for value in self.values], np.uint8).T
+
+
+def trace(layout: Layout, text: bytes, limits: Limits, ignore: bool, keep: Keep = NOTHING) -> Pattern | None:
+    """The pattern of a text; None when it holds keys or values that no pattern can, or lacks what it must have."""
+    tracer = _Tracer(text, limits, ignore or keep.fields, keep)
+    try:
+        tracer.trace(layout.root)
+    except _Untraceable:
+        return None
+    values, objects = tuple(tracer.values), frozenset(tracer.objects)
+    lacks = _lacks(layout, objects | {value.path for value in values})
+    if any(lacks):
+        return None
+    strangers, misfits, news = tuple(tracer.strangers), tuple(tracer.misfits), tuple(tracer.news)
+    return Pattern(text, values, objects, tracer.keys, strangers, misfits, news)
+
+
+class _Untraceable(Exception):
+    """The text has something that no pattern can hold."""
+
+
+@dataclass
+class _Tracer:
+    """Walks one text by the letter; all that is not a value becomes part of the pattern, so it must be right."""
+
+    text: bytes
+    limits: Limits
+    ignore: bool  # new fields may be there
+    keep: Keep = NOTHING
+    at: int = 0
+    keys: int = 0
+    values: list[Value] = field(default_factory=list)
+    objects: set[Path] = field(default_factory=set)
+    strangers: list[str] = field(default_factory=list)
+    misfits: list[int] = field(default_factory=list)
+    news: list[int] = field(default_factory=list)
+
+    def trace(self, root: Node) -> None:
+        self._space()
+        self._object(root, ())
+        self._space()
+        if self.at != len(self.text) or not self.values or self.keys > self.limits.keys:
+            raise _Untraceable
+        if self.text.count(b'":') != self.keys:
+            raise _Untraceable
+
+    def _space(self) -> None:
+        self._take(_SPACE)
+
+    def _take(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
+        if (found := pattern.match(self.text, self.at)) is None:
+            raise _Untraceable
+        self.at = found.end()
+        return found
+
+    def _next(self) -> bytes:
+        self._space()
+        self.at += 1
+        return self.text[self.at - 1 : self.at]
+
+    def _object(self, node: Node | None, path: Path) -> None:
+        """An object with columns of its own, or (without a node) one that nobody reads."""
+        if self._next() != b"{" or len(path) + 2 >= self.limits.depth:
+            raise _Untraceable
+        if node is not None:
+            self.objects.add(path)
+        seen: set[str] = set()
+        mark = b","
+        while mark == b",":
+            self._space()
+            key = self._take(_KEY)[1].decode()
+            self.keys += 1
+            self._space()
+            self._member(node, key, path, seen)
+            mark = self._next()
+        if mark != b"}":
+            raise _Untraceable
+
+    def _member(self, node: Node | None, key: str, path: Path, seen: set[str]) -> None:
+        # Where keys become columns, those that differ only in case are one.
+        same = key if node is None else key.lower()
+        if same in seen:
+            raise _Untraceable
+        seen.add(same)
+        if node is None:
+            self._unread((*path, key))
+        elif (child := node.children.get(key)) is None:
+            if not self.ignore or same in {name.lower() for name in node.children}:
+                raise _Untraceable
+            self._stranger((*path, key), node)
+        elif child.kind == "skip":
+            self._unread((*path, key))
+        else:
+            self._value(child, (*path, key))
+
+    def _stranger(self, path: Path, node: Node) -> None:
+        if not self.keep.fields or node.open:
+            self.strangers.append(".".join(path))
+        elif self._here() == b"{":
+            raise _Untraceable  # its text is more than one value
+        else:
+            self.news.append(len(self.values))
+        self._unread(path)
+
+    def _value(self, node: Node, path: Path) -> None:
+        if node.kind == "object" and self._here() == b"{":
+            self._object(node, path)
+            return
+        element = node.children["*"] if node.kind == "list" else node
+        if element.kind != "leaf":
+            self._null(node)
+            return
+        start, key = self.at, self.keys - 1
+        if path in self.keep.columns and _misfits(node, self._here()):
+            node = _unread_leaf(self._here())
+            self.misfits.append(len(self.values))
+        self._take({b'"': _TEXT, b"[": _LIST}.get(self._here(), _WORD))
+        self.values.append(Value(path, node, key, start, self.at))
+
+    def _null(self, node: Node) -> None:
+        """A null where a pattern holds no other value: part of it, if that means the same as no value at all."""
+        optional = node.nullable and node.default is None and not pa.types.is_null(node.type)
+        if not optional or node.kind == "json" or self._take(_WORD)[0] != b"null":
+            raise _Untraceable
+
+    def _unread(self, path: Path) -> None:
+        """A value that nobody reads: it must be JSON, of the kind that it is here."""
+        if self._here() == b"{":
+            self._object(None, path)
+        else:
+            self._value(self._guessed(), path)
+
+    def _guessed(self) -> Node:
+        if self._here() != b"[":
+            return _unread_leaf(self._here())
+        listed = _LIST.match(self.text, self.at)
+        element = _unread_leaf(listed[1][:1] if listed else b"")
+        return Node("list", pa.list_(pa.field("element", element.type)), children={"*": element})
+
+    def _here(self) -> bytes:
+        return self.text[self.at : self.at + 1]
+
+
+def spelled(path: Path) -> str:
+    """A path with dots; a key that could be misread stands in quotes."""
+    return ".".join(json.dumps(key) if not key or set('."') & set(key) else key for key in path)
+
+
+def _unread_leaf(first: bytes) -> Node:
+    if first in (b"t", b"f"):
+        return Node("leaf", pa.bool_())
+    return Node("leaf", pa.float64() if first and first in b"-0123456789" else pa.string())
+
+
+def _misfits(node: Node, first: bytes) -> bool:
+    """Whether a value that begins so is surely of another type than its column's."""
+    number = pa.types.is_integer(node.type) or pa.types.is_floating(node.type)
+    if first == b'"':
+        return bool(number or pa.types.is_boolean(node.type))
+    if first in (b"t", b"f"):
+        return bool(number or pa.types.is_string(node.type))
+    digits = bool(first) and first in b"-0123456789"
+    return digits and bool(pa.types.is_boolean(node.type) or pa.types.is_string(node.type))
+
+
+def _lacks(layout: Layout, there: frozenset[Path]) -> Iterator[bool]:
+    """Whether something that must be there is not, or would have to be made up."""
+    for column in layout.columns:
+        if column.path in there:
+            yield from _lacks_below(column.node, column.path, there)
+        else:
+            yield not column.node.nullable and column.node.default is None
+
+
+def _lacks_below(node: Node, path: Path, there: frozenset[Path]) -> Iterator[bool]:
+    for key, child in node.children.items() if node.kind == "object" else ():
+        if (*path, key) in there:
+            yield from _lacks_below(child, (*path, key), there)
+        else:
+            yield not child.nullable or child.default is not None

@@ -1,0 +1,259 @@
+"""MessagePack behind the id of its schema: four bytes, big-endian, then one map, or an array in the schema's order.
+
+Most values are read by the column (`msgpack_wire.py`). What is odd in any way is unpacked by the `msgpack` package and
+explained: others are no faster and take what follows a value, or a key that is there twice, for good.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import Decoded, Limits, NewField, Rejects, few, joined
+from headrace.decode.byte_scan import Bytes, Mask, Numbers
+from headrace.decode.input import sized
+from headrace.decode.msgpack import columns as msgpack_wire
+from headrace.decode.msgpack.schema import ByAddress, Form, FromFiles, Schemas
+from headrace.decode.payload import layout_of
+from headrace.decode.registry.client import UnknownSchema
+from headrace.decode.registry.framing import BARE
+from headrace.decode.typed.fit import fitted
+from headrace.decode.typed.from_python import Columns
+from headrace.decode.typed.text import as_text, steps_of
+from headrace.errors import ContractBroken
+from headrace.reasons import Reason
+from headrace.spec.decode import Msgpack
+
+Groups = list[tuple[Form, pa.BinaryArray, Numbers]]
+
+
+class _Wrong(Exception):
+    """A value is refused."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason, self.detail = reason, detail
+
+
+class MsgpackDecoder:
+    """MessagePack values into the rows of one payload schema."""
+
+    def __init__(self, schemas: Schemas, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
+        self._schemas = schemas
+        self._layout = layout_of(payload)
+        self._new_field = new_field
+        self._limits = limits
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Typed rows and rejects of a column of values."""
+        groups, rejects = self._groups(values)
+        if not groups:
+            none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
+            return Decoded(none, pa.array([], pa.int64()), rejects.in_order())
+        parts = [self._decode(*group, Rejects() if nth else rejects) for nth, group in enumerate(groups)]
+        return parts[0] if len(parts) == 1 else joined(parts, self._layout.schema)
+
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The name of each value's schema, NULL where there is none; such values are rejects."""
+        groups, rejects = self._groups(values)
+        names = np.full(len(values), None, object)
+        for schema, _, at in groups:
+            names[at] = schema.name
+        return pa.array(names, pa.string()), rejects.in_order()
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
+        steps = steps_of(path)
+        groups, rejects = self._groups(values)
+        texts = np.full(len(values), None, object)
+        for schema, inner, at in groups:
+            natural, kept, _ = self._natural(schema, inner, at, rejects)
+            if (found := as_text(natural, steps)) is not None:
+                texts[kept] = found.to_pylist()
+        return pa.array(texts, pa.string()), rejects.in_order()
+
+    def _groups(self, values: pa.BinaryArray) -> tuple[Groups, Rejects]:
+        """The values by schema; those without one are rejects."""
+        kept, at, rejects = sized(values, self._limits)
+        seen = Bytes(kept)
+        long = np.diff(seen.starts) > BARE
+        for row in np.flatnonzero(~long).tolist():
+            rejects.add(int(at[row]), Reason.FRAMING, f"an id of {BARE} bytes and a value are more than this")
+        starts = seen.starts[:-1].astype(np.int64)[long]
+        heads = seen.content[starts[:, None] + np.arange(BARE)]
+        ids = np.ascontiguousarray(heads).view(">u4").reshape(-1).astype(np.int64)
+        at, kept = at[long], kept if long.all() else kept.filter(pa.array(long))
+        groups: Groups = []
+        for id in np.unique(ids).tolist():
+            rows = np.flatnonzero(ids == id)
+            try:
+                schema = self._schemas.schema(id)
+            except UnknownSchema as unknown:
+                rejects.add_all(at[rows], Reason.UNKNOWN_SCHEMA, str(unknown))
+                continue
+            groups.append((schema, kept if len(rows) == len(ids) else kept.take(pa.array(rows)), at[rows]))
+        return groups, rejects
+
+    def _decode(self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Decoded:
+        natural, kept, strangers = self._natural(schema, values, at, rejects, strict=True)
+        found = fitted(natural, kept, self._layout, self._new_field, rejects, self._limits)
+        return replace(found, ignored=few({**found.ignored, **strangers})) if strangers else found
+
+    def _natural(
+        self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects, *, strict: bool = False
+    ) -> tuple[pa.Table, Numbers, Counter[str]]:
+        """All good values as a table in the types of the schema, their positions, and fields no schema names."""
+        fast, good, strangers = self._together(schema, values, strict)
+        if good.all():
+            return fast, at, strangers
+        rest = np.flatnonzero(~good)
+        slow, kept, others = self._one_by_one(schema, values.take(pa.array(rest)), at[rest], rejects, strict)
+        places = np.concatenate([at[good], kept])
+        order = np.argsort(places, kind="stable")
+        return pa.concat_tables([fast, slow]).take(pa.array(order)), places[order], strangers + others
+
+    def _together(self, schema: Form, values: pa.BinaryArray, strict: bool) -> tuple[pa.Table, Mask, Counter[str]]:
+        """The values that can be read by the column, and which they are."""
+        names = [name for name, _ in schema.fields]
+        if len(values) < msgpack_wire.FEW or _levels(pa.struct(list(schema.fields))) > self._limits.depth:
+            none = [msgpack_wire.nulls(0, kind) for _, kind in schema.fields]
+            return pa.Table.from_arrays(none, names), np.zeros(len(values), bool), Counter()
+        wire = msgpack_wire.Wire(values, BARE, self._limits.keys)
+        made = pa.Table.from_arrays(wire.read(schema), names)
+        good = wire.good
+        for _, rows in wire.strangers if strict and self._new_field in ("reject", "stop") else ():
+            good[rows] = False
+        met: Counter[str] = Counter()
+        for name, rows in wire.strangers:
+            met[name] += int(good[rows].sum())
+        return (made if good.all() else made.filter(pa.array(good))), good, +met
+
+    def _one_by_one(
+        self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects, strict: bool
+    ) -> tuple[pa.Table, Numbers, Counter[str]]:
+        """The same, each value by itself: what it is, or why it is none."""
+        verdicts: dict[int, tuple[Reason, str]] = {}
+        strangers: Counter[str] = Counter()
+        unpack = _Unpack(schema, self._limits)
+        deep = _openers(values) >= self._limits.depth
+        unpacked: list[list[Any]] = []
+        rows: list[int] = []
+        for row, raw in enumerate(values.to_pylist()):
+            try:
+                cells, extra = unpack.cells(raw, bool(deep[row]))
+                if extra and strict:
+                    self._meet(extra)
+            except _Wrong as wrong:
+                verdicts[row] = wrong.reason, wrong.detail
+                continue
+            strangers.update(extra)
+            unpacked.append(cells)
+            rows.append(row)
+
+        def refuse(row: int, reason: Reason, detail: str) -> None:
+            verdicts.setdefault(row, (reason, detail))
+
+        columns = Columns(refuse)
+        owners = np.array(rows, np.int64)
+        cells_of = list(zip(*unpacked, strict=True)) if unpacked else [()] * len(schema.fields)
+        arrays = [columns.column(cells_of[nth], kind, owners, name) for nth, (name, kind) in enumerate(schema.fields)]
+        natural = pa.Table.from_arrays(arrays, [name for name, _ in schema.fields])
+        for row, (reason, detail) in verdicts.items():
+            rejects.add(int(at[row]), reason, detail)
+        good = np.array([row not in verdicts for row in rows], bool)
+        return (natural if good.all() else natural.filter(pa.array(good))), at[owners[good]], strangers
+
+    def _meet(self, extra: list[str]) -> None:
+        if self._new_field == "stop":
+            raise ContractBroken(f"A record brings the unknown field '{extra[0][:100]}', and the contract says: stop.")
+        if self._new_field == "reject":
+            raise _Wrong(Reason.NEW_FIELD, f"{extra[0][:300]}: the schema knows no such field")
+
+
+class _Unpack:
+    """One value at a time into the cells of a schema."""
+
+    def __init__(self, schema: Form, limits: Limits) -> None:
+        self._names = [name for name, _ in schema.fields]
+        self._known = set(self._names)
+        self._limits = limits
+
+    def cells(self, raw: bytes, deep: bool) -> tuple[list[Any], list[str]]:
+        """The fields in their order, and the names of those the schema does not have."""
+        value = self._unpacked(raw)
+        if deep and _depth(value) > self._limits.depth:
+            raise _Wrong(Reason.TOO_DEEP, f"values are nested deeper than {self._limits.depth} levels")
+        if type(value) is dict:
+            extra = [] if value.keys() <= self._known else [_name(key) for key in value if key not in self._known]
+            return [value.get(name) for name in self._names], extra
+        if type(value) is not list:
+            raise _Wrong(Reason.NOT_AN_OBJECT, "expected a map, or an array in the order of the schema's fields")
+        if len(value) > len(self._names):
+            raise _Wrong(Reason.TYPE, f"an array of {len(value)} values, the schema has {len(self._names)} fields")
+        return value + [None] * (len(self._names) - len(value)), []
+
+    def _unpacked(self, raw: bytes) -> Any:
+        try:
+            return msgpack.unpackb(memoryview(raw)[BARE:], object_pairs_hook=self._pairs, ext_hook=_refuse_ext)
+        except msgpack.ExtraData as more:
+            raise _Wrong(Reason.TRAILING_DATA, f"{len(more.extra)} bytes follow the value") from None
+        except msgpack.StackError:
+            raise _Wrong(Reason.TOO_DEEP, "values are nested too deeply") from None
+        except UnicodeDecodeError as trouble:
+            raise _Wrong(Reason.ENCODING, f"a text is not UTF-8 at its byte {trouble.start}") from None
+        except (ValueError, TypeError, OverflowError) as trouble:
+            reason = Reason.TYPE if "map key" in str(trouble) else Reason.MALFORMED
+            raise _Wrong(reason, str(trouble) or "no MessagePack value") from None
+
+    def _pairs(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            raise _Wrong(Reason.DUPLICATE_KEY, "a map has a key twice")
+        if len(made) > self._limits.keys:
+            raise _Wrong(Reason.TOO_WIDE, f"a map has {len(made)} keys, the limit is {self._limits.keys}")
+        return made
+
+
+def _refuse_ext(code: int, data: bytes) -> Any:
+    raise _Wrong(Reason.TYPE, f"an extension of type {code}, of which the meaning is not known")
+
+
+def _name(key: Any) -> str:
+    if not isinstance(key, str):
+        raise _Wrong(Reason.TYPE, "the key of a field is text")
+    return key
+
+
+def _levels(kind: pa.DataType) -> int:
+    """How deeply the values of a type are nested."""
+    below = [kind.item_type] if pa.types.is_map(kind) else [kind.field(at).type for at in range(kind.num_fields)]
+    return 1 + max(map(_levels, below), default=-1) if pa.types.is_nested(kind) else 0
+
+
+def _openers(values: pa.BinaryArray) -> Numbers:
+    """Per value, the bytes that may open a level: no value is deeper than that."""
+    seen = Bytes(values)
+    content = seen.content
+    opens = ((content >= 0x80) & (content <= 0x9F)) | ((content >= 0xDC) & (content <= 0xDF))
+    counts: Numbers = np.diff(np.searchsorted(np.flatnonzero(opens), seen.starts))
+    return counts
+
+
+def _depth(value: Any) -> int:
+    """How deeply arrays and maps are nested."""
+    level, deepest = [value], 0
+    while level := [each for each in level if type(each) in (dict, list)]:
+        deepest += 1
+        level = [inner for each in level for inner in (each.values() if type(each) is dict else each)]
+    return deepest
+
+
+def msgpack_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Msgpack) -> MsgpackDecoder:
+    """The factory of the format table."""
+    schemas: Schemas = ByAddress(options.registry) if options.registry else FromFiles(options.schemas or "")
+    return MsgpackDecoder(schemas, payload, new_field, limits)

@@ -1,0 +1,173 @@
+"""Schemas of MessagePack values by id: in a file, in a folder, or behind an address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.decode.registry.client import Registered, Registry, UnknownSchema
+from headrace.delta.schema import parse_type
+from headrace.errors import UsageError
+from headrace.spec.registry import RegistrySpec
+
+JSON = pa.json_(pa.string())
+
+_BYTES = 4 * 1024 * 1024  # of one file
+_FILES = 10_000
+_FIELDS = 2_000
+_IDS = 1 << 32
+
+
+class BadSchemas(Exception):
+    """A file or an answer holds no schema; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The name of a record's type, and its fields in their order."""
+
+    name: str
+    fields: tuple[tuple[str, pa.DataType], ...]
+
+
+class Schemas(Protocol):
+    """Where schemas come from."""
+
+    def schema(self, id: int) -> Form:
+        """The schema of an id; UnknownSchema where there is none."""
+        ...
+
+
+class FromFiles:
+    """Schemas of a file or folder, read once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def schema(self, id: int) -> Form:
+        """The schema of an id."""
+        try:
+            known = in_path(self._path)
+        except BadSchemas as bad:
+            raise UsageError(f"The schemas in {self._path} cannot be used: {bad}.") from None
+        if id not in known:
+            raise UnknownSchema(f"no schema in {Path(self._path).name} has the id {id}")
+        return known[id]
+
+
+class FromAddress(Registry):
+    """Schemas behind an address: `<url>/<id>`, with the bounds and the memory of a schema registry."""
+
+    def _fetched(self, id: int) -> Registered:
+        answer = self._ask(f"/{id}", None)
+        if answer is None:
+            raise UnknownSchema(f"the registry knows no schema {id}")
+        return Registered(id, "JSON", json.dumps(answer))
+
+
+class ByAddress:
+    """The schemas of an address, compiled."""
+
+    def __init__(self, spec: RegistrySpec) -> None:
+        self._registry = _at(spec)
+        self._known: dict[int, Form] = {}
+
+    def schema(self, id: int) -> Form:
+        """The schema of an id."""
+        if id not in self._known:
+            text = self._registry.schema(id).text
+            try:
+                self._known[id] = form_of(json.loads(text))
+            except BadSchemas as bad:
+                raise UnknownSchema(f"schema {id} cannot be used: {bad}") from None
+        return self._known[id]
+
+
+@lru_cache(maxsize=64)
+def _at(spec: RegistrySpec) -> FromAddress:
+    return FromAddress(spec)
+
+
+def in_path(path: str) -> Mapping[int, Form]:
+    """All schemas of a file or folder by their ids; BadSchemas when one of them is none."""
+    place = Path(path)
+    try:
+        files = sorted(place.glob("*.json")) if place.is_dir() else [place]
+        return _in_files(tuple((file, file.stat().st_mtime_ns) for file in files[: _FILES + 1]))
+    except OSError as trouble:
+        raise BadSchemas(f"{place.name} cannot be read ({trouble.strerror})") from None
+
+
+@lru_cache(maxsize=16)
+def _in_files(files: tuple[tuple[Path, int], ...]) -> Mapping[int, Form]:
+    if not files or len(files) > _FILES:
+        raise BadSchemas("the folder has no *.json" if not files else f"the folder has more than {_FILES} files")
+    known: dict[int, Form] = {}
+    for file, _ in files:
+        for item in _items(file):
+            id = item.get("id") if isinstance(item, dict) else None
+            if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < _IDS:
+                raise BadSchemas(f"{file.name}: a schema has an id of 0 to {_IDS - 1}")
+            if id in known:
+                raise BadSchemas(f"{file.name}: a second schema has the id {id}")
+            try:
+                known[id] = form_of(item)
+            except BadSchemas as bad:
+                raise BadSchemas(f"{file.name}, id {id}: {bad}") from None
+    return known
+
+
+def _items(file: Path) -> Iterator[Any]:
+    if file.stat().st_size > _BYTES:
+        raise BadSchemas(f"{file.name} has more than {_BYTES} bytes")
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        raise BadSchemas(f"{file.name} is not JSON") from None
+    yield from content if isinstance(content, list) else [content]
+
+
+def form_of(item: Any) -> Form:
+    """A schema as written: name and fields, each with a name and a type; BadSchemas when it is none."""
+    name, fields = (item.get("name"), item.get("fields")) if isinstance(item, dict) else (None, None)
+    if not isinstance(name, str) or not name or not isinstance(fields, list) or not 0 < len(fields) <= _FIELDS:
+        raise BadSchemas("a schema has a name and a list of fields")
+    made = tuple(_field(each) for each in fields)
+    if len({each.lower() for each, _ in made}) < len(made):
+        raise BadSchemas("two fields have the same name")
+    return Form(name, made)
+
+
+def _field(item: Any) -> tuple[str, pa.DataType]:
+    name, kind = (item.get("name"), item.get("type")) if isinstance(item, dict) else (None, None)
+    if not isinstance(name, str) or not name or not isinstance(kind, str) or len(kind) > 10_000:
+        raise BadSchemas("a field has a name and a type")
+    if kind == "json":
+        return name, JSON
+    try:
+        made = parse_type(kind)
+    except (UsageError, RecursionError) as trouble:
+        raise BadSchemas(f"{name[:100]}: {str(trouble)[:200]}") from None
+    if (strange := _strange(made)) is not None:
+        raise BadSchemas(f"{name[:100]}: MessagePack has no {strange}; name what is sent, and give the column its type")
+    return name, made
+
+
+def _strange(kind: pa.DataType) -> pa.DataType | None:
+    """The first type within a type that MessagePack cannot say."""
+    if pa.types.is_struct(kind):
+        return next((strange for item in kind if (strange := _strange(item.type)) is not None), None)
+    if pa.types.is_list(kind):
+        return _strange(kind.value_type)
+    if pa.types.is_map(kind):
+        return _strange(kind.item_type) if pa.types.is_string(kind.key_type) else kind.key_type
+    known = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary)
+    if any(is_a(kind) for is_a in known) or (pa.types.is_timestamp(kind) and kind.tz is not None):
+        return None
+    return kind

@@ -1,0 +1,263 @@
+"""Protobuf: messages with the schemas of a registry or a schema file, decoded by column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import Decoded, Limits, NewField, Rejects, joined
+from headrace.decode.byte_scan import Numbers
+from headrace.decode.input import sized
+from headrace.decode.nested import is_json
+from headrace.decode.payload import Node, layout_of
+from headrace.decode.protobuf.columns import ColumnReader
+from headrace.decode.protobuf.message_index import indexed
+from headrace.decode.protobuf.schema import BadSchema, Message, NoMessage
+from headrace.decode.protobuf.schema_files import in_file, in_texts
+from headrace.decode.protobuf.unknown_fields import UNKNOWN, kept_bytes
+from headrace.decode.registry.client import Registered, Registry, UnknownSchema, registry_of
+from headrace.decode.registry.framing import framed
+from headrace.decode.typed.fit import fitted, sample
+from headrace.decode.typed.text import as_text, steps_of
+from headrace.errors import ContractBroken, UsageError
+from headrace.reasons import Reason
+from headrace.spec.decode import Protobuf
+from headrace.spec.registry import RegistrySpec
+
+_KNOWN = 10_000  # message types, or errors, that are cached
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Values of one message type."""
+
+    message: Message
+    values: pa.BinaryArray
+    heads: Numbers | int  # bytes in front of the message
+    at: Numbers
+
+
+class Source(Protocol):
+    """Source of message types."""
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[Group]:
+        """Group the values by message type; values without one are rejected."""
+        ...
+
+
+class ProtobufDecoder:
+    """Decodes messages to the rows of one payload schema."""
+
+    def __init__(
+        self, source: Source, payload: pa.Schema, new_field: NewField, limits: Limits, options: Protobuf
+    ) -> None:
+        self._source = source
+        self._layout = layout_of(payload)
+        self._new_field = new_field
+        self._limits = limits
+        self._options = options
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        """Decode a column of values to typed rows and rejects."""
+        groups, rejects = self._groups(values)
+        if not groups:
+            none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
+            return Decoded(none, pa.array([], pa.int64()), rejects.in_order())
+        parts = [self._decode(group, Rejects() if nth else rejects) for nth, group in enumerate(groups)]
+        return parts[0] if len(parts) == 1 else joined(parts, self._layout.schema)
+
+    def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
+        """The full name of the message type of each value; values without one are NULL and rejected."""
+        groups, rejects = self._groups(values)
+        names = np.full(len(values), None, object)
+        for group in groups:
+            names[group.at] = group.message.name
+        return pa.array(names, pa.string()), rejects.in_order()
+
+    def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
+        """The scalar at a JSON pointer or dotted path as text, NULL if absent; unreadable values are rejected."""
+        steps = steps_of(path)
+        groups, rejects = self._groups(values)
+        texts = np.full(len(values), None, object)
+        for group in groups:
+            if (reduced := _reduced_to(group.message, steps)) is None:
+                continue
+            reader = ColumnReader(group.values, group.heads, self._limits, all_defaults=True)
+            if (scalars := as_text(reader.read(reduced, Node("skip")), steps)) is not None:
+                texts[group.at] = scalars.to_pylist()
+            for row, (reason, detail) in reader.rejects.items():
+                texts[group.at[row]] = None
+                rejects.add(int(group.at[row]), reason, detail)
+        return pa.array(texts, pa.string()), rejects.in_order()
+
+    def foresee(self, schema: Registered) -> tuple[str, Decoded]:
+        """The name of the schema's first message, and the result of decoding a record with a value in every field."""
+        if schema.kind != "PROTOBUF":
+            raise UnknownSchema(f"schema {schema.id} has the type {schema.kind}, expected PROTOBUF")
+        try:
+            message = in_texts(schema.text, schema.references, self._limits.depth).at([0])
+        except BadSchema as bad:
+            raise UnknownSchema(f"schema {schema.id} cannot be used: {bad}") from None
+        empty = ColumnReader(pa.array([b""], pa.binary()), 0, self._limits, all_defaults=True)
+        natural = empty.read(message, self._layout.root).schema
+        kinds = pa.schema([(item.name, _stored(item.type)) for item in natural])
+        record = pa.Table.from_pylist([{item.name: sample(item.type) for item in kinds}], kinds)
+        return message.name, fitted(record, np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
+
+    def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
+        kept, at, rejects = sized(values, self._limits, empty=self._options.allow_empty)
+        return self._source.groups(kept, at, rejects), rejects
+
+    def _decode(self, group: Group, rejects: Rejects) -> Decoded:
+        # New columns and the column with the whole message have defaults, too.
+        whole = self._new_field == "evolve" or self._layout.message is not None
+        reader = ColumnReader(group.values, group.heads, self._limits, all_defaults=whole)
+        natural = reader.read(group.message, self._layout.root)
+        ignored: Counter[str] = Counter()
+        if reader.unknown_fields and self._options.keep_unknown_fields:
+            natural = natural.append_column(UNKNOWN, kept_bytes(reader))
+        elif reader.unknown_fields:
+            ignored = self._apply_contract(reader)
+        at = group.at
+        if reader.rejects:
+            good = np.ones(reader.count, bool)
+            for row, (reason, detail) in reader.rejects.items():
+                good[row] = False
+                rejects.add(int(at[row]), reason, detail)
+            natural, at = natural.filter(pa.array(good)), at[good]
+        decoded = fitted(natural, at, self._layout, self._new_field, rejects, self._limits)
+        return replace(decoded, ignored={**decoded.ignored, **ignored}) if ignored else decoded
+
+    def _apply_contract(self, reader: ColumnReader) -> Counter[str]:
+        """Apply the contract for new fields to unknown fields, which cannot become columns (they have no name)."""
+        ignored: Counter[str] = Counter()
+        for unknown in reader.unknown_fields:
+            rows = [
+                row for row in np.unique(unknown.scope.rows[unknown.occurrences.owners]) if row not in reader.rejects
+            ]
+            name = f"{unknown.scope.prefix}#{unknown.tag >> 3}"
+            if rows and self._new_field == "stop":
+                raise ContractBroken(f"A record has the unknown field '{name}', and the contract is new_field: stop.")
+            if rows and self._new_field == "reject":
+                detail = f"{name}: the schema does not have this field"
+                reader.reject(np.array(rows), Reason.NEW_FIELD, detail)
+            elif rows:
+                ignored[name] += len(rows)
+        return ignored
+
+
+def _reduced_to(message: Message, steps: Sequence[str]) -> Message | None:
+    """The message type reduced to the path of one scalar field; None if there is no such field."""
+    step, *rest = steps
+    field = next((each for each in message.fields if each.name == step), None)
+    if field is None or field.repeated or message.meaning != "plain":
+        return None
+    inner = field.message
+    if inner is not None and (rest or inner.meaning == "plain"):
+        if not rest or (inner := _reduced_to(inner, rest)) is None:
+            return None
+        field = replace(field, message=inner)
+    elif rest:
+        return None
+    others = [each for each in message.fields if each.choice and each.choice == field.choice and each.name != step]
+    return replace(message, fields=(field, *others))
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """The type with JSON as plain text, so that Arrow can convert Python values to it."""
+    if is_json(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([(item.name, _stored(item.type)) for item in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_stored(kind.value_type))
+    return pa.map_(kind.key_type, _stored(kind.item_type)) if pa.types.is_map(kind) else kind
+
+
+class FromFile:
+    """One message type of a schema file; values are messages without a header."""
+
+    def __init__(self, path: str, name: str, depth: int) -> None:
+        self._path, self._name, self._depth = path, name, depth
+
+    @cached_property
+    def _message(self) -> Message:
+        try:
+            return in_file(self._path, self._depth).message(self._name)
+        except (BadSchema, OSError) as error:
+            raise UsageError(
+                f"The schema {self._path} cannot be used: {error}.", next="Correct decode.protobuf.descriptor."
+            ) from None
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[Group]:
+        """All values as one group."""
+        return [Group(self._message, values, 0, at)]
+
+
+class FromRegistry:
+    """Message types by schema id and message index."""
+
+    def __init__(self, spec: RegistrySpec, depth: int) -> None:
+        self._spec, self._depth = spec, depth
+        self._known: dict[tuple[int, tuple[int, ...]], Message | tuple[Reason, str]] = {}
+
+    @cached_property
+    def _registry(self) -> Registry:
+        return registry_of(self._spec)
+
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[Group]:
+        """Group the values by schema id and message index."""
+        kept = framed(values, at, rejects)
+        indexes = indexed(kept.payloads)
+        for row in np.flatnonzero(indexes.codes < 0).tolist():
+            rejects.add(int(kept.at[row]), Reason.FRAMING, "no valid message index after the schema id")
+        keys = np.where(
+            indexes.codes < 0, -1, kept.ids.astype(np.uint32).astype(np.int64) * indexes.span + indexes.codes
+        )
+        groups = []
+        for key in [int(keys[0])] if len(keys) and (keys == keys[0]).all() else np.unique(keys).tolist():
+            if key < 0:
+                continue
+            rows = np.flatnonzero(keys == key)
+            message = self._message(int(kept.ids[rows[0]]), indexes.paths[key % indexes.span])
+            if isinstance(message, Message):
+                alone = len(rows) == len(keys)
+                part = kept.payloads if alone else kept.payloads.take(pa.array(rows))
+                groups.append(Group(message, part, indexes.heads[rows], kept.at[rows]))
+            else:
+                rejects.add_all(kept.at[rows], *message)
+        return groups
+
+    def _message(self, id: int, path: tuple[int, ...]) -> Message | tuple[Reason, str]:
+        """The message type, or the reason for rejecting its values; unknown ids are not cached."""
+        if (id, path) in self._known:
+            return self._known[id, path]
+        try:
+            schema = self._registry.schema(id)
+            if schema.kind != "PROTOBUF":
+                return Reason.UNKNOWN_SCHEMA, f"schema {id} has the type {schema.kind}, expected PROTOBUF"
+        except UnknownSchema as unknown:
+            return Reason.UNKNOWN_SCHEMA, str(unknown)
+        try:
+            message: Message | tuple[Reason, str] = in_texts(schema.text, schema.references, self._depth).at(path)
+        except NoMessage as none:
+            message = Reason.FRAMING, f"schema {id}: {none}"
+        except BadSchema as bad:
+            message = Reason.UNKNOWN_SCHEMA, f"schema {id} cannot be used: {bad}"
+        if len(self._known) < _KNOWN:
+            self._known[id, path] = message
+        return message
+
+
+def protobuf_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Protobuf) -> ProtobufDecoder:
+    """The factory of the format table."""
+    if options.registry is not None:
+        return ProtobufDecoder(FromRegistry(options.registry, limits.depth), payload, new_field, limits, options)
+    source = FromFile(options.descriptor or "", options.message or "", limits.depth)
+    return ProtobufDecoder(source, payload, new_field, limits, options)

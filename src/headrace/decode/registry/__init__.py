@@ -1,0 +1,1 @@
+"""Schema registries and the framing of registered values."""

@@ -1,0 +1,275 @@
+"""A schema registry's client: Confluent's REST API, every answer bounded, what was learned once kept for good."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import tempfile
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from threading import Event, Timer
+from typing import Any, Literal, TypeVar, cast
+from urllib.parse import quote, urlsplit
+
+from headrace.errors import AuthenticationRefused, PermissionRefused, RegistryUnreachable
+from headrace.runtime.work_folder import shared_folder
+from headrace.spec.registry import RegistrySpec
+from headrace.spec.secrets import BadReference
+
+Kind = Literal["AVRO", "PROTOBUF", "JSON"]
+_KINDS = ("AVRO", "PROTOBUF", "JSON")
+_ANSWER = 4 * 1024 * 1024  # bytes of one answer
+_TEXTS = 8 * 1024 * 1024  # characters of a schema with all it refers to
+_REFERENCES = 256
+_DEPTH = 16  # references of references
+_KEPT = 4_096  # schemas in memory
+_UNKNOWN_FOR = 30.0  # seconds; a producer may register its schema a moment after its record
+
+_ID_UNKNOWN = 40403
+_SUBJECT_UNKNOWN = (40401, 40402)
+
+V = TypeVar("V")
+
+
+class UnknownSchema(Exception):
+    """No schema that could be used has that id; the record becomes a letter with this detail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A schema as its registry has it, with all it refers to: those that others need come first."""
+
+    id: int
+    kind: Kind
+    text: str
+    references: Mapping[str, str] = field(default_factory=dict)
+
+
+class Registry:
+    """One registry; ids never change their meaning, so an answer holds for ever."""
+
+    def __init__(
+        self, spec: RegistrySpec, folder: Path | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._spec = spec
+        self._folder = folder or _folder(spec)
+        self._clock = clock
+        self._known: dict[int, Registered] = {}
+        self._unknown: dict[int, tuple[float, str]] = {}
+
+    def schema(self, id: int) -> Registered:
+        """The schema of an id; UnknownSchema, or RegistryUnreachable when it must be asked and does not answer."""
+        if (known := self._known.get(id) or self._stored(id)) is not None:
+            return _keep(self._known, id, known)
+        since, why = self._unknown.get(id, (0.0, ""))
+        if why and self._clock() - since < _UNKNOWN_FOR:
+            raise UnknownSchema(why)
+        try:
+            found = self._fetched(id)
+        except UnknownSchema as unknown:
+            _keep(self._unknown, id, (self._clock(), str(unknown)))
+            raise
+        self._store(found)
+        return _keep(self._known, id, found)
+
+    def newest(self, subject: str) -> Registered | None:
+        """The newest schema of a subject; None when there is no such subject."""
+        answer = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", _SUBJECT_UNKNOWN)
+        if answer is None:
+            return None
+        number = answer.get("id")
+        return self._whole(number if isinstance(number, int) else -1, answer)
+
+    # ---- answers ----
+
+    def _fetched(self, id: int) -> Registered:
+        answer = self._ask(f"/schemas/ids/{id}", (_ID_UNKNOWN,)) if id > 0 else None
+        if answer is None:
+            raise UnknownSchema(f"the registry knows no schema {id}")
+        return self._whole(id, answer)
+
+    def _whole(self, id: int, answer: Mapping[str, Any]) -> Registered:
+        kind = answer.get("schemaType") or "AVRO"
+        if kind not in _KINDS:
+            raise UnknownSchema(f"schema {id} is of the unknown kind {str(kind)[:40]!r}")
+        texts: dict[str, str] = {}
+        self._resolve(id, answer, texts, ())
+        return Registered(id, cast(Kind, kind), self._text(answer), texts)
+
+    def _resolve(self, id: int, answer: Mapping[str, Any], texts: dict[str, str], way: tuple[str, ...]) -> None:
+        """Collect what a schema refers to, the innermost first."""
+        for name, subject, version in _references(answer):
+            place = f"{subject} {version}"
+            if place in way or len(way) >= _DEPTH:
+                raise UnknownSchema(f"schema {id} refers to schemas that refer to each other, or too deeply: {name}")
+            if name in texts:
+                continue
+            inner = self._ask(f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true", _SUBJECT_UNKNOWN)
+            if inner is None:
+                raise UnknownSchema(f"schema {id} refers to {name[:100]}, which the registry does not have")
+            self._resolve(id, inner, texts, (*way, place))
+            texts[name] = self._text(inner)
+            if len(texts) > _REFERENCES or sum(map(len, texts.values())) > _TEXTS:
+                raise UnknownSchema(f"schema {id} refers to more than {_REFERENCES} schemas, or to too large ones")
+
+    def _text(self, answer: Mapping[str, Any]) -> str:
+        if not isinstance(text := answer.get("schema"), str):
+            raise self._strange("an answer without a schema")
+        return text
+
+    # ---- the disk ----
+
+    def _stored(self, id: int) -> Registered | None:
+        """What this machine has kept; a file that is not whole counts for nothing."""
+        try:
+            content = json.loads((self._folder / f"{id}.json").read_bytes())
+            return Registered(**content) if content["kind"] in _KINDS and isinstance(content["text"], str) else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def _store(self, found: Registered) -> None:
+        """Keep a schema for the next start; a disk that is full or gone only costs another question."""
+        with suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, scratch = tempfile.mkstemp(dir=self._folder, suffix=".part")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(asdict(found), file)
+            Path(scratch).replace(self._folder / f"{found.id}.json")
+
+    # ---- the wire ----
+
+    def _ask(self, path: str, unknown: tuple[int, ...] | None) -> dict[str, Any] | None:
+        """The answer to a GET; None when there is no such thing: by these codes, or (None) by the status alone."""
+        status, body = self._get(path)
+        if status == 401:
+            raise AuthenticationRefused(
+                f"The schema registry at {self._spec.url} refuses the credentials.",
+                next="Mend username and password of the registry.",
+            )
+        if status == 403:
+            raise PermissionRefused(f"The schema registry at {self._spec.url} refuses {path} to these credentials.")
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            answer = None
+        code = answer.get("error_code") if isinstance(answer, dict) else None
+        if status == 404 and (unknown is None or code in unknown):
+            return None
+        if status != 200:
+            raise self._strange(f"status {status}")
+        if not isinstance(answer, dict):
+            raise self._strange("an answer that is no JSON object")
+        return answer
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        parts = urlsplit(self._spec.url)
+        target = f"{parts.path}{path}"
+        try:
+            with closing(self._connection()) as connection, _within(connection, self._seconds) as late:
+                if self._spec.proxy and parts.scheme == "http":
+                    target = f"{self._spec.url}{path}"
+                connection.request("GET", target, headers=self._headers())
+                response = connection.getresponse()
+                body = response.read(_ANSWER + 1)
+                if late.is_set():
+                    raise TimeoutError("timed out")
+        except (OSError, HTTPException, ValueError) as trouble:
+            why = str(trouble) or type(trouble).__name__
+            raise RegistryUnreachable(
+                f"The schema registry at {self._spec.url} does not answer: {why[:200]}."
+            ) from None
+        if len(body) > _ANSWER:
+            raise UnknownSchema(f"the registry's answer to {path[:100]} is larger than {_ANSWER} bytes")
+        return response.status, body
+
+    @property
+    def _seconds(self) -> float:
+        return self._spec.timeout.total_seconds()
+
+    def _connection(self) -> HTTPConnection:
+        """Straight to the registry, or by the proxy of the spec; redirects are not followed."""
+        parts = urlsplit(self._spec.url)
+        proxy = urlsplit(self._spec.proxy) if self._spec.proxy else None
+        host, port = parts.hostname or "", parts.port
+        first, first_port = (proxy.hostname or "", proxy.port) if proxy else (host, port)
+        if parts.scheme == "http":
+            return HTTPConnection(first, first_port, timeout=self._seconds)
+        trust = ssl.create_default_context(cadata=self._spec.ca)
+        made = HTTPSConnection(first, first_port or (80 if proxy else None), timeout=self._seconds, context=trust)
+        if proxy:
+            made.set_tunnel(host, port)
+        return made
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", "User-Agent": "headrace"}
+        if self._spec.username is None:
+            return headers
+        try:
+            password = self._spec.password.reveal() if self._spec.password else ""
+        except BadReference as trouble:
+            raise AuthenticationRefused(trouble.seen, next=trouble.next) from None
+        return headers | {"Authorization": f"Basic {b64encode(f'{self._spec.username}:{password}'.encode()).decode()}"}
+
+    def _strange(self, seen: str) -> RegistryUnreachable:
+        return RegistryUnreachable(
+            f"What is at {self._spec.url} does not answer as a schema registry does: {seen}.",
+            next="Look whether the url has the path of Confluent's API.",
+        )
+
+
+@lru_cache(maxsize=64)
+def registry_of(spec: RegistrySpec) -> Registry:
+    """The registry of a spec; one per process, so that all decoders share what it has learned."""
+    return Registry(spec)
+
+
+def _folder(spec: RegistrySpec) -> Path:
+    """One per registry and user: what one may see is not shown to another."""
+    return shared_folder("registry") / sha256(f"{spec.url} {spec.username or ''}".encode()).hexdigest()[:24]
+
+
+def _keep(kept: dict[int, V], key: int, value: V) -> V:
+    """Keep the latest, forget the oldest."""
+    kept[key] = value
+    if len(kept) > _KEPT:
+        kept.pop(next(iter(kept)))
+    return value
+
+
+def _references(answer: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+    listed = answer.get("references") or []
+    for item in listed if isinstance(listed, list) else []:
+        parts = (item.get("name"), item.get("subject"), item.get("version")) if isinstance(item, dict) else ()
+        if [type(part) for part in parts] != [str, str, int]:
+            raise UnknownSchema("a schema refers to another without name, subject and version")
+        yield cast(tuple[str, str, int], parts)
+
+
+@contextmanager
+def _within(connection: HTTPConnection, seconds: float) -> Iterator[Event]:
+    """Connect, and cut the line when the time is over: a drop now and then must not keep us."""
+    ends = time.monotonic() + seconds
+    connection.connect()
+    line, late = connection.sock, Event()
+
+    def cut() -> None:
+        late.set()
+        with suppress(OSError):
+            socket.socket.shutdown(line, socket.SHUT_RDWR)  # the plain one: TLS would wait for a reply
+
+    timer = Timer(max(ends - time.monotonic(), 0.01), cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()

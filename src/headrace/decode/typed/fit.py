@@ -1,0 +1,405 @@
+"""Values that bring their own types (Avro, Protobuf, MessagePack, plain ones) into the rows of a payload schema.
+
+A format hands over one Arrow table in its natural types; here every value is fitted to the column that wants it, or
+its record is a reject. What JSON may do, a typed value may: the rules are those of the exact way of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import LIMITS, Decoded, Limits, NewField, Rejects, too_many
+from headrace.decode.byte_scan import Mask, Numbers
+from headrace.decode.inference import JSON, Structure, added, big_longs, by_key, evolve, merge, name_fits, struct
+from headrace.decode.json.exact import ABSENT, default_of, inner_default
+from headrace.decode.json.template import Path
+from headrace.decode.nested import (
+    ODD,
+    as_struct,
+    elements,
+    field_of,
+    is_json,
+    is_list,
+    is_there,
+    map_items,
+    map_keys,
+    offsets_of,
+    plain,
+)
+from headrace.decode.payload import Column, Elements, Layout, Node
+from headrace.decode.rescue import outermost, rescued
+from headrace.decode.typed.convert import as_python, converted, why
+from headrace.decode.typed.maps import judge_maps
+from headrace.decode.typed.text import as_json
+from headrace.delta.schema import type_name
+from headrace.errors import ContractBroken
+from headrace.reasons import MISFITS, Reason
+
+
+def fitted(
+    natural: pa.Table, at: Numbers, layout: Layout, new_field: NewField, rejects: Rejects, limits: Limits = LIMITS
+) -> Decoded:
+    """Rows of the layout; `at` are the natural rows' positions in the input, `rejects` what was refused before.
+
+    The natural types declare the fields: one that has no column yet gets it with the first good record, filled or not.
+    """
+    fit = _Fit(natural, layout)
+    judge_maps(fit.whole, fit.rows, limits.keys, fit.refuse)
+    columns = [fit.of(each, new_field) for each in layout.columns]
+    strangers = fit.strangers(new_field)
+    unknown = _asked_by(natural, layout) if new_field == "evolve" and not fit.refused.all() else None
+    if unknown and (asked := added(by_key(layout.own), unknown)) > limits.new_columns:
+        fit.refuse_new(too_many(unknown, asked, limits))
+        unknown = None
+    good = np.flatnonzero(~fit.refused)
+    for row in np.flatnonzero(fit.refused).tolist():
+        rejects.add(int(at[row]), *fit.verdicts[row])
+    if layout.rescue:
+        columns.append(fit.rescued())
+    if layout.elements:
+        columns.append(fit.rescued_elements)
+    if len(good) < len(natural):
+        columns = [column.take(pa.array(good)) for column in columns]
+    rows = pa.Table.from_arrays(columns, schema=layout.schema)
+    rows = layout.with_message(rows, lambda: as_json(fit.whole.take(pa.array(good))))
+    ignored = strangers if new_field in ("ignore", "rescue") else {}
+    return Decoded(rows, pa.array(at[good]), rejects.in_order(), unknown, ignored)
+
+
+def structure_of(kind: pa.DataType) -> Structure:
+    """The column a natural type asks for: integers as long and floats as double, so that a producer may widen them."""
+    if pa.types.is_struct(kind):
+        # A message without fields says something by being there.
+        return struct({item.name: structure_of(item.type) for item in kind}) if kind.num_fields else JSON
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return {"type": "list", "element": structure_of(kind.value_type)}
+    if pa.types.is_map(kind):
+        return {"type": "map", "value": structure_of(kind.item_type)}
+    return {"type": _kind_of(kind)}
+
+
+def _asked_by(natural: pa.Table, layout: Layout) -> Structure | None:
+    """The columns that a writer's schema asks for, whether or not values fill them; None when all are there."""
+    said = _within(structure_of(pa.struct(list(natural.schema))), layout)
+    if evolve(layout.own, said) == layout.own:
+        return None
+    # Another schema of the batch may have a double where this one has longs.
+    big = _within(big_longs(zip(natural.column_names, natural.columns, strict=True)), layout)
+    said = merge(said, big) if big else said
+    lacking = {name: item for name, item in said["fields"].items() if _adds(layout.own, name, item)}
+    return struct(lacking) if lacking else None
+
+
+def _within(structure: Structure, layout: Layout) -> Structure:
+    for step in layout.way:
+        structure = structure.get("fields", {}).get(step, {})
+    return structure
+
+
+def _adds(own: pa.Schema, name: str, item: Structure) -> bool:
+    return bool(evolve(own, struct({name: item})) != own)
+
+
+def _kind_of(kind: pa.DataType) -> str:
+    if pa.types.is_null(kind):
+        return "null"
+    if is_json(kind):
+        return "json"
+    if pa.types.is_uint64(kind):
+        return "decimal(20,0)"
+    if pa.types.is_integer(kind):
+        return "long"
+    if pa.types.is_floating(kind):
+        return "double"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_dictionary(kind):
+        return _kind_of(kind.value_type)
+    return type_name(next((plain for is_a, plain in ODD if is_a(kind)), kind))
+
+
+class _Fit:
+    """One natural table on its way into a layout, and the records refused so far with the first reason of each."""
+
+    def __init__(self, natural: pa.Table, layout: Layout) -> None:
+        self.layout = layout
+        self.whole = as_struct(natural)
+        self.rows = np.arange(len(natural))
+        self.refused = np.zeros(len(natural), bool)
+        self.verdicts: dict[int, tuple[Reason, str]] = {}
+        self.kept: dict[int, dict[Path, str]] = {}  # what is rescued of each record
+        self.rescued_elements = pa.nulls(len(natural), pa.list_(pa.string()))
+
+    def of(self, column: Column, new_field: NewField) -> pa.Array:
+        """One column of the payload; what does not fit is rescued where that is asked for."""
+        if self.layout.elements and column is self.layout.elements.column:
+            return self.exploded_column(self.layout.elements, new_field)
+        return self.rescued_column(column) if column.rescued else self.column(column)
+
+    def column(self, column: Column) -> pa.Array:
+        """One column of the payload, out of the place its path names."""
+        values: pa.Array | None = self.whole
+        live = np.ones(len(self.rows), bool)
+        for depth, key in enumerate(column.path):
+            if values is not None and not (pa.types.is_struct(values.type) or pa.types.is_null(values.type)):
+                self._refuse_all(values, self.rows, live, ".".join(column.path[:depth]), "an object")
+                values = None
+            values = None if values is None else field_of(values, key)
+        if values is None:
+            return self._absent(column.node, default_of(column), self.rows, live, ".".join(column.path))
+        return self._value(values, column.node, self.rows, live, ".".join(column.path))
+
+    def rescued_column(self, column: Column) -> pa.Array:
+        """The same; where a value does not fit and may be NULL, it is, and its text is kept."""
+        refused, verdicts = self.refused, self.verdicts
+        self.refused, self.verdicts = np.zeros(len(self.rows), bool), {}
+        made = self.column(column)
+        misfits = np.array([row for row, (reason, _) in self.verdicts.items() if reason in MISFITS], np.int64)
+        self.refused[misfits] = False
+        self.verdicts = {row: said for row, said in self.verdicts.items() if self.refused[row]} | verdicts
+        self.refused |= refused
+        if not len(misfits):
+            return made
+        self._keep(column.path, misfits)
+        gone = np.zeros(len(self.rows), bool)
+        gone[misfits] = True
+        return pc.if_else(pa.array(gone), pa.scalar(None, made.type), made)
+
+    def exploded_column(self, elements_of: Elements, new_field: NewField) -> pa.Array:
+        """A list whose elements are fitted as records of their own; what is rescued of each is kept beside it."""
+        column = elements_of.column
+        values = self._at(column.path)
+        if values is None or not is_list(values.type):
+            return self.column(column)
+        inner, owner = elements(values)
+        fit = _Fit(_alone(inner, column.path), elements_of.layout)
+        columns = [fit.of(each, new_field) for each in elements_of.layout.columns]
+        if new_field == "rescue":
+            fit.strangers(new_field)
+        self._refuse_elements(fit, owner, ".".join(column.path))
+        offsets, kind, none = offsets_of(values, owner), column.node.type, pa.array(~is_there(values))
+        if fit.kept:
+            texts, some = fit.rescued(), np.zeros(len(self.rows), bool)
+            some[owner[list(fit.kept)]] = True
+            self.rescued_elements = pa.ListArray.from_arrays(offsets, texts, mask=pa.array(~some))
+        made = columns[0]
+        if pa.types.is_struct(kind.value_type):
+            null = pa.array(~is_there(inner))
+            made = pa.StructArray.from_arrays(columns, fields=list(kind.value_type), mask=null)
+        return pa.ListArray.from_arrays(offsets, made, type=kind, mask=none)
+
+    def _at(self, path: Path) -> pa.Array | None:
+        values: pa.Array | None = self.whole
+        for key in path:
+            values = field_of(values, key) if values is not None and pa.types.is_struct(values.type) else None
+        return values
+
+    def _refuse_elements(self, fit: _Fit, owner: Numbers, where: str) -> None:
+        """A record with a refused element is refused, and says which it is."""
+        first = np.searchsorted(owner, owner)
+        for row, (reason, detail) in sorted(fit.verdicts.items()):
+            nth = f"{where}[{row - first[row]}]"
+            self.refuse(owner[row : row + 1], reason, nth + detail.removeprefix(where))
+
+    def rescued(self) -> pa.Array:
+        """What is kept of every record, as one text."""
+        if not self.kept:
+            return pa.nulls(len(self.rows), pa.string())
+        paths = ((parts, outermost(list(parts))) for parts in self.kept.values())
+        texts = pa.array([rescued({path: parts[path] for path in outer}) for parts, outer in paths], pa.string())
+        place = np.full(len(self.rows), -1, np.int64)
+        place[list(self.kept)] = np.arange(len(self.kept))
+        return texts.take(pa.array(place, mask=place < 0))
+
+    def _keep(self, path: Path, rows: Numbers) -> None:
+        """The text at a path, or where the way there ends."""
+        values, depth = self.whole, 0
+        while (
+            depth < len(path)
+            and pa.types.is_struct(values.type)
+            and (below := field_of(values, path[depth])) is not None
+        ):
+            values, depth = below, depth + 1
+        values = values.take(pa.array(rows))
+        texts = (plain(values) if is_json(values.type) else as_json(values)).to_pylist()
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            self.kept.setdefault(row, {})[path[:depth]] = "null" if text is None else text
+
+    def strangers(self, new_field: NewField) -> dict[str, int]:
+        """New fields that good records hold, and how many; the contract's answer given."""
+        found: dict[str, int] = {}
+        for where, name, node, values, rows, place in self._new(self.whole, self.layout.root, self.rows, "", ()):
+            there = np.unique(rows[is_there(values) & ~self.refused[rows]])
+            if not len(there):
+                continue
+            known = {key.lower() for key in node.children}
+            full = where + name
+            if new_field == "rescue" and self.layout.elements and place == self.layout.elements.column.path:
+                continue  # each element is told by itself
+            if name.lower() in known:
+                self.refuse(there, Reason.BAD_NAME, f"{full[:300]}: differs from a known field only in case")
+            elif new_field == "rescue" and not node.open:
+                self._keep(place, there)
+            elif new_field == "stop":
+                raise ContractBroken(f"A record brings the new field '{full}', and the contract says: stop.")
+            elif new_field == "reject":
+                self.refuse(there, Reason.NEW_FIELD, f"{full}: the contract knows no such field")
+            elif new_field == "evolve" and not name_fits(name):
+                self.refuse(there, Reason.BAD_NAME, f"{full[:300]} cannot be a column's name")
+            else:
+                found[full] = len(there)
+        return found
+
+    def refuse_new(self, detail: str) -> None:
+        """Every record that holds a new field has too many of them."""
+        for _, _, _, values, rows, _ in self._new(self.whole, self.layout.root, self.rows, "", ()):
+            self.refuse(rows[is_there(values)], Reason.TOO_WIDE, detail)
+
+    def _new(
+        self, values: pa.Array, node: Node, rows: Numbers, where: str, place: Path, inside: bool = False
+    ) -> Iterator[tuple[str, str, Node, pa.Array, Numbers, Path]]:
+        """New fields; the place of one inside an array or a map is that of the array or map."""
+        if node.kind == "list" and is_list(values.type):
+            inner, owner = elements(values)
+            yield from self._new(inner, node.children["*"], rows[owner], where, place, True)
+        elif node.kind == "map" and pa.types.is_map(values.type):
+            inner, owner = map_items(values)
+            yield from self._new(inner, node.children["*"], rows[owner], where, place, True)
+        elif node.kind == "object" and pa.types.is_struct(values.type):
+            for item in values.type:
+                inner = field_of(values, item.name)
+                deeper = place if inside else (*place, item.name)
+                if item.name in node.children:
+                    known = node.children[item.name]
+                    yield from self._new(inner, known, rows, f"{where}{item.name}.", deeper, inside)
+                else:
+                    yield where, item.name, node, inner, rows, deeper
+
+    # ---- values ----
+
+    def _value(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+        """Values of a place as its node wants them; what does not fit is NULL here and refused."""
+        text = is_json(values.type)
+        values = plain(values)
+        valid = is_there(values)
+        if not node.nullable and (gone := live & ~valid).any():
+            self.refuse(rows[gone], Reason.MISSING, f"{where}: required, and absent or null")
+        live = live & valid
+        if node.kind == "json":
+            return values if text else as_json(values)
+        if pa.types.is_null(values.type):
+            return pa.nulls(len(values), node.type)
+        if node.kind == "object":
+            return self._object(values, node, rows, live, where)
+        if node.kind == "list":
+            return self._list(values, node, rows, live, where)
+        if node.kind == "map":
+            return self._map(values, node, rows, live, where)
+        return self._leaf(values, node, rows, live, where)
+
+    def _absent(self, node: Node, default: Any, rows: Numbers, live: Mask, where: str) -> pa.Array:
+        if default is not ABSENT:
+            return pa.array([default] * len(rows), node.type)
+        if not node.nullable:
+            self.refuse(rows[live], Reason.MISSING, f"{where}: required, and absent or null")
+        return pa.nulls(len(rows), node.type)
+
+    def _object(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+        if not pa.types.is_struct(values.type):
+            return self._refuse_all(values, rows, live, where, "an object", node)
+        names = {item.name for item in values.type}
+        made = []
+        for key, child in node.children.items():
+            inner = f"{where}.{key}"
+            made.append(
+                self._value(field_of(values, key), child, rows, live, inner)
+                if key in names
+                else self._absent(child, inner_default(child, key), rows, live, inner)
+            )
+        return pa.StructArray.from_arrays(made, fields=list(node.type), mask=pa.array(~is_there(values)))
+
+    def _list(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+        if not is_list(values.type):
+            return self._refuse_all(values, rows, live, where, "an array", node)
+        inner, owner = elements(values)
+        made = self._value(inner, node.children["*"], rows[owner], live[owner], f"{where}[]")
+        return pa.ListArray.from_arrays(
+            offsets_of(values, owner), made, type=node.type, mask=pa.array(~is_there(values))
+        )
+
+    def _map(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+        if not pa.types.is_map(values.type):
+            return self._refuse_all(values, rows, live, where, "an object", node)
+        items, owner = map_items(values)
+        keys = map_keys(values)
+        if not pa.types.is_string(keys.type):
+            keys = keys.cast(pa.string())
+        made = self._value(items, node.children["*"], rows[owner], live[owner], f"{where}.*")
+        offsets = offsets_of(values, owner).to_pylist()
+        spread = [None if gone else begin for gone, begin in zip((~is_there(values)).tolist(), offsets, strict=False)]
+        return pa.MapArray.from_arrays(pa.array([*spread, offsets[-1]], pa.int32()), keys, made, type=node.type)
+
+    def _leaf(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+        made = converted(values, node)
+        if made is None:
+            return self._refuse_all(values, rows, live, where, _wanted(values.type, node), node)
+        for at in np.flatnonzero(live & ~is_there(made)).tolist():
+            if not self.refused[rows[at]]:
+                self.refuse(rows[at : at + 1], *why(as_python(values[at]), values.type, node, where))
+        return made
+
+    # ---- refusals ----
+
+    def refuse(self, rows: Any, reason: Reason, detail: str) -> None:
+        """These records have this fault, unless another was found before."""
+        for row in np.unique(rows).tolist():
+            self.refused[row] = True
+            self.verdicts.setdefault(row, (reason, detail))
+
+    def _refuse_all(
+        self, values: pa.Array, rows: Numbers, live: Mask, where: str, wanted: str, node: Node | None = None
+    ) -> pa.Array:
+        wanted = wanted or type_name(node.type if node else pa.null())
+        what = f"{where}: expected {wanted}, saw {_said(values.type)}"
+        self.refuse(rows[live & is_there(values)], Reason.TYPE, what)
+        return pa.nulls(len(values), node.type if node else pa.null())
+
+
+def _alone(values: pa.Array, path: Path) -> pa.Table:
+    """Values as records with nothing else in them."""
+    for key in reversed(path[1:]):
+        values = pa.StructArray.from_arrays([values], [key])
+    return pa.table({path[0]: values})
+
+
+def _wanted(kind: pa.DataType, node: Node) -> str:
+    """What a column wants, where that is not its type alone."""
+    epoch = pa.types.is_integer(kind) and pa.types.is_timestamp(node.type) and node.type.tz is not None
+    return "timestamp (for numbers, declare the column's unit: s, ms, us or ns)" if epoch else ""
+
+
+def _said(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return "an object"
+    return "an array" if is_list(kind) else "a map" if pa.types.is_map(kind) else str(kind)
+
+
+def sample(kind: pa.DataType) -> Any:
+    """A value of a natural type with nothing left out, to see what would become of such."""
+    if pa.types.is_struct(kind):
+        return {item.name: sample(item.type) for item in kind}
+    if is_list(kind):
+        return [sample(kind.value_type)]
+    if pa.types.is_map(kind):
+        return [("", sample(kind.item_type))]
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return b"" if pa.types.is_binary(kind) else ""
+    return Decimal(0) if pa.types.is_decimal(kind) else 0

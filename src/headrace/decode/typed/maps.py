@@ -1,0 +1,51 @@
+"""Maps of typed values, wherever a record holds them: no key twice, and no more keys than the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.byte_scan import Numbers
+from headrace.decode.nested import elements, field_of, is_list, map_items, map_keys
+from headrace.reasons import Reason
+
+Refuse = Callable[[Numbers, Reason, str], None]  # records, reason, detail
+
+
+def judge_maps(values: pa.Array, rows: Numbers, most: int, refuse: Refuse, where: str = "") -> None:
+    """Refuse the records of maps that JSON's objects could not be; `rows` are the records that the values are of."""
+    kind = values.type
+    if not _holds_map(kind):
+        return
+    if pa.types.is_struct(kind):
+        for item in kind:
+            inner = field_of(values, item.name)
+            judge_maps(inner, rows, most, refuse, f"{where}.{item.name}" if where else item.name)
+    elif is_list(kind):
+        inner, owner = elements(values)
+        judge_maps(inner, rows[owner], most, refuse, f"{where}[]")
+    else:
+        inner, owner = map_items(values)
+        _judge(map_keys(values), owner, rows, most, refuse, where)
+        judge_maps(inner, rows[owner], most, refuse, f"{where}.*")
+
+
+def _judge(keys: pa.Array, owner: Numbers, rows: Numbers, most: int, refuse: Refuse, where: str) -> None:
+    pairs = pa.table({"owner": pa.array(owner), "key": keys})
+    found = pairs.group_by(["owner", "key"]).aggregate([([], "count_all")])
+    twice = found.filter(pc.greater(found["count_all"], 1))["owner"].to_numpy()
+    if len(twice):
+        refuse(rows[twice], Reason.DUPLICATE_KEY, f"{where} has a key twice")
+    counts = np.bincount(owner, minlength=len(rows))
+    for at in np.flatnonzero(counts > most).tolist():
+        refuse(rows[at : at + 1], Reason.TOO_WIDE, f"{where} has {counts[at]} keys, the limit is {most}")
+
+
+def _holds_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    inner = list(kind) if pa.types.is_struct(kind) else [kind.value_field] if is_list(kind) else []
+    return any(_holds_map(item.type) for item in inner)

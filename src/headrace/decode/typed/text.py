@@ -1,0 +1,82 @@
+"""Typed values as text: JSON of whole values, and the scalars at a place."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode import nested
+from headrace.decode.byte_scan import bools
+from headrace.engine import duck
+
+
+def as_json(values: pa.Array) -> pa.Array:
+    """Typed values as JSON text: bytes in base64, decimals and times as text, so that nothing is rounded."""
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), pa.string())
+    answer = duck.query(
+        "SELECT CASE WHEN v IS NOT NULL THEN CAST(to_json(v) AS VARCHAR) END AS t FROM seen",
+        seen=pa.table({"v": _speakable(values)}),
+    )
+    texts = answer["t"].combine_chunks().cast(pa.string())
+    odd = bools(pc.fill_null(pc.match_substring_regex(texts, "NaN|Infinity"), False))
+    return pc.replace_with_mask(texts, pa.array(odd), _finite(texts.filter(pa.array(odd)))) if odd.any() else texts
+
+
+def _finite(texts: pa.StringArray) -> pa.StringArray:
+    """JSON has no word for numbers that are not finite: they are written as text."""
+    read = (json.loads(text, parse_constant=str) for text in texts.to_pylist())
+    return pa.array([json.dumps(value, separators=(",", ":"), ensure_ascii=False) for value in read], pa.string())
+
+
+def _speakable(values: pa.Array) -> pa.Array:
+    if nested.is_json(values.type):
+        return values  # DuckDB knows it, too
+    values = nested.plain(values)
+    kind = values.type
+    if pa.types.is_binary(kind):
+        answer = duck.query("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
+        return answer["t"].combine_chunks().cast(pa.string())
+    if pa.types.is_timestamp(kind):
+        texts = pc.strftime(values, "%Y-%m-%dT%H:%M:%S" + ("Z" if kind.tz else ""))
+        return texts
+    if pa.types.is_decimal(kind) or pa.types.is_date(kind):
+        return values.cast(pa.string())
+    if pa.types.is_struct(kind):
+        inner = [_speakable(nested.field_of(values, item.name)) for item in kind]
+        return pa.StructArray.from_arrays(inner, [item.name for item in kind], mask=pa.array(~nested.is_there(values)))
+    if nested.is_list(kind):
+        inner, owner = nested.elements(values)
+        return pa.ListArray.from_arrays(
+            nested.offsets_of(values, owner), _speakable(inner), mask=pa.array(~nested.is_there(values))
+        )
+    if pa.types.is_map(kind):
+        items, owner = nested.map_items(values)
+        offsets = pa.array(nested.offsets_of(values, owner).to_numpy(), mask=np.append(~nested.is_there(values), False))
+        return pa.MapArray.from_arrays(offsets, nested.map_keys(values), _speakable(items))
+    return values
+
+
+def steps_of(path: str) -> tuple[str, ...]:
+    """The keys of a JSON pointer or a dotted path."""
+    if not path.startswith("/"):
+        return tuple(path.split("."))
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/"))
+
+
+def as_text(table: pa.Table, steps: tuple[str, ...]) -> pa.Array | None:
+    """The scalars at a place as text, NULL where it is absent; None where it holds more than scalars."""
+    values: pa.Array | None = nested.as_struct(table)
+    for step in steps:
+        if values is None or not pa.types.is_struct(values.type):
+            return pa.nulls(len(table), pa.string())
+        values = nested.field_of(values, step)
+    if values is None or pa.types.is_null(values.type):
+        return pa.nulls(len(table), pa.string())
+    if pa.types.is_nested(values.type):
+        return None
+    said = _speakable(nested.plain(values))
+    return said if pa.types.is_string(said.type) else as_json(said)

@@ -1,0 +1,149 @@
+"""Widening: what the types of a payload must become so that values which do not fit them do.
+
+Formats are not asked how they read a value. The misfits are decoded once more with every column as JSON text; the texts
+tell which wider types would hold them; and these are decoded a last time with those types. Whom that does not help asks
+for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Decoded, Limits, NewField
+from headrace.decode.byte_scan import Numbers
+from headrace.decode.distinct_texts import alike
+from headrace.decode.inference import WIDER, Structure, evolve, merge_all, struct
+from headrace.decode.json.strict import Parser
+from headrace.decode.payload import MESSAGE, PATH, PLACE, RESCUE, SKIP, Node
+from headrace.decode.scalars import Unfit, leaf_reader
+from headrace.delta.schema import JSON_TEXT, TIMESTAMP_NTZ, type_name
+from headrace.delta.type_widening import wide_enough
+
+Decode = Callable[[pa.Schema, NewField, pa.BinaryArray], Decoded]
+
+
+def wider(
+    payload: pa.Schema, new_field: NewField, values: pa.BinaryArray, decode: Decode, fixed: Collection[str] = ()
+) -> Structure | None:
+    """What misfits ask of a payload's types, and the new fields of those it helps; None where nothing would help.
+
+    Columns that are `fixed` keep their types.
+    """
+    columns = [item for item in payload if item.name not in fixed and _is_read(item) and _may_widen(item)]
+    if not columns:
+        return None
+    asked = _asked(columns, decode(pa.schema([_as_text(item) for item in columns]), "ignore", values))
+    if not asked:
+        return None
+    fitting = decode(evolve(payload, merge_all(asks for asks, _ in asked)), new_field, values)
+    helped = [asks for asks, positions in asked if not np.isin(positions, fitting.rejects.index).all()]
+    return merge_all([*helped, fitting.unknown or {}]) if helped else None
+
+
+def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Numbers]]:
+    """What is asked for, and the positions of the values that ask for it; those that ask for nothing are left out."""
+    if not len(texts.index):
+        return []
+    told = [_told(item, texts.rows[item.name].combine_chunks()) for item in columns]
+    kinds, which = np.unique(np.column_stack([codes for _, codes in told]), axis=0, return_inverse=True)
+    positions, which = texts.index.to_numpy(), which.reshape(-1)
+    found = [
+        (merge_all(asks[code] for (asks, _), code in zip(told, kind, strict=True)), positions[which == nth])
+        for nth, kind in enumerate(kinds.tolist())
+    ]
+    return [(asks, at) for asks, at in found if asks]
+
+
+def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbers]:
+    """The few different things that the values of a column ask of it, and which of them each does."""
+    parser, known = Parser(Limits()), {"{}": 0}
+    encoded = alike(item.type, texts).dictionary_encode()
+    codes = [0]  # of the texts, and before them of none
+    for text in encoded.dictionary.to_pylist():
+        asks = _asks(item, parser.value(text))
+        codes.append(known.setdefault(json.dumps({} if asks is None else _at(_keys(item), asks)), len(known)))
+    nth = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+    return [json.loads(asks) for asks in known], np.array(codes)[nth + 1]
+
+
+def _asks(item: pa.Field, value: Any) -> Structure | None:
+    """What one value asks of a column, or of what is inside of it."""
+    kind = item.type
+    if value is None or JSON_TEXT in (item.metadata or {}):
+        return None
+    if pa.types.is_struct(kind):
+        inner = {each.name: _asks(each, value.get(each.name)) for each in kind} if isinstance(value, dict) else {}
+        found = {name: asks for name, asks in inner.items() if asks is not None}
+        return struct(found) if found else None
+    if pa.types.is_list(kind):
+        element = _together(kind.value_field, value if isinstance(value, list) else [])
+        return element and {"type": "list", "element": element}
+    if pa.types.is_map(kind):
+        entry = _together(kind.item_field, list(value.values()) if isinstance(value, dict) else [])
+        return entry and {"type": "map", "value": entry}
+    return _leaf(kind, value)
+
+
+def _together(item: pa.Field, values: list[Any]) -> Structure | None:
+    """What several values ask of one place. A date there stays one: Delta keeps no note of it to read others by."""
+    if pa.types.is_date(item.type):
+        return None
+    return merge_all(filter(None, (_asks(item, value) for value in values))) or None
+
+
+def _leaf(kind: pa.DataType, value: Any) -> Structure | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        leaf_reader(Node("leaf", kind))(value)
+    except Unfit:
+        # Formats with decimals of their own write them as texts, too; where that was JSON's, the last decode tells.
+        written = getattr(value, "text", None) or str(value)
+        wide = _moment(value) if pa.types.is_date(kind) else wide_enough(kind, written)
+        return wide and {"type": WIDER, "to": type_name(wide)}
+    return None
+
+
+def _moment(value: Any) -> pa.DataType | None:
+    """The type of a day with a time and without a zone."""
+    try:
+        leaf_reader(Node("leaf", TIMESTAMP_NTZ))(value)
+    except Unfit:
+        return None
+    return TIMESTAMP_NTZ
+
+
+def _is_read(item: pa.Field) -> bool:
+    """Whether a field of the payload is a column out of the record."""
+    return not {RESCUE, MESSAGE, SKIP, PLACE, JSON_TEXT} & (item.metadata or {}).keys()
+
+
+def _may_widen(item: pa.Field) -> bool:
+    """Whether anything in the column is of a type that has a wider one."""
+    kind = item.type
+    inner = list(kind) if pa.types.is_struct(kind) else []
+    inner = [kind.value_field] if pa.types.is_list(kind) else [kind.item_field] if pa.types.is_map(kind) else inner
+    narrow = (pa.types.is_integer, pa.types.is_float32, pa.types.is_decimal, pa.types.is_date)
+    return any(is_a(kind) for is_a in narrow) or any(_may_widen(each) for each in inner)
+
+
+def _as_text(item: pa.Field) -> pa.Field:
+    path = {PATH: item.metadata[PATH]} if PATH in (item.metadata or {}) else {}
+    return pa.field(item.name, pa.string(), metadata={JSON_TEXT: b"true", **path})
+
+
+def _keys(item: pa.Field) -> list[str]:
+    path: bytes | None = (item.metadata or {}).get(PATH)
+    return [item.name] if path is None else path.decode().split(".")
+
+
+def _at(keys: list[str], asks: Structure) -> Structure:
+    """A structure below these keys."""
+    return reduce(lambda below, key: struct({key: below}), reversed(keys), asks)

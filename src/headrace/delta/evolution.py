@@ -1,0 +1,109 @@
+"""How two schemas of one table relate: which files fit it, and how it grows. On Delta's JSON, so nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from headrace.delta.log import TableState
+from headrace.errors import TableChanged
+
+
+def check_fits(file_schema_json: str, state: TableState) -> None:
+    """TableChanged unless files written for this schema are right in the table: names, case, types, nullability."""
+    if problems := _all_misfits(file_schema_json, state.schema_json):
+        text = "; ".join(problems)
+        raise TableChanged(
+            f"Staged files do not fit version {state.version} of the table: {text}.", version=state.version
+        )
+
+
+@lru_cache(maxsize=1024)
+def _all_misfits(file_schema_json: str, schema_json: str) -> tuple[str, ...]:
+    return tuple(_misfits(json.loads(file_schema_json)["fields"], json.loads(schema_json)["fields"], ""))
+
+
+def _misfits(files: list[dict[str, Any]], table: list[dict[str, Any]], prefix: str) -> Iterator[str]:
+    columns = {item["name"]: item for item in table}
+    for item in files:
+        path = prefix + item["name"]
+        if (column := columns.pop(item["name"], None)) is None:
+            yield f"column {path} is not in the table"
+            continue
+        if item["nullable"] and not column["nullable"]:
+            yield f"column {path} is NOT NULL in the table"
+        yield from _type_misfits(item["type"], column["type"], path)
+    for name, column in columns.items():
+        if not column["nullable"]:
+            yield f"column {prefix}{name} is NOT NULL and not in the files"
+
+
+def _type_misfits(file: Any, table: Any, path: str) -> Iterator[str]:
+    if not (isinstance(file, dict) and isinstance(table, dict) and file["type"] == table["type"]):
+        if not _alike(file, table):
+            yield f"column {path} is {_spelled(table)} in the table and {_spelled(file)} in the files"
+        return
+    if file["type"] == "struct":
+        yield from _misfits(file["fields"], table["fields"], f"{path}.")
+        return
+    for flag in ("containsNull", "valueContainsNull"):
+        if file.get(flag) and not table.get(flag):
+            yield f"the values inside {path} are NOT NULL in the table"
+    for inner in ("elementType", "keyType", "valueType"):
+        yield from _type_misfits(file.get(inner), table.get(inner), path)
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether two types are one; writers differ in the blanks of `decimal(10, 2)`."""
+    if isinstance(one, str) and isinstance(two, str):
+        return one.replace(" ", "") == two.replace(" ", "")
+    return bool(one == two)
+
+
+def _spelled(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def merge(current: str, wanted: str) -> str:
+    """The current schema with the columns only `wanted` has, in its order; TableChanged where they contradict."""
+    fields = _merge_fields(json.loads(current)["fields"], json.loads(wanted)["fields"], "")
+    if fields == json.loads(current)["fields"]:
+        return current
+    return json.dumps({"type": "struct", "fields": fields}, ensure_ascii=False)
+
+
+def _merge_fields(current: list[dict[str, Any]], wanted: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
+    there = {item["name"]: item for item in current}
+    asked = {item["name"]: item for item in wanted}
+    if there.keys() >= asked.keys():  # nothing new at this level: the table's order stays
+        return [_merge_field(item, asked.get(item["name"]), prefix) for item in current]
+    grown = [
+        _merge_field(there[name], item, prefix) if name in there else _added(item, prefix)
+        for name, item in asked.items()
+    ]
+    return grown + [item for name, item in there.items() if name not in asked]
+
+
+def _added(item: dict[str, Any], prefix: str) -> dict[str, Any]:
+    if not item["nullable"]:
+        raise TableChanged(f"Column {prefix}{item['name']} cannot be added: old rows have no value for it.")
+    return item
+
+
+def _merge_field(current: dict[str, Any], wanted: dict[str, Any] | None, prefix: str) -> dict[str, Any]:
+    if wanted is None:
+        return current
+    return {**current, "type": _merge_type(current["type"], wanted["type"], prefix + current["name"])}
+
+
+def _merge_type(current: Any, wanted: Any, path: str) -> Any:
+    if not (isinstance(current, dict) and isinstance(wanted, dict) and current["type"] == wanted["type"]):
+        if not _alike(current, wanted):
+            raise TableChanged(f"Column {path} is {_spelled(current)} in the table, not {_spelled(wanted)}.")
+        return current
+    if current["type"] == "struct":
+        return {**current, "fields": _merge_fields(current["fields"], wanted["fields"], f"{path}.")}
+    inner = [key for key in ("elementType", "keyType", "valueType") if key in current]
+    return {**current, **{key: _merge_type(current[key], wanted[key], path) for key in inner}}

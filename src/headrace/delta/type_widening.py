@@ -1,0 +1,83 @@
+"""Wider types: what Delta's type widening lets a column become, and which of it a value asks for."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from math import isfinite
+
+import pyarrow as pa
+
+from headrace.delta.schema import TIMESTAMP_NTZ
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_MOST = 38  # digits of a decimal
+_NUMBER = re.compile(r"-?\d{1,80}(\.\d{1,80})?([eE][-+]?\d{1,3})?", re.ASCII)
+
+
+def widens(have: pa.DataType, to: pa.DataType) -> bool:
+    """Whether a column of one type may become another, wider one, its files staying as they are."""
+    if pa.types.is_integer(have) and pa.types.is_integer(to):
+        return bool(to.bit_width > have.bit_width)
+    if pa.types.is_float64(to):
+        return bool(pa.types.is_float32(have) or (pa.types.is_integer(have) and have.bit_width <= 32))
+    if pa.types.is_decimal(to) and (pa.types.is_integer(have) or pa.types.is_decimal(have)):
+        whole, scale = _digits(have)
+        return bool(to != have and to.precision - to.scale >= whole and to.scale >= scale)
+    return bool(pa.types.is_date32(have) and to == TIMESTAMP_NTZ)
+
+
+def holding_both(one: pa.DataType, two: pa.DataType) -> pa.DataType:
+    """The type for values that ask for either; of two that no decimal holds together, the whole digits count."""
+    kinds = (one, two)
+    if one == two or not all(map(_is_number, kinds)):
+        return two if widens(one, two) else one
+    if pa.float64() in kinds:
+        return pa.float64()
+    if all(map(pa.types.is_integer, kinds)):
+        return max(kinds, key=lambda kind: kind.bit_width)
+    wholes, scales = zip(*map(_digits, kinds), strict=True)
+    return pa.decimal128(min(_MOST, max(wholes) + max(scales)), min(max(scales), _MOST - max(wholes)))
+
+
+def wide_enough(kind: pa.DataType, text: str) -> pa.DataType | None:
+    """The narrowest type wider than a column's that holds a number as it is written; None where none does."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    return next((each for each in _candidates(kind, text) if widens(kind, each)), None)
+
+
+def _candidates(kind: pa.DataType, text: str) -> list[pa.DataType]:
+    plain = text.lstrip("-").isdecimal()
+    found = [each for each in _INTEGERS if plain and _holds(each, int(text))]
+    if not plain or pa.types.is_float32(kind):
+        found += [pa.float64()] if isfinite(float(text)) else []
+    return [*found, *_decimals(kind, text)]
+
+
+def _holds(kind: pa.DataType, number: int) -> bool:
+    limit: int = 1 << (kind.bit_width - 1)
+    return -limit <= number < limit
+
+
+def _decimals(kind: pa.DataType, text: str) -> list[pa.DataType]:
+    """The smallest decimal that holds the number and everything the column holds, if there is one."""
+    if not (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+        return []
+    _, digits, exponent = Decimal(text).as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101 - the pattern admits neither NaN nor infinity
+    whole, scale = _digits(pa.int64() if pa.types.is_integer(kind) else kind)
+    zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    whole, scale = max(whole, len(digits) + exponent), max(scale, -exponent - zeros)
+    return [pa.decimal128(whole + scale, scale)] if whole + scale <= _MOST else []
+
+
+def _digits(kind: pa.DataType) -> tuple[int, int]:
+    """How many digits before and after the point Delta asks of a decimal that holds every value of a number's type."""
+    if pa.types.is_decimal(kind):
+        return kind.precision - kind.scale, kind.scale
+    return (20 if kind.bit_width == 64 else 10), 0
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

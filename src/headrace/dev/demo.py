@@ -1,0 +1,240 @@
+"""The demo: a real broker, made-up events, one pipeline, and an account that somebody else checks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.dev.kafka import Broker
+from headrace.errors import UsageError
+from headrace.pipeline.events import Summary
+from headrace.runtime.cache import folder
+from headrace.runtime.jars import ensure, pinned
+from headrace.runtime.java import find_java
+from headrace.serve.runner import run_all
+from headrace.source.sample_events import events
+from headrace.validate.load import loads
+
+MARKER = ".headrace-demo"
+TOPIC = "shop.events"
+PARTITIONS = 4
+_BAD = 0.02
+_QUIET = {"log_level": 0}
+_SEED = 7
+_SPEC = """\
+pipeline: shop
+source: {{kafka: {{brokers: "{brokers}", topics: [shop.events]}}}}
+transform:
+  - set: {{day: "CAST(occurred_at AS DATE)"}}
+  - where: "coalesce(status, 200) < 500"
+route: {{by: {{field: type}}}}
+table:
+  path: "./lake/{{route}}"
+  partition_by: [day]
+  columns:
+    - {{name: id, type: bigint, nullable: false}}
+    - {{name: type, type: string}}
+    - {{name: occurred_at, type: timestamp}}
+    - {{name: user, type: "struct<id: bigint, country: string, plan: string>"}}
+  contract: {{new_field: evolve}}
+flush: {{every: 1s}}
+"""
+_SPARK = """\
+# A query by plain PySpark, which needs a Java of 17 or newer. Spark reads Delta tables with these three settings; on
+# other machines write .config("spark.jars.packages", "{at}") in place of spark.jars.
+{java}from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder
+    .config("spark.jars", "{jars}")
+    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    .getOrCreate()
+)
+spark.read.format("delta").load("{table}").groupBy("path").count().show(truncate=False)
+"""
+
+
+class Demonstration:
+    """One demo in one folder; it clears only what an earlier demo made."""
+
+    def __init__(self, folder: Path, records: int, report: Callable[[dict[str, Any]], None]) -> None:
+        self.folder = folder
+        self.records = records
+        self.report = report
+        self.stop = threading.Event()
+
+    def run(self) -> dict[str, Any]:
+        """Everything; answers the account and what an independent consumer and reader counted."""
+        _clear(self.folder)
+        self._say("starting a Kafka broker on this machine")
+        with (
+            tempfile.TemporaryDirectory(prefix="headrace-demo-") as place,
+            Broker.start(Path(place) / "kafka", progress=self._say) as broker,
+        ):
+            _make_topic(broker.bootstrap)
+            summary = self._stream(broker.bootstrap)
+            return self._account(summary, broker.bootstrap)
+
+    def _stream(self, brokers: str) -> Summary:
+        """Produce while the pipeline runs; end it when it has caught up."""
+        text = _SPEC.format(brokers=brokers)
+        (self.folder / "shop.yaml").write_text(text)
+        spec = loads(text, self.folder)[0]
+        producer = threading.Thread(target=self._produce, args=(brokers,), daemon=True)
+        producer.start()
+        self._say("starting Spark")
+        outcome = run_all([spec], report=self._watch, stop=self.stop)[0]
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.summary
+
+    def _watch(self, event: dict[str, Any]) -> None:
+        self.report(event)
+        if event["event"] == "batch":
+            self._read = getattr(self, "_read", 0) + event["read"]
+            if self._read >= self.records:
+                self.stop.set()
+
+    def _produce(self, brokers: str) -> None:
+        producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True, "linger.ms": 20, **_QUIET})
+        each = -(-self.records // PARTITIONS)
+        sent = 0
+        for chunk in range(0, each, 500):
+            for partition in range(PARTITIONS):
+                upto = min(chunk + 500, each, chunk + self.records - sent)
+                for item in events(_SEED, partition, chunk, upto, _BAD):
+                    producer.produce(TOPIC, item.value, item.key, partition, headers=list(item.headers))
+                    sent += 1
+            producer.flush(30)
+
+    def _account(self, summary: Summary, brokers: str) -> dict[str, Any]:
+        counts = summary.counts
+        consumed = count(brokers)
+        tables = {path: _rows(path) for path in sorted(summary.tables)}
+        letters = sum(rows for path, rows in tables.items() if path.endswith("dead_letters"))
+        rows = sum(tables.values()) - letters
+        adds_up = counts.read == counts.routed + counts.dead + counts.filtered
+        return {
+            "pipeline": summary.pipeline,
+            "read": counts.read,
+            "routed": counts.routed,
+            "dead": counts.dead,
+            "filtered": counts.filtered,
+            "reasons": dict(sorted(counts.reasons.items())),
+            "tables": tables,
+            "lag": consumed - counts.read,
+            "consumer_count": consumed,
+            "proven": adds_up and consumed == counts.read and rows == counts.routed and letters == counts.dead,
+            "spec": str(self.folder / "shop.yaml"),
+            "lake": str(self.folder / "lake"),
+            "spark": str(self._spark_script(_first(tables))),
+            "programs": {name: _shown(Path(sys.executable).parent / name) for name in ("headrace", "python")},
+        }
+
+    def _spark_script(self, table: str) -> Path:
+        """A query by plain PySpark, with the settings that it needs to read Delta tables."""
+        script = self.folder / "spark_query.py"
+        jars = [str(path) for path in ensure("spark") if path.name.startswith("delta-")]
+        at = next(jar.at for jar in pinned()["spark"] if "delta-spark" in jar.at)
+        script.write_text(_SPARK.format(java=_java_home(), jars=",".join(jars), at=at, table=table))
+        return script
+
+    def _say(self, text: str) -> None:
+        self.report({"event": "setup", "pipeline": "demo", "text": text})
+
+
+def _clear(folder: Path) -> None:
+    if folder.exists() and not (folder / MARKER).exists():
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty and not an earlier demo's.", next="Give another folder.")
+    elif folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).write_text("Made by `headrace demo`, which clears this folder when it runs again.\n")
+
+
+def _make_topic(brokers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": brokers, **_QUIET})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+
+
+def count(brokers: str) -> int:
+    """Records an independent consumer is shown."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": brokers,
+            "group.id": "independent",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            **_QUIET,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+        found, ended = 0, 0
+        while ended < PARTITIONS:
+            for record in consumer.consume(10_000, timeout=0.2):
+                ended += record.error() is not None
+                found += record.error() is None
+        return found
+    finally:
+        consumer.close()
+
+
+def _rows(path: str) -> int:
+    from headrace.dead_letters.reader import dataset
+    from headrace.storage.store import Store
+
+    found = dataset(Store(path))
+    return 0 if found is None else int(found.count_rows())
+
+
+def _java_home() -> str:
+    """Lines that name the Java in use; not the one that Headrace fetched: it lacks a module that PySpark asks for."""
+    home = find_java().home
+    if home.is_relative_to(folder()):
+        return ""
+    return f'import os\n\nos.environ.setdefault("JAVA_HOME", "{home}")\n'
+
+
+def _first(tables: Iterable[str]) -> str:
+    """The table that the queries are about."""
+    return next((path for path in tables if path.endswith("page_view")), next(iter(tables)))
+
+
+def _shown(program: Path) -> str:
+    """A program as one may type it here."""
+    return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)
+
+
+def words(done: dict[str, Any]) -> str:
+    """The demo's end, as people read it."""
+    table = _first(done["tables"])
+    verdict = "they agree" if done["proven"] else "THEY DO NOT AGREE"
+    lines = [
+        "",
+        "Rows by table (counted in the lake by delta-rs)",
+        *(f"  {rows:>9,}  {path}" for path, rows in done["tables"].items()),
+        "Dead letters by reason",
+        *(f"  {number:>9,}  {reason}" for reason, number in done["reasons"].items()),
+        "The account",
+        f"  read {done['read']:,} = routed {done['routed']:,} + dead {done['dead']:,} + filtered {done['filtered']:,}",
+        f"  an independent consumer counts {done['consumer_count']:,} records; lag {done['lag']:,}: {verdict}",
+        "Query the tables",
+        f"  Headrace  {done['programs']['headrace']} table sql \"SELECT path, count(*) FROM '{table}' GROUP BY ALL\"",  # noqa: S608
+        f"  DuckDB    SELECT path, count(*) FROM delta_scan('{table}') GROUP BY ALL;",  # noqa: S608
+        f"  Polars    pl.read_delta('{table}').group_by('path').len()",
+        f"  Spark     {done['programs']['python']} {done['spark']}",
+        f"Its spec is {done['spec']}, its lake {done['lake']}.",
+    ]
+    return "\n".join(lines)

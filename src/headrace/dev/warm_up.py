@@ -1,0 +1,66 @@
+"""Makes the class archives by running once, small, what runs later: a topic, read by Spark, into a Delta table."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace.dev import kafka
+from headrace.runtime import class_archive, jars, session
+from headrace.runtime.java import find_java
+
+
+def make_archives(*, progress: jars.Progress | None = None) -> None:
+    """Make the archives of Spark and Kafka that are missing for this Java and these jars."""
+    say = progress or (lambda _: None)
+    java = find_java(progress=progress)
+    spark_jars, kafka_jars = session.class_path(progress=progress), jars.ensure("kafka", progress=progress)
+    with (
+        class_archive.making("spark", java, spark_jars) as spark_jvm,
+        class_archive.making("kafka", java, kafka_jars) as kafka_jvm,
+    ):
+        if not spark_jvm and not kafka_jvm:
+            return
+        say("Making class archives, so that Java starts faster")
+        with tempfile.TemporaryDirectory() as scratch:
+            _run_once(Path(scratch), spark_jvm, kafka_jvm)
+
+
+def _run_once(scratch: Path, spark_jvm: list[str], kafka_jvm: list[str]) -> None:
+    with kafka.Broker.start(scratch / "kafka", jvm=kafka_jvm) as broker:
+        _produce(broker.bootstrap)
+        if spark_jvm:
+            spark = session.start("warm", cores=1, jvm=["-XX:TieredStopAtLevel=1", *spark_jvm], work=scratch)
+            _stream(spark, broker.bootstrap, scratch)
+            session.stop(spark, within=120)
+
+
+def _produce(bootstrap: str) -> None:
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    client.create_topics([NewTopic("warm", 1)])["warm"].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for _ in range(100):
+        producer.produce("warm", b"{}")
+    producer.flush(30)
+
+
+def _stream(spark: Any, bootstrap: str, scratch: Path) -> None:
+    """One batch through everything a pipeline touches in the JVM."""
+
+    def same(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+
+    def stage(frame: Any, _: int) -> None:
+        session.map_in_arrow(frame.select("value"), same, "value binary").collect()
+        frame.write.format("delta").mode("append").save(str(scratch / "lake"))
+
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": "warm", "startingOffsets": "earliest"}
+    source = spark.readStream.format("kafka").options(**options, includeHeaders="true").load()
+    sink = source.writeStream.foreachBatch(stage).option("checkpointLocation", str(scratch / "checkpoint"))
+    sink.trigger(availableNow=True).start().awaitTermination(120)
+    spark.read.format("delta").load(str(scratch / "lake")).count()

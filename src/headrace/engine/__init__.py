@@ -1,0 +1,1 @@
+"""DuckDB as an embedded engine, and exact decimal arithmetic on Arrow columns."""

@@ -1,0 +1,72 @@
+"""The ledger stays compact by itself: rows of many batches in few files, and no more of its log than is needed.
+
+One row, one file and one commit a batch are a million of each in twelve days, at a batch a second. So every hundredth
+batch joins the files of single rows, every ten thousandth those of a hundred, and so on. To die in the middle leaves a
+file that no version names, which a later sweep deletes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from headrace.delta.files import File, active
+from headrace.delta.log import EPOCH, LOG, expired
+from headrace.delta.log_writer import Tail
+from headrace.ledger import row
+from headrace.stage.parquet import rows_in
+from headrace.storage.store import Store
+
+STEP = 100  # files of one size that become one of the next; a power of it is what a size has in rows
+_CLEAN_EVERY = 1_000
+_LOG_KEPT = timedelta(days=2)
+_SWEPT_AFTER = 3600.0  # seconds; whoever reads the ledger opened it less long ago
+_PAST_LOG = f"{LOG}0"  # in the order of a listing, where the data files begin
+_NAME = re.compile(r"batch-(\d{12})-[0-9a-f-]{36}\.parquet$")
+
+
+def compact(tail: Tail, batch: int, proved_time: Callable[[datetime], datetime]) -> None:
+    """Join, sweep and clean what is due after a batch; `proved_time` is what the ledger proves to have passed."""
+    rows = STEP
+    while batch % (rows * STEP) == 0:
+        rows *= STEP
+    if batch % rows == 0:
+        _join(tail, rows)
+        _sweep(tail, batch - 2 * STEP)
+    if batch % _CLEAN_EVERY == 0:
+        until = max(proved_time(datetime.now(UTC)), EPOCH + _LOG_KEPT) - _LOG_KEPT
+        tail.store.delete([item.path for item in expired(tail.store, until)])
+
+
+def _join(tail: Tail, rows: int) -> None:
+    """Let one file hold the rows of all that have fewer than so many."""
+    state, began = tail.known(), time.monotonic()
+    old = [file for file in active(tail.store, state.version).values() if (file.rows or 0) < rows]
+    if len(old) < STEP // 2:
+        return  # somebody else has joined them
+    joined = row.stage_rows(tail.store, _rows(tail.store, old))
+    tail.rewrite(old, [joined], state.version, {}, {"operation": "optimize"}, began=began)
+
+
+def _rows(store: Store, files: Iterable[File]) -> pa.Table:
+    held = [rows_in(store.get(file.path)) for file in files]
+    return pa.concat_tables(held).cast(row.SCHEMA).sort_by("batch")
+
+
+def _sweep(tail: Tail, until: int) -> None:
+    """Delete files of batches up to one that the ledger does not stand on any more."""
+    stands = {file.path for file in active(tail.store, tail.known().version).values()}
+    old = time.time() - _SWEPT_AFTER
+    gone = [
+        item.path
+        for item in tail.store.list("", _PAST_LOG)
+        if (found := _NAME.match(item.path))
+        and int(found[1]) <= until
+        and item.path not in stands
+        and item.modified < old
+    ]
+    tail.store.delete(gone)

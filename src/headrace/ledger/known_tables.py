@@ -1,0 +1,145 @@
+"""What a pipeline has seen: the ids of its tables and topics, so that one made anew is told from the one it knew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.errors import Fenced, NewerFormat
+from headrace.storage.base import AlreadyThere
+from headrace.storage.numbered_objects import Chain
+from headrace.storage.store import Store
+
+FORMAT = 2
+FOLDER = "known_tables"
+
+
+def check_format(store: Store, found: object) -> None:
+    """NewerFormat unless this Headrace knows the state's format."""
+    if str(found) != str(FORMAT):
+        raise NewerFormat(
+            f"The state at {store.uri} has format {found}; this Headrace knows format {FORMAT}.",
+            next="Run the Headrace that wrote it, or a newer one.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table as it was when the pipeline last wrote to it."""
+
+    id: str
+    writer: str  # the kind of writer, for good: "direct", "merge" or "spark"
+    rows: str = ""  # what tells its rows apart, for good; empty: nobody has noted it
+    restored: int = -1  # a RESTORE up to this version was answered by a person
+    refill: int = -1  # the first RESTORE whose undone rows are still owed to the table
+    full_refresh: int = 0  # the number of the one in which the table was last overwritten
+    names: tuple[str, ...] = ()  # fields that records had, the spec reads and the table does not keep
+    overwritten: tuple[str, ...] = ()  # the partition folders that this full refresh has overwritten; ALL: the table
+    writers: tuple[str, ...] = ()  # who has committed to it, so that their txns must be there
+    scanned: int = -1  # up to this version the log was looked through for RESTOREs
+
+
+def _known_table(raw: Mapping[str, Any]) -> KnownTable:
+    lists = {name: tuple(raw.get(name, ())) for name in ("overwritten", "writers", "names")}
+    return KnownTable(**{**raw, **lists})
+
+
+def _offsets(raw: Sequence[tuple[str, int, int]]) -> dict[tuple[str, int], int]:
+    return {(topic, partition): offset for topic, partition, offset in raw}
+
+
+@dataclass(frozen=True, slots=True)
+class FullRefresh:
+    """One reading of the source from its start, which overwrites the tables."""
+
+    number: int = 0
+    open: bool = False  # until its drain has ended
+
+
+class Known:
+    """The newest of `known_tables/`; one is added when something changes, and never past another driver's."""
+
+    def __init__(self, chain: Chain, number: int, raw: Mapping[str, Any]) -> None:
+        self._chain, self._number = chain, number
+        self.tables = {path: _known_table(item) for path, item in raw.get("tables", {}).items()}
+        self.topics: dict[str, str] = dict(raw.get("topics", {}))
+        self.since: dict[str, int] = dict(raw.get("since", {}))  # the batch that first met a topic under its id
+        self.full_refresh = FullRefresh(**raw.get("full_refresh", {}))
+        self.start = _offsets(raw["start"]) if "start" in raw else None  # None: the first start is not decided
+
+    @classmethod
+    def load(cls, store: Store) -> Known:
+        """What is there, or nothing yet."""
+        chain = Chain(store, FOLDER)
+        number, data = chain.newest()
+        raw = json.loads(data) if data is not None else {"format": FORMAT}
+        check_format(store, raw.get("format"))
+        return cls(chain, number, raw)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever remembered, or all of it is lost."""
+        return self._number == 0
+
+    def remember(
+        self,
+        *,
+        tables: Mapping[str, KnownTable] | None = None,
+        topics: Mapping[str, str] | None = None,
+        batch: int = 0,
+    ) -> None:
+        """Add or change tables and topics, which this batch has met; Fenced when another driver wrote meanwhile."""
+        met = {name: batch for name, topic_id in (topics or {}).items() if self.topics.get(name) != topic_id}
+        self._become({**self.tables, **(tables or {})}, {**self.topics, **(topics or {})}, {**self.since, **met})
+
+    def remember_start(self, offsets: Mapping[tuple[str, int], int], topics: Mapping[str, str], batch: int) -> None:
+        """Where partitions are read from that no batch has read yet; a restart reads them from the same offsets."""
+        start = {**(self.start or {}), **offsets}
+        met = {name: batch for name, topic_id in topics.items() if self.topics.get(name) != topic_id}
+        self._become(self.tables, {**self.topics, **topics}, {**self.since, **met}, start=start)
+
+    def remember_full_refresh(self, full_refresh: FullRefresh) -> None:
+        """Which full refresh overwrites the tables, or has done so."""
+        self._become(self.tables, self.topics, self.since, full_refresh)
+
+    def forget(self, path: str) -> None:
+        """Let a table be made anew where there was one."""
+        self._become({key: table for key, table in self.tables.items() if key != path}, self.topics, self.since)
+
+    def _become(
+        self,
+        tables: dict[str, KnownTable],
+        topics: dict[str, str],
+        since: dict[str, int],
+        full_refresh: FullRefresh | None = None,
+        start: dict[tuple[str, int], int] | None = None,
+    ) -> None:
+        full_refresh, start = full_refresh or self.full_refresh, self.start if start is None else start
+        if (tables, topics, full_refresh, start) == (self.tables, self.topics, self.full_refresh, self.start):
+            return
+        raw: dict[str, Any] = {
+            "format": FORMAT,
+            "tables": {path: asdict(table) for path, table in sorted(tables.items())},
+            "topics": dict(sorted(topics.items())),
+            "since": dict(sorted(since.items())),
+            "full_refresh": asdict(full_refresh),
+        }
+        if start is not None:
+            raw["start"] = [[*each, offset] for each, offset in sorted(start.items())]
+        self._number = self._add(json.dumps(raw, indent=1).encode())
+        self.tables, self.topics, self.since = tables, topics, since
+        self.full_refresh, self.start = full_refresh, start
+
+    def _add(self, text: bytes) -> int:
+        number = self._number + 1
+        try:
+            self._chain.add(number, text)
+        except AlreadyThere:
+            if self._chain.newest() != (number, text):  # else it is ours, and only the reply was lost
+                raise Fenced(
+                    "Another driver has changed what the pipeline knows of its tables and topics.",
+                    next="Start it again: it goes on from where the ledger stands.",
+                ) from None
+        return number

@@ -1,0 +1,361 @@
+"""The ledger: what each batch read and wrote, and the one place to resume from.
+
+The state folder holds `ledger/`, a Delta table with one row a batch whose newest booking carries the marks of every
+partition; `intents/<n>`, the write-ahead record of batch n, durable before any of it is visible; and `known_tables/`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+import pyarrow as pa
+
+from headrace.delta.actions import ENGINE
+from headrace.delta.files import all_marks, commits
+from headrace.delta.log import EPOCH, TableState, proved_time
+from headrace.delta.log_writer import Tail
+from headrace.delta.receipt import Receipt
+from headrace.delta.staged_file import StagedFile
+from headrace.delta.txn import batch_mark, range_mark
+from headrace.errors import Fenced, HeadraceError, MarksDisagree
+from headrace.ledger import compaction, row
+from headrace.ledger.known_tables import FORMAT, FullRefresh, Known, KnownTable, check_format
+from headrace.plan.accounting import Counts
+from headrace.source.ranges import Range
+from headrace.storage.base import AlreadyThere, NotThere
+from headrace.storage.store import Store
+from headrace.write.intent import Intent
+
+__all__ = ["FullRefresh", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_refill", "is_reingest"]
+
+Position = dict[tuple[str, int], int]
+_FORGET_EVERY = 32
+_FOREVER = datetime.max.replace(tzinfo=UTC)
+
+
+def is_decision(intent: Intent) -> bool:
+    """Whether a batch is a person's decision: it reads nothing, and its text is the reason, not a spec."""
+    return not intent.digest
+
+
+def is_refill(intent: Intent) -> bool:
+    """Whether a batch gives a restored table what was undone: it moves no partition, so it has no ranges."""
+    return bool(intent.digest) and not intent.ranges and intent.replay is None and not intent.reingested
+
+
+def is_reingest(intent: Intent) -> bool:
+    """Whether a batch gives a repaired table the rows of files that were lost; it has no ranges either."""
+    return bool(intent.reingested)
+
+
+class Ledger:
+    """One pipeline's ledger, open for one driver."""
+
+    folder = "ledger"
+    intents = "intents"  # the folder of the batches' write-ahead records
+    schema = row.SCHEMA_JSON
+
+    def __init__(self, store: Store, pipeline: str, tail: Tail, marks: Mapping[str, int]) -> None:
+        self._store, self._pipeline, self._tail = store, pipeline, tail
+        self._table = store.child(self.folder)
+        self._marks = dict(marks)
+        self._half = False
+        self.resumed = EPOCH  # the time of its newest commit when it was opened
+        self.known = Known.load(store)
+        self._versions: dict[str, tuple[str, int]] = {}  # by table, its id and its version after the last batch
+
+    @classmethod
+    def open(cls, store: Store, pipeline: str) -> Self:
+        """Load where the pipeline stands from the ledger's own marks; no row is read."""
+        table = store.child(cls.folder)
+        tail = Tail.open(table, [batch_mark(pipeline)])
+        if tail.state is None:
+            return cls(store, pipeline, tail, {})
+        check_format(store, tail.state.properties.get("headrace.format"))
+        marks, versions = _last_booking(table, tail.state, batch_mark(pipeline))
+        if not marks:
+            raise MarksDisagree(
+                f"The ledger at {table.uri} has no mark of pipeline '{pipeline}'.",
+                next="Give each pipeline a state folder of its own; a renamed pipeline is a new one.",
+            )
+        ledger = cls(store, pipeline, tail, marks)
+        ledger.resumed = proved_time(table, _FOREVER, timedelta(0), tail.state.version)
+        ledger._versions = versions
+        return ledger
+
+    def proved_time(self, clock: datetime, retain: timedelta = timedelta.max) -> datetime:
+        """The time that the ledger proves to have passed; the epoch before it proves any."""
+        state = self._tail.state
+        return EPOCH if state is None else proved_time(self._table, clock, retain, state.version)
+
+    def version_of(self, path: str, table_id: str) -> int:
+        """The version that a table had after the last batch; -1 where that batch was not for this table."""
+        known_id, version = self._versions.get(path, ("", -1))
+        return version if known_id == table_id else -1
+
+    def accept_version(self, path: str) -> None:
+        """Take a table as it is, whatever version it had after the last batch; the next booking makes it durable."""
+        self._versions.pop(path, None)
+
+    @property
+    def batch(self) -> int:
+        """The number of the last batch booked, 0 before the first."""
+        return self._marks.get(batch_mark(self._pipeline), 0)
+
+    @property
+    def tail(self) -> Tail:
+        """The log of the ledger's own table, for whoever looks after its files between two batches."""
+        return self._tail
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no ledger: the pipeline's first batch is to come, or its state was lost."""
+        return self._tail.state is None
+
+    def position(self) -> Position:
+        """The next offset to read of every partition that was read, or whose start is decided."""
+        return {**(self.known.start or {}), **position_of(self._marks, self._pipeline)}
+
+    def standing(self, apart: Collection[tuple[str, int]] = ()) -> tuple[Range, ...]:
+        """Where each partition stands, as empty ranges; without those that a batch reads."""
+        known = self.known.topics
+        return tuple(
+            Range(*each, at, at, known.get(each[0], ""))
+            for each, at in sorted(self.position().items())
+            if each not in apart
+        )
+
+    def open_batch(self) -> Intent | None:
+        """The batch that was begun and not booked; it must be finished before any other is begun."""
+        text = self._begun_text(self.batch + 1)
+        if text is None or self._is_booked(self.batch + 1):
+            return None
+        intent = Intent.from_json(text.decode())
+        while (text := self._begun_text(intent.batch, intent.plan + 1)) is not None:
+            intent = Intent.from_json(text.decode())
+        return intent
+
+    def revise(self, intent: Intent) -> None:
+        """Make a later plan of the open batch durable; Fenced when another driver was first, or has finished it."""
+        self._expect_next(intent.batch)
+        text = intent.to_json().encode()
+        try:
+            self._store.put_new(self._begun(intent.batch, intent.plan), text)
+        except AlreadyThere:
+            if self._begun_text(intent.batch, intent.plan) != text:
+                raise self._fenced(f"batch {intent.batch} was planned again by another driver") from None
+        if self._is_booked(intent.batch):
+            raise self._fenced(f"batch {intent.batch} is booked already")
+
+    def planned(self, batch: int, plan: int) -> Intent | None:
+        """One of the plans of the open batch; None where it was not made."""
+        text = self._begun_text(batch, plan)
+        return Intent.from_json(text.decode()) if text is not None else None
+
+    def begin(self, intent: Intent) -> None:
+        """Make the batch's decision durable; Fenced when another driver was first.
+
+        Who finds its number taken by the very same decision lost only the reply.
+        """
+        self._expect_next(intent.batch)
+        text = intent.to_json().encode()
+        try:
+            self._store.put_new(self._begun(intent.batch), text)
+        except AlreadyThere:
+            if self._begun_text(intent.batch) != text:
+                raise self._fenced(f"batch {intent.batch} was begun by another driver") from None
+        if self._is_booked(intent.batch):
+            raise self._fenced(f"batch {intent.batch} is booked already")
+
+    def book(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str = "") -> None:
+        """Say that the batch is done: one row and the marks of every partition, in one commit, once.
+
+        The ids of its topics are remembered first: after a crash in between, the open batch is booked before all else.
+        """
+        self._expect_next(intent.batch)
+        marks = {**self._marks, **intent.marks()}
+        note = note or _note(intent)
+        topics = {item.topic: item.topic_id for item in intent.ranges if item.topic_id}
+        self.known.remember(topics=topics, batch=intent.batch)
+        staged = self._rows(intent, receipts, finished, note)
+        ids = {each.path: self.known.tables[each.path].id for each in receipts if each.path in self.known.tables}
+        versions = {each.path: (ids[each.path], each.version) for each in receipts if each.path in ids}
+        self._commit(staged, marks, {"pipeline": self._pipeline, "batch": intent.batch, "versions": versions})
+        self._marks, self._versions = marks, versions
+        self._forget()
+        self._compact()
+
+    def decide(self, note: str, position: Mapping[tuple[str, int], int], ranges: Sequence[Range] = ()) -> None:
+        """Book a person's decision as a batch that reads nothing and leaves each partition at its new position."""
+        if self.open_batch() is not None:
+            raise self._fenced(f"batch {self.batch + 1} is still open")
+        named = {(item.topic, item.partition) for item in ranges}
+        moved = [self._moved(at, until) for at, until in sorted(position.items()) if at not in named]
+        intent = self._decision(self.batch + 1, (*ranges, *moved), self.standing({*named, *position}), note)
+        self.begin(intent)
+        self.book(intent, (), datetime.now(UTC), note)
+
+    def newest_begun(self) -> Intent | None:
+        """The batch last begun, booked or not; all before it are done."""
+        newest = max((item.path for item in self._store.list(self.intents)), default=None)
+        try:
+            return Intent.from_json(self._store.get(newest).decode()) if newest else None
+        except NotThere:
+            raise self._fenced("another driver has gone on") from None
+
+    def assume(self, batch: int, position: Position, half: bool = False) -> None:
+        """Take a lost ledger for one that ended with this batch; `rebuild` makes it durable.
+
+        `half`: some tables have the next batch too, and it is about to be begun again.
+        """
+        self._half = half
+        marks = {range_mark(self._pipeline, *each): at - 1 for each, at in position.items()}
+        self._marks = {batch_mark(self._pipeline): batch, **marks}
+
+    def rebuild(self, note: str) -> None:
+        """Write what was assumed as the first row of a new ledger, or as the next row of one that was set back.
+
+        Fenced when another driver was first.
+        """
+        if not self.batch or self._is_booked(self.batch):
+            return  # nothing was booked yet, or all that is assumed
+        intent = self._decision(self.batch, self.standing(), (), note)
+        now = datetime.now(UTC)
+        staged = row.stage(self._table, row.row(intent, (), now, note))
+        info = {"pipeline": self._pipeline, "batch": self.batch}
+        if not self.is_new:
+            self._tail.append([staged], self._marks, info)
+        elif not self._create([staged], self._marks, info):
+            raise self._fenced("another driver has rebuilt its ledger")
+
+    def _decision(self, batch: int, ranges: tuple[Range, ...], rests: tuple[Range, ...], note: str) -> Intent:
+        release = ENGINE.partition("/")[2]
+        token, now = uuid.uuid4().hex, datetime.now(UTC)
+        return Intent(self._pipeline, batch, ranges, (), Counts(), now, token, note, "", release, idle_ranges=rests)
+
+    def check_mark(self, path: str, mark: int | None) -> None:
+        """MarksDisagree when a table cannot be where its mark says it is, given what is booked and begun."""
+        known = self.known.tables.get(path)
+        if mark is None and known is not None and self._pipeline in known.writers:
+            raise MarksDisagree(
+                f"{path} was written by '{self._pipeline}' before, but has no txn of '{self._pipeline}' any more: it "
+                "expired, or the table was set back.",
+                next="Bring the table back if it was set back; else `headrace resume SPEC --accept-new-table` goes on "
+                "with the table as it is now.",
+            )
+        if mark is None or mark <= self.batch:
+            return
+        if mark == self.batch + 1 and (self._half or self.open_batch() is not None):
+            return
+        if self._is_booked(self.batch + 1):
+            raise self._fenced(f"{path} holds batch {mark} of another driver")
+        raise MarksDisagree(
+            f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
+            next="Was the state folder lost or set back? Restore it; or run `headrace resume SPEC "
+            "--accept-lost-ledger` to go on after what the tables hold.",
+        )
+
+    def rows_from(self, batch: int) -> list[dict[str, Any]]:
+        """The rows from a batch on, and the one that the open batch will get."""
+        begun = self.open_batch()
+        to_come = [row.row(begun, (), begun.started, "")] if begun is not None else []
+        return self.rows(self.batch - batch + 1) + to_come
+
+    def rows(self, last: int) -> list[dict[str, Any]]:
+        """The newest rows, oldest first."""
+        return row.newest(self._table, self.batch - last) if self.batch else []
+
+    def _rows(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> Sequence[StagedFile]:
+        """What the booking adds to the ledger."""
+        return [row.stage(self._table, row.row(intent, receipts, finished, note))]
+
+    def _begun_text(self, batch: int, plan: int = 0) -> bytes | None:
+        with suppress(NotThere):
+            return self._store.get(self._begun(batch, plan))
+        return None
+
+    def _begun(self, batch: int, plan: int = 0) -> str:
+        return f"{self.intents}/{batch:012}.{plan}" if plan else f"{self.intents}/{batch:012}"
+
+    def _moved(self, at: tuple[str, int], until: int) -> Range:
+        """A step forward spans what is given up; a step back spans nothing."""
+        start = min(self.position().get(at, until), until)
+        return Range(*at, start, until, self.known.topics.get(at[0], ""))
+
+    def _expect_next(self, batch: int) -> None:
+        if batch != self.batch + 1:
+            raise self._fenced(f"batch {batch} does not follow batch {self.batch}")
+
+    def _is_booked(self, batch: int) -> bool:
+        """Looked at after each put and each read of an intent: one that is dropped some batches later may come back by
+        a driver that slept since before its `begin`, and only what is not booked is a decision."""
+        self._tail.follow()
+        return self._tail.state is not None and self._tail.state.marks.get(batch_mark(self._pipeline), 0) >= batch
+
+    def _commit(self, staged: Sequence[StagedFile], marks: Mapping[str, int], info: Mapping[str, Any]) -> None:
+        if not self._create(staged, marks, info):
+            self._tail.append(staged, marks, info)
+
+    def _create(self, staged: Sequence[StagedFile], marks: Mapping[str, int], info: Mapping[str, Any]) -> bool:
+        properties = {"headrace.format": str(FORMAT)}
+        made = self._tail.create(self.schema, (), properties, str(uuid.uuid4()), staged, marks, info)
+        return made is not None
+
+    def _forget(self) -> None:
+        """Drop decisions that no recovery can need; whatever fails here is tried again later."""
+        if self.batch % _FORGET_EVERY == 0:
+            with suppress(HeadraceError):
+                last = self._begun(self.batch - 2)
+                old = [item.path for item in self._store.list(self.intents) if item.path <= last]
+                self._store.delete(old)
+
+    def _compact(self) -> None:
+        """Keep files and log few; whatever fails here fails no batch, and is done later."""
+        with suppress(HeadraceError, pa.ArrowException):
+            compaction.compact(self._tail, self.batch, self.proved_time)
+
+    def _fenced(self, seen: str) -> Fenced:
+        return Fenced(
+            f"Pipeline '{self._pipeline}': {seen}.", next="Start it again: it goes on from where the ledger stands."
+        )
+
+
+def _note(intent: Intent) -> str:
+    if is_reingest(intent):
+        return (
+            f"reingest of {intent.tables[0].path}" if intent.tables else "a reingest was given up: its files were gone"
+        )
+    if is_refill(intent):
+        return f"refill of {', '.join(table.path for table in intent.tables) or 'a table that is no more'}"
+    return intent.spec if is_decision(intent) else ""
+
+
+def _last_booking(table: Store, state: TableState, name: str) -> tuple[dict[str, int], dict[str, tuple[str, int]]]:
+    """Every mark of the pipeline, and the versions of the last batch's tables: each booking carries all of them."""
+    if name not in state.marks:
+        return {}, {}
+    for commit in commits(table, state.version):
+        if name in commit.marks:
+            told = (commit.info.get("headrace") or {}).get("versions") or {}
+            versions = {path: (str(known_id), int(version)) for path, (known_id, version) in told.items()}
+            return _of_pipeline(commit.marks, name), versions
+    return _of_pipeline(all_marks(table, state.version), name), {}  # cleaned away; log checkpoints keep the marks
+
+
+def _of_pipeline(marks: Mapping[str, int], name: str) -> dict[str, int]:
+    return {key: value for key, value in marks.items() if key == name or key.startswith(f"{name}:")}
+
+
+def position_of(marks: Mapping[str, int], pipeline: str) -> Position:
+    """The next offset to read of every partition that has a mark."""
+    found: Position = {}
+    name = batch_mark(pipeline)
+    for key, last in marks.items():
+        topic, colon, partition = key.removeprefix(f"{name}:").rpartition(":")
+        if key.startswith(f"{name}:") and colon:
+            found[topic, int(partition)] = last + 1
+    return found

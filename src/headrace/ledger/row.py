@@ -1,0 +1,110 @@
+"""One row a batch: its ranges, its account, and the version each table reached."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from headrace.delta.receipt import Receipt
+from headrace.delta.schema import TIMESTAMP, to_delta
+from headrace.delta.staged_file import StagedFile
+from headrace.stage.parquet import rows_in
+from headrace.storage.store import Store
+from headrace.write.intent import Intent
+
+_RANGE = [("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32())]
+_TABLE = [("path", pa.string()), ("version", pa.int64())]
+_COUNTED = ("rows", "files", "bytes", "inserted", "updated", "deleted")  # the last three where the table merges
+
+
+def _list_of(*fields: tuple[str, pa.DataType]) -> pa.DataType:
+    return pa.list_(pa.field("element", pa.struct(list(fields))))
+
+
+SCHEMA = pa.schema(
+    [
+        ("batch", pa.int64()),
+        ("started", TIMESTAMP),
+        ("finished", TIMESTAMP),
+        ("ranges", _list_of(*_RANGE, ("from", pa.int64()), ("until", pa.int64()))),
+        ("read", pa.int64()),  # records; read = routed + dead + filtered + skipped
+        ("routed", pa.int64()),
+        ("dead", pa.int64()),
+        ("filtered", pa.int64()),
+        ("skipped", pa.int64()),
+        ("written", pa.int64()),  # rows, dead letters not among them
+        ("runs", pa.int32()),
+        ("reasons", pa.map_(pa.string(), pa.int64())),
+        ("ignored", pa.map_(pa.string(), pa.int64())),
+        ("violations", pa.map_(pa.string(), pa.int64())),
+        ("rescued", pa.int64()),
+        ("duplicates", pa.map_(pa.string(), pa.int64())),
+        ("tables", _list_of(*_TABLE, *((name, pa.int64()) for name in _COUNTED))),
+        ("note", pa.string()),
+        ("spec", pa.string()),
+        ("headrace", pa.string()),
+    ]
+)
+SCHEMA_JSON = to_delta(SCHEMA)
+
+
+def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> dict[str, Any]:
+    """The row of a batch that is done."""
+    counts = intent.counts
+    return {
+        "batch": intent.batch,
+        "started": intent.started,
+        "finished": finished,
+        "ranges": [
+            {"topic": r.topic, "topic_id": r.topic_id, "partition": r.partition, "from": r.start, "until": r.until}
+            for r in intent.ranges
+        ],
+        **{name: getattr(counts, name) for name in ("read", "routed", "dead", "filtered", "skipped")},
+        "written": sum(file.rows for table in intent.tables if not table.dead_letters for file in table.files),
+        "runs": intent.runs,
+        "reasons": sorted(counts.reasons.items()),
+        "ignored": sorted(counts.ignored.items()),
+        "violations": sorted(counts.violations.items()),
+        "rescued": counts.rescued,
+        "duplicates": sorted(counts.duplicates.items()),
+        "tables": [{name: getattr(receipt, name) for name in ("path", "version", *_COUNTED)} for receipt in receipts],
+        "note": note,
+        "spec": intent.digest,
+        "headrace": intent.headrace,
+    }
+
+
+def stage(store: Store, content: dict[str, Any]) -> StagedFile:
+    """Put one row as a Parquet file of its own."""
+    return stage_rows(store, pa.Table.from_pylist([content], SCHEMA))
+
+
+def stage_rows(store: Store, rows: pa.Table) -> StagedFile:
+    """Put rows, ordered by batch, as one Parquet file; never over another, since that one may be committed already."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="snappy")
+    data = sink.getvalue().to_pybytes()
+    first, last = rows["batch"][0].as_py(), rows["batch"][-1].as_py()
+    path = f"batch-{last:012}-{uuid.uuid4()}.parquet"
+    store.put(path, data)
+    bounds = {"minValues": {"batch": first}, "maxValues": {"batch": last}}
+    stats = {"numRecords": len(rows), **bounds, "nullCount": {"batch": 0}}
+    return StagedFile(store.uri, path, (), len(data), len(rows), json.dumps(stats))
+
+
+def newest(store: Store, above: int) -> list[dict[str, Any]]:
+    """The rows of the batches past `above`, oldest first; the statistics tell which files have them."""
+    table = DeltaTable(store.delta_uri, storage_options=store.delta_options)
+    found: list[dict[str, Any]] = []
+    for file in pa.table(table.get_add_actions(flatten=True)).select(["path", "max.batch"]).to_pylist():
+        if file["max.batch"] is None or file["max.batch"] > above:
+            content = rows_in(store.get(file["path"]))
+            found += content.to_pylist(maps_as_pydicts="strict")
+    return sorted((row for row in found if row["batch"] > above), key=lambda row: row["batch"])

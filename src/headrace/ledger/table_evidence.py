@@ -1,0 +1,128 @@
+"""A lost ledger, told anew by the marks and accounts in the tables' own logs.
+
+A batch is begun only after the one before it is in every table. So whatever the highest mark N of any table is, all
+tables have everything below N; and each commit of N says where every partition stood after it. Only N itself may be in
+some tables and not in others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headrace.delta import log
+from headrace.delta.batch_commits import Part, newest_part
+from headrace.delta.files import all_marks
+from headrace.delta.log import TableState
+from headrace.delta.txn import batch_mark
+from headrace.errors import MarksDisagree
+from headrace.ledger.ledger import Position, position_of
+from headrace.plan.accounting import Counts
+from headrace.source.ranges import Range
+from headrace.storage.store import Store
+
+_UNTOLD = "Bring the state folder back; or give the pipeline a new name and a source.kafka.start."
+ACCEPT = "Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger`"
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What a pipeline has left in its tables."""
+
+    batch: int  # the highest of their marks
+    tables: Mapping[str, TableState]
+    parts: Mapping[str, Part | None]  # of the tables at that batch; None where the log no longer tells it
+    marks: Mapping[str, int]  # the txns of a table at that batch, which outlive its commits
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a ledger that is written anew begins."""
+
+    batch: int  # the last one that every table has
+    position: Position
+    half: Part | None = None  # one table's part of the next batch, which others may lack
+
+
+def traces(stores: Iterable[Store], pipeline: str) -> Traces | None:
+    """What the tables tell; None when no table has a mark of the pipeline."""
+    mark = batch_mark(pipeline)
+    found = {store.uri: (store, state) for store in stores if (state := log.load(store, [mark])) is not None}
+    marked = {uri: each for uri, each in found.items() if mark in each[1].marks}
+    if not marked:
+        return None
+    batch = max(state.marks[mark] for _, state in marked.values())
+    parts = {
+        uri: newest_part(store, state.version, mark)
+        for uri, (store, state) in marked.items()
+        if state.marks[mark] == batch
+    }
+    marks: dict[str, int] = {}
+    for uri in (uri for uri, part in parts.items() if part is None):
+        marks |= all_marks(marked[uri][0], marked[uri][1].version)
+    return Traces(batch, {uri: state for uri, (_, state) in marked.items()}, parts, marks)
+
+
+def standing(found: Traces, pipeline: str, letters: str, alone: bool, since: Mapping[str, int]) -> Standing:
+    """Where to go on: after the last batch if every table has it, else before it.
+
+    `letters` is the dead-letter table, `alone` whether there is but one table beside it, `since` the batch that first
+    met each topic: a later one than any table has tells that theirs was booked.
+    """
+    told = [part for part in found.parts.values() if part is not None]
+    account = next((part for part in told if "ranges" in part.account), None)
+    if account is None or len(told) < len(found.parts):
+        raise MarksDisagree(
+            f"The ledger of '{pipeline}' is lost, and no log tells whether every table has batch {found.batch}.",
+            next=f"{ACCEPT} to go on after that batch." if _last_marks(found, pipeline) else _UNTOLD,
+        )
+    after = position_of(account.marks, pipeline)
+    if max(since.values(), default=0) > found.batch or _is_whole(found, account, letters, alone):
+        return Standing(found.batch, after)
+    before = {(each.topic, each.partition): each.start for each in ranges_of(account)}
+    return Standing(found.batch - 1, after | before, account)
+
+
+def topics(found: Traces, pipeline: str) -> set[str]:
+    """The topics whose offsets the marks are."""
+    marks = [part.marks for part in found.parts.values() if part is not None]
+    return {topic for each in (*marks, found.marks) for topic, _ in position_of(each, pipeline)}
+
+
+def beyond(found: Traces, pipeline: str) -> Standing:
+    """After the last batch, whether or not every table has it: only a person may say so."""
+    marks = _last_marks(found, pipeline)
+    if not marks:
+        raise MarksDisagree(
+            f"The ledger of '{pipeline}' is lost, and no log tells any more what batch {found.batch} read.",
+            next=_UNTOLD,
+        )
+    return Standing(found.batch, position_of(marks, pipeline))
+
+
+def _last_marks(found: Traces, pipeline: str) -> Mapping[str, int]:
+    """The txns of the last batch, where some table tells them; tables that Spark writes have them in commits only."""
+    told = next((part.marks for part in found.parts.values() if part is not None), found.marks)
+    return told if position_of(told, pipeline) else {}
+
+
+def ranges_of(part: Part, topics: Mapping[str, str] | None = None) -> tuple[Range, ...]:
+    """The ranges of the batch that a part belongs to."""
+    known = topics or {}
+    return tuple(
+        Range(topic, partition, start, until, known.get(topic, ""))
+        for topic, partition, start, until in part.account["ranges"]
+    )
+
+
+def counts_of(part: Part) -> Counts:
+    """The account of the batch that a part belongs to."""
+    return Counts(**{name: part.account[name] for name in ("read", "routed", "dead", "filtered", "skipped")})
+
+
+def _is_whole(found: Traces, part: Part, letters: str, alone: bool) -> bool:
+    """Whether every table is sure to have the batch: letters are committed last, and a refill has one table.
+
+    Rows do not tell: a record may have become many.
+    """
+    return letters in found.parts or not part.account["ranges"] or (alone and not part.account["dead"])

@@ -1,0 +1,105 @@
+"""What a RESTORE took from a table, as batches of the ledger and as ranges to read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.delta.batch_commits import undone
+from headrace.errors import TableRestored
+from headrace.source.ranges import Range
+from headrace.storage.store import Store
+
+Row = Mapping[str, Any]
+KEEP = "`headrace resume SPEC --table-restored=keep` goes on without the rows that were undone"
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """The rows that a table is owed, and where their records are."""
+
+    rows: int = 0
+    pieces: tuple[tuple[Range, ...], ...] = ()  # each with at most one range of a partition
+
+
+def owed(
+    store: Store, newest: int, oldest: int, mark: str, digest: str, rows_from: Callable[[int], Sequence[Row]]
+) -> Owed:
+    """What the RESTOREs from version `oldest` to `newest` undid; TableRestored when this spec did not write it.
+
+    Another spec may route a record elsewhere: it would then be in neither table, or in both.
+    """
+    rows, booked = _undone(store, newest, oldest, mark, rows_from)
+    for batch in rows:
+        if batch not in booked:
+            raise TableRestored(
+                f"{store.uri}: the ledger no longer tells what the undone batch {batch} read.", next=f"{KEEP}."
+            )
+        if booked[batch]["spec"] != digest:
+            raise TableRestored(
+                f"{store.uri}: the undone batch {batch} was written with another spec "
+                f"(digest {booked[batch]['spec'][:12]}; this one has {digest[:12]}).",
+                next=f"Run the refill with that spec; or {KEEP}.",
+            )
+    return Owed(sum(rows.values()), _pieces(rows, booked, digest))
+
+
+def _undone(
+    store: Store, newest: int, oldest: int, mark: str, rows_from: Callable[[int], Sequence[Row]]
+) -> tuple[dict[int, int], dict[int, Row]]:
+    """The table's rows by undone batch, and the ledger's rows from the first of them on.
+
+    A refill among them repeats earlier batches: it is not counted, but what it had brought back is owed again. What a
+    reingest had put back is lost again, with the files that had held it first, and can be asked for again.
+    """
+    refills: set[int] = set()
+    while True:
+        parts = [part for part in undone(store, newest, oldest, mark, refills) if not part.account.get("reingested")]
+        first = min((part.batch for part in parts), default=0)
+        booked = {row["batch"]: row for row in rows_from(first)} if parts else {}
+        known = {part.batch for part in parts if part.batch in booked and _is_refill(booked[part.batch])}
+        if known <= refills:
+            return {part.batch: part.rows for part in parts if part.batch not in refills}, booked
+        refills |= known
+
+
+def _is_refill(row: Row) -> bool:
+    return bool(row["spec"]) and not row["ranges"]
+
+
+def _pieces(batches: Mapping[int, int], booked: Mapping[int, Row], digest: str) -> tuple[tuple[Range, ...], ...]:
+    """The ranges of these batches, joined where they meet; batches between them that this spec wrote too, and that
+    gave the table nothing, are read along."""
+    pieces: list[dict[tuple[str, int], Range]] = []
+    joined = False
+    for number in range(min(batches, default=0), max(batches, default=-1) + 1):
+        row = booked.get(number)
+        if row is not None and not row["ranges"]:
+            continue  # a decision or a refill moves nothing that was read
+        ranges = _ranges(row) if row is not None and row["spec"] == digest else {}
+        joined = joined and bool(ranges) and _all_meet(pieces[-1], ranges)
+        if not joined and number not in batches:
+            continue
+        if not joined:
+            pieces.append({})
+        for at, each in ranges.items():
+            pieces[-1][at] = Range(*at, pieces[-1].get(at, each).start, each.until, each.topic_id)
+        joined = True
+    return tuple(tuple(piece[at] for at in sorted(piece)) for piece in pieces)
+
+
+def _ranges(row: Row) -> dict[tuple[str, int], Range]:
+    return {
+        (raw["topic"], raw["partition"]): Range(
+            raw["topic"], raw["partition"], raw["from"], raw["until"], raw["topic_id"]
+        )
+        for raw in row["ranges"]
+    }
+
+
+def _all_meet(piece: Mapping[tuple[str, int], Range], ranges: Mapping[tuple[str, int], Range]) -> bool:
+    return all(
+        at not in piece or (piece[at].until, piece[at].topic_id) == (each.start, each.topic_id)
+        for at, each in ranges.items()
+    )

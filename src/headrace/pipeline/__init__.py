@@ -1,0 +1,1 @@
+"""A running pipeline: one batch after the other, from the source into its tables."""

@@ -1,0 +1,268 @@
+"""Records that come twice: rows whose keys the table has from a short while ago are left out before a batch is decided.
+
+The table itself is what is remembered: its rows of the last while, by the times of their records, are read once and
+then kept along. So nothing can be lost beside it, and a table that was restored or mended is asked as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.delta import files as logged
+from headrace.delta.files import File, as_file
+from headrace.delta.partition_values import log_name, parsed, value_in
+from headrace.delta.rows import Columns, rows_of
+from headrace.delta.schema import RESCUED, SOURCE, TIMESTAMP
+from headrace.delta.staged_file import StagedFile
+from headrace.delta.txn import batch_mark
+from headrace.errors import TableFeature
+from headrace.pipeline.table_entry import Entry
+from headrace.pipeline.tables import Catalog
+from headrace.plan.accounting import Counts
+from headrace.spec.merge import Deduplicate
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Store
+
+TIME = "_headrace_time"  # of the record, in microseconds
+_MICRO = timedelta(microseconds=1)
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_ROUNDS = 8
+PLACE = ("topic", "partition", "offset")
+
+
+@dataclass
+class _Seen:
+    """The keys of a table's rows since a moment, as of a version."""
+
+    version: int
+    since: int
+    parts: list[pa.Table] = field(default_factory=list)
+
+
+class Doubles:
+    """What the tables of a pipeline have already, as far as they are not to have it twice."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._seen: dict[str, _Seen] = {}
+        self.places: dict[str, pa.Table] = {}  # by table, the records of the rows that were left out last
+
+    def leave_out(
+        self, staged: Sequence[StagedFile], counts: Counts, batch: int, started: datetime
+    ) -> tuple[tuple[StagedFile, ...], Counts, list[StagedFile]]:
+        """The files without doubles, what the account says then, and the files that are none of it any more."""
+        files, old = list(staged), list[StagedFile]()
+        self.places = {}
+        for entry, layout in self._catalog.once(batch):
+            mine = [each for each in files if each.table == layout.path]
+            if not mine or _has(entry, self._catalog.writer, batch):
+                continue
+            gone, new, counts = self._of_table(entry, layout, mine, counts, batch, started)
+            files = [each for each in files if each not in gone] + new
+            old += gone
+        return tuple(files), counts, old
+
+    def _of_table(
+        self, entry: Entry, layout: Layout, mine: list[StagedFile], counts: Counts, batch: int, started: datetime
+    ) -> tuple[list[StagedFile], list[StagedFile], Counts]:
+        rules = entry.rules.deduplicate
+        assert rules is not None  # noqa: S101
+        staged = Columns(Store(layout.path, entry.store.profile), [*rules.keys, SOURCE.name])
+        parts = [_keys(staged, as_file(each), rules.keys, layout.schema) for each in mine]
+        rows, within = pa.concat_tables(parts), rules.within // _MICRO
+        newest = min(_newest(rows), (started - _EPOCH) // _MICRO)
+        seen = self._known(entry, rules, layout.schema, newest - 2 * within)
+        doubled = doubles(rows, seen.parts, rules.keys, within)
+        self._keep_along(seen, rows.filter(pa.array(~doubled)).select([*rules.keys, TIME]), newest - 2 * within)
+        self.places[entry.store.uri] = rows.filter(pa.array(doubled)).select(PLACE)
+        ends = np.cumsum([0, *(len(part) for part in parts)])
+        masks = [doubled[low:high] for low, high in pairwise(ends)]
+        touched = [(each, mask) for each, mask in zip(mine, masks, strict=True) if mask.any()]
+        new, rescued = without(entry.store, layout, touched, f"{batch:08d}-once")
+        count = int(doubled.sum())
+        told = {**counts.duplicates, entry.store.uri: count} if count else counts.duplicates
+        counts = replace(
+            counts,
+            routed=counts.routed - count,
+            filtered=counts.filtered + count,
+            rescued=counts.rescued - rescued,
+            duplicates=told,
+        )
+        return [each for each, _ in touched], new, counts
+
+    def _known(self, entry: Entry, rules: Deduplicate, schema: pa.Schema, since: int) -> _Seen:
+        """What is kept of the table, or what it tells now: others may have changed it."""
+        state, seen = entry.committer.state, self._seen.get(entry.store.uri)
+        version = -1 if state is None else state.version
+        if seen is None or seen.version != version or seen.since > since:
+            parts = [] if state is None else list(_told(entry.store, version, rules.keys, schema, since))
+            seen = self._seen[entry.store.uri] = _Seen(version, since, parts)
+        return seen
+
+    def _keep_along(self, seen: _Seen, kept: pa.Table, since: int) -> None:
+        """The batch's own rows are the table's in its next version; what is too old to matter is forgotten."""
+        if len(kept):
+            seen.parts.append(kept)
+            seen.version += 1
+        seen.since = max(seen.since, since)
+        seen.parts = [part for part in seen.parts if _newest(part) >= seen.since]
+
+
+def doubles(rows: pa.Table, seen: Iterable[pa.Table], keys: Sequence[str], within: int) -> np.ndarray:
+    """Which rows have keys that another has that came before them, and not longer away in time; NULL is no key."""
+    doubled = np.zeros(len(rows), bool)
+    whole = np.flatnonzero(np.logical_and.reduce([pc.is_valid(rows[key]).to_numpy() for key in keys]))
+    mine = rows.take(pa.array(whole))
+    before = [_among(part, mine, keys) for part in seen]
+    together = pa.concat_tables([*(part.select([*keys, TIME]) for part in before), mine.select([*keys, TIME])])
+    numbers = _numbers(together, keys)
+    many = np.flatnonzero((np.bincount(numbers, minlength=1) > 1)[numbers])
+    known = len(together) - len(mine)
+    by_place = [(name, "ascending") for name in PLACE]
+    place = np.empty(len(together), np.int64)
+    place[:known] = -1
+    place[known + pc.sort_indices(mine, sort_keys=by_place).to_numpy()] = np.arange(len(mine))
+    found = many[_later_ones(numbers[many], together[TIME].to_numpy()[many], place[many], within)]
+    doubled[whole[found - known]] = True
+    return doubled
+
+
+def _later_ones(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, within: int) -> np.ndarray:
+    """Where rows are of which one with their number is kept already; those without a place are kept from the start.
+
+    Round by round, the first row of each number that is not settled is kept, and settles those near it. Producers that
+    try again need one or two rounds; what needs more goes one by one.
+    """
+    order = np.lexsort((times, numbers))
+    kept, doubled = place < 0, np.zeros(len(numbers), bool)
+    for _ in range(_ROUNDS):
+        doubled |= ~kept & _near(numbers, times, order, kept, within)
+        left = np.flatnonzero(~kept & ~doubled)
+        if not len(left):
+            return np.flatnonzero(doubled)
+        left = left[np.argsort(place[left])]
+        kept[left[np.unique(numbers[left], return_index=True)[1]]] = True
+    return _one_by_one(numbers, times, place, within)
+
+
+def _near(numbers: np.ndarray, times: np.ndarray, order: np.ndarray, kept: np.ndarray, within: int) -> np.ndarray:
+    """Which rows have a kept one of their number close by, before or after them in time."""
+    at = np.arange(len(order))
+    before = np.maximum.accumulate(np.where(kept[order], at, -1))
+    after = np.minimum.accumulate(np.where(kept[order], at, len(order))[::-1])[::-1]
+    near = np.zeros(len(order), bool)
+    for nearest in (before, after):
+        there = (nearest >= 0) & (nearest < len(order))
+        other = order[np.where(there, nearest, 0)]
+        near[order] |= there & (numbers[other] == numbers[order]) & (np.abs(times[other] - times[order]) <= within)
+    return near
+
+
+def _one_by_one(numbers: np.ndarray, times: np.ndarray, place: np.ndarray, within: int) -> np.ndarray:
+    stand: dict[int, list[int]] = {}
+    doubled: list[int] = []
+    for at in np.argsort(place, kind="stable").tolist():
+        kept, time = stand.setdefault(int(numbers[at]), []), int(times[at])
+        near = bisect_left(kept, time - within)
+        if place[at] >= 0 and near < len(kept) and kept[near] <= time + within:
+            doubled.append(at)
+        else:
+            insort(kept, time)
+    return np.array(sorted(doubled), np.int64)
+
+
+def _among(part: pa.Table, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """What may have the keys of these rows."""
+    for key in keys:
+        part = part.filter(pc.is_in(part[key], value_set=rows[key].combine_chunks()))
+    return part
+
+
+def _numbers(rows: pa.Table, keys: Sequence[str]) -> np.ndarray:
+    """A number for each different key."""
+    numbers = np.zeros(len(rows), np.int64)
+    for key in keys:
+        codes = rows[key].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+        _, numbers = np.unique(numbers * (len(rows) + 1) + codes, return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _newest(rows: pa.Table) -> int:
+    return int(pc.max(rows[TIME]).as_py() or 0)
+
+
+def _has(entry: Entry, writer: str, batch: int) -> bool:
+    """Whether the table has the batch already: then all of it would be doubles."""
+    state = entry.committer.state
+    return state is not None and state.marks.get(batch_mark(writer), 0) >= batch
+
+
+# ---- rows of files ----
+
+
+def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
+    columns = Columns(store, [*keys, f"{SOURCE.name}.timestamp"])
+    for file in logged.active(store, version).values():
+        if _may_hold(file, since):
+            if file.elsewhere:
+                raise TableFeature(
+                    f"{store.uri}: the file {file.path} is another table's (a shallow clone): which records it has "
+                    "cannot be told.",
+                    next="Copy the table whole (a deep clone) and write to the copy, or remove table.deduplicate.",
+                )
+            rows = _keys(columns, file, keys, schema)
+            yield rows.filter(pc.greater_equal(rows[TIME], since))
+
+
+def _may_hold(file: File, since: int) -> bool:
+    """Whether a file may have rows since a moment; statistics may be cut to milliseconds."""
+    text = json.loads(file.stats or "{}").get("maxValues", {}).get(SOURCE.name, {}).get("timestamp")
+    try:
+        newest = parsed(text, TIMESTAMP).cast(pa.int64()).as_py()
+    except (ValueError, TypeError):  # of another writer: it does not tell
+        return True
+    return newest is None or newest + 1000 >= since
+
+
+def _keys(columns: Columns, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """Keys and time of a file's rows, and their place where it is read."""
+    held = columns.living(file)
+    made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
+    source = held[SOURCE.name]
+    there = {item.name for item in source.type}
+    parts: Mapping[str, pa.Array] = {name: pc.struct_field(source, name) for name in PLACE if name in there}
+    time = pc.struct_field(source, "timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return pa.table({**made, TIME: pc.fill_null(time, 0), **parts})
+
+
+def _column(held: pa.Table, partition: Mapping[str, str | None], item: pa.Field) -> pa.Array:
+    if log_name(item) in partition:
+        return pa.repeat(value_in(partition, item), len(held))
+    return held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type)
+
+
+def without(
+    store: Store, layout: Layout, touched: Sequence[tuple[StagedFile, np.ndarray]], name: str
+) -> tuple[list[StagedFile], int]:
+    """Files without the rows that are marked, and how many of those had something rescued."""
+    stager, rescued = Stager(lambda uri: Store(uri, store.profile), name), 0
+    try:
+        for each, marked in touched:
+            rows = rows_of(Store(each.table, store.profile), as_file(each), layout.schema, layout.partition_by)
+            gone = rows.filter(pa.array(marked))
+            if RESCUED.name in rows.column_names:
+                rescued += len(gone) - gone[RESCUED.name].null_count
+            stager.add(layout, rows.filter(pa.array(~marked)))
+        return list(stager.finish()), rescued
+    except BaseException:
+        stager.abandon()
+        raise

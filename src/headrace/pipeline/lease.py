@@ -1,0 +1,265 @@
+"""The lease: one writer per pipeline at a time. It is manners; the marks are the safety.
+
+Each holder has a number and a note of its own, `lease/<n>`. Whoever finds the newest note free puts the next one, if
+absent. Only its holder writes a note again, so a renewal and a release need no condition, and a holder that was
+overtaken sees a newer note than its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Lock, Thread
+from types import TracebackType
+
+from headrace.errors import Fenced, HeadraceError, LeaseHeld, StopAsked
+from headrace.storage.base import AlreadyThere
+from headrace.storage.local import make_private
+from headrace.storage.numbered_objects import Chain
+from headrace.storage.store import Store
+
+FOLDER = "lease"
+
+
+class Clock:
+    """The two clocks of this machine: the one people read, and the one that never jumps."""
+
+    def now(self) -> float:
+        """Seconds since 1970; other machines may disagree."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; only differences mean anything."""
+        return time.monotonic()
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        """Until `event` is set, at most for `seconds`; true when it was."""
+        return event.wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the lease says about its holder."""
+
+    host: str
+    boot_id: str  # boot id and pid namespace: within both, pids mean the same
+    pid: int
+    start_ticks: int  # the holder's start in clock ticks since boot: a pid used again has another
+    token: str
+    acquired_at: float
+    expires_at: float
+    ttl: float
+    renewals: int = 0  # grows with each renewal, so that a stuck clock still shows life
+
+    @property
+    def released(self) -> bool:
+        """Its holder gave it back."""
+        return not self.token
+
+
+_ours: set[str] = set()  # tokens that this very process holds or is about to
+
+
+class Lease:
+    """A taken lease: renews itself in the background until it is released or somebody else has it."""
+
+    def __init__(self, store: Store, note: Note, number: int, renew: float, clock: Clock) -> None:
+        self._chain, self._note, self._number, self._clock = Chain(store, FOLDER), note, number, clock
+        self._where = store.uri
+        self._renewed = clock.monotonic()
+        self._turn = Lock()
+        self._ended = Event()
+        self.lost = Event()
+        self._thread = Thread(target=self._keep, args=(renew,), name="headrace-lease", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def take(
+        cls,
+        store: Store,
+        *,
+        ttl: float = 20.0,
+        renew: float = 5.0,
+        clock: Clock | None = None,
+        wait: bool = False,
+        stop: Event | None = None,
+    ) -> Lease:
+        """Take it, or say who holds it (LeaseHeld); with `wait`, stay until it is free or `stop` is set."""
+        clock, stop = clock or Clock(), stop or Event()
+        if store.local:
+            make_private(store.root)  # dead letters may hold private data
+        taker = _Taker(store, ttl, min(renew, ttl / 4), clock, wait)
+        _ours.add(taker.note.token)
+        try:
+            while (number := taker.attempt()) is None:
+                if clock.wait(stop, taker.pause):
+                    raise StopAsked("Asked to stop while waiting for the lease.")
+        except BaseException:
+            _ours.discard(taker.note.token)
+            raise
+        return cls(store, taker.note, number, renew, clock)
+
+    @property
+    def token(self) -> str:
+        """What tells this holder from every other."""
+        return self._note.token
+
+    def check(self) -> None:
+        """Raise Fenced when somebody else has the lease; a renewal that is overdue is made first."""
+        if self._clock.monotonic() - self._renewed > self._note.ttl / 2:
+            self.renew()
+        if self.lost.is_set():
+            raise Fenced(
+                f"The lease at {self._where} was taken by another instance.",
+                next="This one writes nothing more; start it again once the other has ended.",
+            )
+
+    def renew(self) -> None:
+        """Prolong it by a time-to-live; sets `lost` when it is no longer ours."""
+        with self._turn:
+            if self.lost.is_set() or self._ended.is_set():
+                return
+            moment = self._clock.monotonic()
+            note = replace(self._note, expires_at=self._clock.now() + self._note.ttl, renewals=self._note.renewals + 1)
+            self._chain.write(self._number, _text(note))
+            if self._chain.number() > self._number:
+                self.lost.set()
+                return
+            self._note, self._renewed = note, moment
+
+    def release(self) -> None:
+        """Give it back; a note of ours that is no longer the newest interests nobody."""
+        self.abandon()
+        with self._turn:
+            self._chain.write(self._number, _text(replace(self._note, token="", expires_at=0)))
+
+    def abandon(self) -> None:
+        """End the renewals and tell nobody, as death would."""
+        self._ended.set()
+        _ours.discard(self.token)
+        self._thread.join(5)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with suppress(HeadraceError):
+            self.release()
+
+    def _keep(self, renew: float) -> None:
+        while not self._ended.wait(renew):
+            # Unreachable is not lost: while nobody can write, nobody can take it; the next contact decides.
+            with suppress(HeadraceError):
+                self.renew()
+
+
+def holder(store: Store) -> dict[str, object] | None:
+    """Who holds the lease now, as far as its note tells; None when nobody does."""
+    _, data = Chain(store, FOLDER).newest()
+    note = _note(data or b"")
+    if note is None or note.released or _dead(note) or note.expires_at < time.time():
+        return None
+    return {"host": note.host, "pid": note.pid, "since": note.acquired_at}
+
+
+class _Taker:
+    """One attempt after the other at a lease that others may hold."""
+
+    def __init__(self, store: Store, ttl: float, pause: float, clock: Clock, wait: bool) -> None:
+        self._chain, self._clock, self._wait, self.pause = Chain(store, FOLDER), clock, wait, pause
+        self.note = _me(ttl)
+        self._watched: tuple[bytes, float] | None = None  # what was seen, and since when it has not changed
+
+    def attempt(self) -> int | None:
+        """The number of the lease when it is now ours, None when it must be watched on; LeaseHeld when it is held."""
+        now = self._clock.now()
+        self.note = replace(self.note, acquired_at=now, expires_at=now + self.note.ttl)
+        number, seen = self._chain.newest()
+        if seen is not None and not self._free(seen):
+            return None
+        with suppress(AlreadyThere):
+            self._chain.add(number + 1, _text(self.note))
+            return number + 1
+        return self.attempt()  # another was quicker: look who
+
+    def _free(self, seen: bytes) -> bool:
+        holder = _note(seen)
+        if holder is not None and (holder.released or _dead(holder)):
+            return True
+        return self._unchanged(seen, holder)
+
+    def _unchanged(self, seen: bytes, holder: Note | None) -> bool:
+        """Not renewed for a whole time-to-live of *our* clock: no other clock is believed."""
+        moment = self._clock.monotonic()
+        first = self._watched is None
+        if self._watched is None or self._watched[0] != seen:
+            self._watched = (seen, moment)
+            if not self._wait and holder is not None and (not first or self._fresh(holder)):
+                raise _held(holder)
+        return moment - self._watched[1] > max(self.note.ttl, holder.ttl if holder is not None else 0)
+
+    def _fresh(self, holder: Note) -> bool:
+        """Its date is one that a holder whose clock agrees with ours would write; any other must be watched."""
+        return self._clock.now() < holder.expires_at <= self._clock.now() + holder.ttl
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _held(holder: Note) -> LeaseHeld:
+    since = _date(holder.acquired_at)
+    return LeaseHeld(
+        f"The pipeline already runs on {holder.host} as pid {holder.pid}, since {since}.",
+        next="Stop that one first, or pass --wait to take over when it ends.",
+        host=holder.host,
+        pid=holder.pid,
+        since=since,
+    )
+
+
+def _me(ttl: float) -> Note:
+    pid = os.getpid()
+    return Note(socket.gethostname(), _boot(), pid, _born(pid), uuid.uuid4().hex, 0, 0, ttl)
+
+
+def _dead(holder: Note) -> bool:
+    """Surely dead: of this boot, and its process is gone, its pid is another's, or we ourselves let go of it."""
+    if (holder.host, holder.boot_id) != (socket.gethostname(), _boot()):
+        return False
+    if _born(holder.pid) != holder.start_ticks:
+        return True
+    return holder.pid == os.getpid() and holder.token not in _ours
+
+
+def _boot() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _born(pid: int) -> int:
+    """When a process started, 0 when it is gone (a zombie is)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _text(note: Note) -> bytes:
+    return json.dumps(asdict(note)).encode()
+
+
+def _note(data: bytes) -> Note | None:
+    """The holder as written, None when it cannot be read: then only watching tells whether it lives."""
+    try:
+        return Note(**json.loads(data))
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,86 @@
+"""Pipelines that overwrite: each run reads the source from its start, and what it makes takes the place of what was.
+
+One such reading is a full refresh. It begins with a decision in the ledger that sets every partition back to its start,
+and ends when its drain does; a run that finds one open goes on with it. Batches are numbered on and on, so that marks
+tell those of one full refresh from those of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from headrace.delta.files import all_marks
+from headrace.delta.log import newest
+from headrace.delta.staged_file import StagedFile
+from headrace.delta.txn import numbered, pipeline_of
+from headrace.errors import UsageError
+from headrace.ledger.known_tables import FullRefresh, KnownTable
+from headrace.ledger.ledger import Ledger
+from headrace.ledger.replays import Replays, writer
+from headrace.source.base import Source
+from headrace.spec import Spec, TableSpec
+from headrace.stage.partitions import folder
+from headrace.storage.store import Profile, Store
+from headrace.write.intent import ALL, Intent
+
+
+def check_bounded(spec: Spec, until: str | None) -> None:
+    """UsageError where a pipeline that overwrites would never be done."""
+    if spec.table.overwrites and until is None:
+        raise UsageError(
+            f"{spec.pipeline} overwrites its tables: it reads all records anew, up to an end.",
+            next="Run it with --until latest; or use another table.mode to run for ever.",
+        )
+
+
+def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
+    """Set the source back to its start, unless a full refresh is open."""
+    if not spec.table.overwrites or ledger.known.full_refresh.open:
+        return
+    if Replays.open(Store(spec.state_uri, Profile(**spec.storage_profile())), writer(spec.pipeline)).open_batch():
+        raise UsageError(
+            f"{spec.pipeline}: a replay of dead letters was begun and is not done; its rows would come after those of "
+            "a new full refresh, which reads their records again.",
+            next="Run `headrace dead-letters replay SPEC` first.",
+        )
+    number = ledger.known.full_refresh.number + 1
+    ledger.decide(f"full refresh {number}", source.start(source.bounds()))
+    ledger.known.remember_full_refresh(FullRefresh(number, open=True))
+
+
+def end(spec: Spec, ledger: Ledger) -> None:
+    """The drain is done: the next run begins anew."""
+    current = ledger.known.full_refresh
+    if spec.table.overwrites and current.open:
+        ledger.known.remember_full_refresh(replace(current, open=False))
+
+
+def replaced(rules: TableSpec, known: KnownTable | None, number: int, files: Iterable[StagedFile]) -> tuple[str, ...]:
+    """What the files take the place of: what this full refresh has not overwritten yet."""
+    if not rules.overwrites:
+        return ()
+    done = known.overwritten if known is not None and known.full_refresh == number else ()
+    wanted = {ALL} if rules.mode == "overwrite" else {folder(file.partition) for file in files}
+    return tuple(sorted(wanted - set(done)))
+
+
+def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Store) -> tuple[str, ...]:
+    """The letters of earlier full refreshes, whose records are read again; all, or none where others have some."""
+    done = known.overwritten if known is not None and known.full_refresh == number else ()
+    if not spec.table.overwrites or ALL in done:
+        return ()
+    version = newest(store)
+    marks = all_marks(store, version) if version is not None else {}
+    others = {pipeline_of(name) for name in marks if numbered({name: 0})} - {spec.pipeline}
+    return () if others else (ALL,)
+
+
+def with_overwritten(tables: Mapping[str, KnownTable], number: int, intent: Intent) -> dict[str, KnownTable]:
+    """The tables of a batch that is committed, with what it has overwritten."""
+    found = {}
+    for table in (each for each in intent.tables if each.replaces):
+        known = tables[table.path]
+        before = known.overwritten if known.full_refresh == number else ()
+        found[table.path] = replace(known, full_refresh=number, overwritten=tuple(sorted({*before, *table.replaces})))
+    return found

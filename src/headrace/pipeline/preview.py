@@ -1,0 +1,105 @@
+"""A look at what a spec makes of a few records: the plan alone, in this process, writing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooLate
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+
+from headrace.delta.log import load
+from headrace.errors import HeadraceError, UsageError
+from headrace.plan.branch import EVERY
+from headrace.plan.inferred_columns import Inferred, inferred
+from headrace.plan.plan import Plan
+from headrace.plan.unknown_names import Unknown, nowhere
+from headrace.source.base import open_source
+from headrace.spec import Spec
+from headrace.storage.store import Profile, Store
+
+_PATIENCE = 2.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen."""
+
+    pipeline: str
+    tables: Mapping[str, pa.Table]
+    letters: pa.Table
+    account: Mapping[str, int]
+    notes: tuple[str, ...]
+    inferred: tuple[Inferred, ...] = ()
+    unknown: tuple[Unknown, ...] = ()  # names that neither the records shown nor the tables have
+
+
+def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Look:
+    """Records of the source (or those given) through the plan; existing tables lend their columns."""
+    if envelopes is None:
+        _check_place(where)
+        source = open_source(spec)
+        try:
+            envelopes = source.tail(records, where)
+        finally:
+            source.close()
+    existing, notes = dict[str, pa.Schema](), []
+    for prefix, branch in spec.branch_specs().items():
+        if branch.route.kind == "fixed":
+            schema, note = _existing(branch)
+            existing |= {} if schema is None else {prefix: schema}
+            notes.append(note)
+    plan = Plan(spec, existing=existing, unchecked=spec.branch_specs())
+    applied = plan.apply(envelopes)
+    unknown = nowhere(applied.unknown.items(), plan.branches, plan.shapes)
+    notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]
+    counts = applied.counts
+    account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
+    tables = {spec.uri_of(name): rows for name, rows in applied.tables.items()}
+    shown = tuple(_inferred(plan, existing))
+    return Look(spec.pipeline, tables, applied.letters, account, tuple(notes), shown, tuple(unknown))
+
+
+def _inferred(plan: Plan, existing: Mapping[str, pa.Schema]) -> Iterator[Inferred]:
+    """The columns that the records gave to tables."""
+    for prefix, branch in plan.branches.items():
+        for route, shape in branch.shapes.items():
+            if route != EVERY:
+                known = existing.get(prefix + route)
+                found = inferred(known.names if known else (), shape, branch.learned(route), branch.transform)
+                yield from [found] if found else []
+
+
+def _check_place(where: str) -> None:
+    if where in ("start", "end"):
+        return
+    try:
+        if datetime.fromisoformat(where).tzinfo is not None:
+            return
+    except ValueError:
+        pass
+    raise UsageError(
+        f"'{where}' is no place to look from.", next="Use start, end, or a time such as 2026-01-31T12:00:00Z."
+    )
+
+
+def _existing(spec: Spec) -> tuple[pa.Schema | None, str]:
+    """The table's columns, if its store answers in time."""
+    uri = spec.table.path
+    pool = ThreadPoolExecutor(1)
+    try:
+        state = pool.submit(load, Store(uri, Profile(**spec.storage_profile()))).result(_PATIENCE)
+    except TooLate:
+        return None, f"{uri} does not answer within {_PATIENCE:.0f} s: columns are taken from the spec or the records."
+    except HeadraceError as error:
+        return (
+            None,
+            f"{uri} cannot be read ({error.name}: {error.seen}): columns are taken from the spec or the records.",
+        )
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    if state is None:
+        return None, f"{uri} does not exist yet."
+    return state.schema, f"{uri} exists, at version {state.version}."

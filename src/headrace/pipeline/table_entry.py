@@ -1,0 +1,218 @@
+"""The tables of a pipeline as they are opened: by whom each is written, and whether it is the one that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from headrace.decode.inference import Structure
+from headrace.delta.evolution import check_fits
+from headrace.delta.features import WriterKind, may_adopt
+from headrace.delta.files import active, commits
+from headrace.delta.foreign_commits import Restores, restored_since
+from headrace.delta.log import TableState
+from headrace.delta.log_errors import check_txns_last, set_back, stop, unreached
+from headrace.delta.txn import batch_mark
+from headrace.errors import TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
+from headrace.ledger.known_tables import KnownTable
+from headrace.ledger.ledger import Ledger
+from headrace.ledger.replays import writer as replays_writer
+from headrace.plan.branch import Branch
+from headrace.plan.route_schema import Offsets
+from headrace.spec import TableSpec
+from headrace.storage.store import Store
+from headrace.write.append import LogTable
+from headrace.write.intent import Intent, Merging, Scd2Columns, TableIntent
+from headrace.write.table_writer import Committer
+
+
+@dataclass
+class Entry:
+    """One table of the pipeline and what the driver knows of it."""
+
+    name: str  # the branch's prefix, and the route
+    branch: Branch
+    store: Store
+    rules: TableSpec
+    committer: Committer
+    table_id: str
+    learned: Structure | None = None
+    floors: Offsets = field(default_factory=dict)
+    rows: str = ""  # what tells them apart, as it was last written
+    seen: int = -1  # the log was looked through up to this version when the table was opened
+    wrote: bool = False  # whether this driver has committed to it
+    planned: pa.Schema | None = None  # the columns of an earlier plan, where the table holds the batch already
+
+    @property
+    def writer_kind(self) -> WriterKind:
+        """Who writes the table."""
+        if self.committer.adopts:
+            return WriterKind.DIRECT
+        return WriterKind.MERGE if self.rules.merges else WriterKind.SPARK
+
+    @property
+    def existing(self) -> pa.Schema | None:
+        """The table's columns that rows may fill; None while it does not exist."""
+        if self.planned is not None:
+            return self.planned
+        return None if self.committer.state is None else self.committer.writable()
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Opens tables for one writer, and stops where one is no longer what the ledger knows."""
+
+    ledger: Ledger
+    spark_table: Callable[[Store], Committer]
+    pipeline: str
+    writer: str  # whose marks the commits carry
+
+    def open(self, store: Store, rules: TableSpec | None, apart: bool) -> Committer:
+        """A table with what the spec says of it (None: nothing, the dead letters); `apart`: Spark writes it."""
+        uri, tail = store.uri, LogTable.open(store, self.writer)
+        known = self.ledger.known.tables.get(uri)
+        apart = apart or (rules is not None and rules.by_spark)
+        committer: Committer = tail
+        if tail.state is not None or apart:
+            merges = rules is not None and rules.merges is not None
+            committer = self._of_its_kind(tail, store, known, apart, merges)
+        if rules is not None and rules.overwrites and not committer.adopts:
+            raise TableFeature(
+                f"{uri} is written by Spark, and mode: {rules.mode} overwrites by the table's log.",
+                next="Write to a new table, or use mode: append.",
+            )
+        self._check(store, committer, known)
+        if committer.state is None and rules is not None and rules.create == "never":
+            raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
+        return committer
+
+    def _check(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
+        check_identity(store.uri, committer.state, known)
+        self._check_restored(store, committer, known)
+        if committer.state is not None:
+            check_txns_last(store.uri, committer.state)
+            # A ledger set back would take the next batch for one that is there.
+            self.ledger.check_mark(store.uri, committer.state.marks.get(batch_mark(self.writer)))
+
+    def _check_restored(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
+        """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
+        if known is None or committer.state is None:
+            return
+        version = committer.state.version
+        if version < (before := was_at(known, self.ledger, store.uri)):
+            raise set_back(store.uri, version, before)
+        found = restores_of(store, committer.state, known, self.pipeline)
+        if found.newest is not None:
+            raise stop(
+                TableRestored, f"{store.uri} was restored in version {found.newest}, after our last commit to it."
+            )
+        if not found.reached:
+            raise unreached(store.uri, known.scanned)
+
+    def _of_its_kind(
+        self, tail: Committer, store: Store, known: KnownTable | None, apart: bool, merges: bool
+    ) -> Committer:
+        """One kind of committer per table, for good: what it was first written with, or is to be (`apart`: Spark)."""
+        why_not = may_adopt(tail.state) if tail.state is not None else None
+        asked = apart and not why_not
+        if asked:
+            asks = "rows that are merged, which" if merges else "features that"
+            why_not = f"the spec asks for {asks} Spark alone may write"
+        if known is not None and known.writer == WriterKind.DIRECT and why_not:
+            raise TableFeature(
+                f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
+                next="Take that out of the spec, or write to a new table; then run again."
+                if asked
+                else "Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
+                "table to Spark from now on.",
+            )
+        if why_not or (known is not None and known.writer in (WriterKind.MERGE, WriterKind.SPARK)):
+            return self.spark_table(store)
+        return tail
+
+
+def was_at(known: KnownTable, ledger: Ledger, uri: str) -> int:
+    """The newest version of a table that the pipeline is sure to have met."""
+    return max(known.scanned, known.restored, ledger.version_of(uri, known.id))
+
+
+def restores_of(store: Store, state: TableState, known: KnownTable, pipeline: str) -> Restores:
+    """The RESTOREs of a table that nobody has answered."""
+    answered = max(known.scanned, known.restored)
+    marks = [batch_mark(pipeline), batch_mark(replays_writer(pipeline))]
+    found = restored_since(store, state, *marks, seen=answered)
+    return found if known.writers else replace(found, reached=True)  # without rows of ours, none can be undone
+
+
+def holds(store: Store, table: TableIntent, intent: Intent, state: TableState) -> bool | None:
+    """Whether a table without the txn of an open batch holds its part all the same; None where nothing tells.
+
+    Txns expire. A commit of the batch can only be past the version at which it was planned; where the log no longer
+    reaches back to that, the files of the batch tell, as long as nobody has rewritten them.
+    """
+    mark, reached = batch_mark(intent.pipeline), state.version
+    for commit in commits(store, state.version, table.version):
+        if commit.marks.get(mark) == intent.batch:
+            return True
+        reached = commit.version - 1
+    if reached <= table.version:
+        return False
+    paths = {file.path for file in active(store, state.version).values()}
+    return True if any(file.table == table.path and file.path in paths for file in table.files) else None
+
+
+def fits(table: TableIntent, state: TableState) -> bool:
+    """Whether the files that a batch has for a table may still become the table's."""
+    adopted = all(file.table == table.path for file in table.files)
+    if adopted and (may_adopt(state) is not None or table.partition_by != state.partition_by):
+        return False
+    try:
+        check_fits(table.schema, state)
+    except TableChanged:
+        return False
+    return True
+
+
+def merging_of(rules: TableSpec) -> Merging | None:
+    """What the batch decides of the merge; whoever finishes it finishes this one."""
+    if rules.merges is None:
+        return None
+    update, retention = rules.merges.update, rules.merges.tombstone_retention.total_seconds()
+    columns, ignore_nulls = (update.columns, update.ignore_nulls) if update else ((), False)
+    own = rules.merges.scd2
+    scd2 = Scd2Columns(*own.columns, own.track) if own else None
+    keys, sequence = rules.merges.keys, rules.merges.sequence_by
+    return Merging(keys, sequence, update is not None, columns, ignore_nulls, retention, scd2)
+
+
+def rows_of(merging: Merging | None) -> str:
+    """What is one row of a table that is written so."""
+    return merging.rows if merging else "rows that are only added"
+
+
+def check_rows(uri: str, rules: TableSpec, known: KnownTable | None) -> None:
+    """TableFeature where the rows that are there were told apart in another way: they do not become what is asked."""
+    wanted = rows_of(merging_of(rules))
+    if known is not None and known.rows not in ("", wanted):
+        raise TableFeature(
+            f"{uri} has {known.rows}, and the spec asks for {wanted}.",
+            next="Change table.mode and table.merge back, or write to a new table.",
+        )
+
+
+def check_identity(uri: str, state: TableState | None, known: KnownTable | None) -> None:
+    """TableGone or TableReplaced where a table is not the one that the ledger knows."""
+    if known is None:
+        return
+    if state is None:
+        raise TableGone(
+            f"The table {uri} was written before and is gone.",
+            next="Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
+        )
+    if state.table_id != known.id:
+        raise TableReplaced(
+            f"The table {uri} is another one now: id {state.table_id}, it was {known.id}.",
+            next="Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with the new one.",
+        )

@@ -1,0 +1,159 @@
+"""What runs inside a Spark task: envelopes in, Parquet files out, one manifest back. No rows leave it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import errors, faults
+from headrace.decode.inference import Structure
+from headrace.decode.inference import merge as merge_structures
+from headrace.pipeline.manifest import Manifest
+from headrace.plan.accounting import Counts
+from headrace.plan.plan import Plan
+from headrace.plan.route_schema import Shape
+from headrace.plan.unknown_names import Unknown
+from headrace.runtime.heap import keep_freed_memory
+from headrace.source.ranges import Range
+from headrace.spec import Spec
+from headrace.stage.stager import Layout, Stager
+from headrace.storage.store import Profile, Store
+
+MANY = 8  # shapes
+GATHERED_ROWS = 250_000
+GATHERED_BYTES = 128 * 1024 * 1024
+MANIFEST = pa.schema([pa.field("manifest", pa.string())])
+
+TASK_RECORDS, TASK_BYTES = 10_000, 8 * 1024 * 1024  # less is not worth a task of its own, nor a file in each table
+TASK_PARTITIONS = 16  # that one task reads one after the other
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a task must know, the same for every batch until a shape changes."""
+
+    spec: Spec
+    shapes: Mapping[str, Shape | None]
+    layouts: Mapping[str, Layout]  # where each route's files go
+    letters: Layout
+    profile: Profile = field(repr=False)
+    unchecked: frozenset[str] = frozenset()  # branches whose names are to be held against the records
+
+    def to_bytes(self) -> bytes:
+        """For the way into the task."""
+        return pickle.dumps(self)
+
+
+def tasks_for(ranges: Sequence[Range], mean_bytes: float) -> int:
+    """How many tasks these ranges are worth; Spark has one for each partition, however little it holds."""
+    records = sum(each.until - each.start for each in ranges)
+    worth = (records / TASK_RECORDS, records * mean_bytes / TASK_BYTES, len(ranges) / TASK_PARTITIONS)
+    return max(1, *map(ceil, worth))
+
+
+def run(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The body of `mapInArrow`."""
+    manifest = _manifest(order, batch, now, batches)
+    yield pa.RecordBatch.from_pydict({"manifest": [manifest.to_json()]}, schema=MANIFEST)
+
+
+def raise_if_stopped(manifests: Iterable[Manifest]) -> None:
+    """A named error found in a task, raised again where it can be answered."""
+    for manifest in manifests:
+        if manifest.stop:
+            name, seen, next_step = json.loads(manifest.stop)
+            raise getattr(errors, name, errors.HeadraceError)(seen, next=next_step)
+
+
+def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Manifest:
+    given, plan, stores = _compiled(order)
+    plan.now = lambda: now
+    limits = given.spec.limits
+    name = f"{batch:08d}-{_task_number():05d}"
+    stager = Stager(stores, name, open_writers=limits.open_writers, partition_values=limits.partition_values)
+    try:
+        return _stage_all(given, plan, stager, batches)
+    except errors.HeadraceError as error:
+        stager.abandon()
+        return Manifest(stop=json.dumps([error.name, error.seen, error.next]))
+    except BaseException:
+        stager.abandon()
+        raise
+
+
+def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
+    counts, discovered, assumed = Counts(), dict[str, Structure](), set[str]()
+    unknown = dict[str, frozenset[Unknown]]()
+    layouts = dict(order.layouts)
+    for applied in (part for each in gathered(batches, len(order.shapes)) for part in plan.parts(each)):
+        layouts |= {name: _layout(plan, name) for name in applied.assumed - assumed}
+        assumed |= applied.assumed
+        for name, structure in applied.discovered.items():
+            known = discovered.get(name)
+            discovered[name] = merge_structures(known, structure) if known else structure
+        counts = counts + applied.counts
+        unknown |= {name: unknown.get(name, found) & found for name, found in applied.unknown.items()}
+        if discovered:
+            continue  # the driver will answer and run the batch again: from here on only look
+        for name, rows in applied.tables.items():
+            stager.add(layouts[name], rows)
+        if len(applied.letters):
+            stager.add(order.letters, applied.letters)
+        faults.reach(faults.Point.SOME_STAGED)
+    if discovered:
+        stager.abandon()
+        return Manifest(counts=counts, discovered=discovered, assumed=tuple(assumed))
+    lacks = {name: tuple((each.place, each.name, each.meant) for each in found) for name, found in unknown.items()}
+    return Manifest(stager.finish(), counts, assumed=tuple(assumed), unknown=lacks)
+
+
+def _layout(plan: Plan, name: str) -> Layout:
+    """Where the files of a table go that is assumed to be new."""
+    shape = plan.shapes[name]
+    assert shape is not None  # noqa: S101
+    rules = plan.spec.table_for(name)
+    return Layout(shape.uri, shape.table, shape.partition_by, rules.compression, rules.target_file_size)
+
+
+def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Table]:
+    """Batches as they come, or several as one: where records are of many shapes, to read a few of one costs as many."""
+    most = GATHERED_ROWS if shapes > MANY else 1
+    waiting, rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= most or size >= GATHERED_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+@lru_cache(maxsize=4)
+def _compiled(order: bytes) -> tuple[Order, Plan, Any]:
+    """Kept in the worker from batch to batch."""
+    keep_freed_memory()
+    given: Order = pickle.loads(order)  # noqa: S301 (our own bytes, from our own driver)
+    stores: dict[str, Store] = {}
+
+    def store_for(uri: str) -> Store:
+        if uri not in stores:
+            stores[uri] = Store(uri, given.profile)
+        return stores[uri]
+
+    return given, Plan(given.spec, given.shapes, assumes=True, unchecked=given.unchecked), store_for
+
+
+def _task_number() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else int(context.partitionId())

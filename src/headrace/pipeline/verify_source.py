@@ -1,0 +1,144 @@
+"""Before a record is read: is the source still what the ledger says it was, and does it still hold what is next?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.errors import SourceGap, SourceRepartitioned, SourceReplaced, SourceRewound, SourceTopicGone
+from headrace.ledger.ledger import Ledger
+from headrace.source.base import Bounds, Offsets, Partition, Source
+from headrace.source.ranges import Range
+
+if TYPE_CHECKING:
+    from headrace.spec import Spec
+
+
+def verify(source: Source, ledger: Ledger, by_offset: bool = False) -> tuple[dict[str, str], Offsets]:
+    """The topics with their ids, and the position to read from; a named stop when the two disagree.
+
+    `by_offset` says that a table orders changes by the offsets of their records.
+    """
+    topics = same_topics(source, ledger.known.topics)
+    bounds = {each: found for each, found in source.bounds().items() if each[0] in topics}
+    if by_offset and (added := added_partitions(bounds, ledger)):
+        raise _repartitioned(added)
+    _place_new(source, ledger, topics, bounds)
+    known = {
+        each: offset
+        for each, offset in ledger.position().items()
+        if each[0] in topics and (offset or each in bounds)  # one at 0 that is gone held nothing of ours
+    }
+    for each, offset in known.items():
+        _check(each, offset, bounds)
+    return topics, known
+
+
+def ordered_by_offset(spec: Spec) -> bool:
+    """Whether a table of the spec takes the order of changes from the offsets of their records."""
+    merges = [rules.merges for each in spec.branch_specs().values() for rules in each.all_rules()]
+    return any(merge is not None and merge.sequence_by is None for merge in merges)
+
+
+def added_partitions(bounds: Iterable[Partition], ledger: Ledger) -> list[Partition]:
+    """Partitions that topics have got since they were first read."""
+    position = ledger.position()
+    read = {topic for topic, _ in position}
+    return sorted(each for each in bounds if each[0] in read and each not in position)
+
+
+def _repartitioned(added: Sequence[Partition]) -> SourceRepartitioned:
+    named = ", ".join(f"{topic}/{partition}" for topic, partition in added[:10])
+    return SourceRepartitioned(
+        f"Partitions were added ({named}{', …' if len(added) > 10 else ''}), and a table orders changes by partition "
+        "and offset (it has no `merge.sequence_by`): the newer changes of a key that moved to a lower partition would "
+        "be taken for older ones, and dropped.",
+        next="Order changes by a column (`merge.sequence_by`) and run again; or, when every key stays in its "
+        "partition, run `headrace resume SPEC --accept-added-partitions`.",
+        topic=added[0][0],
+    )
+
+
+def _place_new(source: Source, ledger: Ledger, topics: Mapping[str, str], bounds: Mapping[Partition, Bounds]) -> None:
+    """Decide where partitions begin that were never read, durably: a restart must not decide otherwise.
+
+    `start` counts only once, for what is there when the pipeline first starts. A partition added to a topic that is
+    read begins at offset 0, so that records which the broker has deleted are a gap; a later topic at its first record.
+    """
+    position = ledger.position()
+    if not position and ledger.known.start is None:
+        begin = source.start(bounds)
+    elif new := [each for each in bounds if each not in position]:
+        read = {topic for topic, _ in position}
+        begin = {each: 0 if each[0] in read else bounds[each].earliest for each in new}
+    else:
+        return
+    ids = {topic: topics[topic] for topic, _ in begin}
+    ledger.known.remember_start(begin, ids, ledger.batch + 1)
+
+
+def same_topics(source: Source, known: Mapping[str, str]) -> dict[str, str]:
+    """The source's topics; SourceReplaced when one has another id than before."""
+    topics = source.topics()
+    for name, topic_id in topics.items():
+        if known.get(name, topic_id) != topic_id:
+            raise SourceReplaced(
+                f"The topic '{name}' was deleted and made again: its id is {topic_id}, it was {known[name]}.",
+                next="Run `headrace resume SPEC --accept-replaced-topic` to read the new one from its first record.",
+                topic=name,
+            )
+    return topics
+
+
+def still_there(source: Source, ranges: Iterable[Range]) -> None:
+    """SourceGap when the broker no longer holds ranges that must be read again."""
+    bounds = source.bounds()
+    for each in ranges:
+        try:
+            _check((each.topic, each.partition), each.start, bounds)
+        except SourceTopicGone as gone:
+            raise SourceTopicGone(
+                f"{gone.seen} Offsets {each.start} to {each.until - 1} of it are to be read again.",
+                next="Bring it back; or `headrace resume SPEC --accept-gap` gives these records up.",
+            ) from None
+
+
+def readable(source: Source, ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """The ranges, as far as the source still has the records that were read then."""
+    topics, bounds, found = source.topics(), source.bounds(), []
+    for each in ranges:
+        have = bounds.get((each.topic, each.partition), Bounds(0, 0))
+        start, until = max(each.start, have.earliest), min(each.until, have.latest)
+        if topics.get(each.topic) == each.topic_id and start < until:
+            found.append(replace(each, start=start, until=until))
+    return tuple(found)
+
+
+def _check(each: Partition, offset: int, bounds: Mapping[Partition, Bounds]) -> None:
+    topic, partition = each
+    if each not in bounds:
+        raise SourceTopicGone(
+            f"The partition {topic}/{partition} no longer exists.",
+            next="Bring it back, or take the topic out of the spec.",
+        )
+    found = bounds[each]
+    if offset < found.earliest:
+        raise SourceGap(
+            f"{topic}/{partition}: offsets {offset} to {found.earliest - 1} are gone from the broker "
+            f"(its earliest is {found.earliest}); they were never read.",
+            next="Run `headrace resume SPEC --accept-gap` to book the gap and go on after it.",
+            topic=topic,
+            partition=partition,
+            wanted=offset,
+            earliest=found.earliest,
+        )
+    if offset > found.latest:
+        raise SourceRewound(
+            f"{topic}/{partition}: the broker ends at {found.latest}, but everything before {offset} was already read.",
+            next="Was the broker restored from a backup? `headrace resume SPEC --accept-gap` goes on from its end.",
+            topic=topic,
+            partition=partition,
+            read=offset,
+            latest=found.latest,
+        )

@@ -1,0 +1,153 @@
+"""What a batch becomes, gathered from all branches: rows, letters, counts, and what was met for the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import Rejects
+from headrace.decode.inference import Structure
+from headrace.decode.inference import merge as merge_structures
+from headrace.decode.sizes import plain
+from headrace.delta.schema import DEAD_LETTERS, RESCUED
+from headrace.plan.accounting import Counts
+from headrace.plan.decode_cache import Shared
+from headrace.plan.outcomes import Fates, records
+from headrace.plan.rejects import letters_of
+from headrace.plan.unknown_names import Unknown
+from headrace.spec import Spec
+from headrace.transform.dead_letter_columns import LetterColumns
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a batch of envelopes becomes."""
+
+    tables: Mapping[str, pa.Table]  # rows per route, each with its shape's table schema
+    letters: pa.Table  # dead letters, in the columns of their table
+    counts: Counts
+    discovered: Mapping[str, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
+    assumed: frozenset[str] = frozenset()  # routes whose shape is only what the spec declares
+    unknown: Mapping[str, frozenset[Unknown]] = field(default_factory=dict)  # per route that has rows: names it lacks
+    origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
+    dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter
+
+
+def merged(parts: Iterable[Applied]) -> Applied:
+    """What became of consecutive parts of a batch, as what became of all of it."""
+    whole, *others = parts
+    for part in others:
+        whole = _joined(whole, part)
+    return whole
+
+
+def _joined(one: Applied, two: Applied) -> Applied:
+    behind = one.counts.read  # so many records lie before those of the second
+    origins = {name: of + behind for name, of in two.origins.items()}
+    return Applied(
+        _united(one.tables, two.tables, lambda *both: pa.concat_tables(both)),
+        pa.concat_tables([one.letters, two.letters]),
+        one.counts + two.counts,
+        _united(one.discovered, two.discovered, merge_structures),
+        one.assumed | two.assumed,
+        _united(one.unknown, two.unknown, frozenset.intersection),
+        _united(one.origins, origins, lambda *both: np.concatenate(both)),
+        np.concatenate([one.dead, two.dead + behind]),
+    )
+
+
+def _united(one: Mapping[str, T], two: Mapping[str, T], join: Callable[[T, T], T]) -> dict[str, T]:
+    both = {name: join(one[name], two[name]) for name in one.keys() & two.keys()}
+    return {**one, **two, **both}
+
+
+class Gathering:
+    """Everything found out about one batch so far."""
+
+    def __init__(self, spec: Spec, read: int, now: datetime) -> None:
+        self.spec, self.now = spec, now
+        self.fates = Fates.of(read)
+        self.shared = Shared(1 + len(spec.branches))
+        self.discovered: dict[str, Structure] = {}
+        self.assumed: set[str] = set()
+        self.unknown: dict[str, frozenset[Unknown]] = {}
+        self._tables: dict[str, list[pa.Table]] = {}
+        self._origins: dict[str, list[np.ndarray]] = {}
+        self._letters: list[pa.Table] = []
+        self._dead: list[np.ndarray] = []
+        self._reasons: dict[str, int] = {}
+        self._ignored: dict[str, int] = {}
+        self._violations: dict[str, int] = {}
+        self._rescued = 0
+
+    def blank(self) -> Gathering:
+        """One for the same batch with nothing in it."""
+        return Gathering(self.spec, len(self.fates.row), self.now)
+
+    def add(self, name: str, table: pa.Table, envelopes: pa.Table) -> None:
+        """Rows of a table, and the envelope of each."""
+        if not len(table):
+            return
+        self.fates.have_row(envelopes)
+        self._tables.setdefault(name, []).append(table)
+        self._origins.setdefault(name, []).append(records(envelopes))
+        self._rescued += len(table) - table[RESCUED.name].null_count if RESCUED.name in table.column_names else 0
+
+    def reject(self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:
+        """Write letters; the envelopes they are of."""
+        for reason in rejects.reason:
+            self._reasons[reason.value] = self._reasons.get(reason.value, 0) + 1
+        rejected = envelopes.take(rejects.index)
+        rejected = pa.table([plain(column) for column in rejected.columns], rejected.column_names)
+        self.fates.have_letter(rejected)
+        self._dead.append(records(rejected))
+        self._letters.append(letters_of(self.spec, rejected, rejects, step, table, self.now))
+        return rejected
+
+    def ignore(self, uri: str, fields: Mapping[str, int]) -> None:
+        """New fields that the contract lets be."""
+        _count(self._ignored, uri, fields)
+
+    def miss(self, uri: str, expectations: Mapping[str, int]) -> None:
+        """Expectations that rows do not fulfil."""
+        _count(self._violations, uri, expectations)
+
+    def applied(self, letter_columns: LetterColumns, value_bytes: int) -> Applied:
+        """The whole of it."""
+        letters = pa.concat_tables(self._letters) if self._letters else DEAD_LETTERS.empty_table()
+        fates = self.fates
+        counts = Counts(
+            read=len(fates.row),
+            routed=fates.routed,
+            dead=fates.dead,
+            filtered=fates.left_out,
+            skipped=fates.skipped,
+            value_bytes=value_bytes,
+            reasons=self._reasons,
+            ignored=self._ignored,
+            violations=self._violations,
+            rescued=self._rescued,
+        )
+        return Applied(
+            {name: pa.concat_tables(parts) for name, parts in self._tables.items()},
+            letter_columns.add(letters, self.now),
+            counts,
+            self.discovered,
+            frozenset(self.assumed),
+            self.unknown,
+            {name: np.concatenate(parts) for name, parts in self._origins.items()},
+            np.concatenate(self._dead) if self._dead else np.array([], np.int64),
+        )
+
+
+def _count(counts: dict[str, int], uri: str, more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        key = f"{uri}: {name}"
+        counts[key] = counts.get(key, 0) + count

@@ -1,0 +1,185 @@
+"""Rows become changes where the table merges: put, delete or truncate, at a key, in an order; or letters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Rejects
+from headrace.delta.schema import SOURCE
+from headrace.errors import UsageError
+from headrace.plan.conform import broken, fit, source_of
+from headrace.plan.record_keys import keys_before, keys_of
+from headrace.plan.route_schema import Shape, columns_disagree
+from headrace.reasons import Reason
+from headrace.spec.decode import Format
+from headrace.spec.merge import Merge
+from headrace.stage.change_schema import CHANGE, DELETE, PUT, TRUNCATE, staged
+from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
+from headrace.transform.steps import Transform, Where
+
+Fitted = tuple[pa.Table, pa.Int64Array, Rejects]
+
+
+def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: Shape, merge: Merge, now: datetime) -> Fitted:
+    """Changes in the columns of staged files, the positions they are of, and who is rejected.
+
+    A record that gives a row another key has two: the delete of the one that was, and the put of the one that is.
+    """
+    wanted = staged(shape.table, merge.keys)
+    ops, rejects = _operations(rows, envelopes, shape, merge, now)
+    loose = replace(shape, table=pa.schema(list(wanted)[1:]), constraints=())
+    table, keep, misfits = fit(rows, envelopes, loose)
+    at = np.arange(len(envelopes)) if keep is None else keep.to_numpy()
+    rejects = rejects.and_then(misfits).and_then(_holes(table, at, ops, shape, merge))
+    rejects = rejects.and_then(_broken(table, envelopes, at, ops, rejects, shape))
+    good = ~np.isin(at, rejects.index)
+    table, at = table.filter(pa.array(good)), at[good]
+    made = _with_change(table, envelopes.take(pa.array(at)), ops[at], np.arange(len(at)))
+    moves, whence = _moved(rows, envelopes, made, at, shape, merge)
+    if len(moves):
+        made, at = pa.concat_tables([made, moves]), np.concatenate([at, whence])
+    return made, pa.array(at, pa.int64()), rejects
+
+
+def deletes_by_key(
+    envelopes: pa.Table, shape: Shape, merge: Merge, how: Format
+) -> tuple[pa.Table, pa.Int64Array, Rejects]:
+    """Deletes of the rows whose keys are the records' own; a key that cannot be read is a reject."""
+    wanted = staged(shape.table, merge.keys)
+    keys, index, rejects = keys_of(envelopes["key"], shape, merge, how)
+    return _only_keys(keys, envelopes.take(index), wanted, np.arange(len(index))), index, rejects
+
+
+# ---- what is to happen ----
+
+
+def _operations(
+    rows: pa.Table, envelopes: pa.Table, shape: Shape, merge: Merge, now: datetime
+) -> tuple[np.ndarray, Rejects]:
+    ops, rejects = np.full(len(envelopes), PUT, object), Rejects()
+    for text, op in ((merge.deletes, DELETE), (merge.truncates, TRUNCATE)):
+        if text is not None:
+            at, failed = _holding(text, rows, envelopes, now, shape)
+            ops[at] = op
+            rejects = rejects.and_then(failed)
+    return ops, rejects.and_then(_truncates(ops)) if merge.scd2 else rejects
+
+
+def _truncates(ops: np.ndarray) -> Rejects:
+    """A truncate says of no row when it ended: a history cannot keep that."""
+    rejects = Rejects()
+    said = "a truncate, and the table keeps the history of each key"
+    rejects.add_all(np.flatnonzero(ops == TRUNCATE), Reason.UNKNOWN_OPERATION, said)
+    return rejects
+
+
+def _holding(text: str, rows: pa.Table, envelopes: pa.Table, now: datetime, shape: Shape) -> tuple[np.ndarray, Rejects]:
+    """The rows for which a predicate is true, and those for which it fails; what no record has sent yet is NULL."""
+    check = _compiled(text)
+    named = {name.lower() for name in check.inputs()}
+    known = {name.lower() for name in (*rows.column_names, *ENVELOPE_NAMES)}
+    read = rows.select([name for name in rows.column_names if name.lower() in named] or rows.column_names[:1])
+    for name in check.inputs():
+        if name.lower() not in known:
+            read = read.append_column(name, pa.nulls(len(rows)))
+    try:
+        seen = check.apply(read, envelopes, now)
+    except UsageError as error:
+        raise columns_disagree(f"{shape.uri}, merge", error) from None
+    return seen.index.to_numpy(), seen.rejects
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> Transform:
+    return Transform([Where(text)])
+
+
+# ---- what is needed for it ----
+
+
+def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: Shape, merge: Merge) -> Rejects:
+    """Keys and sequences that are NULL; and columns of a put that must not be."""
+    rejects, ops = Rejects(), ops[at]
+    keyed, puts = ops != TRUNCATE, ops == PUT
+    for name in merge.keys:
+        rejects.add_all(at[keyed & _nulls(table, name)], Reason.NO_KEY, f"{name}: a key, and there is no value")
+    if merge.sequence_by is not None:
+        at_fault = keyed & _nulls(table, merge.sequence_by)
+        rejects.add_all(at[at_fault], Reason.MISSING, f"{merge.sequence_by}: orders changes, and there is no value")
+    for item in shape.table:
+        if not item.nullable:
+            rejects.add_all(
+                at[puts & _nulls(table, item.name)], Reason.MISSING, f"{item.name}: required, and there is no value"
+            )
+    return rejects
+
+
+def _broken(
+    table: pa.Table, envelopes: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, shape: Shape
+) -> Rejects:
+    """Puts that break a constraint of the table."""
+    if not shape.constraints:
+        return Rejects()
+    puts = np.flatnonzero((ops[at] == PUT) & ~np.isin(at, rejects.index))
+    return broken(table.take(pa.array(puts)), envelopes.take(pa.array(at[puts])), shape, at[puts])
+
+
+def _nulls(table: pa.Table, name: str) -> np.ndarray:
+    found: np.ndarray = pc.is_null(table[name]).to_numpy()
+    return found
+
+
+def _with_change(table: pa.Table, envelopes: pa.Table, ops: np.ndarray, rows: np.ndarray) -> pa.Table:
+    """The columns of a staged file: what is to happen, and where the record was, before the row itself."""
+    place = source_of(envelopes)
+    parts = [pa.array(ops, pa.string()), *place.flatten(), pa.array(rows, pa.int64())]
+    return table.add_column(0, CHANGE, pa.StructArray.from_arrays(parts, fields=list(CHANGE.type)))
+
+
+def _only_keys(keys: pa.Table, envelopes: pa.Table, wanted: pa.Schema, rows: np.ndarray) -> pa.Table:
+    """Deletes that know nothing but their keys, and perhaps when."""
+    schema = pa.schema(list(wanted)[1:])
+    made = [
+        keys[item.name].cast(item.type) if item.name in keys.column_names else _silent(item, envelopes)
+        for item in schema
+    ]
+    table = pa.Table.from_arrays(made, schema=schema)
+    return _with_change(table, envelopes, np.full(len(envelopes), DELETE, object), rows)
+
+
+def _silent(item: pa.Field, envelopes: pa.Table) -> pa.Array:
+    return source_of(envelopes) if item.name == SOURCE.name else pa.nulls(len(envelopes), item.type)
+
+
+def _moved(
+    rows: pa.Table, envelopes: pa.Table, made: pa.Table, at: np.ndarray, shape: Shape, merge: Merge
+) -> tuple[pa.Table, np.ndarray]:
+    """Deletes at the keys that rows had before, where an event says that they have others now."""
+    none = made.slice(0, 0), np.array([], np.int64)
+    if "_before" not in merge.aside or "_before" not in rows.column_names or not shape.origins:
+        return none
+    before = rows["_before"].take(pa.array(at)).combine_chunks()
+    puts = pc.equal(pc.struct_field(made[CHANGE.name], "op"), PUT).combine_chunks()
+    there = np.flatnonzero(pc.and_(puts, before.is_valid()).to_numpy(zero_copy_only=False))
+    if not len(there):
+        return none
+    old, index = keys_before(before.take(pa.array(there)), shape, merge)
+    there = there[index.to_numpy()]
+    new = made.select(list(merge.keys)).take(pa.array(there))
+    other = np.logical_or.reduce([_differ(old[name], new[name]) for name in merge.keys])
+    there = there[other]
+    known, whence = old.filter(pa.array(other)), at[there]
+    if merge.sequence_by:  # as old as the change itself: what comes late or twice must not be ended or brought back
+        known = known.append_column(merge.sequence_by, made[merge.sequence_by].take(pa.array(there)))
+    return _only_keys(known, envelopes.take(pa.array(whence)), made.schema, there), whence
+
+
+def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> np.ndarray:
+    found: np.ndarray = pc.not_equal(one.cast(two.type), two).to_numpy()
+    return found

@@ -1,0 +1,210 @@
+"""The last check before staging: rows become exactly the table's columns, or letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Rejects
+from headrace.delta.schema import METADATA, SOURCE, type_name
+from headrace.engine import duck
+from headrace.plan.danube_metadata import metadata_of
+from headrace.plan.route_schema import Shape, same_type
+from headrace.reasons import Reason
+from headrace.spec.partition import PartitionBy
+from headrace.stage.derived_partitions import RECORD_TIME, derive
+from headrace.stage.partitions import beyond_store, unstorable
+from headrace.transform.sql.column_defaults import default_value
+from headrace.transform.sql.constraints import violations
+
+
+def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
+    """Rows with the table's schema, the positions kept (None: all), and why the others were not."""
+    columns: list[pa.ChunkedArray | pa.Array] = []
+    rejects = Rejects([], [], [])
+    derived = {each.column: each for each in shape.derived}
+    for item in shape.table:
+        if item.name in derived:
+            column = derive(derived[item.name], _origin(rows, envelopes, shape, derived[item.name]))
+        else:
+            column = _column(rows, envelopes, item, rejects)
+        columns.append(column)
+        _check_nulls(column, item, rejects)
+        if item.name in shape.partition_by:
+            _check_partition(column, item, rejects)
+    _check_path(dict(zip(shape.table.names, columns, strict=True)), shape, rejects)
+    if not columns:
+        rejects.add_all(range(len(envelopes)), Reason.MISSING, "no record has shown a column yet")
+    keep = None
+    if rejects.index:
+        rejects = rejects.firsts().in_order()  # one letter a record: the first misfit, in column order, speaks
+        keep = _kept(len(envelopes), rejects.index)
+        columns = [column.take(keep) for column in columns]
+    fitted = [_as(column, item) for column, item in zip(columns, shape.table, strict=True)]
+    table = pa.Table.from_arrays(fitted, schema=shape.table)
+    return _constrained(table, envelopes, shape, keep, rejects) if shape.constraints else (table, keep, rejects)
+
+
+def broken(table: pa.Table, envelopes: pa.Table, shape: Shape, at: np.ndarray) -> Rejects:
+    """The rows that break a constraint of the table; `at` says where each was."""
+    rejects = Rejects([], [], [])
+    for detail, rows in violations(shape.constraints, table, envelopes):
+        rejects.add_all(at[rows], Reason.CONSTRAINT, detail)
+    return rejects.firsts().in_order()
+
+
+def _constrained(
+    table: pa.Table, envelopes: pa.Table, shape: Shape, keep: pa.Int64Array | None, rejects: Rejects
+) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
+    """Without the rows that break a constraint of the table."""
+    at = np.arange(len(table)) if keep is None else keep.to_numpy()
+    found = broken(table, envelopes if keep is None else envelopes.take(keep), shape, at)
+    if not found.index:
+        return table, keep, rejects
+    good = ~np.isin(at, found.index)
+    return table.filter(pa.array(good)), pa.array(at[good], pa.int64()), rejects.and_then(found).in_order()
+
+
+def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Rejects) -> pa.ChunkedArray | pa.Array:
+    absent = rows.schema.get_field_index(item.name) < 0  # a list of all names for each column would cost their square
+    if item.name == SOURCE.name and absent and same_type(item.type, SOURCE.type):
+        return source_of(envelopes)
+    if item.name == METADATA.name and same_type(item.type, METADATA.type):
+        return metadata_of(envelopes)
+    if absent:
+        default = default_value(item)
+        return pa.nulls(len(envelopes), item.type) if default is None else pa.repeat(default, len(envelopes))
+    column = rows.column(item.name)
+    if same_type(column.type, item.type):
+        return column
+    return _converted(column, item, rejects)
+
+
+def _origin(rows: pa.Table, envelopes: pa.Table, shape: Shape, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
+    """What a partition column is made from; that it does not fit is said where it stands itself."""
+    if by.origin == RECORD_TIME and by.origin not in shape.table.names:
+        return envelopes["timestamp"]
+    return _column(rows, envelopes, shape.table.field(by.origin), Rejects([], [], []))
+
+
+def source_of(envelopes: pa.Table) -> pa.StructArray:
+    """The `_source` column: where each row came from."""
+    parts = [_flat(envelopes.column(name)) for name in ("topic", "partition", "offset", "timestamp")]
+    return pa.StructArray.from_arrays(parts, fields=list(SOURCE.type))
+
+
+def _flat(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+
+
+def _converted(column: pa.ChunkedArray, item: pa.Field, rejects: Rejects) -> pa.Array:
+    """A number in another number's type; what does not come back unchanged does not fit."""
+    kind = _sql(item.type)
+    there = f"TRY_CAST(v AS {kind})"
+    back = f"TRY_CAST({there} AS {_sql(column.type)})"
+    answer = duck.query(
+        f"SELECT {there} AS w, v IS NULL OR {back} IS NOT DISTINCT FROM v AS ok FROM t",  # noqa: S608
+        t=pa.table({"v": column}),
+    )
+    bad = pc.indices_nonzero(pc.invert(pc.fill_null(answer.column("ok"), False))).to_pylist()
+    for position in bad:
+        rejects.index.append(position)
+        rejects.reason.append(Reason.OVERFLOW)
+        rejects.detail.append(f"{item.name}: {column[position].as_py()!s:.80} does not fit {type_name(item.type)}")
+    return _flat(answer.column("w")).cast(item.type)
+
+
+def _sql(kind: pa.DataType) -> str:
+    names = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INTEGER", "long": "BIGINT"}
+    name = type_name(kind)
+    return names.get(name, name.upper())
+
+
+def _check_nulls(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Rejects) -> None:
+    if not _requires(item):
+        return
+    for name, positions in _holes(_flat(column), item, np.arange(len(column)), item.name):
+        rejects.add_all(positions, Reason.MISSING, f"{name}: required, and there is no value")
+
+
+def _requires(item: pa.Field) -> bool:
+    """Whether a value is required here or anywhere below."""
+    return not item.nullable or any(_requires(inner) for inner in _inner(item.type))
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.item_field]
+    if pa.types.is_list(kind):
+        return [kind.value_field]
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def _holes(values: pa.Array, item: pa.Field, rows: np.ndarray, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The rows in which a required value is absent, at every depth; what is absent as a whole has no inside."""
+    if values.null_count:
+        there = values.is_valid()
+        mask = there.to_numpy(zero_copy_only=False)
+        if not item.nullable:
+            yield name, rows[~mask]
+        values, rows = values.filter(there), rows[mask]
+    kind = item.type
+    if pa.types.is_struct(kind):
+        for at, inner in enumerate(kind):
+            if _requires(inner):
+                yield from _holes(values.field(at), inner, rows, f"{name}.{inner.name}")
+    elif (pa.types.is_list(kind) or pa.types.is_map(kind)) and _requires(_inner(kind)[0]):
+        offsets = values.offsets.to_numpy()
+        elements = values.items if pa.types.is_map(kind) else values.values
+        within = elements.slice(offsets[0], offsets[-1] - offsets[0])
+        yield from _holes(within, _inner(kind)[0], np.repeat(rows, np.diff(offsets)), f"{name}[]")
+
+
+def _check_partition(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Rejects) -> None:
+    at = pc.indices_nonzero(unstorable(item.name, column)).to_numpy()
+    rejects.add_all(at, Reason.BAD_PARTITION, f"{item.name}: readers would not see this value of a partition column")
+
+
+def _check_path(columns: Mapping[str, pa.ChunkedArray | pa.Array], shape: Shape, rejects: Rejects) -> None:
+    beyond = beyond_store(columns, shape.partition_by, shape.uri) if shape.partition_by else None
+    if beyond is not None:
+        at = pc.indices_nonzero(beyond).to_numpy()
+        names = ", ".join(shape.partition_by)
+        rejects.add_all(at, Reason.BAD_PARTITION, f"{names}: the path of the partition is too long for the store")
+
+
+def _as(column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if column.type == item.type and not any(_requires(inner) for inner in _inner(item.type)):
+        return column
+    values = _flat(column)
+    return _solid(values.take(pa.array(np.arange(len(values)))) if values.offset else values, item)
+
+
+def _solid(values: pa.Array, item: pa.Field) -> pa.Array:
+    """The values in the field's type; inside of what is absent, required ones are empty: Parquet has no NULL there."""
+    kind, gaps = item.type, values.is_null() if item.nullable and values.null_count else None
+    if pa.types.is_struct(kind):
+        parts = [_solid(values.field(at), inner) for at, inner in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=gaps)
+    if pa.types.is_map(kind):
+        items = _solid(values.items, kind.item_field)
+        return pa.MapArray.from_arrays(values.offsets, values.keys, items, type=kind, mask=gaps)
+    if pa.types.is_list(kind):
+        elements = _solid(values.values, kind.value_field)
+        return pa.ListArray.from_arrays(values.offsets, elements, type=kind, mask=gaps)
+    values = values if values.type == kind else values.cast(kind)
+    return values if item.nullable or not values.null_count else values.fill_null(_empty(kind))
+
+
+def _empty(kind: pa.DataType) -> pa.Scalar:
+    """What Arrow itself puts below an absent struct."""
+    return pa.array([None], pa.struct([pa.field("value", kind, nullable=False)])).field(0)[0]
+
+
+def _kept(length: int, gone: list[int]) -> pa.Int64Array:
+    return pa.array(np.delete(np.arange(length), gone), pa.int64())

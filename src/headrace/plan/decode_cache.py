@@ -1,0 +1,77 @@
+"""What one branch has decoded another need not decode again, where both read the same fields in the same types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import UNTOLD, Decoded
+from headrace.decode.payload import PATH, RESCUE
+from headrace.plan.explode import own_names
+from headrace.plan.route_schema import decoded
+from headrace.spec.explode import Explode
+
+
+class Shared:
+    """The values of one batch, as branches have decoded them so far."""
+
+    def __init__(self, branches: int) -> None:
+        self._wanted = branches > 1
+        self._made: list[tuple[pa.Table, pa.Schema, Decoded]] = []
+
+    def keep(self, envelopes: pa.Table, payload: pa.Schema, found: Decoded) -> None:
+        """Remember what came of a decode."""
+        if self._wanted and found.unknown is None:
+            self._made.append((envelopes, payload, found))
+
+    def find(self, envelopes: pa.Table, payload: pa.Schema, explode: Explode | None) -> Decoded | None:
+        """The same records in the columns of this payload; its rejects are another's, and to be looked at again."""
+        for whole, known, found in self._made:
+            if whole is envelopes and _covers(known, payload, explode) and not _misses(found, explode):
+                return replace(found, rows=_in_columns(found.rows, known, payload), ignored={})
+        return None
+
+
+def _covers(known: pa.Schema, payload: pa.Schema, explode: Explode | None) -> bool:
+    """Whether one who reads `known` misses nothing of what the payload asks, and sees no more than it may."""
+    have, want = _by_path(decoded(known)), _by_path(decoded(payload))
+    if not want or any(RESCUE in (item.metadata or {}) for item in (*known, *payload)):
+        return False
+    if explode is None and not _by_path(known).keys() <= _by_path(payload).keys():
+        return False
+    return all(path in have and _same(have[path], item) for path, item in want.items())
+
+
+def _misses(found: Decoded, explode: Explode | None) -> bool:
+    """Whether fields were passed over that the payload's own contract would have to judge."""
+    if explode is None or UNTOLD in found.ignored:
+        return bool(found.ignored)
+    return bool(own_names(explode, found.ignored))
+
+
+def _by_path(fields: list[pa.Field] | pa.Schema) -> dict[bytes, pa.Field]:
+    return {(item.metadata or {}).get(PATH, item.name.encode()): item for item in fields}
+
+
+def _same(one: pa.Field, two: pa.Field) -> bool:
+    said, asked = ({**(item.metadata or {})} for item in (one, two))
+    said.pop(PATH, None)
+    asked.pop(PATH, None)
+    return said == asked and one.nullable == two.nullable and one.type.equals(two.type, check_metadata=True)
+
+
+def _in_columns(rows: pa.Table, known: pa.Schema, payload: pa.Schema) -> pa.Table:
+    have, want = _by_path(decoded(known)), _by_path(decoded(payload))
+    return pa.Table.from_arrays([rows[have[path].name] for path in want], schema=pa.schema(list(want.values())))
+
+
+def completed(lent: Decoded, rest: Decoded) -> Decoded:
+    """What another has decoded, with one's own answer for the records that were rejected there."""
+    at = np.array(lent.rejects.index, np.int64)
+    index = np.concatenate([lent.index.to_numpy(), at[rest.index.to_numpy()]])
+    order = np.argsort(index, kind="stable")
+    rejects = replace(rest.rejects, index=at[rest.rejects.index].tolist())
+    rows = pa.concat_tables([lent.rows, rest.rows])
+    return replace(rest, rows=rows.take(pa.array(order)), index=pa.array(index[order]), rejects=rejects)

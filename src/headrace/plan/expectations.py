@@ -1,0 +1,83 @@
+"""Expectations: named predicates over transformed rows, and what becomes of the rows that do not fulfil them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import Rejects
+from headrace.errors import ContractBroken, UsageError
+from headrace.plan.route_schema import columns_disagree
+from headrace.reasons import Reason
+from headrace.spec.table import Expectation
+from headrace.transform.steps import Transform, Where
+
+
+@dataclass
+class Judgement:
+    """What expectations make of rows: which stay, which are letters, and how many broke each."""
+
+    keep: np.ndarray  # of bool
+    rejects: Rejects = field(default_factory=Rejects)
+    violations: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def dropped(self) -> np.ndarray:
+        """Rows that neither stay nor are letters."""
+        return np.setdiff1d(np.flatnonzero(~self.keep), self.rejects.index)
+
+
+def judged(
+    expectations: Sequence[Expectation], rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str
+) -> Judgement:
+    """Every expectation looks at every row; the first in the list that takes a row away says how."""
+    made = Judgement(np.ones(len(rows), bool))
+    for each in expectations:
+        at = _violations(each, rows, envelopes, now, uri)
+        if not len(at):
+            continue
+        made.violations[each.name] = len(at)
+        if each.on_violation == "stop":
+            raise _broken(each, envelopes, int(at[0]), uri)
+        if each.on_violation == "reject":
+            made.rejects.add_all(at[made.keep[at]], Reason.EXPECTATION, f"{each.name}: {each.expect}")
+        if each.on_violation != "warn":
+            made.keep[at] = False
+    return made
+
+
+def _violations(each: Expectation, rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str) -> np.ndarray:
+    """The rows for which the predicate is false, or fails; NULL passes, as it does in a CHECK."""
+    check = _compiled(each.expect)
+    try:
+        seen = check.apply(_read(check, rows), envelopes, now)
+    except UsageError as error:
+        raise columns_disagree(f"{uri}, expectation {each.name}", error) from None
+    failed = np.array(seen.rejects.index, np.int64)
+    return np.sort(np.concatenate([seen.filtered.to_numpy(), failed]))
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> Transform:
+    return Transform([Where(f"coalesce((\n{text}\n), true)")])
+
+
+def _read(check: Transform, rows: pa.Table) -> pa.Table:
+    """Just the columns it reads; one at least, or Arrow would not know how many rows there are."""
+    wanted = {name.lower() for name in check.inputs()}
+    names = [name for name in rows.column_names if name.lower() in wanted]
+    return rows.select(names or rows.column_names[:1])
+
+
+def _broken(each: Expectation, envelopes: pa.Table, at: int, uri: str) -> ContractBroken:
+    topic, partition, offset = (envelopes[name][at].as_py() for name in ("topic", "partition", "offset"))
+    return ContractBroken(
+        f"{uri}: the record at {topic}/{partition}/{offset} does not fulfil the expectation '{each.name}' "
+        f"({each.expect}), which says stop.",
+        next="Mend the producer or change the expectation, then run again: the record is read anew.",
+    )

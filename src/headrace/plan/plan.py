@@ -1,0 +1,149 @@
+"""A spec compiled into a pure function over Arrow batches: route, decode, transform, fit. No Spark in here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from headrace.decode.base import Rejects
+from headrace.decode.sizes import Oversized, is_overflow
+from headrace.plan.apply import Application
+from headrace.plan.arrow import as_envelopes
+from headrace.plan.batch_result import Applied, Gathering, merged
+from headrace.plan.branch import EVERY, Branch
+from headrace.plan.outcomes import numbered
+from headrace.plan.route_schema import Shape
+from headrace.reasons import Reason
+from headrace.spec import Spec
+from headrace.transform.dead_letter_columns import LetterColumns
+
+__all__ = ["EVERY", "Applied", "Branch", "Plan"]
+
+T = TypeVar("T")
+Meant = Mapping[str, np.ndarray] | None
+_DETAIL = "its rows have more bytes than a column can hold (2 GB)"
+
+
+class Plan:
+    """The compiled spec. Give it shapes, or let it learn them from the first batch it sees.
+
+    `unchecked`: branches whose names nobody has held against records yet: `Applied.unknown` tells what they lack.
+    `assumes`: a route without a shape gets the one that the spec declares; whoever asked for it has to bear it out.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        shapes: Mapping[str, Shape | None] | None = None,
+        *,
+        existing: Mapping[str, pa.Schema] | None = None,
+        assumes: bool = False,
+        unchecked: Collection[str] | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.spec = spec
+        self.letter_columns = LetterColumns(
+            (each.set or {}, each.jmespath or {}) for each in spec.dead_letters.transform
+        )
+        self.branches = {
+            prefix: Branch(
+                prefix,
+                each,
+                _under(prefix, shapes or {}),
+                _under(prefix, existing or {}),
+                assumes,
+                unchecked is not None and prefix in unchecked,
+            )
+            for prefix, each in spec.branch_specs().items()
+        }
+        self.now = now
+        self._learns = shapes is None
+
+    @property
+    def shapes(self) -> dict[str, Shape | None]:
+        """Those it has now, given or learned; None for a table that may not be."""
+        branches = self.branches.values()
+        return {branch.prefix + route: shape for branch in branches for route, shape in branch.shapes.items()}
+
+    def apply(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> Applied:
+        """Rows per route, dead letters, and the account of every record.
+
+        `meant`: the records that each branch shall see; all of them, unless it is given.
+        """
+        table = as_envelopes(envelopes)
+        for branch in self.branches.values() if self._learns else ():
+            branch.begin()
+        applied = merged(self._parts(table, meant))
+        while applied.discovered and self._learns:
+            for prefix, branch in self.branches.items():
+                branch.learn(_under(prefix, applied.discovered))
+            applied = merged(self._parts(table, meant))
+        return applied
+
+    def parts(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> Iterator[Applied]:
+        """As `apply` with given shapes; record by record in order, in as many parts as memory asks for."""
+        return self._parts(as_envelopes(envelopes), meant)
+
+    def _parts(self, envelopes: pa.Table, meant: Meant) -> Iterator[Applied]:
+        """Halve what is too large for Arrow or for one pass, down to the record that alone is: a dead letter."""
+        try:
+            applied: Applied | None = self._applied(envelopes, meant)
+        except _TooLarge:
+            applied = self._without_oversized(envelopes, meant) if len(envelopes) == 1 else None
+        if applied is not None:
+            yield applied
+            return
+        half = len(envelopes) // 2
+        for start, end in ((0, half), (half, len(envelopes))):
+            yield from self._parts(envelopes.slice(start, end - start), _between(meant, start, end))
+
+    def _without_oversized(self, envelopes: pa.Table, meant: Meant) -> Applied:
+        """One record, whose rows some branches cannot hold."""
+        refused: set[str] = set()
+        while True:
+            try:
+                return self._applied(envelopes, meant, refused)
+            except _TooLarge as found:
+                refused.add(found.prefix)
+
+    def _applied(self, envelopes: pa.Table, meant: Meant, refused: Collection[str] = ()) -> Applied:
+        gathering, envelopes = Gathering(self.spec, len(envelopes), self.now()), numbered(envelopes)
+        for prefix, branch in self.branches.items():
+            theirs = envelopes if meant is None else envelopes.take(meant.get(prefix, np.array([], np.int64)))
+            if prefix in refused:
+                gathering.reject(theirs, Rejects([0], [Reason.TOO_BIG], [_DETAIL]), "decode", branch.unrouted)
+            elif len(theirs):
+                self._run(Application(branch, theirs, gathering), prefix)
+        value_bytes = envelopes.column("value").nbytes if len(envelopes) else 0
+        return gathering.applied(self.letter_columns, value_bytes)
+
+    def _run(self, application: Application, prefix: str) -> None:
+        try:
+            application.run()
+        except (Oversized, pa.ArrowException, duckdb.Error) as error:
+            if is_overflow(error):
+                raise _TooLarge(prefix) from error
+            raise
+
+
+class _TooLarge(Exception):
+    """What a branch makes of records is too large for one pass."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+
+def _between(meant: Meant, start: int, end: int) -> Meant:
+    """The records of each branch among those of a slice."""
+    return meant and {prefix: at[(start <= at) & (at < end)] - start for prefix, at in meant.items()}
+
+
+def _under(prefix: str, known: Mapping[str, T]) -> dict[str, T]:
+    """What is known of one branch, by the names that its routes have there."""
+    parts = ((*name.rpartition("/"), each) for name, each in known.items())
+    return {route: each for head, slash, route, each in parts if head + slash == prefix}

@@ -1,0 +1,136 @@
+"""Keys of rows as records tell them beside the row: in the record's own key, or in what an event says was before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.avro.decoder import VALUE
+from headrace.decode.base import Decoder, Rejects
+from headrace.decode.decoders import decoder
+from headrace.decode.payload import PATH
+from headrace.plan.route_schema import Shape
+from headrace.reasons import Reason
+from headrace.spec.decode import Format, Key
+from headrace.spec.merge import Merge
+
+Keys = tuple[pa.Table, pa.Int64Array, Rejects]
+
+
+def keys_before(texts: pa.StringArray, shape: Shape, merge: Merge) -> tuple[pa.Table, pa.Int64Array]:
+    """Key columns out of rows as JSON text, and where they were; without those that do not tell all of them."""
+    found = decoder("json", _payload(shape, merge)).decode(texts.cast(pa.binary()))
+    table = found.rows.rename_columns(list(merge.keys))
+    whole = _whole(table)
+    return table.filter(pa.array(whole)), found.index.filter(pa.array(whole))
+
+
+def _payload(shape: Shape, merge: Merge) -> pa.Schema:
+    """The fields of a record that become its key columns, in their order; all may be absent."""
+    fields = {item.name: item for item in shape.payload}
+    return pa.schema(
+        [
+            fields[name].with_nullable(True) if name in fields else shape.table.field(column).with_nullable(True)
+            for column, name in ((column, shape.origins.get(column, column)) for column in merge.keys)
+        ]
+    )
+
+
+def keys_of(keys: pa.ChunkedArray, shape: Shape, merge: Merge, how: Format) -> Keys:
+    """Key columns out of records' keys, the records that have them, and why the others have none."""
+    values = keys.combine_chunks()
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    rejects, at = Rejects(), np.flatnonzero(there)
+    rejects.add_all(np.flatnonzero(~there), Reason.NO_KEY, "a null value deletes by its key, and there is none")
+    rows, index, refused = _READ[how.keyed_by](values.take(pa.array(at)), _payload(shape, merge), how)
+    for position, reason, detail in zip(refused.index, refused.reason, refused.detail, strict=True):
+        rejects.add(int(at[position]), reason, f"the key: {detail}")
+    table, at = rows.rename_columns(list(merge.keys)), at[index.to_numpy()]
+    whole = _whole(table)
+    rejects.add_all(at[~whole], Reason.NO_KEY, f"the key does not say {' and '.join(merge.keys)}")
+    return table.filter(pa.array(whole)), pa.array(at[whole], pa.int64()), rejects.in_order()
+
+
+def _whole(keys: pa.Table) -> np.ndarray:
+    """Which rows have all of their keys."""
+    found: np.ndarray = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys.columns])
+    return found
+
+
+def _json_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+    """Objects, in Debezium's schema part or not; or, where there is one key, its value alone."""
+    if len(payload) == 1:
+        values = _as_objects(values, payload.field(0).name)
+    kinds, _ = decoder("json", pa.schema([])).peek(values, "schema.type")
+    wrapped = kinds.is_valid().to_numpy(zero_copy_only=False)
+    bare = _decoded(decoder("json", payload), values, np.flatnonzero(~wrapped))
+    if not wrapped.any():
+        return bare
+    inside = decoder("json", pa.schema([_below(item) for item in payload]))
+    return _together(bare, _decoded(inside, values, np.flatnonzero(wrapped)))
+
+
+def _as_objects(values: pa.BinaryArray, name: str) -> pa.BinaryArray:
+    """A value that is no object is the value of the one key."""
+    start = json.dumps({name: 0}).encode()[:-2]
+    around = pc.binary_join_element_wise(start, values, b"}", b"")
+    return pc.if_else(pc.match_substring_regex(values, r"^\s*\{"), values, around)
+
+
+def _below(item: pa.Field) -> pa.Field:
+    """The field where a schema part puts it."""
+    metadata = dict(item.metadata or {})
+    return item.with_metadata({**metadata, PATH: b"payload." + metadata.get(PATH, item.name.encode())})
+
+
+def _decoded(read: Decoder, values: pa.BinaryArray, at: np.ndarray) -> Keys:
+    """Some of the values."""
+    found = read.decode(values.take(pa.array(at, pa.int64())))
+    refused = Rejects([int(at[each]) for each in found.rejects.index], found.rejects.reason, found.rejects.detail)
+    return found.rows, pa.array(at[found.index.to_numpy()], pa.int64()), refused
+
+
+def _together(some: Keys, others: Keys) -> Keys:
+    """Both, in the order of the values."""
+    rows = some[0].replace_schema_metadata()
+    rows = pa.concat_tables([rows, others[0].rename_columns(rows.column_names).cast(rows.schema)])
+    index = np.concatenate([some[1].to_numpy(), others[1].to_numpy()])
+    order = np.argsort(index)
+    return rows.take(pa.array(order)), pa.array(index[order]), some[2].and_then(others[2])
+
+
+def _text_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+    """The text itself, or the number that it writes."""
+    if not pa.types.is_string(payload.field(0).type):
+        return _json_keys(values, payload, how)
+    found = decoder("string", pa.schema([pa.field("data", pa.string())])).decode(values)
+    return found.rows, found.index, found.rejects
+
+
+def _int64_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+    found = decoder("int64", pa.schema([pa.field("value", payload.field(0).type)])).decode(values)
+    return found.rows, found.index, found.rejects
+
+
+def _avro_keys(values: pa.BinaryArray, payload: pa.Schema, how: Format) -> Keys:
+    """Records in the frame of the values' registry; or, where there is one key, its value alone."""
+    bare = how.model_copy(update={"envelope": "none"})
+    found = _decoded(decoder("avro", payload, options=bare), values, np.arange(len(values)))
+    whole = _whole(found[0])
+    if len(payload) > 1 or whole.all():
+        return found
+    alone = decoder("avro", pa.schema([pa.field(VALUE, payload.field(0).type)]), options=bare)
+    known = found[0].filter(pa.array(whole)), found[1].filter(pa.array(whole)), found[2]
+    return _together(known, _decoded(alone, values, found[1].to_numpy()[~whole]))
+
+
+_READ: Mapping[Key, Callable[[pa.BinaryArray, pa.Schema, Format], Keys]] = {
+    "json": _json_keys,
+    "text": _text_keys,
+    "int64": _int64_keys,
+    "avro": _avro_keys,
+}

@@ -1,0 +1,61 @@
+"""Dead letters, made: a record with the reason why it is no row of a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+
+import pyarrow as pa
+
+from headrace.decode.base import Rejects
+from headrace.decode.registry.framing import schema_ids
+from headrace.delta.schema import DEAD_LETTERS
+from headrace.errors import ContractBroken
+from headrace.plan.arrow import values_of
+from headrace.reasons import MISFITS, Reason
+from headrace.spec import Column, Spec, TableSpec
+
+
+def letters_of(
+    spec: Spec, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, now: datetime
+) -> pa.Table:
+    """A letter for each of these envelopes, in the columns of their table."""
+    count = len(envelopes)
+    carried = [envelopes.column(name) for name in DEAD_LETTERS.names[:7]]
+    rest = [
+        pa.array([table] * count, pa.string()),
+        pa.array([step] * count),
+        pa.array([reason.value for reason in rejects.reason]),
+        pa.array([detail[:512] for detail in rejects.detail]),
+        schema_ids(values_of(envelopes), spec.decode.options.framing),
+        pa.array([spec.pipeline] * count),
+        pa.array([spec.digest] * count),
+        pa.array([now] * count, DEAD_LETTERS.field("rejected_at").type),
+        pa.array([now.date()] * count),
+    ]
+    return pa.table([*carried, *rest], schema=DEAD_LETTERS)
+
+
+def hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
+    """A contract may ask for a stop where the default is a letter."""
+    contract = rules.contract
+    for reason, detail in zip(rejects.reason, rejects.detail, strict=True):
+        column = _column_of(detail, rules.columns) if contract.columns else ""
+        wrong = reason in MISFITS and contract.wrong_type_of(column) == "stop"
+        if wrong or (reason is Reason.MISSING and contract.missing_of(column) == "stop"):
+            raise ContractBroken(
+                f"{table}: {detail} ({reason.value}), and the contract says stop.",
+                next="Mend the producer or change table.contract, then run again: the record is read anew.",
+            )
+
+
+def _column_of(detail: str, columns: Iterable[Column]) -> str:
+    """The declared column that a detail speaks of, by the place it begins with; that may lie in an envelope."""
+    where = detail.partition(": ")[0]
+    found: list[tuple[int, int, str]] = []
+    for column in columns:
+        for place in {column.path or column.name, column.name}:
+            if met := re.search(rf"(?:^|\.){re.escape(place)}(?=$|[.\[])", where):
+                found.append((met.start(), -len(place), column.name))
+    return min(found)[2] if found else ""

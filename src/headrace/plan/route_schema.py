@@ -1,0 +1,473 @@
+"""What is known of a route: the payload fields decode looks for, and the columns its table's files hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+
+from headrace.decode.inference import Structure, evolve, widening
+from headrace.decode.payload import KEEPS, MERGES, MESSAGE, RESCUE
+from headrace.delta.schema import (
+    DATED,
+    JSON_TEXT,
+    KEPT,
+    METADATA,
+    READ,
+    RESCUED,
+    SOURCE,
+    as_read,
+    is_masked,
+    parse_type,
+    type_name,
+)
+from headrace.delta.type_widening import widens
+from headrace.errors import ColumnsDisagree, UsageError
+from headrace.plan import explode as exploding
+from headrace.spec import Column, TableSpec
+from headrace.spec.explode import Explode
+from headrace.spec.partition import PartitionBy
+from headrace.stage.change_schema import check_keys, check_merging, with_history
+from headrace.stage.derived_partitions import check_origin, field_of
+from headrace.stage.partitions import check_partitioning
+from headrace.transform.sql.column_defaults import default_value, with_default
+from headrace.transform.sql.constraints import Constraint
+from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
+from headrace.transform.steps import Rename, Transform
+
+SKIP = b"headrace.skip"
+_ASIDE: Mapping[str, Mapping[bytes, bytes] | None] = {"_op": None, "_before": {JSON_TEXT: b"true"}}
+
+Offsets = Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One route's table and the payload that feeds it."""
+
+    uri: str
+    payload: pa.Schema
+    table: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()  # names the expressions read that no record has shown yet
+    targets: pa.Schema = pa.schema([])  # noqa: RUF009 - table columns that JMESPath makes, with the units declared
+    floors: Offsets = field(default_factory=dict)  # per (topic, partition): offsets up to here are already in the table
+    origins: Mapping[str, str] = field(
+        default_factory=dict
+    )  # keys of a table that merges: the fields they are copies of
+    derived: tuple[PartitionBy, ...] = ()  # partition columns that are made from others
+    constraints: tuple[Constraint, ...] = ()  # what every row of the table must fulfil
+    unfilled: tuple[str, ...] = ()  # columns of the table that no record fills, because the spec says only_declared
+    room: int = 2**31  # for so many new columns, nested fields included, in the batch at hand
+
+
+def shape_of(
+    uri: str,
+    rules: TableSpec,
+    transform: Transform,
+    explode: Explode | None = None,
+    *,
+    existing: pa.Schema | None = None,
+    learned: Structure | None = None,
+    floors: Offsets | None = None,
+    partition_by: tuple[str, ...] | None = None,  # an existing table's own; else the spec's
+    generated: Collection[str] = (),  # columns that Spark computes
+) -> Shape:
+    """Bring together what the spec declares, what the table has, and what records have shown.
+
+    UsageError where the spec contradicts itself; ColumnsDisagree where records or the table contradict it.
+    """
+    met = existing is not None or bool((learned or {}).get("fields"))
+    by = rules.partitions if partition_by is None else partition_by
+    with disagreement(uri, met):
+        payload = payload_of(rules, transform, existing, learned, explode, generated)
+        absent = absent_from(columns_of(payload, explode), transform)
+    known = _targets(transform, _with_existing(_declared(rules.columns), existing))
+    # What a record has beside an exploded list never becomes a column.
+    payload = with_message(payload, transform, known, open_=explode is None and _grows(rules, existing))
+    with disagreement(uri, met):
+        seen = columns_of(payload, explode, record=bool(transform.queries()))
+        output = transform.output(with_absent(seen, absent), known)
+        table = with_history(
+            table_of(rules, output, existing, _wanted(rules, columns_of(payload, explode))), output, rules.merges
+        )
+        if rules.columns or (met and (explode is None or knows_fields(payload, explode))):
+            check_partitioning(table, by)
+            for each in _derived(rules, existing):
+                check_origin(each, table)
+            _check_merging(table, rules)
+            _check_once(table, rules)
+        unfilled = _unfilled(rules, output, existing)
+    made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
+    origins = _origins(payload, rules, transform) if explode is None else {}
+    return Shape(
+        uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing), unfilled=unfilled
+    )
+
+
+def _with_existing(declared: list[pa.Field], existing: pa.Schema | None) -> list[pa.Field]:
+    """The declared columns, and the others that the table has."""
+    names = {item.name.lower() for item in declared}
+    return [*declared, *(item for item in existing or () if item.name.lower() not in names)]
+
+
+def _derived(rules: TableSpec, existing: pa.Schema | None) -> tuple[PartitionBy, ...]:
+    """The partition columns to make; a table that is there is partitioned as it is."""
+    return tuple(each for each in rules.derived if existing is None or each.column in existing.names)
+
+
+def _unfilled(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -> tuple[str, ...]:
+    """The table's columns that only_declared leaves out of the write; UsageError where one of them needs a value."""
+    if existing is None or not rules.only_declared:
+        return ()
+    filled = {*output.names, *KEPT, METADATA.name, *rules.scd2_columns, *(each.column for each in rules.derived)}
+    left = [item for item in existing if item.name not in filled and default_value(item) is None]
+    if required := [item.name for item in left if not item.nullable]:
+        raise UsageError(
+            f"only_declared leaves out {_listed(required)}, which must not be NULL in the table.",
+            next="Declare the columns, or remove only_declared.",
+        )
+    return tuple(item.name for item in left)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _check_merging(table: pa.Schema, rules: TableSpec) -> None:
+    if rules.merges:
+        update = rules.merges.update.columns if rules.merges.update else ()
+        track = rules.merges.scd2.track if rules.merges.scd2 else ()
+        check_merging(table, rules.merges.keys, rules.merges.sequence_by, update, track)
+
+
+def _check_once(table: pa.Schema, rules: TableSpec) -> None:
+    if rules.deduplicate is None:
+        return
+    check_keys(table, "deduplicate.keys", rules.deduplicate.keys, "", None)
+    if SOURCE.name not in table.names:
+        raise UsageError(f"deduplicate needs the column '{SOURCE.name}': there are {', '.join(table.names)}.")
+
+
+def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict[str, str]:
+    """Where keys come from, if all of them are as they came."""
+    if rules.merges is None:
+        return {}
+    ends = {transform.renamed(name): name for name in payload.names}
+    made = transform.targets() | transform.derived()
+    found = {key: ends[key] for key in rules.merges.keys if key in ends and key not in made}
+    return found if len(found) == len(rules.merges.keys) else {}
+
+
+@contextmanager
+def disagreement(uri: str, met: bool) -> Iterator[None]:
+    """Once a table or records are met, what does not go together is no longer the spec's fault alone."""
+    try:
+        yield
+    except UsageError as error:
+        raise (columns_disagree(uri, error) if met else error) from None
+
+
+def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
+    """The stop, with what was seen and what to do about it."""
+    mend = error.next or "Mend the producer, or change the spec: a cast in the expression, another column."
+    return ColumnsDisagree(f"{uri}: {error.seen}", next=f"{mend} Then run again: the batch is read anew.")
+
+
+def foreseen(known: Shape | None, structure: Structure, transform: Transform, explode: Explode | None = None) -> Shape:
+    """What expressions will see once the fields of this structure are known too; of no table."""
+    payload = _grown_payload(pa.schema([]) if known is None else known.payload, structure, explode)
+    absent = absent_from(columns_of(payload, explode), transform)
+    payload = with_message(payload, transform, pa.schema([]), open_=explode is None)
+    return Shape("", payload, pa.schema([]), absent=absent)
+
+
+def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *, open_: bool) -> pa.Schema:
+    """The payload with the message itself as its last field, if JMESPath needs it.
+
+    `open_`: what no column knows, no record has sent, because it would have become one.
+    """
+    plain = pa.schema([item for item in payload if MESSAGE not in (item.metadata or {})])
+    skipped = sorted({item.name for item in plain} - {item.name for item in decoded(plain)})
+    said = json.dumps({"open": open_, "skipped": skipped}).encode()
+    whole = pa.schema([*plain, pa.field("the message", pa.string(), metadata={MESSAGE: said})])
+    return whole if transform.asks_message(pa.schema(decoded(whole)), targets) else plain
+
+
+def _targets(transform: Transform, columns: Iterable[pa.Field]) -> pa.Schema:
+    roots = {name.split(".")[0].lower() for name, _ in transform.queries()}
+    return pa.schema([as_read(item) for item in columns if item.name.lower() in roots])
+
+
+def _grows(rules: TableSpec, existing: pa.Schema | None) -> bool:
+    return rules.contract.new_field not in ("ignore", "rescue") or not (rules.columns or existing)
+
+
+def absent_from(payload: pa.Schema, transform: Transform) -> tuple[str, ...]:
+    """Names that the expressions read and no record has shown yet."""
+    return tuple(sorted(transform.inputs() - set(payload.names) - set(ENVELOPE_NAMES)))
+
+
+def with_absent(payload: pa.Schema, absent: Iterable[str]) -> pa.Schema:
+    """The payload as expressions see it: a field nobody has sent yet is NULL, of no type."""
+    return pa.schema([*decoded(payload), *(pa.field(name, pa.null()) for name in absent)])
+
+
+def decoded(payload: pa.Schema) -> list[pa.Field]:
+    """The payload fields that become columns (a skipped key is known, not kept)."""
+    return [item for item in payload if SKIP not in (item.metadata or {})]
+
+
+def payload_of(
+    rules: TableSpec,
+    transform: Transform,
+    existing: pa.Schema | None,
+    learned: Structure | None,
+    explode: Explode | None = None,
+    generated: Collection[str] = (),
+) -> pa.Schema:
+    """The fields decode looks for, with their types."""
+    own = {*(each.column for each in rules.derived), *rules.scd2_columns}
+    fields = _known_fields(rules, transform, existing, own)
+    fields = [_with_default(item, rules, transform, existing) for item in fields]
+    derived = transform.derived()
+    if explode is None:
+        known = pa.schema([_skipped(item) if item.name in derived else item for item in fields])
+    else:
+        made = derived | _results(explode, fields, transform)
+        known = pa.schema(exploding.rolled(explode, [item for item in fields if item.name not in made]))
+    grows = rules.contract.new_field == "evolve" or not knows_fields(known, explode)
+    payload = _grown_payload(known, learned if grows else widening(learned), explode) if learned else known
+    unread = [name for name in generated if name not in payload.names]
+    payload = pa.schema([*payload, *(_skipped(pa.field(name, pa.string())) for name in unread)])
+    payload = _for_changes(payload, rules)
+    if not rules.contract.rescues:
+        return payload
+    payload = payload.append(_rescued(rules))
+    return payload if explode is None else exploding.with_rescued(explode, payload)
+
+
+def _results(explode: Explode, fields: Iterable[pa.Field], transform: Transform) -> set[str]:
+    """Columns of JMESPath beside one that is an element as a whole: no field of their name can be in it."""
+    alone = any(item.name == explode.column for item in fields)
+    return {target.split(".")[0] for target, _ in transform.queries()} - {explode.column} if alone else set()
+
+
+def _known_fields(
+    rules: TableSpec, transform: Transform, existing: pa.Schema | None, own: Collection[str]
+) -> list[pa.Field]:
+    """The declared fields, and those of the table's other columns: what the spec does not mention is still filled."""
+    fields = _declared(rules.columns)
+    if existing is not None and rules.contract.widens:
+        fields = [_widened(item, existing, transform) for item in fields]
+    declared = {item.name.lower() for item in fields}
+    stored = [] if rules.only_declared else _stored(existing, transform, own)
+    return [*fields, *(item for item in stored if item.name.lower() not in declared)]
+
+
+def _with_default(item: pa.Field, rules: TableSpec, transform: Transform, existing: pa.Schema | None) -> pa.Field:
+    """A field that takes the table's DEFAULT where a record does not have it; what the transform sets needs none.
+
+    In a merge that ignores NULLs, an absent field leaves the row as it is.
+    """
+    name = transform.renamed(item.name)
+    made = transform.targets() | {target.split(".")[0] for target, _ in transform.queries()}
+    partial = rules.merges is not None and rules.merges.update is not None and rules.merges.update.ignore_nulls
+    if existing is None or name not in existing.names or name in made or partial:
+        return item
+    return with_default(item, existing.field(name))
+
+
+def _widened(item: pa.Field, existing: pa.Schema, transform: Transform) -> pa.Field:
+    """A declared field with the wider types that its column has by now."""
+    name = transform.renamed(item.name)
+    if name not in existing.names:
+        return item
+    return _grown_field(item, existing.field(name), wide=True, adds=False)
+
+
+def _grown_payload(payload: pa.Schema, learned: Structure, explode: Explode | None) -> pa.Schema:
+    return evolve(payload, learned) if explode is None else exploding.grown(explode, payload, learned)
+
+
+def columns_of(payload: pa.Schema, explode: Explode | None, *, record: bool = False) -> pa.Schema:
+    """The columns that the payload's rows have before the transform; `record`: with the one that JMESPath reads."""
+    return payload if explode is None else exploding.flat(explode, decoded(payload), record=record)
+
+
+def knows_fields(payload: pa.Schema, explode: Explode | None = None) -> bool:
+    """Whether the payload says what rows are made of."""
+    if explode is not None:
+        return exploding.knows_elements(explode, payload)
+    return any(not {RESCUE, MESSAGE} & (item.metadata or {}).keys() for item in payload)
+
+
+def _for_changes(payload: pa.Schema, rules: TableSpec) -> pa.Schema:
+    """What a delete need not bring may be absent; and what the envelope says of the change is read."""
+    if rules.merges is None:
+        return payload
+    aside = [pa.field(name, pa.string(), True, _ASIDE[name]) for name in rules.merges.aside]
+    fields = [*payload, *(item for item in aside if item.name not in payload.names)]
+    return pa.schema([_of_change(item, rules.merges.aside) for item in fields])
+
+
+def _of_change(item: pa.Field, aside: Iterable[str]) -> pa.Field:
+    metadata = {**(item.metadata or {}), **({MERGES: b"true"} if item.name in aside else {})}
+    return item.with_nullable(True).with_metadata(metadata)
+
+
+def _rescued(rules: TableSpec) -> pa.Field:
+    return RESCUED.with_metadata({RESCUE: b"type" if rules.contract.wrong_type == "rescue" else b"field"})
+
+
+def _declared(columns: Iterable[Column]) -> list[pa.Field]:
+    return [declared_field(column) for column in columns]
+
+
+def declared_field(column: Column) -> pa.Field:
+    """A column of the spec as a payload field."""
+    said = {
+        b"headrace.path": column.path,
+        b"headrace.unit": column.unit,
+        b"headrace.default": None if column.default is None else json.dumps(column.default),
+        JSON_TEXT: "true" if column.json_text else None,
+        KEEPS: json.dumps(answer == "rescue") if (answer := column.contract.wrong_type) else None,
+    }
+    metadata = {key: value.encode() for key, value in said.items() if value is not None}
+    return pa.field(column.name, parse_type(column.type), column.nullable, metadata or None)
+
+
+def _stored(existing: pa.Schema | None, transform: Transform, own: Collection[str]) -> list[pa.Field]:
+    """An existing table's columns under the names they have in the payload, but those that are our own to fill."""
+    if existing is None:
+        return []
+    olds = [old for step in transform.steps if isinstance(step, Rename) for old in step.names]
+    origin = {transform.renamed(old): old for old in olds}
+    stored = [item for item in existing if item.name not in KEPT and item.name not in own]
+    return [as_read(item).with_name(origin.get(item.name, item.name)) for item in stored]
+
+
+def _skipped(item: pa.Field) -> pa.Field:
+    return pa.field(item.name, item.type, True, {SKIP: b"true"})
+
+
+def _wanted(rules: TableSpec, payload: pa.Schema) -> dict[str, pa.Field]:
+    """The declared columns by name; where types may widen, with those that they have come to."""
+    wanted = {column.name: declared_field(column) for column in rules.columns}
+    if rules.contract.widens:
+        wanted |= {item.name: item for item in payload if item.name in wanted and SKIP not in (item.metadata or {})}
+    return wanted
+
+
+def table_of(
+    rules: TableSpec, output: pa.Schema, existing: pa.Schema | None, wanted: Mapping[str, pa.Field]
+) -> pa.Schema:
+    """The table's columns: those it has, in its order, then what the records bring."""
+    aside = set(rules.merges.aside if rules.merges else ()) - wanted.keys() - set(existing.names if existing else ())
+    kept = [item for item in output if item.name not in aside and not pa.types.is_null(item.type)]
+    made = [_made(item, wanted.get(item.name)) for item in kept]
+    made += _partitions(made, _derived(rules, existing))
+    if existing is None:
+        own = [item for item in made if item.name not in KEPT]
+        beside = [item for item in made if item.name in KEPT]
+        columns = [*own, *beside, *([SOURCE] if rules.source else []), *_metadata(rules)]
+        return pa.schema([_plain(item) for item in columns])
+    brought = {item.name: item for item in made}
+    followed = _followed(existing, brought, rules.contract.widens)
+    more = [*made, *_metadata(rules)]
+    added = [_plain(item.with_nullable(True)) for item in more if item.name not in existing.names]
+    return pa.schema([*followed, *added])
+
+
+def _partitions(brought: Iterable[pa.Field], derived: Iterable[PartitionBy]) -> list[pa.Field]:
+    """The partition columns that are made; UsageError where rows have one of that name."""
+    names = {item.name.lower() for item in brought}
+    for each in derived:
+        if each.column.lower() in names:
+            raise UsageError(
+                f"partition_by makes '{each.column}' of '{each.origin}', and rows have a column of that name.",
+                next="Give the made one another name (`as`), or partition by the one that is there.",
+            )
+    return [field_of(each) for each in derived]
+
+
+def _metadata(rules: TableSpec) -> list[pa.Field]:
+    return [METADATA] if rules.metadata == "danube" else []
+
+
+def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
+    if declared is None:
+        return item
+    kind = item.type if is_masked(item) else declared.type
+    if not fits(item.type, kind):
+        raise UsageError(
+            f"column '{item.name}' is declared as {type_name(kind)}, the transform makes it {type_name(item.type)}.",
+            next="Write an explicit cast in the expression, or declare the type that it makes.",
+        )
+    return pa.field(item.name, kind, declared.nullable, item.metadata)
+
+
+def _plain(item: pa.Field) -> pa.Field:
+    """A table column keeps of its field's metadata only what outlives this run."""
+    kept = {key: value for key, value in (item.metadata or {}).items() if key in (JSON_TEXT, READ, b"comment")}
+    return item.with_metadata(kept or None)
+
+
+def _followed(existing: pa.Schema, brought: Mapping[str, pa.Field], wide: bool) -> list[pa.Field]:
+    """The table's columns, with the nested fields that only the records bring, and their wider types if `wide`."""
+    pairs = [(item, brought.get(item.name, item)) for item in existing]
+    grown = [_grown_field(have, made, wide=wide) for have, made in pairs]
+    wrong = [
+        f"column '{have.name}' is {type_name(have.type)} in the table, the spec makes it {type_name(made.type)}"
+        for (have, made), item in zip(pairs, grown, strict=True)
+        if not fits(made.type, item.type)
+    ]
+    if wrong:
+        raise UsageError(
+            f"{'; '.join(wrong)}.", next="Change the spec's type or write an explicit cast in the expression."
+        )
+    return grown
+
+
+def _grown_field(have: pa.Field, made: pa.Field, *, wide: bool, adds: bool = True) -> pa.Field:
+    kind = _grown(have.type, made.type, wide=wide, adds=adds)
+    if adds or not pa.types.is_date(have.type) or kind == have.type:
+        return have.with_type(kind)
+    return pa.field(have.name, kind, have.nullable, {**(have.metadata or {}), **DATED})
+
+
+def _grown(have: pa.DataType, made: pa.DataType, *, wide: bool, adds: bool) -> pa.DataType:
+    grown = partial(_grown_field, wide=wide, adds=adds)
+    if pa.types.is_struct(have) and pa.types.is_struct(made):
+        brought = {item.name: item for item in made}
+        kept = [grown(item, brought.pop(item.name, item)) for item in have]
+        return pa.struct([*kept, *(item.with_nullable(True) for item in brought.values() if adds)])
+    if pa.types.is_map(have) and pa.types.is_map(made):
+        return pa.map_(have.key_field, grown(have.item_field, made.item_field))
+    if pa.types.is_list(have) and pa.types.is_list(made):
+        return pa.list_(grown(have.value_field, made.value_field))
+    return made if wide and widens(have, made) else have
+
+
+def fits(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether values of one type may be offered to a column of another; each value is still checked."""
+    if have == want or same_type(have, want):
+        return True
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(is_a(have) for is_a in numbers) and any(is_a(want) for is_a in numbers)
+
+
+def same_type(one: pa.DataType, two: pa.DataType) -> bool:
+    """Equal but for nullability and metadata inside."""
+    if pa.types.is_struct(one) and pa.types.is_struct(two):
+        names = [item.name for item in one] == [item.name for item in two]
+        return names and all(same_type(a.type, b.type) for a, b in zip(one, two, strict=True))
+    if pa.types.is_map(one) and pa.types.is_map(two):
+        return same_type(one.key_type, two.key_type) and same_type(one.item_type, two.item_type)
+    if pa.types.is_list(one) and pa.types.is_list(two):
+        return same_type(one.value_type, two.value_type)
+    return bool(one == two)

@@ -1,0 +1,147 @@
+"""Route: each record to the table it belongs to. Names made from data are checked here, and nowhere else trusted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import Rejects
+from headrace.errors import UsageError
+from headrace.reasons import Reason
+
+# A name that is one plain folder on every store: no separator, no leading dot, nothing to decode or to escape.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+LONGEST = 128
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How records find their table."""
+
+    by: Literal["fixed", "topic", "type", "field", "header", "sql"] = "fixed"
+    value: str | None = None  # a field's pointer, a header's name or an expression
+    include: str | None = None
+    exclude: str | None = None
+    unrouted: Literal["dead_letter", "skip"] = "dead_letter"
+    topics: bool = False  # whether every topic has tables of its own: routes are then `topic:route`
+
+
+@dataclass(frozen=True)
+class Routed:
+    """The route of each record, and what became of those that have none."""
+
+    values: pa.StringArray
+    rejects: Rejects
+    filtered: pa.Int64Array
+
+
+def routes(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None = None) -> Routed:
+    """The route of each record; `peeked` holds the field's or the expression's value when that decides."""
+    if routing.by == "fixed":
+        return Routed(pa.repeat("", len(envelopes)), Rejects(), pa.array([], pa.int64()))
+    values = _candidates(routing, envelopes, peeked)
+    kinds, kind_of = _distinct(_under_topics(envelopes, values) if routing.topics else values)
+    verdicts = [_verdict(routing, kind) for kind in kinds]
+    bad = np.array([verdict is not None for verdict in verdicts], bool)
+    skipped = np.array([_skipped(routing, verdict) for verdict in verdicts], bool)
+    return Routed(
+        pa.array(kinds, pa.string(), mask=bad).take(pa.array(kind_of)),
+        _rejects(verdicts, kind_of, bad & ~skipped),
+        pa.array(np.flatnonzero(skipped[kind_of]), pa.int64()),
+    )
+
+
+def split(values: pa.StringArray) -> dict[str, pa.Int64Array]:
+    """Positions per route, ascending; records without a route are in none."""
+    kinds, kind_of = _distinct(values)
+    order = np.argsort(kind_of, kind="stable")
+    bounds = np.searchsorted(kind_of[order], np.arange(len(kinds) + 1))
+    parts = (order[start:end] for start, end in pairwise(bounds))
+    return {kind: pa.array(part, pa.int64()) for kind, part in zip(kinds, parts, strict=True) if kind is not None}
+
+
+def _candidates(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None) -> pa.Array:
+    if routing.by == "topic":
+        return _whole(envelopes.column("topic"))
+    if routing.by == "header":
+        return _header(_whole(envelopes.column("headers")), routing.value or "")
+    if peeked is None:
+        raise UsageError(f"route.by {routing.by}: its values were not given.")
+    return peeked
+
+
+def _under_topics(envelopes: pa.Table, values: pa.Array) -> pa.Array:
+    """Routes with their topics; no topic has a colon in its name."""
+    topics = _whole(envelopes.column("topic")).cast(values.type)
+    return pc.binary_join_element_wise(topics, values, pa.scalar(":", values.type))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
+def _header(headers: pa.ListArray, name: str) -> pa.Array:
+    """The last header of a name, as bytes; NULL where there is none."""
+    parents = pc.list_parent_indices(headers).to_numpy()
+    pairs = headers.flatten()
+    at = np.flatnonzero(pc.equal(pairs.field("key"), name).fill_null(False).to_numpy(zero_copy_only=False))
+    place = np.full(len(headers), -1)
+    place[parents[at]] = at  # ascending, so the last one stays
+    found = pa.array(place, pa.int64(), mask=place < 0)
+    return pairs.field("value").take(found)
+
+
+def _distinct(values: pa.Array) -> tuple[list[str | None], np.ndarray]:
+    """The distinct values, and for each record which of them it has: rules then run once per value."""
+    encoded = values.dictionary_encode(null_encoding="encode")
+    return [_as_text(value) for value in encoded.dictionary.to_pylist()], encoded.indices.to_numpy()
+
+
+def _as_text(value: str | bytes | None) -> str | None:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
+Verdict = tuple[Reason, str] | None
+
+
+def _verdict(routing: Routing, value: str | None) -> Verdict:
+    """Why a value is no route; None when it is one."""
+    if value is None:
+        return Reason.UNROUTED, f"the {_called(routing)} is missing"
+    if routing.topics:
+        topic, _, value = value.partition(":")
+        if not NAME.fullmatch(topic):
+            return Reason.BAD_ROUTE, f"the topic {topic[:80]!r} cannot name a folder"
+    shown = f"the {_called(routing)} {value[:80]!r}"
+    if len(value) > LONGEST:
+        return Reason.BAD_ROUTE, f"{shown} has {len(value)} characters, more than {LONGEST}"
+    if routing.include is not None and not re.search(routing.include, value):
+        return Reason.UNROUTED, f"{shown} is not matched by include"
+    if routing.exclude is not None and re.search(routing.exclude, value):
+        return Reason.UNROUTED, f"{shown} is matched by exclude"
+    if not NAME.fullmatch(value):
+        return Reason.BAD_ROUTE, f"{shown} cannot name a table: letters, digits, and . _ - after the first"
+    return None
+
+
+def _called(routing: Routing) -> str:
+    if routing.by in ("field", "header"):
+        return f"{routing.by} '{routing.value}'"
+    return {"topic": "topic", "type": "type", "sql": "route"}[routing.by]
+
+
+def _skipped(routing: Routing, verdict: Verdict) -> bool:
+    return routing.unrouted == "skip" and verdict is not None and verdict[0] is Reason.UNROUTED
+
+
+def _rejects(verdicts: list[Verdict], kind_of: np.ndarray, bad: np.ndarray) -> Rejects:
+    positions = np.flatnonzero(bad[kind_of])
+    given = [verdict for verdict in (verdicts[kind] for kind in kind_of[positions]) if verdict]
+    return Rejects(positions.tolist(), [reason for reason, _ in given], [detail for _, detail in given])

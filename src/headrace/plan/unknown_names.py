@@ -1,0 +1,133 @@
+"""Names in a spec that nothing has: neither the table, nor the spec itself, nor any record. Mostly a typo."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.plan.arrow import values_of
+from headrace.plan.branch import EVERY, Branch
+from headrace.plan.route_schema import Shape, columns_of, decoded
+from headrace.spec.diagnostics import closest
+from headrace.spec.steps import Step
+from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
+from headrace.transform.sql.expression import columns_of as names_in
+
+
+@dataclass(frozen=True, order=True)
+class Unknown:
+    """A name that nothing has, and where the spec uses it."""
+
+    place: str  # in the spec, as `transform[0].where`
+    name: str
+    meant: str = ""  # a name that exists and is close to it
+
+    def __str__(self) -> str:
+        hint = f"; did you mean '{self.meant}'?" if self.meant else ""
+        return f"{self.place}: no record, table or step has '{self.name}'{hint}"
+
+
+Reports = Iterable[tuple[str, Set[Unknown]]]  # of every route that had rows: what is unknown there
+
+
+def unknown_names(branch: Branch, route: str, shape: Shape, envelopes: pa.Table | None = None) -> frozenset[Unknown]:
+    """The names that a route's rows do not have, without those that may be missing.
+
+    `envelopes`: where records may bring new columns, a name that one of them holds, if only with a null, is known.
+    """
+    found = {
+        Unknown(place, name, closest(name, there))
+        for place, name, there in _uses(branch, route, shape)
+        if name.lower() not in {*map(str.lower, there), *ENVELOPE_NAMES, *map(str.lower, branch.spec.allow_missing)}
+    }
+    if found and envelopes is not None and branch.new_field(route, shape) == "evolve":
+        found = {each for each in found if not _holds(branch.spec.format, values_of(envelopes), each.name)}
+    return frozenset(found)
+
+
+def _holds(form: str, values: pa.BinaryArray, name: str) -> bool:
+    """Whether a record has a key of this name, at any depth; a typed format says so by its schema."""
+    key = re.escape(name)
+    pattern = {"json": rf'"{key}"\s*:', "msgpack": key}.get(form)
+    return pattern is not None and bool(pc.any(pc.match_substring_regex(values, pattern)).as_py())
+
+
+def nowhere(
+    reports: Reports, branches: Mapping[str, Branch], shapes: Mapping[str, Shape | None], known: Iterable[str] = ()
+) -> list[Unknown]:
+    """What is unknown to all records and tables of a branch: its routes share their steps, and some may have more."""
+    told = list(reports)
+    found = set[Unknown]()
+    for prefix, branch in branches.items():
+        theirs = [(route, unknown) for route, unknown in told if _prefix(route) == prefix]
+        tables = [shape for route, shape in shapes.items() if shape and _prefix(route) == prefix]
+        there = {name.lower() for shape in tables for name in shape.payload.names} | {*map(str.lower, known)}
+        lacks = [(_used(branch, route, shapes), {(each.place, each.name) for each in found}) for route, found in theirs]
+        for each in {each for _, unknown in theirs for each in unknown if each.name.lower() not in there}:
+            key = (each.place, each.name)
+            if all(key in unknown or key not in used for used, unknown in lacks):
+                found.add(each)
+    return sorted({(each.place, each.name): each for each in sorted(found)}.values())
+
+
+def _prefix(name: str) -> str:
+    return name[: name.rfind("/") + 1]
+
+
+def _used(branch: Branch, name: str, shapes: Mapping[str, Shape | None]) -> set[tuple[str, str]]:
+    shape = shapes.get(name)
+    return {(place, used) for place, used, _ in _uses(branch, name[len(branch.prefix) :], shape)} if shape else set()
+
+
+def _uses(branch: Branch, route: str, shape: Shape) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Where the spec names a column, its name, and the columns that there are."""
+    names = list(columns_of(pa.schema(decoded(shape.payload)), branch.explode).names)
+    if branch.explode is not None:
+        names += [branch.explode.column, *branch.explode.keep]
+        beside = sorted({way[0] for way in branch.strange.get(route, ())})
+        yield "explode", branch.explode.column, [*shape.payload.names, *beside]
+    by_sql = branch.routing.by == "sql"
+    for at, step in enumerate(branch.spec.transform):
+        for key, name, there in _read(step, names):
+            if route == EVERY or not by_sql:
+                yield f"transform[{at}].{key}", name, there
+        names = _after(step, names)
+    if route == EVERY:
+        yield from (("route.by.sql", name, names) for name in sorted(names_in(branch.routing.value or "NULL")))
+    else:
+        yield from _of_table(branch, route, names)
+
+
+def _of_table(branch: Branch, route: str, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
+    rules = branch.rules(route)
+    for at, each in enumerate(rules.expectations):
+        yield from ((f"table.expectations[{at}].expect", name, names) for name in sorted(names_in(each.expect)))
+    for key in ("delete_when", "truncate_when") if rules.merges else ():
+        text = getattr(rules.merges, key) or "NULL"
+        there = [*names, *(rules.merges.aside if rules.merges else ())]
+        yield from ((f"table.merge.{key}", name, there) for name in sorted(names_in(text)))
+
+
+def _read(step: Step, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """The columns that a step reads, and the key that says so; JMESPath reads the message itself."""
+    there = list(names)
+    for target, text in (step.set or {}).items():
+        yield from ((f"set.{target}", name, tuple(there)) for name in sorted(names_in(text)))
+        there.append(target)
+    if step.where is not None:
+        yield from (("where", name, names) for name in sorted(names_in(step.where)))
+    yield from (("drop", name, names) for name in step.drop or ())
+    yield from (("rename", name, names) for name in step.rename or {})
+    yield from (("mask", name.split(".")[0], names) for name in step.mask or {})
+
+
+def _after(step: Step, names: Sequence[str]) -> list[str]:
+    """The columns there are after a step."""
+    dropped = {name.lower() for name in step.drop or ()}
+    moved = {old.lower(): new for old, new in (step.rename or {}).items()}
+    left = [moved.get(name.lower(), name) for name in names if name.lower() not in dropped]
+    return [*left, *moved.values(), *(step.set or {}), *(target.split(".")[0] for target in step.queries)]

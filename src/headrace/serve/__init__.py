@@ -1,0 +1,1 @@
+"""Run pipelines in one process and report on them."""

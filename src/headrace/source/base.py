@@ -1,0 +1,125 @@
+"""Sources: where envelopes come from. A source is one file here and one line in the table below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.source.ranges import Range
+from headrace.spec import Spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Partition = tuple[str, int]  # topic, partition
+Offsets = dict[Partition, int]  # the next offset to read
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a partition holds now: `[earliest, latest)`."""
+
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """Records behind the last stable offset: a read_committed consumer sees them once the transaction ends."""
+
+    records: int
+    since: datetime | None  # the time of its first record; None when the broker does not show it in time
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What waits: records, the age of the oldest in seconds (None when it cannot be told), and what holds others up."""
+
+    records: int
+    seconds: float | None
+    partitions: frozenset[Partition]  # all that exist now
+    open_transaction: OpenTransaction | None = None
+
+    def event(self) -> dict[str, Any]:
+        """The lag as events and `status` show it."""
+        return lag_event(self.records, self.seconds, self.open_transaction)
+
+
+def lag_event(
+    records: int | None = None, seconds: float | None = None, transaction: OpenTransaction | None = None
+) -> dict[str, Any]:
+    """The fields of a lag; without arguments, of one that is not known."""
+    since = transaction.since if transaction else None
+    return {
+        "lag": records,
+        "lag_seconds": seconds,
+        "lag_reason": "open_transaction" if transaction else None,
+        "open_transaction": None
+        if transaction is None
+        else {"records": transaction.records, "since": since.isoformat(timespec="milliseconds") if since else None},
+    }
+
+
+class Source(Protocol):
+    """Reads envelopes; knows where its partitions begin and end. Asking twice changes nothing."""
+
+    def topics(self) -> dict[str, str]:
+        """Topic names with the ids the broker gave them."""
+
+    def bounds(self) -> dict[Partition, Bounds]:
+        """Earliest and latest offsets of every partition, under the spec's isolation."""
+
+    def start(self, bounds: Mapping[Partition, Bounds]) -> Offsets:
+        """Where the spec says to begin, resolved to an offset of each of these partitions."""
+
+    def stream(self, spark: SparkSession, position: Offsets, limits: Mapping[str, int | str]) -> DataFrame:
+        """A streaming frame of exactly the partitions in `position`, from there on."""
+
+    def read(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame:
+        """A plain frame of exactly these ranges."""
+
+    def ends(self, offset: str) -> Offsets:
+        """The end offsets in the text Spark keeps for a batch."""
+
+    def tail(self, count: int, where: str) -> Any:
+        """The last (or first) `count` envelopes of each topic as an Arrow table, without Spark."""
+
+    def lag(self, position: Offsets) -> Lag:
+        """What waits to be read behind a position."""
+
+    def close(self) -> None:
+        """Let connections go."""
+
+
+def _kafka(spec: Spec) -> Source:
+    from headrace.source.kafka import KafkaSource
+
+    return KafkaSource(spec)
+
+
+def _generate(spec: Spec) -> Source:
+    from headrace.source.generate import GenerateSource
+
+    return GenerateSource(spec)
+
+
+SOURCES: dict[str, Callable[[Spec], Source]] = {"kafka": _kafka, "generate": _generate}
+
+
+def open_source(spec: Spec) -> Source:
+    """The source a spec names."""
+    return SOURCES[spec.source_kind](spec)
+
+
+ENVELOPE_COLUMNS = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType AS timestamp_type",
+    "key",
+    "value",
+    "headers",
+)

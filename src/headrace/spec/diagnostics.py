@@ -1,0 +1,327 @@
+"""What is wrong with a spec, as values: where, what was seen, what is allowed, what was perhaps meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from headrace.spec.base import Part, Wrong, keys_of, names_parts, parts_in
+from headrace.spec.model import Spec, is_secret
+from headrace.spec.renamed import renamed_key, renamed_value
+from headrace.spec.units import size, spell_duration, spell_size
+from headrace.spec.yaml_reader import Node, Path, Spot
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or doubtful, in a spec."""
+
+    file: str
+    line: int
+    column: int
+    key: str
+    seen: str
+    allowed: str = ""
+    meant: str = ""
+    severity: Literal["error", "warning"] = "error"
+
+    def fields(self) -> dict[str, str | int]:
+        """Its JSON form."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+            "key": self.key,
+            "message": self.seen,
+            "allowed": self.allowed,
+            "suggestion": self.meant,
+            "severity": self.severity,
+        }
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}"
+        key = f" {self.key}:" if self.key else ""
+        allowed = f"; allowed: {self.allowed}" if self.allowed else ""
+        meant = f"; did you mean '{self.meant}'?" if self.meant else ""
+        return f"{where}{key} {self.seen}{allowed}{meant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A finding before it is known where its key stands."""
+
+    path: Path
+    seen: str
+    allowed: str = ""
+    meant: str = ""
+    severity: Literal["error", "warning"] = "error"
+    on_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One pipeline of a file, as written."""
+
+    file: str
+    root: Node
+
+    def finding(self, complaint: Complaint) -> Finding:
+        """A complaint with its place: the key's own, else that of the nearest one around it."""
+        spot, node = self.root.spot, self.root
+        for step in complaint.path:
+            found = node.child(step)
+            if found is None:
+                break
+            key_spot, node = found
+            spot = key_spot if complaint.on_key else node.spot
+        return Finding(
+            self.file,
+            spot.line,
+            spot.column,
+            dotted(complaint.path),
+            _printable(complaint.seen, 400),
+            _printable(complaint.allowed, 1200),
+            _printable(complaint.meant),
+            complaint.severity,
+        )
+
+    def at(self, path: Path) -> Node | None:
+        """The value at a path."""
+        node: Node | None = self.root
+        for step in path:
+            found = node.child(step) if node else None
+            node = found[1] if found else None
+        return node
+
+
+def located(spec: Spec, complaint: Complaint) -> Finding:
+    """A complaint about a spec, or a branch of it, at its line in the file that the spec was read from.
+
+    A branch has only some keys of its own; the others are the pipeline's.
+    """
+    written = spec.written
+    if written is None:
+        return Document(spec.pipeline, Node(None, Spot())).finding(complaint)
+    document = Document(written.file, written.root)
+    own = (*written.path, *complaint.path)
+    return document.finding(
+        replace(complaint, path=own if document.at(own[: len(written.path) + 1]) else complaint.path)
+    )
+
+
+def at_spot(file: str, spot: Spot, seen: str, allowed: str) -> Finding:
+    """A finding that belongs to no key."""
+    return Finding(file, spot.line, spot.column, "", _printable(seen, 400), allowed)
+
+
+def dotted(path: Path) -> str:
+    """A path as people write it: `tables[0].match`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return _printable(text.removeprefix("."))
+
+
+def closest(word: object, options: Collection[str]) -> str:
+    """The option that a word was perhaps meant to be; empty when none is near."""
+    folded = {option.lower(): option for option in options}
+    found = get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else ""
+
+
+def from_validation(trouble: ValidationError, document: Document) -> Iterator[Complaint]:
+    """All that the models refuse, in our words."""
+    errors = trouble.errors(include_url=False, include_input=False)
+    complaints: dict[Complaint, None] = {}  # each once: two pieces of one split text say the same
+    for error in errors:
+        # A list whose items are refused also counts as too short.
+        inner = [each for each in errors if each["loc"][:-1] == error["loc"]]
+        if not (error["type"] == "too_short" and inner):
+            complaints[_complaint(error, document)] = None
+    for each in complaints:
+        yield each
+        if each.on_key and renamed_key(part_at(each.path[:-1]), str(each.path[-1])):
+            yield from _renamed_inside(each.path, (*each.path[:-1], each.meant), document)
+
+
+def _complaint(error: Any, document: Document) -> Complaint:
+    path, kind, context = _path(error, document), error["type"], error.get("ctx", {})
+    seen = show(document.at(path), path)
+    if kind == "extra_forbidden":
+        if path[-1] != error["loc"][-1]:
+            return _unknown_word(path, seen, error["loc"][-1])
+        return _split_text(path, document) or _unknown(path)
+    if kind == "missing":
+        return Complaint(path, "required, but missing", _description(path))
+    if kind == "value_error":
+        return _refused(path, seen, context["error"], error["loc"][-1] == "[key]")
+    if kind == "literal_error":
+        return _not_a_choice(path, seen, document.at(path), context["expected"])
+    return Complaint(path, seen, _expected(kind, context, path) or error["msg"])
+
+
+def _path(error: Any, document: Document) -> Path:
+    """The part of pydantic's location that the user wrote (it also names branches of unions)."""
+    path: Path = ()
+    last = len(error["loc"]) - 1
+    for index, step in enumerate(error["loc"]):
+        absent = index == last and error["type"] == "missing"
+        if absent or document.at((*path, step)) is not None:
+            path = (*path, step)
+    return path
+
+
+def part_at(path: Path) -> type[Part] | None:
+    """The model that a path of the spec leads to."""
+    part: type[Part] | None = Spec
+    named = False  # the next step is a name of the user's, no key of ours
+    for step in path:
+        if isinstance(step, str) and not named:
+            field = keys_of(part).get(step) if part else None
+            part = next(parts_in(field.annotation), None) if field else None
+            named = field is not None and names_parts(field.annotation)
+        else:
+            named = False
+    return part
+
+
+def _unknown(path: Path) -> Complaint:
+    part, word = part_at(path[:-1]), str(path[-1])
+    keys = list(keys_of(part)) if part else []
+    meant = renamed_key(part, word) or closest(word, keys)
+    return Complaint(path, "unknown key", ", ".join(keys), meant, on_key=True)
+
+
+def _renamed_inside(path: Path, new: Path, document: Document) -> Iterator[Complaint]:
+    """The renamed keys below a renamed key, which validation does not look into; `new` is its present path."""
+    node = document.at(path)
+    content = node.plain() if node else None
+    part = part_at(new)
+    for step in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
+        present = renamed_key(part, step) if isinstance(step, str) else ""
+        if present and part:
+            yield Complaint((*path, step), "unknown key", ", ".join(keys_of(part)), present, on_key=True)
+        yield from _renamed_inside((*path, step), (*new, present or step), document)
+
+
+def _split_text(path: Path, document: Document) -> Complaint | None:
+    """`{type: decimal(10,2)}` without quotes, which YAML reads as `type: decimal(10` and a key `2)`."""
+    parent = document.at(path[:-1])
+    entries = parent.plain() if parent else None
+    if not isinstance(entries, dict) or entries.get(str(path[-1])) is not None:
+        return None
+    before = list(entries)[: list(entries).index(str(path[-1]))]
+    key = next((each for each in reversed(before) if entries[each] is not None), None)
+    text = _closed(str(entries[key]), list(entries)[before.index(key) + 1 :]) if key else ""
+    if not key or not text:
+        return None
+    seen = f"{text} without quotes: inside {{…}} YAML ends a text at its comma"
+    return Complaint((*path[:-1], key), seen, "quotes around the text", f'{key}: "{_quotable(key, text)}"')
+
+
+def _closed(text: str, pieces: Sequence[str]) -> str:
+    """A text with an open bracket, and the pieces after it up to the one that closes it; empty when none does."""
+    for piece in pieces:
+        if sum(map(text.count, "(<")) <= sum(map(text.count, ")>")):
+            return ""
+        text += f",{piece}"
+        if sum(map(text.count, "(<")) == sum(map(text.count, ")>")):
+            return text
+    return ""
+
+
+def _quotable(key: str, text: str) -> str:
+    """The text as it may stand in quotes; of a type the nearest one that exists."""
+    from headrace.delta.schema import meant_type
+
+    return (meant_type(text) or text) if key == "type" else text
+
+
+def _unknown_word(path: Path, seen: str, word: str) -> Complaint:
+    """A word that stands for a mapping with that one key."""
+    part = part_at(path)
+    keys = list(keys_of(part)) if part else []
+    return Complaint(path, seen, ", ".join(keys), closest(word, keys))
+
+
+def _field(path: Path) -> FieldInfo | None:
+    part = part_at(path[:-1]) if path else None
+    return keys_of(part).get(str(path[-1])) if part else None
+
+
+def _description(path: Path) -> str:
+    field = _field(path)
+    return (field.description or "").removesuffix(".") if field else ""
+
+
+def _refused(path: Path, seen: str, error: ValueError, on_key: bool) -> Complaint:
+    if not isinstance(error, Wrong):
+        return Complaint(path, seen, str(error))
+    path = (*path, error.key) if error.key else path
+    meant = error.meant or (closest(path[-1], error.options) if path else "")
+    return Complaint(path, error.seen or seen, error.allowed, meant, on_key=on_key)
+
+
+def _not_a_choice(path: Path, seen: str, node: Node | None, expected: str) -> Complaint:
+    options = re.findall(r"'([^']*)'", expected)
+    part = part_at(path)
+    keys = list(keys_of(part)) if part else []
+    longer = f", or a mapping with one of {', '.join(keys)}" if keys else ""
+    word = node.content if node and isinstance(node.content, str) else ""
+    meant = renamed_value(str(path[-1]), word) or closest(word, [*options, *keys])
+    return Complaint(path, seen, ", ".join(options) + longer, meant)
+
+
+def _expected(kind: str, context: dict[str, Any], path: Path) -> str:
+    part = part_at(path)
+    return {
+        "model_type": f"a mapping with {', '.join(keys_of(part))}" if part else "a mapping",
+        "model_attributes_type": f"a mapping with {', '.join(keys_of(part))}" if part else "a mapping",
+        "mapping_type": "a mapping",
+        "dict_type": "a mapping",
+        "tuple_type": "a list",
+        "string_type": "text (numbers and words like true in quotes)",
+        "string_pattern_mismatch": _description(path) + f" ({context.get('pattern')})",
+        "string_too_short": "a text that is not empty",
+        "string_too_long": f"at most {context.get('max_length')} characters",
+        "too_short": f"at least {context.get('min_length')}",
+        "greater_than_equal": f"at least {_bound(path, 'ge')}",
+        "less_than_equal": f"at most {_bound(path, 'le')}",
+    }.get(kind, "")
+
+
+def _bound(path: Path, name: str) -> str:
+    """A bound of a field, spelled as the field's values are."""
+    field = _field(path)
+    metadata = field.metadata if field else []
+    bound = next((getattr(each, name) for each in metadata if hasattr(each, name)), "")
+    sized = any(getattr(each, "func", None) is size for each in metadata)
+    if isinstance(bound, timedelta):
+        return spell_duration(bound)
+    return spell_size(bound) if sized and isinstance(bound, int) else str(bound)
+
+
+def show(node: Node | None, path: Path) -> str:
+    """A value as a finding may show it: short, printable, and never a secret."""
+    if node is None or node.content is None:
+        return "nothing"
+    if isinstance(node.content, tuple):
+        return "a list"
+    if not isinstance(node.content, str | int | float):
+        return "a mapping"
+    if is_secret(path):
+        return "a value that is not shown here"
+    text = str(node.content).lower() if isinstance(node.content, bool) else str(node.content)
+    if "-----BEGIN" in text:
+        return "a PEM text"
+    return f"'{_printable(re.sub(r'[^ /,]+@', '…@', text))}'"
+
+
+def _printable(text: str, longest: int = 80) -> str:
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"

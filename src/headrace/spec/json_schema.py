@@ -1,0 +1,146 @@
+"""The spec's JSON Schema for editors and its reference for people: the models' own words, so they cannot differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticUndefined
+
+from headrace.spec import source, units, uris
+from headrace.spec.base import Part, keys_of, parts_in
+from headrace.spec.kafka_settings import HARMLESS
+from headrace.spec.model import Branch, Spec
+from headrace.spec.secrets import Secret
+from headrace.spec.table import TableMatch, TableOptions
+
+
+class _Schema(GenerateJsonSchema):
+    """Pydantic's generator, with durations spelled our way and without titles that repeat the key."""
+
+    def encode_default(self, dft: Any) -> Any:
+        return units.spell_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of one pipeline."""
+    made = Spec.model_json_schema(by_alias=True, schema_generator=_Schema)
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A Headrace pipeline"}
+    return {**head, **{key: value for key, value in made.items() if key != "title"}}
+
+
+def json_schema_text() -> str:
+    """The same as text."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def reference() -> str:
+    """Every key of the spec, as Markdown."""
+    return "\n".join(line for path, part in _parts(Spec, "") for line in _section(path, part))
+
+
+def _parts(part: type[Part], path: str) -> Iterator[tuple[str, type[Part]]]:
+    yield path, part
+    if part in (TableMatch, Branch):  # what they hold is explained where the pipeline and its table are
+        return
+    for key, field in keys_of(part).items():
+        for inner in parts_in(field.annotation):
+            many = "[]" if get_origin(field.annotation) is tuple else ""
+            yield from _parts(inner, f"{path}.{key}{many}".removeprefix("."))
+
+
+def _section(path: str, part: type[Part]) -> Iterator[str]:
+    yield f"### `{path}`\n" if path else "### A pipeline\n"
+    yield f"{part.__doc__}\n"
+    yield "| key | value | default | meaning |"
+    yield "|---|---|---|---|"
+    for key, field in sorted(_own_keys(part), key=lambda item: not item[1].is_required()):
+        meaning = (field.description or "").replace("|", "\\|")
+        yield f"| `{key}` | {_value(field)} | {_default(field)} | {meaning} |"
+    yield ""
+
+
+def _own_keys(part: type[Part]) -> Iterator[tuple[str, FieldInfo]]:
+    """A part's keys; of a match only what a table does not have, too."""
+    shared = keys_of(TableOptions) if part is TableMatch else {}
+    return ((key, field) for key, field in keys_of(part).items() if key not in shared)
+
+
+def _value(field: FieldInfo) -> str:
+    return _words(field.annotation, field.metadata)
+
+
+_KINDS: dict[Any, str] = {
+    units.duration: "duration",
+    units.size: "size",
+    units.rate: "rate",
+    units.whole: "whole number",
+    units.ratio: "ratio",
+    units.flag: "`true`, `false`",
+    units.moment: "time",
+    units.plain_text: "text",
+    units.regex: "regular expression",
+    uris.place: "place",
+    uris.server: "address",
+    source.first_offsets: "mapping",
+}
+
+
+def _words(annotation: Any, metadata: Any = ()) -> str:
+    """A field's type in a few words."""
+    for item in metadata:
+        if kind := _KINDS.get(getattr(item, "func", None)):
+            return kind
+    inner = [each for each in get_args(annotation) if each is not NoneType]
+    if hasattr(annotation, "__metadata__"):
+        return _words(annotation.__origin__, annotation.__metadata__)
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{each}`" for each in inner)
+    if get_origin(annotation) is tuple:
+        return f"list of {_words(inner[0])}s"
+    if get_origin(annotation) is Mapping:
+        return f"mapping of {_words(inner[1])}s"
+    if inner:
+        return ", ".join(dict.fromkeys(_words(each) for each in inner))
+    return _plain(annotation)
+
+
+def _plain(annotation: Any) -> str:
+    if annotation is Secret:
+        return "secret"
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return "mapping"
+    return {str: "text", int: "whole number"}.get(annotation, "any value")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default is PydanticUndefined or field.default is None or field.default == () or _is_part(field.default):
+        return ""
+    kind = _value(field)
+    spellings: dict[str, Callable[[Any], str]] = {"duration": units.spell_duration, "size": units.spell_size}
+    spelled = spellings.get(kind, _json)
+    return f"`{spelled(field.default)}`"
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, Part)
+
+
+def _json(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def settings_reference() -> str:
+    """Every consumer setting that a spec may pass on, as Markdown."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in HARMLESS.items()]
+    return "\n".join(["| setting | meaning |", "|---|---|", *rows])

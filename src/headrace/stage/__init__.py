@@ -1,0 +1,1 @@
+"""Staging: rows become Parquet files in the table's storage that no commit names yet."""

@@ -1,0 +1,301 @@
+"""Steps into a program: what each makes of the columns as they stand, and where each output column is from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import duckdb
+import pyarrow as pa
+
+from headrace.decode.payload import MESSAGE, RECORD
+from headrace.delta.schema import ENVELOPE as ENVELOPE_SCHEMA
+from headrace.delta.schema import TIMESTAMP
+from headrace.engine import duck
+from headrace.errors import UsageError
+from headrace.spec.secrets import Secret
+from headrace.transform.headers import HEADER_MAP
+from headrace.transform.jmespath import dialect
+from headrace.transform.jmespath.placement import NOTHING, Place, placed
+from headrace.transform.jmespath.queries import Queries
+from headrace.transform.mask import Form, Null, masked
+from headrace.transform.program import CLOCK, INPUT, Check, Level, Program, Source, pad_names, select
+from headrace.transform.sql import result_types
+from headrace.transform.sql.expression import ENVELOPE, ROW, bound
+
+ON_NULL = ("keep", "drop", "null")
+
+
+def compiled(instructions: Iterable[tuple[str, str, str | Form]], payload: pa.Schema, targets: pa.Schema) -> Program:
+    """The program of some steps for one payload schema; UsageError when they do not fit it.
+
+    `targets` are the columns that the table has or will have, as far as they are known: what JMESPath makes fits them.
+    """
+    builder = _Builder(payload, targets)
+    verbs: dict[str, Callable[[str, str], None]] = {
+        "set": builder.set,
+        "where": builder.where,
+        "drop": builder.drop,
+        "rename": builder.rename,
+        **{f"query {answer}": partial(builder.query, on_null=answer) for answer in ON_NULL},
+    }
+    for verb, name, given in instructions:
+        if isinstance(given, str):
+            verbs[verb](name, given)
+        else:
+            builder.mask(name, given)
+    return builder.program()
+
+
+def target_type(target: str, targets: pa.Schema) -> pa.Field | None:
+    """The column, or the field deep inside of one, that a dotted name means; None where nothing is known of it."""
+    root, *path = target.split(".")
+    item = next((each for each in targets if each.name.lower() == root.lower()), None)
+    for key in path:
+        if item is None or pa.types.is_null(item.type):
+            return None
+        if not pa.types.is_struct(item.type):
+            raise UsageError(f"jmespath {target}: '{item.name}' is {item.type}, and has no field '{key}'.")
+        at = item.type.get_field_index(key)
+        item = item.type.field(at) if at >= 0 else None
+    return None if item is None or pa.types.is_null(item.type) else item
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    """An expression bound to the columns as they stand, and the type of its result in our type language."""
+
+    label: str
+    sql: str
+    type: pa.DataType
+    loose: bool
+
+
+class _Builder:
+    """The columns as they stand after each step, and the levels so far."""
+
+    def __init__(self, payload: pa.Schema, targets: pa.Schema) -> None:
+        self.payload = payload
+        self.targets = targets
+        self.queries = Queries(payload)
+        self.numbers: list[int] = []
+        self.queried: set[str] = set()
+        self.keys: list[Secret] = []
+        self.columns: dict[str, Source] = {}  # by lower-case name, in the order of the output
+        self.checks: list[Check] = []
+        self.read: dict[str, str] = {}
+        self.envelope: set[str] = set()
+        self.levels: list[str] = []
+        self.level = Level()
+        self.known = [pa.field(CLOCK, TIMESTAMP), *_envelope_fields()]  # what an expression may name, with its type
+        for nth, item in enumerate(payload):
+            self._admit(f"p{nth}", item)
+
+    def _admit(self, column: str, item: pa.Field) -> None:
+        if {MESSAGE, RECORD} & (item.metadata or {}).keys():
+            return
+        key, absent = item.name.lower(), pa.types.is_null(item.type)
+        if not absent:
+            self.known.append(pa.field(column, item.type))
+        if not absent or key not in self.columns:
+            self.columns[key] = Source(item, item.name, None if absent else column, loose=absent)
+
+    def set(self, name: str, text: str) -> None:
+        """Make or replace a column."""
+        expression = self._expression(f"set {name}", text)
+        before = self.columns.get(name.lower())
+        kind, column = expression.type, None
+        if copied := self._copied(expression):
+            item = pa.field(before.field.name if before else name, kind)
+            self.columns[name.lower()] = Source(item, None, copied, True, expression.loose, copied=True)
+            return
+        if not pa.types.is_null(kind):
+            column = self._check(expression)
+            self.known.append(pa.field(column, kind))
+        elif before and not expression.loose:
+            kind = before.field.type
+        item = pa.field(before.field.name if before else name, kind)
+        self.columns[name.lower()] = Source(item, None, column, True, expression.loose)
+
+    def _copied(self, expression: _Expression) -> str | None:
+        """The input's column that the expression is, when all of its values may stay as they are."""
+        given = {*self.read.values(), *self.envelope}
+        for item in self.known:
+            if item.name in given and expression.sql == f"{ROW}.{item.name}" and item.type == expression.type:
+                return None if result_types.sound("v", item.type) else item.name
+        return None
+
+    def query(self, target: str, text: str, *, on_null: str) -> None:
+        """Put the result of a JMESPath expression over the message where a dotted name says."""
+        root, *path = target.split(".")
+        before = self.columns.get(root.lower())
+        if dialect.always_null(text):
+            self._without(target, before, on_null)
+            return
+        query = self.queries.add(text, target_type(target, self.targets))
+        self.checks.append(Check(f"jmespath {target}", "NULL", len(self.levels)))
+        nth = len(self.checks)
+        self.numbers.append(nth)
+        if query.empty:
+            self._without(target, before, on_null)
+            return
+        made = Source(pa.field(root, query.field.type), None, f"j{nth}", made=True, queried=True)
+        self.known.append(pa.field(f"j{nth}", query.field.type))
+        kept = on_null == "keep" and not dialect.never_null(text)
+        if path or (kept and before is not None and not pa.types.is_null(before.field.type)):
+            self._put(target, before, made, on_null if kept or on_null != "keep" else "null")
+            return
+        self.columns[root.lower()] = replace(made, field=made.field.with_name(before.field.name if before else root))
+
+    def _without(self, target: str, before: Source | None, on_null: str) -> None:
+        """A result that is null in every record."""
+        root, *path = target.split(".")
+        if on_null == "keep" or before is None:
+            return
+        if path:
+            nothing = Source(pa.field(root, pa.null()), None, None, made=True)
+            self._put(target, before, nothing, on_null)
+        elif on_null == "drop":
+            self.columns.pop(root.lower())
+        else:
+            self.columns[root.lower()] = Source(before.field, None, None, True, loose=before.loose)
+
+    def _put(self, target: str, before: Source | None, made: Source, on_null: str) -> None:
+        """A result into a column that is there, or deep inside of one."""
+        root, *path = target.split(".")
+        name = before.field.name if before else root
+        have = Place(f"{ROW}.{self._reads(before)}", before.field.type) if before and before.column else NOTHING
+        result = f"{ROW}.{self._reads(made)}" if made.column else "NULL"
+        put = placed(have, path, Place(result, made.field.type), on_null, target)
+        if pa.types.is_null(put.type):
+            return
+        column = self._check(_Expression(f"jmespath {target}", put.sql, put.type, False))
+        self.known.append(pa.field(column, put.type))
+        self.columns[root.lower()] = Source(pa.field(name, put.type), None, column, True)
+
+    def where(self, _: str, text: str) -> None:
+        """Keep rows for which the expression is true."""
+        expression = self._expression("where", text)
+        if not (pa.types.is_boolean(expression.type) or pa.types.is_null(expression.type)):
+            raise UsageError(f"where: '{text}' is {expression.type}, not true or false.")
+        self._check(replace(expression, type=pa.bool_()), filters=True)
+
+    def mask(self, target: str, form: Form) -> None:
+        """Put a mask over a column, or over a field inside of one; what nobody has sent needs none."""
+        root, *path = target.split(".")
+        before = self.columns.get(root.lower())
+        if before is None or pa.types.is_null(before.field.type):
+            return
+        have = f"{ROW}.{self._reads(before)}" if before.column else "NULL"
+        try:
+            sql, item = masked(have, before.field, path, form, self._key)
+        except UsageError as error:
+            raise UsageError(f"mask {target}: {error.seen}", next=error.next) from None
+        column = None
+        if before.column and (path or not isinstance(form, Null)):
+            column = self._check(_Expression(f"mask {target}", sql, item.type, before.loose))
+            self.known.append(pa.field(column, item.type))
+        self.columns[root.lower()] = Source(item, None, column, True, before.loose)
+
+    def _key(self, key: Secret) -> tuple[str, str]:
+        """The columns of a key's pads."""
+        if key not in self.keys:
+            self.keys.append(key)
+            self.known += [pa.field(name, pa.binary()) for name in pad_names(len(self.keys) - 1)]
+        inner, outer = pad_names(self.keys.index(key))
+        return f"{ROW}.{inner}", f"{ROW}.{outer}"
+
+    def drop(self, name: str, _: str) -> None:
+        """Leave a column out; one that nobody has sent is already gone."""
+        self.columns.pop(name.lower(), None)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a column another name, in its place."""
+        if old.lower() not in self.columns:
+            return
+        if new.lower() != old.lower() and new.lower() in self.columns:
+            raise UsageError(f"rename: there is a column '{new}' already.", next="Drop it or rename it first.")
+        source = self.columns[old.lower()]
+        renamed = {old.lower(): (new.lower(), replace(source, field=source.field.with_name(new)))}
+        self.columns = dict(renamed.get(key, (key, each)) for key, each in self.columns.items())
+
+    def program(self) -> Program:
+        """What has been built."""
+        self._end_level()
+        output = tuple(self.columns.values())
+        schema = pa.schema([source.field for source in output], self.payload.metadata)
+        read, envelope = tuple(self.read.items()), tuple(sorted(self.envelope))
+        return Program(
+            schema,
+            output,
+            tuple(self.levels),
+            tuple(self.checks),
+            read,
+            envelope,
+            self.queries,
+            tuple(self.numbers),
+            frozenset(self.queried),
+            tuple(self.keys),
+        )
+
+    def _expression(self, label: str, text: str) -> _Expression:
+        names: set[str] = set()
+
+        def bind(name: str) -> str | None:
+            names.add(name)
+            return self._bind(name)
+
+        try:
+            sql = bound(text, bind, CLOCK)
+            given = self._typed(sql)
+        except duckdb.Error as error:
+            said = str(error).splitlines()[0].split("Error: ", 1)[-1].rstrip(".")
+            raise UsageError(f"{label}: '{text}' does not fit the columns: {said}.") from error
+        loose = any(self._is_loose(name) for name in names)
+        return _Expression(label, sql, result_types.storable(given, f"{label}: '{text}'", widest=loose), loose)
+
+    def _bind(self, name: str) -> str | None:
+        """The SQL column of a name: what a step made, then the envelope, then the payload."""
+        key = name.lower()
+        source = self.columns.get(key)
+        if key in ENVELOPE and not (source and source.made):
+            self.envelope.add(key[1:])
+            return key[1:]
+        if source is None:
+            return None
+        return self._reads(source)
+
+    def _reads(self, source: Source) -> str | None:
+        """Have a column in the statement, or on a level below."""
+        if source.origin is not None and source.column:
+            self.read[source.origin] = source.column
+        elif source.queried and source.column:
+            self.queried.add(source.column)
+        elif source.column in self.level.columns:
+            self._end_level()
+        return source.column
+
+    def _is_loose(self, name: str) -> bool:
+        source = self.columns.get(name.lower())
+        return source.loose if source else name.lower() not in ENVELOPE
+
+    def _typed(self, sql: str) -> pa.DataType:
+        """What DuckDB says the type of an expression is."""
+        empty = pa.schema(self.known).empty_table()
+        return duck.query(select(f"{sql} AS v", INPUT), **{INPUT: empty}).schema.field("v").type
+
+    def _check(self, expression: _Expression, *, filters: bool = False) -> str:
+        """Number the expression and put it on the current level; answers the column that will hold its value."""
+        nth = len(self.checks) + 1
+        cast = f"CAST({expression.sql} AS {result_types.sql_type(expression.type)})"
+        self.checks.append(Check(expression.label, cast, len(self.levels)))
+        return self.level.add(nth, cast, result_types.sound(f"x{nth}.v", expression.type), filters)
+
+    def _end_level(self) -> None:
+        self.levels += self.level.projections()
+        self.level = Level()
+
+
+def _envelope_fields() -> list[pa.Field]:
+    return [pa.field(item.name, HEADER_MAP if item.name == "headers" else item.type) for item in ENVELOPE_SCHEMA]

@@ -1,0 +1,108 @@
+"""More columns for dead letters, by SQL or JMESPath over the letter itself. A letter is never lost by one of them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.delta.schema import DEAD_LETTERS, ENVELOPE
+from headrace.transform.jmespath import dialect
+from headrace.transform.steps import Set, Transform
+
+Made = Callable[[pa.Table, datetime], pa.ChunkedArray | pa.Array]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PLAIN = ("topic", "partition", "offset", "table", "step", "reason", "detail", "schema_id", "pipeline", "spec")
+_BYTES = ("base64_bytes", "json_string")
+
+
+class LetterColumns:
+    """Columns in the order written; NULL where an expression fails. SQL sees the columns made before it."""
+
+    def __init__(self, steps: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
+        self._made: list[tuple[pa.Field, Made]] = []
+        self.schema = DEAD_LETTERS
+        for sql, queries in steps:
+            for name, text in sql.items():
+                self._add_sql(name, text)
+            for name, text in queries.items():
+                self._add(pa.field(name, pa.string()), _query(text))
+
+    def add(self, letters: pa.Table, now: datetime) -> pa.Table:
+        """The letters with these columns behind their own."""
+        for made, make in self._made:
+            letters = letters.append_column(made, make(letters, now).cast(made.type))
+        return letters
+
+    def _add(self, made: pa.Field, make: Made) -> None:
+        self._made.append((made, make))
+        self.schema = self.schema.append(made)
+
+    def _add_sql(self, name: str, text: str) -> None:
+        transform = Transform([Set({name: text})])
+        kind = transform.output(self.schema).field(name).type
+        self._add(pa.field(name, pa.string() if pa.types.is_null(kind) else kind), _expression(name, transform))
+
+
+def _expression(name: str, transform: Transform) -> Made:
+    def make(letters: pa.Table, now: datetime) -> pa.ChunkedArray:
+        done = transform.apply(letters, _envelopes(letters), now)
+        at = np.full(len(letters), -1)
+        at[done.index.to_numpy()] = np.arange(len(done.index))
+        return done.rows.column(name).take(pa.array(at, mask=at < 0))
+
+    return make
+
+
+def _envelopes(letters: pa.Table) -> pa.Table:
+    unknown = pa.nulls(len(letters), ENVELOPE.field("timestamp_type").type)
+    return pa.table([unknown if n == "timestamp_type" else letters.column(n) for n in ENVELOPE.names], schema=ENVELOPE)
+
+
+def _query(text: str) -> Made:
+    """JMESPath over the letter as kafka-delta-ingest would have written it, and our names beside."""
+    if text in dialect.KAFKA:
+        return lambda letters, now: _envelope(_envelopes(letters).column(dialect.KAFKA[text]))
+    tree = dialect.parse(text)
+
+    def make(letters: pa.Table, now: datetime) -> pa.Array:
+        interpreter = dialect.Interpreter(now)
+        return pa.array([_answer(interpreter, tree, letter) for letter in _letters(letters, text)], pa.string())
+
+    return make
+
+
+def _envelope(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As text; a time in microseconds."""
+    return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+
+
+def _answer(interpreter: dialect.Interpreter, tree: Any, letter: dict[str, Any]) -> str | None:
+    with suppress(dialect.Failed):
+        value = interpreter.answer(tree, letter)
+        return value if value is None or isinstance(value, str) else dialect.dump(value)
+    return None
+
+
+def _letters(letters: pa.Table, text: str) -> Iterator[dict[str, Any]]:
+    """Bytes only where the expression asks for them: they may be large."""
+    plain = letters.select([*_PLAIN, "rejected_at"]).to_pylist()
+    values = letters.column("value") if any(name in text for name in _BYTES) else None
+    for nth, letter in enumerate(plain):
+        micros = (letter.pop("rejected_at") - _EPOCH) // timedelta(microseconds=1)
+        told = dict.fromkeys(_BYTES) if values is None else _bytes(values[nth].as_py(), letter["step"])
+        yield {**letter, **told, "error": letter["detail"], "timestamp": micros}
+
+
+def _bytes(value: bytes | None, step: str) -> dict[str, str | None]:
+    """Raw where the value could not be decoded, else its text."""
+    if value is None:
+        return dict.fromkeys(_BYTES)
+    if step == "decode":
+        return {"base64_bytes": base64.b64encode(value).decode(), "json_string": None}
+    return {"base64_bytes": None, "json_string": value.decode(errors="replace")}

@@ -1,0 +1,1 @@
+"""JMESPath expressions, compiled to SQL where that is provably equal."""

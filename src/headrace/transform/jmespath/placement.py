@@ -1,0 +1,57 @@
+"""Results of JMESPath in their places: a column, or a field deep inside of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.engine.duck import literal
+from headrace.errors import UsageError
+from headrace.transform.sql import result_types
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """SQL for a value, and its type."""
+
+    sql: str
+    type: pa.DataType
+
+
+def placed(have: Place, path: Sequence[str], result: Place, on_null: str, target: str) -> Place:
+    """A value with the result put in at a path; parents that are not there are made, where there is a result."""
+    if not path:
+        return _settled(have, result, on_null, target)
+    if not (pa.types.is_struct(have.type) or pa.types.is_null(have.type)):
+        raise UsageError(f"jmespath {target}: the message has {have.type} where '{path[0]}' would be a field.")
+    fields = {item.name: item.type for item in have.type} if pa.types.is_struct(have.type) else {}
+    inner = Place(f"struct_extract({have.sql}, {literal(path[0])})", fields[path[0]]) if path[0] in fields else NOTHING
+    put = placed(inner, path[1:], result, on_null, target)
+    parts = {name: Place(f"struct_extract({have.sql}, {literal(name)})", kind) for name, kind in fields.items()}
+    parts[path[0]] = put
+    told = {name: part for name, part in parts.items() if not pa.types.is_null(part.type)}
+    if not told:
+        return have
+    packed = "{" + ", ".join(f"{literal(name)}: {part.sql}" for name, part in told.items()) + "}"
+    kind = pa.struct([pa.field(name, part.type) for name, part in told.items()])
+    if on_null == "null":
+        return Place(packed, kind)
+    return Place(f"CASE WHEN {have.sql} IS NOT NULL OR {result.sql} IS NOT NULL THEN {packed} END", kind)
+
+
+NOTHING = Place("NULL", pa.null())
+
+
+def _settled(have: Place, result: Place, on_null: str, target: str) -> Place:
+    if pa.types.is_null(result.type):
+        return Place(f"CAST(NULL AS {result_types.sql_type(have.type)})", have.type) if have is not NOTHING else NOTHING
+    if on_null != "keep" or pa.types.is_null(have.type):
+        return result
+    if have.type != result.type:
+        raise UsageError(
+            f"jmespath {target}: the result is {result.type}, the message's own value {have.type}.",
+            next="Say on_null: drop or null, or declare the column.",
+        )
+    return Place(f"coalesce({result.sql}, {have.sql})", have.type)

@@ -1,0 +1,399 @@
+"""JMESPath over rows: each expression once over all of them, and once more over the records SQL was not sure of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import LIMITS
+from headrace.decode.byte_scan import Mask, bools
+from headrace.decode.json.exact import reader_of
+from headrace.decode.payload import DEFAULT, MESSAGE, PATH, RECORD, RESCUE, UNIT, node_of, rescues
+from headrace.decode.scalars import Unfit
+from headrace.decode.sizes import check_capacity, row_bytes
+from headrace.decode.typed.convert import converted
+from headrace.delta.schema import JSON_TEXT
+from headrace.engine import duck
+from headrace.transform.jmespath import dialect
+from headrace.transform.jmespath.compiler import Compiler
+from headrace.transform.jmespath.result_type import kind_of
+from headrace.transform.jmespath.vector import BOOLEAN, DOUBLE, EXACT, LONG, TEXT, Column, NotInSql, Vector
+
+Failures = dict[int, str]  # position -> why the expression has no value there
+
+
+@dataclass(frozen=True)
+class Query:
+    """One expression, compiled for rows of one schema."""
+
+    source: str
+    field: pa.Field  # its result's type; what a declared column says of units
+    vector: Vector | None  # None: an envelope's column, or left to the interpreter
+    read: Callable[[Any], Any]  # a JSON value as one of the result's type; Unfit when it is none
+
+    @property
+    def column(self) -> pa.Field:
+        """The column as it is read, with the unit that the expression itself gives its numbers."""
+        return _with_unit(_bare(self.field), self.source)
+
+    @property
+    def copied(self) -> bool:
+        """Whether it is a column, or a field of one, as it is."""
+        return self.vector is not None and re.fullmatch(r"p[0-9_]+_", self.vector.sql) is not None
+
+    @property
+    def exact(self) -> bool:
+        """Whether a result keeps the digits that a message has."""
+        return _holds_decimals(self.field.type)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no record has a value."""
+        return bool(pa.types.is_null(self.field.type))
+
+
+class Queries:
+    """The expressions of a transform for one payload schema."""
+
+    def __init__(self, payload: pa.Schema) -> None:
+        self._record = next((item.name for item in payload if RECORD in (item.metadata or {})), None)
+        payload = payload if self._record is None else pa.schema(list(payload.field(self._record).type.value_type))
+        self._payload = payload
+        said = next((item.metadata[MESSAGE] for item in payload if MESSAGE in (item.metadata or {})), b"")
+        known: dict[str, Any] = json.loads(said) if said else {"open": True, "skipped": []}
+        self._columns = dict(_columns(payload))
+        self._compiler = Compiler(tuple(self._columns.values()), known["open"], frozenset(known["skipped"]))
+        self.asks = False  # whether an expression needs the message itself
+        self.made: list[Query] = []
+
+    def add(self, source: str, wanted: pa.Field | None) -> Query:
+        """One more expression; its result is of the wanted type, else of the one that can be told beforehand."""
+        query = self._envelope(source, wanted) if source in dialect.KAFKA else self._expression(source, wanted)
+        self.made.append(query)
+        return query
+
+    def _envelope(self, source: str, wanted: pa.Field | None) -> Query:
+        natural = {"kafka.topic": TEXT, "kafka.offset": LONG, "kafka.timestamp": LONG}.get(source, pa.int32())
+        item = wanted or pa.field("", natural)
+        return Query(source, item, None, _reader(_with_unit(_bare(item), source)))
+
+    def _expression(self, source: str, wanted: pa.Field | None) -> Query:
+        tree = dialect.parse(source)
+        told = wanted.type if wanted is not None else kind_of(tree, self._payload, self._compiler)
+        before, vector = len(self._compiler.places), None
+        try:
+            vector = self._compiler.compile(tree, told, free=wanted is None)
+            vector = vector if wanted is None else _stored(vector, told)
+            self.asks |= len(self._compiler.places) > before
+        except NotInSql:
+            self.asks = True
+        item = wanted if wanted is not None else pa.field("", vector.kind if vector else told)
+        return Query(source, item, vector, _reader(_with_unit(_bare(item), source)))
+
+    def run(
+        self, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int = LIMITS.repeated_bytes
+    ) -> list[tuple[pa.Array, Failures]]:
+        """Every expression's values over all rows, and where it has none; rows of one record have its values.
+
+        `repeated_bytes`: that one value may have in all rows of its record together.
+        """
+        if self._record is None:
+            return self._run(rows, envelopes, now)
+        whole = _whole(rows.column(self._record))
+        met, first, owner = np.unique(whole.indices.to_numpy(), return_index=True, return_inverse=True)
+        records = pa.Table.from_arrays(whole.dictionary.flatten(), schema=self._payload).take(pa.array(met))
+        answers = self._run(records, envelopes.take(pa.array(first)), now)
+        return [_of_rows(*answer, owner, repeated_bytes) for answer in answers]
+
+    def _run(self, rows: pa.Table, envelopes: pa.Table, now: datetime) -> list[tuple[pa.Array, Failures]]:
+        given = self._given(rows)
+        answer = self._asked(rows, given, now) if self._computed else None
+        parts = [self._part(nth, query, answer, envelopes, given) for nth, query in enumerate(self.made)]
+        open_ = [part for part in parts if part.unsure.any()]
+        if open_:
+            records = _Records(rows, self._columns, now)
+            for position in np.flatnonzero(np.logical_or.reduce([part.unsure for part in open_])).tolist():
+                records.meet(position)
+                for part in open_:
+                    if part.unsure[position]:
+                        part.settle(position, records)
+        return [part.mended() for part in parts]
+
+    def _part(
+        self,
+        nth: int,
+        query: Query,
+        answer: pa.Table | None,
+        envelopes: pa.Table,
+        given: Mapping[str, pa.ChunkedArray],
+    ) -> _Part:
+        count = len(envelopes)
+        if query.vector and query.copied:
+            return _Part(query, *_fitted(_whole(given[query.vector.sql]), query.column))
+        if query.source in dialect.KAFKA:
+            natural = _envelope_values(envelopes, query.source)
+            return _Part(query, *_fitted(natural, query.column), natural)
+        if query.vector is None or answer is None:
+            return _Part(query, pa.nulls(count, query.field.type), np.ones(count, bool))
+        natural = _whole(answer[f"v{nth}"])
+        natural = natural if natural.type == query.vector.kind else natural.cast(query.vector.kind)
+        made, unsure = _fitted(natural, query.column)
+        return _Part(query, made, unsure | ~bools(pc.fill_null(_whole(answer[f"s{nth}"]), False)))
+
+    def _asked(self, rows: pa.Table, given: Mapping[str, pa.ChunkedArray], now: datetime) -> pa.Table | None:
+        """All vectors in one statement; None when DuckDB cannot read some message."""
+        read = {name: values for name, values in given.items() if self._reads(name)}
+        if self._compiler.places:
+            read["message"] = rows.column(_message_name(rows.schema))
+        read["now"] = pa.repeat(pa.scalar(int(now.timestamp()), pa.int64()), len(rows))
+        try:
+            return duck.planned(self._statement(), rows=pa.table(read))
+        except duckdb.Error:
+            return None
+
+    def _given(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+        """The columns of rows, and the fields inside of them that expressions read, under their names in SQL."""
+        given = {column.sql: rows.column(name) for name, column in self._columns.items()}
+        parts = {
+            name: pc.struct_field(given[whole], list(keys)) for name, (whole, keys) in self._compiler.parts.items()
+        }
+        return given | parts
+
+    def _reads(self, column: str) -> bool:
+        names = (re.findall(r"\bp[0-9_]+_\b", text) for query in self._computed for text in _sql_of(query))
+        return any(column in found for found in names)
+
+    @property
+    def _computed(self) -> list[Vector]:
+        """The vectors that are more than a column as it is."""
+        return [query.vector for query in self.made if query.vector and not query.copied]
+
+    def _statement(self) -> str:
+        items = []
+        for nth, query in enumerate(self.made):
+            if query.vector and not query.copied:
+                sure = " AND ".join(dict.fromkeys(query.vector.sure)) or "true"
+                items += [f"{query.vector.sql} AS v{nth}", f"{sure} AS s{nth}"]
+        places = ", ".join(duck.literal(place) for place in self._compiler.places)
+        cuts = f", json_extract(coalesce(message, '{{}}'), [{places}]) AS cuts" if places else ""
+        cut = f"SELECT *{cuts} FROM rows"  # noqa: S608
+        return f"SELECT {', '.join(items)} FROM ({cut})"  # noqa: S608 - made of our own names and quoted texts
+
+
+def _of_rows(values: pa.Array, failures: Failures, owner: np.ndarray, limit: int) -> tuple[pa.Array, Failures]:
+    """The values and failures of records as those of all their rows."""
+    counts = np.bincount(owner, minlength=len(values))
+    totals = row_bytes(values) * counts
+    for record in np.flatnonzero(totals > limit).tolist():
+        said = f"its result in each of {counts[record]} rows has {totals[record]} bytes"
+        failures = {record: f"{said}, the limit is {limit} (limits.repeated_bytes)", **failures}
+    light = totals <= limit
+    check_capacity(totals[light])
+    return values.take(pa.array(owner, mask=~light[owner])), _failed_rows(failures, owner)
+
+
+def _failed_rows(failures: Failures, owner: np.ndarray) -> Failures:
+    if not failures:
+        return {}
+    at = np.flatnonzero(np.isin(owner, list(failures)))
+    return {row: failures[record] for row, record in zip(at.tolist(), owner[at].tolist(), strict=True)}
+
+
+@dataclass
+class _Part:
+    """One expression's values on the way: the ones that are sure, and what records say of the others."""
+
+    query: Query
+    made: pa.Array
+    unsure: Mask
+    natural: pa.Array | None = None  # an envelope's own values
+    values: list[Any] = field(default_factory=list)
+    failures: Failures = field(default_factory=dict)
+
+    def settle(self, position: int, records: _Records) -> None:
+        """Ask the record."""
+        made = None
+        try:
+            given = records.answer(self.query) if self.natural is None else self.natural[position].as_py()
+            made = None if given is None else self.query.read(given)
+        except dialect.Failed as failed:
+            self.failures[position] = str(failed)
+        except Unfit as unfit:
+            self.failures[position] = f"its result does not fit: {unfit.detail}"
+        self.values.append(made)
+
+    def mended(self) -> tuple[pa.Array, Failures]:
+        """All values, and why some have none."""
+        if self.query.empty or not self.values:
+            return self.made, self.failures
+        settled = pa.array(self.values, self.query.field.type)
+        if len(settled) == len(self.made):
+            return settled, self.failures
+        if pa.types.is_nested(settled.type):  # which Arrow replaces by no mask
+            order = np.where(self.unsure, len(self.made) + np.cumsum(self.unsure) - 1, np.arange(len(self.made)))
+            return pa.concat_arrays([self.made, settled]).take(pa.array(order)), self.failures
+        return pc.replace_with_mask(self.made, pa.array(self.unsure), settled), self.failures
+
+
+class _Records:
+    """Messages one by one."""
+
+    def __init__(self, rows: pa.Table, columns: Mapping[str, Column], now: datetime) -> None:
+        self._interpreter = dialect.Interpreter(now)
+        name = _message_name(rows.schema)
+        self._texts = rows.column(name) if name else None
+        self._columns = {} if name else {name: column.path for name, column in columns.items()}
+        self._rows = rows
+        self._at = 0
+        self._messages: dict[bool, Any] = {}  # of this record, with exact numbers or doubles
+
+    def meet(self, at: int) -> None:
+        """Go to a record."""
+        self._at = at
+        self._messages.clear()
+
+    def answer(self, query: Query) -> Any:
+        """An expression's result for the record; Failed when there is none."""
+        return self._interpreter.answer(dialect.parse(query.source), self._message(query.exact))
+
+    def _message(self, exact: bool) -> Any:
+        if exact not in self._messages:
+            self._messages[exact] = self._assembled(self._at) if self._texts is None else self._loaded(exact)
+        return self._messages[exact]
+
+    def _loaded(self, exact: bool) -> Any:
+        assert self._texts is not None  # noqa: S101
+        text = self._texts[self._at].as_py()
+        return {} if text is None else dialect.load(text, exact=exact)
+
+    def _assembled(self, at: int) -> dict[str, Any]:
+        whole: dict[str, Any] = {}
+        for name, path in self._columns.items():
+            here = whole
+            for key in path[:-1]:
+                here = here.setdefault(key, {})
+            here[path[-1]] = self._rows.column(name)[at].as_py()
+        return whole
+
+
+def _sql_of(vector: Vector) -> tuple[str, ...]:
+    return (vector.sql, *vector.sure)
+
+
+def _columns(payload: pa.Schema) -> list[tuple[str, Column]]:
+    """The columns that hold what the message says; a default or a kept text is something else."""
+    found = []
+    rescued = rescues(payload)  # there NULL may stand for a misfit
+    for nth, item in enumerate(payload):
+        metadata = item.metadata or {}
+        if {MESSAGE, RESCUE} & metadata.keys() or pa.types.is_null(item.type):
+            continue
+        path = tuple(metadata[PATH].decode().split(".")) if PATH in metadata else (item.name,)
+        odd = item.name in rescued or DEFAULT in metadata or JSON_TEXT in metadata or _has_default(item.type)
+        found.append((item.name, Column(path, f"p{nth}_", item.type, told=not odd)))
+    return found
+
+
+def _has_default(kind: pa.DataType) -> bool:
+    inner = [kind.field(at) for at in range(kind.num_fields)]
+    return any(DEFAULT in (item.metadata or {}) or _has_default(item.type) for item in inner)
+
+
+def _holds_decimals(kind: pa.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return bool(pa.types.is_decimal(kind) or any(map(_holds_decimals, inner)))
+
+
+def _message_name(schema: pa.Schema) -> str:
+    return next((item.name for item in schema if MESSAGE in (item.metadata or {})), "")
+
+
+def _stored(vector: Vector, wanted: pa.DataType) -> Vector:
+    """A vector on its way into a column of another type; NotInSql where only the exact way knows how."""
+    if pa.types.is_null(vector.kind) or vector.kind == wanted:
+        return vector
+    if pa.types.is_string(wanted):
+        return _as_text(vector)
+    if pa.types.is_integer(wanted) and vector.kind == DOUBLE:
+        value, exact = vector.sql, EXACT
+        good = f"coalesce(trunc({value}) = {value} AND abs({value}) <= {exact}, true)"
+        return Vector(f"TRY_CAST({value} AS BIGINT)", LONG, (*vector.sure, good))
+    numbers = vector.kind in (LONG, DOUBLE) and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
+    times = pa.types.is_timestamp(wanted) and vector.kind in (LONG, TEXT)
+    if numbers or times or (pa.types.is_date(wanted) and vector.kind == TEXT):
+        return vector
+    raise NotInSql(f"{vector.kind} into {wanted}")
+
+
+def _as_text(vector: Vector) -> Vector:
+    if vector.kind == LONG:
+        return Vector(f"CAST({vector.sql} AS VARCHAR)", TEXT, vector.sure)
+    if vector.kind == BOOLEAN:
+        text = f"CASE WHEN {vector.sql} THEN 'true' WHEN NOT {vector.sql} THEN 'false' END"
+        return Vector(text, TEXT, vector.sure)
+    raise NotInSql("its text")
+
+
+def _with_unit(item: pa.Field, source: str) -> pa.Field:
+    """A column of times, in microseconds where the expression's numbers are; no other unit than its own is guessed."""
+    micros = pa.types.is_timestamp(item.type) and dialect.in_micros(source)
+    return item.with_metadata({UNIT: b"us"}) if micros else item
+
+
+def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
+    """Values in the result's type, and which of them are not yet there."""
+    if values.type == item.type:
+        return values, np.zeros(len(values), bool)
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), item.type), np.zeros(len(values), bool)
+    made = converted(values, node_of(item))
+    if made is None:
+        return pa.nulls(len(values), item.type), bools(values.is_valid())
+    return made, bools(values.is_valid()) & bools(made.is_null())
+
+
+def _bare(item: pa.Field) -> pa.Field:
+    """Of a declared column only its type and unit count here: a default or a path says how a message is read."""
+    unit = (item.metadata or {}).get(UNIT)
+    return pa.field(item.name, item.type, True, {UNIT: unit} if unit else None)
+
+
+def _reader(item: pa.Field) -> Callable[[Any], Any]:
+    """How a JSON value becomes one of the result's type, in KDI's ways: other values are JSON text in a text column."""
+    kind = item.type
+    if pa.types.is_null(kind):
+        return lambda value: None
+    if pa.types.is_string(kind):
+        return lambda value: value if isinstance(value, str) else dialect.dump(value)
+    read = reader_of(node_of(item))
+    if pa.types.is_integer(kind):
+        return lambda value: read(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return read
+
+
+def _envelope_values(envelopes: pa.Table, source: str) -> pa.Array:
+    values = _whole(envelopes.column(dialect.KAFKA[source]))
+    if source == "kafka.timestamp":
+        return values.cast(pa.int64())
+    return pc.fill_null(values, -1) if source == "kafka.timestamp_type" else values
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def needs_message(sources: Sequence[tuple[str, pa.Field | None]], payload: pa.Schema) -> bool:
+    """Whether expressions need more of a message than the payload's columns hold."""
+    queries = Queries(payload)
+    for source, wanted in sources:
+        queries.add(source, wanted)
+    return queries.asks

@@ -1,0 +1,172 @@
+"""The type of an expression's result, as far as it can be told before a record is seen."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from headrace.decode.payload import MESSAGE, PATH, RESCUE, rescues
+from headrace.delta.schema import JSON_TEXT
+from headrace.transform.jmespath.compiler import Compiler
+from headrace.transform.jmespath.dialect import Node
+from headrace.transform.jmespath.vector import BOOLEAN, DOUBLE, LONG, NULL, TEXT
+
+_CALLS = {
+    **dict.fromkeys(("to_string", "join", "type", "substr"), TEXT),
+    **dict.fromkeys(("length", "epoch_millis_to_micro", "now_epoch_seconds"), LONG),
+    **dict.fromkeys(("contains", "starts_with", "ends_with"), BOOLEAN),
+    **dict.fromkeys(("abs", "ceil", "floor", "sum", "avg", "to_number"), DOUBLE),
+    "keys": pa.list_(pa.field("element", TEXT)),
+}
+_LISTS = ("projection", "filter_projection", "value_projection", "flatten", "slice")
+
+Kind: TypeAlias = pa.DataType | None  # None: only a record can tell
+
+
+def kind_of(tree: Node, payload: pa.Schema, compiler: Compiler) -> pa.DataType:
+    """The result's type; text where only records can tell (what is no text is then kept as JSON)."""
+    found = _kind(tree, _root(payload, compiler))
+    return TEXT if found is None else found
+
+
+class _Object:
+    """An object whose keys are known as far as columns know them."""
+
+    def __init__(self, keys: dict[str, Kind | _Object], open_: bool) -> None:
+        self.keys, self.open = keys, open_
+
+    def get(self, key: str) -> Kind | _Object:
+        """A key's type: none at all where nobody has sent it."""
+        return self.keys.get(key, NULL if self.open else None)
+
+
+def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
+    root = _Object(dict.fromkeys(compiler.skipped), compiler.open)
+    rescued = rescues(payload)  # there a value may be anything
+    for item in payload:
+        metadata = item.metadata or {}
+        if {MESSAGE, RESCUE} & metadata.keys():
+            continue
+        *way, last = metadata[PATH].decode().split(".") if PATH in metadata else [item.name]
+        here = root
+        for key in way:
+            inner = here.keys.setdefault(key, _Object({}, compiler.open))
+            here = inner if isinstance(inner, _Object) else _Object({}, compiler.open)
+        here.keys[last] = None if item.name in rescued or JSON_TEXT in metadata else _seen(item.type)
+    return root
+
+
+def _seen(kind: pa.DataType) -> Kind:
+    """What a message shows of a column of this type."""
+    if pa.types.is_integer(kind):
+        return LONG
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return DOUBLE
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_binary(kind):
+        return TEXT
+    if pa.types.is_list(kind):
+        return _list_of(_seen(kind.value_type))
+    if pa.types.is_struct(kind):
+        inner = [(item.name, _seen(item.type)) for item in kind]
+        return None if any(told is None for _, told in inner) else pa.struct(inner)
+    return None if pa.types.is_map(kind) else kind
+
+
+def _list_of(kind: Kind | _Object) -> Kind:
+    if kind is None or isinstance(kind, _Object):
+        return None
+    return NULL if pa.types.is_null(kind) else pa.list_(pa.field("element", kind))
+
+
+def _kind(node: Node, scope: Kind | _Object) -> Kind:
+    found = _told(node, scope)
+    return None if isinstance(found, _Object) else found
+
+
+def _told(node: Node, scope: Kind | _Object) -> Kind | _Object:
+    match node["type"]:
+        case "current" | "identity":
+            return scope
+        case "field":
+            return _field(scope, node["value"])
+        case "index":
+            return _element(scope)
+        case "subexpression" | "index_expression" | "pipe":
+            for child in node["children"]:
+                scope = _told(child, scope)
+            return scope
+        case "literal":
+            return _literal(node["value"])
+        case "comparator" | "not_expression":
+            return BOOLEAN
+        case "or_expression" | "and_expression":
+            return _either([_told(child, scope) for child in node["children"]])
+        case "function_expression":
+            return _call(node, scope)
+        case "multi_select_dict":
+            inner = [(child["value"], _kind(child["children"][0], scope)) for child in node["children"]]
+            return None if any(kind in (None, NULL) for _, kind in inner) else pa.struct(inner)
+        case kind if kind in _LISTS:
+            return _many(node, scope)
+    return None
+
+
+def _field(scope: Kind | _Object, key: str) -> Kind | _Object:
+    if isinstance(scope, _Object):
+        return scope.get(key)
+    if scope is None or not pa.types.is_struct(scope):
+        return None if scope is None else NULL
+    at = scope.get_field_index(key)
+    return scope.field(at).type if at >= 0 else None
+
+
+def _element(scope: Kind | _Object) -> Kind:
+    if scope is None or isinstance(scope, _Object):
+        return None
+    return scope.value_type if pa.types.is_list(scope) else NULL
+
+
+def _many(node: Node, scope: Kind | _Object) -> Kind:
+    """The list that a projection makes of a list; others are not told."""
+    if node["type"] == "slice":
+        return _kind({"type": "current"}, scope)
+    base = _told(node["children"][0], scope)
+    if base is None or isinstance(base, _Object) or node["type"] == "value_projection":
+        return None
+    if pa.types.is_null(base):
+        return NULL
+    element = _element(base)
+    if node["type"] == "flatten":
+        return element if element is not None and pa.types.is_list(element) else base
+    return _list_of(_told(node["children"][1], element))
+
+
+def _call(node: Node, scope: Kind | _Object) -> Kind | _Object:
+    name = node["value"]
+    if name.endswith("_to_iso8601"):
+        return TEXT
+    if name in ("sort", "reverse", "sort_by"):
+        return _told(node["children"][0], scope)
+    if name in ("max", "min", "max_by", "min_by"):
+        return _element(_told(node["children"][0], scope))
+    if name == "not_null":
+        return _either([_told(child, scope) for child in node["children"]])
+    return _CALLS.get(name)
+
+
+def _either(kinds: list[Kind | _Object]) -> Kind:
+    told = [kind for kind in kinds if isinstance(kind, _Object) or kind is None or not pa.types.is_null(kind)]
+    if not told:
+        return NULL
+    first = told[0]
+    if isinstance(first, _Object) or any(isinstance(kind, _Object) or kind != first for kind in told):
+        return None
+    return first
+
+
+def _literal(value: object) -> Kind:
+    if isinstance(value, bool):
+        return BOOLEAN
+    kinds = {int: LONG, float: DOUBLE, str: TEXT, type(None): NULL}
+    return kinds.get(type(value))

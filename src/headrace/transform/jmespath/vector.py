@@ -1,0 +1,200 @@
+"""The vectors of JMESPath: SQL, its type and its proofs, and what is made of one or two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from headrace.engine.duck import quote
+from headrace.transform.jmespath.dialect import Node
+
+BOOLEAN, LONG, DOUBLE, TEXT, NULL = pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.null()
+
+SURE_WHOLE = 1 << 51  # whole numbers up to here are the same as doubles, and no two of them nearly equal
+EXACT = 1 << 53  # whole numbers up to here are the same as doubles
+
+Step = str | int  # of a path: an object's key or an array's index
+
+
+class NotInSql(Exception):
+    """The expression is left to the interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """SQL for an expression's value, its type, and what must be true for the value to be right."""
+
+    sql: str
+    kind: pa.DataType
+    sure: tuple[str, ...] = ()
+
+    def given(self, *tests: str) -> Vector:
+        """The same, sure of less."""
+        return replace(self, sure=(*self.sure, *tests))
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """A place in the message whose type only the record tells: SQL for its JSON."""
+
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A payload column, and the path in the message that it is read from."""
+
+    path: tuple[str, ...]
+    sql: str
+    type: pa.DataType
+    told: bool = True  # False: something else stands in it (a default, a text that was kept)
+
+
+def meets_map(kind: pa.DataType, rest: tuple[Step, ...]) -> bool:
+    """Whether a path leads into a map."""
+    for step in rest:
+        if pa.types.is_struct(kind) and isinstance(step, str) and (at := kind.get_field_index(step)) >= 0:
+            kind = kind.field(at).type
+        elif pa.types.is_list(kind) and isinstance(step, int):
+            kind = kind.value_type
+        else:
+            break
+    return bool(pa.types.is_map(kind))
+
+
+def path_of(node: Node) -> tuple[Step, ...] | None:
+    """The keys and indices of a plain path into the message; None when the expression is more than that."""
+    match node["type"]:
+        case "current" | "identity":
+            return ()
+        case "field" | "index":
+            return (node["value"],)
+        case "subexpression" | "index_expression" | "pipe":
+            parts = [path_of(child) for child in node["children"]]
+            whole = [step for part in parts if part is not None for step in part]
+            return None if None in parts else tuple(whole)
+    return None
+
+
+def faithful(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds the message's values as they are (a whole number in a double is not told)."""
+    if pa.types.is_list(kind):
+        return faithful(kind.value_type)
+    return bool(kind in (BOOLEAN, TEXT) or pa.types.is_signed_integer(kind))
+
+
+def json_path(path: tuple[Step, ...]) -> str:
+    """The path as DuckDB writes it; NotInSql where it cannot."""
+    if any(isinstance(step, str) and (not step or set('"*\\\0') & set(step)) for step in path):
+        raise NotInSql("a key that is no part of a path")
+    return "$" + "".join(_json_step(step) for step in path)
+
+
+def _json_step(step: Step) -> str:
+    if isinstance(step, str):
+        return f".{quote(step)}"
+    return f"[{step}]" if step >= 0 else f"[#{step}]"
+
+
+def told_as(wanted: pa.DataType) -> pa.DataType:
+    """As what JSON is read to be stored as the wanted type."""
+    if pa.types.is_integer(wanted):
+        return LONG
+    if pa.types.is_floating(wanted):
+        return DOUBLE
+    if pa.types.is_boolean(wanted):
+        return BOOLEAN
+    if pa.types.is_string(wanted) or pa.types.is_timestamp(wanted) or pa.types.is_date(wanted):
+        return TEXT
+    raise NotInSql(f"JSON as {wanted}")
+
+
+def cast(sql: str, kind: str) -> str:
+    """As another type, NULL where it is none."""
+    return f"TRY_CAST({sql} AS {kind})"
+
+
+def there(made: Vector) -> str:
+    """Where there is a value."""
+    return f"{made.sql} IS NOT NULL"
+
+
+def same_kind(made: Vector, kind: pa.DataType) -> Vector:
+    """Numbers side by side are doubles."""
+    if made.kind == kind or made.kind == NULL:
+        return made
+    return replace(made, sql=f"CAST({made.sql} AS DOUBLE)", kind=kind).given(exact(made))
+
+
+def kind_of(*made: Vector) -> pa.DataType:
+    """The first type that is one."""
+    return next((each.kind for each in made if each.kind != NULL), NULL)
+
+
+def exact(made: Vector) -> str:
+    """Where a whole number is the same as a double."""
+    return f"coalesce({made.sql} BETWEEN -{EXACT} AND {EXACT}, true)"
+
+
+def whole_literal(node: Node) -> int:
+    """A whole number that stands in the expression itself."""
+    value = node["value"] if node["type"] == "literal" else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1 << 31:
+        raise NotInSql("a number that is not written out")
+    return max(0, int(value))
+
+
+def truth(made: Vector) -> str:
+    """What JMESPath takes for true."""
+    if made.kind == TEXT:
+        return f"coalesce({made.sql} <> '', false)"
+    if made.kind == BOOLEAN:
+        return f"coalesce({made.sql}, false)"
+    if pa.types.is_list(made.kind):
+        return f"coalesce(len({made.sql}) > 0, false)"
+    return f"({made.sql} IS NOT NULL)"
+
+
+def equal(one: Vector, two: Vector) -> Vector:
+    """Whether two values are one, as JMESPath sees it."""
+    sure = (*one.sure, *two.sure)
+    if NULL in (one.kind, two.kind):
+        return Vector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
+    if {one.kind, two.kind} <= {LONG, DOUBLE}:
+        near = (f"coalesce(abs({each.sql}) <= {SURE_WHOLE}, true)" for each in (one, two) if each.kind == LONG)
+        left, right = (f"CAST({each.sql} AS DOUBLE)" for each in (one, two))
+        # Doubles that are nearly equal count as equal: sure only of those far from it.
+        apart = f"coalesce({left} = {right} OR abs({left} - {right}) > 1e-9 * (abs({left}) + abs({right})), true)"
+        tests = tuple(near) if one.kind == two.kind == LONG else (*near, apart)
+        return Vector(f"({left} IS NOT DISTINCT FROM {right})", BOOLEAN, (*sure, *tests))
+    if one.kind != two.kind:
+        return Vector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
+    if one.kind not in (TEXT, BOOLEAN):
+        raise NotInSql("lists side by side")
+    return Vector(f"({one.sql} IS NOT DISTINCT FROM {two.sql})", BOOLEAN, sure)
+
+
+_ORDERS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+
+
+def ordered(name: str, one: Vector, two: Vector) -> Vector:
+    """Which of two numbers is larger; nothing else has an order."""
+    sure = (*one.sure, *two.sure)
+    if not {one.kind, two.kind} <= {LONG, DOUBLE}:
+        return Vector("NULL", NULL, sure)
+    left, right = (f"CAST({each.sql} AS DOUBLE)" for each in (one, two))
+    return Vector(f"({left} {_ORDERS[name]} {right})", BOOLEAN, sure)
+
+
+def iso8601(micros: str, factor: int) -> str:
+    """A moment as text, with as many digits as it needs."""
+    moment = f"make_timestamp({micros})"
+    if factor == 1_000_000:
+        return f"strftime({moment}, '%Y-%m-%dT%H:%M:%SZ')"
+    fraction = f"(microsecond({moment}) % 1000000)"
+    return (
+        f"CASE WHEN {fraction} = 0 THEN strftime({moment}, '%Y-%m-%dT%H:%M:%SZ') "
+        f"WHEN {fraction} % 1000 = 0 THEN strftime({moment}, '%Y-%m-%dT%H:%M:%S.%gZ') "
+        f"ELSE strftime({moment}, '%Y-%m-%dT%H:%M:%S.%fZ') END"
+    )

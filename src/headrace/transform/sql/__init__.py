@@ -1,0 +1,1 @@
+"""SQL expressions: parsed by DuckDB, checked against an allow-list, written again from the tree."""

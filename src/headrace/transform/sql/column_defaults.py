@@ -1,0 +1,80 @@
+"""The DEFAULT of a Delta table's column, for records that do not have its field."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.decode.json.exact import inner_default
+from headrace.decode.payload import DEFAULT, UNIT, node_of
+from headrace.engine import duck
+from headrace.errors import UsageError
+from headrace.transform.sql.parser import Refused
+from headrace.transform.sql.spark_sql import translated
+
+CURRENT_DEFAULT = b"CURRENT_DEFAULT"
+_SHOWN = 80
+
+
+def default_text(column: pa.Field) -> str | None:
+    """The default as a record would have it, in JSON; None where there is none.
+
+    UsageError where it is not a constant.
+    """
+    text = (column.metadata or {}).get(CURRENT_DEFAULT, b"NULL").decode()
+    if text.strip().upper() == "NULL":
+        return None
+    try:
+        return _evaluated(text, column.type)
+    except (Refused, UsageError) as refused:
+        raise UsageError(
+            f"column '{column.name}' has the DEFAULT {text[:_SHOWN]}, which cannot be evaluated: {refused.seen}.",
+            next="Set the column in the transform (set), or declare it with a default.",
+        ) from None
+
+
+def with_default(item: pa.Field, column: pa.Field) -> pa.Field:
+    """A field of the payload that takes the default of its column where the spec gives none."""
+    metadata = dict(item.metadata or {})
+    metadata.pop(CURRENT_DEFAULT, None)
+    if DEFAULT not in metadata and (text := default_text(column)) is not None:
+        if UNIT in metadata:
+            raise UsageError(
+                f"column '{column.name}' has a DEFAULT in the table and a unit in the spec.",
+                next="Declare the same default beside the unit.",
+            )
+        metadata[DEFAULT] = text.encode()
+    return item.with_metadata(metadata or None)
+
+
+def default_value(column: pa.Field) -> pa.Scalar | None:
+    """The default as a value of the column; None where it has none."""
+    text = default_text(column)
+    return None if text is None else pa.array([_value(text, column.type)], column.type)[0]
+
+
+@lru_cache(maxsize=256)
+def _evaluated(text: str, kind: pa.DataType) -> str:
+    found = translated(text, pa.schema([]))
+    made = _json(duck.query(f"SELECT {found.sql} AS v")["v"][0].as_py(), kind)
+    _value(made, kind)
+    return made
+
+
+def _value(text: str, kind: pa.DataType) -> Any:
+    return inner_default(node_of(pa.field("default", kind, True, {DEFAULT: text.encode()})), "default")
+
+
+def _json(value: Any, kind: pa.DataType) -> str:
+    if isinstance(value, Decimal) and pa.types.is_floating(kind):
+        return repr(float(value))
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, datetime):
+        return json.dumps(value.isoformat())
+    return json.dumps(value.isoformat() if isinstance(value, date) else value)

@@ -1,0 +1,266 @@
+"""One SQL expression: parsed by DuckDB itself, checked against the allow-list, written anew from its tree.
+
+The text of a spec never becomes part of a statement. It is parsed into a tree, every node of the tree is looked at,
+names are bound to the columns we mean, and the tree is written out as SQL again.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from headrace.engine.duck import PLAIN_DIGITS
+from headrace.spec.units import regex_error
+from headrace.transform.sql import allow_list
+from headrace.transform.sql.parser import (
+    Node,
+    Refused,
+    called,
+    children,
+    fragment,
+    is_clock,
+    is_lambda,
+    is_parameter,
+    parameters,
+    parse,
+    references,
+    write,
+)
+
+DEEPEST_LAMBDA = 2
+
+ENVELOPE = ("_topic", "_partition", "_offset", "_timestamp", "_timestamp_type", "_key", "_headers")
+
+ROW = "_row_"  # the relation that bound columns belong to
+
+Bind = Callable[[str], str | None]
+
+
+def check(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...]:
+    """What is wrong with an expression, in plain words; empty when nothing is. Without columns any name may be one."""
+    try:
+        tree = parse(text)
+    except Refused as refused:
+        return (refused.seen,)
+    findings = dict.fromkeys(_judged(tree))
+    if columns is not None:
+        findings.update(dict.fromkeys(_unknown(tree, columns)))
+    return tuple(findings)
+
+
+def columns_of(text: str) -> frozenset[str]:
+    """The names an expression reads, as they are written; the clock's own names are none of them."""
+    return frozenset(node["column_names"][0] for node in references(parse(text)) if not is_clock(node))
+
+
+def bound(text: str, bind: Bind, now: str) -> str:
+    """The expression as SQL, each name replaced by what `bind` answers (None: NULL) and the clock by `now`.
+
+    `bind` is asked for the first part of a dotted name and answers a column of the relation ROW.
+    """
+    tree = parse(text)
+    if found := tuple(_judged(tree)):
+        raise Refused(found[0])
+    return write(_bound(tree, bind, now, frozenset()))
+
+
+def _bound(node: Node, bind: Bind, now: str, scope: frozenset[str]) -> Node:
+    if is_clock(node) and not is_parameter(node, scope):
+        kind = allow_list.CLOCK[called(node)]
+        return fragment(f"{ROW}.{now}" if kind == "TIMESTAMPTZ" else f"CAST({ROW}.{now} AS DATE)")
+    if node["class"] == "COLUMN_REF":
+        return node if is_parameter(node, scope) else _column(node, bind)
+    if node["class"] == "LAMBDA":
+        if node["syntax_type"] == "SINGLE_ARROW":
+            node = _json_extract(node)
+        else:
+            scope |= parameters(node)
+            return {**node, "expr": _bound(node["expr"], bind, now, scope)}
+    return _folded(_read_right({key: _within(value, bind, now, scope) for key, value in node.items()}))
+
+
+def _read_right(node: Node) -> Node:
+    """A cast to a decimal, its text without an exponent: DuckDB reads such texts wrongly."""
+    if node["class"] != "CAST" or node["type_expr"]["type_name"].lower() not in ("dec", "decimal", "numeric"):
+        return node
+    child = node["child"]
+    if _is_null(child):
+        return node
+    if _is_json(child):
+        child = _call("json_extract_string(1, '$')", child)
+    return {**node, "child": _call(f"{PLAIN_DIGITS}(1)", child)}
+
+
+def _is_json(node: Node) -> bool:
+    if node["class"] == "CAST":
+        return bool(node["type_expr"]["type_name"].lower() == "json")
+    return bool(node["class"] == "FUNCTION" and node["function_name"].lower() == "json_extract")
+
+
+def _folded(node: Node) -> Node:
+    """NULL for what can only be NULL, where DuckDB would guess a type (`NULL + 1` an INTEGER, `NULL[1]` a text)."""
+    if node["class"] == "FUNCTION" and node["function_name"].lower() in allow_list.NULL_IN_NULL_OUT:
+        parts = [argument["expression"] for argument in node["arguments"]]
+    elif node["class"] == "OPERATOR" and node["type"] in ("ARRAY_EXTRACT", "ARRAY_SLICE", "STRUCT_EXTRACT"):
+        parts = node["children"][:1]
+    else:
+        parts = []
+    return fragment("NULL") if any(map(_is_null, parts)) else node
+
+
+def _is_null(node: Node) -> bool:
+    return bool(node.get("literal", {}).get("kind") == "NULL_LITERAL")
+
+
+def _within(value: Any, bind: Bind, now: str, scope: frozenset[str]) -> Any:
+    if isinstance(value, list):
+        return [_within(item, bind, now, scope) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "class" in value:
+        return _bound(value, bind, now, scope)
+    return {key: _within(item, bind, now, scope) for key, item in value.items()}
+
+
+def _column(node: Node, bind: Bind) -> Node:
+    name, *path = node["column_names"]
+    column = bind(name)
+    return fragment("NULL") if column is None else {**node, "column_names": [ROW, column, *path]}
+
+
+def _json_extract(node: Node) -> Node:
+    """`a -> b` is a lambda to DuckDB's parser; as a call it means one thing only."""
+    return _call("json_extract(1, 2)", node["lhs"], node["expr"])
+
+
+def _call(text: str, *arguments: Node) -> Node:
+    """A call of our own, these in the places of its first arguments."""
+    call = fragment(text)
+    for place, argument in zip(call["arguments"], arguments, strict=False):
+        place["expression"] = argument
+    return call
+
+
+def _unknown(tree: Node, columns: Iterable[str]) -> Iterator[str]:
+    known = {name.lower(): name for name in (*columns, *ENVELOPE)}
+    for node in references(tree):
+        name = node["column_names"][0]
+        if name.lower() not in known and not is_clock(node):
+            yield f"there is no column '{name}'{_meant(name.lower(), known)}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, tuple(known), n=1, cutoff=0.75)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _judged(tree: Node) -> Iterator[str]:
+    yield from _findings(tree, 0)
+    if _growth(tree) > allow_list.GROWTH:
+        yield f"its replacements could make a text more than {allow_list.GROWTH} times longer"
+
+
+def _growth(node: Node) -> int:
+    """How many times longer than its input a text may become, at the worst."""
+    inner = max(map(_growth, children(node)), default=1)
+    name = node.get("function_name", "").lower()
+    if name not in ("replace", "regexp_replace") or len(node["arguments"]) < 3:
+        return inner
+    sought, inserted = (_text(argument["expression"]) for argument in node["arguments"][1:3])
+    # A pattern may match nothing at every place; a replaced text has at least the length of what is sought.
+    factor = len(inserted) + 1 if name == "regexp_replace" and inserted else -(-len(inserted) // max(1, len(sought)))
+    return inner * max(1, factor)
+
+
+def _text(node: Node) -> str:
+    return str(node["literal"]["text"]) if node["class"] == "CONSTANT" else ""
+
+
+def _findings(node: Node, lambdas: int) -> Iterator[str]:
+    kind = node["class"]
+    if kind not in allow_list.CLASSES:
+        yield f"{allow_list.REFUSED.get(kind, kind.lower())} is not allowed"
+        return
+    if kind == "LAMBDA":
+        yield from _lambda_findings(node, lambdas)
+        return
+    if judge := _JUDGES.get(kind):
+        yield from judge(node)
+    for child in children(node):
+        yield from _findings(child, lambdas)
+
+
+def _lambda_findings(node: Node, lambdas: int) -> Iterator[str]:
+    if is_lambda(node):
+        if lambdas == DEEPEST_LAMBDA:
+            yield f"lambdas are nested deeper than {DEEPEST_LAMBDA}"
+        if ROW in parameters(node):
+            yield f"a lambda's parameter cannot be called {ROW}"
+        yield from _findings(node["expr"], lambdas + 1)
+        return
+    # `a -> 'b' ->> 'c'` is `a -> ('b' ->> 'c')` to DuckDB: never what was meant.
+    right = node["expr"]
+    if right["class"] == "LAMBDA" or (right["class"] == "FUNCTION" and right["is_operator"]):
+        yield "what follows -> must be one path or key: put parentheses around the part before, (a -> 'b') ->> 'c'"
+    for child in (node["lhs"], right):
+        yield from _findings(child, lambdas)
+
+
+def _function_findings(node: Node) -> Iterator[str]:
+    name = node["function_name"].lower()
+    if node["schema"] or node["catalog"]:
+        yield f"'{'.'.join(node['qualified_name']['path'])}' is a qualified function: write {name}(…)"
+    elif node["is_operator"]:
+        if name not in allow_list.SYMBOLS:
+            yield f"the operator {name} is not allowed"
+    elif name not in allow_list.NAMES:
+        why = allow_list.WHY.get(name)
+        yield f"the function {name} is not allowed" + (f": {why}" if why else _meant(name, allow_list.NAMES))
+    if node["filter"] or node["distinct"] or node["order_bys"]["orders"] or node["export_state"]:
+        yield f"{name}: DISTINCT, FILTER and ORDER BY are not allowed"
+    yield from _argument_findings(name, node)
+
+
+def _argument_findings(name: str, node: Node) -> Iterator[str]:
+    arguments = [argument["expression"] for argument in node["arguments"]]
+    place = allow_list.BOUNDED.get(name)
+    if place is not None and not (len(arguments) > place and _is_width(arguments[place])):
+        yield f"{name}: the length must be a number from 0 to {allow_list.WIDEST}, not an expression"
+    place = allow_list.INSERTED.get(name)
+    if place is not None and len(arguments) > place and arguments[place]["class"] != "CONSTANT":
+        yield f"{name}: the text to put in must be a literal, not an expression"
+    if name.startswith("regexp_") and name != "regexp_escape" and len(arguments) > 1:
+        yield from _pattern_findings(name, arguments[1])
+    if name in ("list_transform", "list_apply", "list_filter"):
+        for argument in arguments:
+            if argument["class"] == "LAMBDA" and not is_lambda(argument):
+                yield f"{name}: write the lambda as 'lambda x: …', not 'x -> …'"
+
+
+def _pattern_findings(name: str, pattern: Node) -> Iterator[str]:
+    if pattern["class"] == "CONSTANT" and (trouble := regex_error(_text(pattern), python=False)):
+        yield f"{name}: {trouble}"
+
+
+def _is_width(node: Node) -> bool:
+    literal = node.get("literal", {})
+    return literal.get("kind") == "INTEGER" and 0 <= int(literal["text"]) <= allow_list.WIDEST
+
+
+def _operator_findings(node: Node) -> Iterator[str]:
+    if node["type"] not in allow_list.OPERATORS:
+        yield f"{allow_list.REFUSED.get(node['type'], node['type'].lower())} is not allowed"
+
+
+def _type_findings(node: Node) -> Iterator[str]:
+    name = node["type_name"].lower()
+    if node["schema"] or node["catalog"] or name not in allow_list.TYPES:
+        yield f"the type {name} is not allowed"
+
+
+_JUDGES: dict[str, Callable[[Node], Iterator[str]]] = {
+    "FUNCTION": _function_findings,
+    "OPERATOR": _operator_findings,
+    "TYPE": _type_findings,
+}

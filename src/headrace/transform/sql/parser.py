@@ -1,0 +1,216 @@
+"""The tree of an expression: DuckDB's own parser makes it, and DuckDB writes it out again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import duckdb
+
+from headrace.engine import duck
+from headrace.errors import UsageError
+from headrace.transform.sql import allow_list
+
+LONGEST = 8 * 1024
+DEEPEST = 128
+MOST_QUOTED = 12  # words of a text that does not parse are tried in quotes, up to so many
+
+_WORD = re.compile(rb"[A-Za-z_]+")
+_CONNECTIVES = frozenset({"and", "or", "not", "is", "null", "in", "like", "ilike", "between", "true", "false"}) | {
+    *("case", "when", "then", "else", "end", "as", "cast")
+}
+
+Node = dict[str, Any]
+
+
+class Refused(UsageError):
+    """The text is not an expression that may run."""
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> Node:
+    """The tree of exactly one expression, not to be changed; Refused when the text is anything else."""
+    if len(text.encode("utf-8", "replace")) > LONGEST:
+        raise Refused(f"the expression is longer than {LONGEST} bytes")
+    if "\0" in text:
+        raise Refused("the expression holds a NUL character")
+    if not text.strip():
+        raise Refused("the expression is empty")
+    # Parsed bare and in parentheses, the same tree must come out: `a) + (b`, `a;` and `a AS b` do not pass.
+    try:
+        bare, closed = _selected(f"SELECT {text}\n"), _selected(f"SELECT (\n{text}\n)")
+    except Refused as refused:
+        hint = _quoting(text) if "syntax" in refused.facts else ""
+        raise Refused(refused.seen + hint) from None
+    if _depth(bare) > DEEPEST:
+        raise Refused(f"the expression is nested deeper than {DEEPEST}")
+    if write(bare) != write(closed):
+        raise Refused("the text is not one expression")
+    return bare
+
+
+@lru_cache(maxsize=1024)
+def _serialized(statement: str) -> str:
+    try:
+        answer = duck.query(f"SELECT json_serialize_sql({duck.literal(statement)}) AS tree")
+    except Exception as error:  # the text cannot even be handed over (a lone surrogate)
+        raise Refused(f"the text cannot be read: {_first_line(error)}") from error
+    return str(answer["tree"][0].as_py())
+
+
+def _selected(statement: str) -> Node:
+    try:
+        tree = json.loads(_serialized(statement))
+    except RecursionError:
+        raise Refused(f"the expression is nested deeper than {DEEPEST}") from None
+    if tree["error"]:
+        raise _syntax(tree)
+    if len(tree["statements"]) != 1:
+        raise Refused("the text is more than one statement")
+    return _only_expression(tree["statements"][0]["node"])
+
+
+def _syntax(tree: Node) -> Refused:
+    said = str(tree["error_message"])
+    if said.startswith("Only SELECT"):
+        return Refused("the text is more than one statement")
+    if "depth" in said:
+        return Refused(f"the expression is nested deeper than {DEEPEST}")
+    return Refused(f"not an SQL expression: {said}", syntax=said)
+
+
+def _quoting(text: str) -> str:
+    """The words of SQL that would have to be quoted to make this an expression, as a hint; mostly nothing."""
+    words = list(islice(_keywords(text), MOST_QUOTED))
+    for chosen in [*([word] for word in words), [word for word in words if word[1].lower() not in _CONNECTIVES]]:
+        if chosen and _reads(_quoted(text, chosen)):
+            named = " and ".join(dict.fromkeys(f'"{word}"' for _, word in chosen))
+            return f"; if a column is meant that is named like a word of SQL, quote it as {named}"
+    return ""
+
+
+def _keywords(text: str) -> Iterator[tuple[int, str]]:
+    """Each word that DuckDB takes for its own, and the byte it begins at."""
+    raw = text.encode()
+    for at, kind in duckdb.tokenize(text):
+        if kind == duckdb.token_type.keyword and (found := _WORD.match(raw, at)):
+            yield at, found[0].decode()
+
+
+def _quoted(text: str, words: Iterable[tuple[int, str]]) -> str:
+    raw = text.encode()
+    for at, word in sorted(words, reverse=True):
+        raw = raw[:at] + b'"%s"' % word.encode() + raw[at + len(word) :]
+    return raw.decode()
+
+
+def _reads(text: str) -> bool:
+    try:
+        _selected(f"SELECT (\n{text}\n)")
+    except Refused:
+        return False
+    return True
+
+
+def _only_expression(select: Node) -> Node:
+    """The one item of a SELECT that has nothing else: whatever this shape does not know is refused."""
+    if select["type"] != "SELECT_NODE":
+        raise Refused("the text is a query, not an expression")
+    empty: Node = {
+        "modifiers": [],
+        "cte_map": {"map": []},
+        "where_clause": None,
+        "group_expressions": [],
+        "group_sets": [],
+    }
+    empty |= {"having": None, "sample": None, "qualify": None, "aggregate_handling": "STANDARD_HANDLING"}
+    rest = {key: value for key, value in select.items() if key not in ("type", "select_list", "from_table")}
+    if rest != empty or select["from_table"]["type"] != "EMPTY":
+        raise Refused("the text is a query, not an expression")
+    if len(select["select_list"]) != 1:
+        raise Refused("the text is more than one expression")
+    node: Node = select["select_list"][0]
+    if node["alias"]:
+        raise Refused(f"the expression is given a name ('{node['alias']}'); the key before it is its name")
+    return node
+
+
+def write(node: Node) -> str:
+    """A tree as SQL text."""
+    select = json.loads(_serialized("SELECT 1"))
+    select["statements"][0]["node"]["select_list"] = [node]
+    text = duck.literal(json.dumps(select))
+    sql = duck.query(f"SELECT json_deserialize_sql({text}) AS sql")["sql"][0].as_py()
+    return str(sql).removeprefix("SELECT ")
+
+
+def fragment(sql: str) -> Node:
+    """The tree of a text of our own."""
+    return _selected(f"SELECT {sql}")
+
+
+def children(node: Any) -> Iterator[Node]:
+    """The expressions right below a node."""
+    for value in node.values() if isinstance(node, dict) else node:
+        if isinstance(value, dict) and "class" in value:
+            yield value
+        elif isinstance(value, (dict, list)):
+            yield from children(value)
+
+
+def _depth(node: Node) -> int:
+    deepest, level = 0, [node]
+    while level:
+        deepest, level = deepest + 1, [child for each in level for child in children(each)]
+    return deepest
+
+
+def called(node: Node) -> str:
+    """A function's or column's name, as names compare."""
+    name = node["function_name"] if node["class"] == "FUNCTION" else node["column_names"][0]
+    return str(name).lower()
+
+
+def is_clock(node: Node) -> bool:
+    """Whether a node asks for the time."""
+    if node["class"] == "COLUMN_REF":
+        return len(node["column_names"]) == 1 and called(node) in ("current_date", "current_timestamp")
+    return bool(node["class"] == "FUNCTION" and called(node) in allow_list.CLOCK and not node["arguments"])
+
+
+def is_parameter(node: Node, scope: frozenset[str]) -> bool:
+    """Whether a node names an argument of a lambda around it."""
+    return node["class"] == "COLUMN_REF" and called(node) in scope
+
+
+def is_lambda(node: Node) -> bool:
+    """Whether a node is a lambda; `a -> b` has the same class and is none."""
+    return bool(node["class"] == "LAMBDA" and node["syntax_type"] != "SINGLE_ARROW")
+
+
+def parameters(node: Node) -> frozenset[str]:
+    """The names a lambda gives its arguments: `lambda x: …` or `lambda x, i: …`."""
+    given = node["lhs"]
+    named = [given] if given["class"] == "COLUMN_REF" else list(children(given))
+    return frozenset(called(each) for each in named)
+
+
+def references(node: Node, scope: frozenset[str] = frozenset()) -> Iterator[Node]:
+    """The columns that a tree names, lambdas' own arguments left out."""
+    if node["class"] == "COLUMN_REF":
+        if not is_parameter(node, scope):
+            yield node
+        return
+    if is_lambda(node):
+        yield from references(node["expr"], scope | parameters(node))
+        return
+    for child in children(node):
+        yield from references(child, scope)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

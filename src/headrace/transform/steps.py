@@ -1,0 +1,362 @@
+"""The steps of a transform: expressions over the rows, one vectorised pass, failures per record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.decode.base import LIMITS, Rejects
+from headrace.decode.sizes import is_overflow, plain
+from headrace.engine import duck
+from headrace.errors import UsageError
+from headrace.reasons import Reason
+from headrace.transform.compiler import compiled, target_type
+from headrace.transform.jmespath import dialect
+from headrace.transform.jmespath.dialect import always_null, never_null
+from headrace.transform.jmespath.queries import needs_message
+from headrace.transform.mask import Form
+from headrace.transform.program import INPUT, Check, Program, Source
+from headrace.transform.sql import expression as expressions
+from headrace.transform.sql.expression import ENVELOPE
+
+EXPLAINED = 32  # letters of one pass that get the failure's own words; finding them costs a query each
+_LONGEST_DETAIL = 512
+_SLICE_BYTES = 64 * 1024 * 1024  # of columns that expressions read at once
+NO_COLUMNS = pa.schema([])
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Make or replace columns, in the order written; each expression sees the ones before it."""
+
+    expressions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Keep the rows for which the expression is true; the others are filtered and counted."""
+
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Leave columns out."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Give columns other names: old to new."""
+
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Make or replace columns, or fields inside of them, by JMESPath over the message as it came."""
+
+    expressions: Mapping[str, str]  # dotted target -> expression
+    on_null: Literal["keep", "drop", "null"] = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Put masks over columns, or over fields inside of them, by dotted name."""
+
+    forms: Mapping[str, Form]
+
+
+Step = Set | Where | Drop | Rename | Query | Mask
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """What the steps make of a table: rows, and what became of every record that is not among them."""
+
+    rows: pa.Table
+    index: pa.Int64Array
+    filtered: pa.Int64Array
+    rejects: Rejects
+
+
+@dataclass
+class Transform:
+    """Steps, compiled once per payload schema and applied to whole tables."""
+
+    steps: Sequence[Step]
+    repeated_bytes: int = LIMITS.repeated_bytes  # of a result that all rows of one record have
+    _programs: dict[tuple[bytes, bytes], Program] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.steps = tuple(self.steps)
+        for label, text, judge in _texts(self.steps):
+            if found := judge(text):
+                raise UsageError(f"{label}: {found[0]}.")
+
+    def inputs(self) -> frozenset[str]:
+        """The payload names that SQL reads; JMESPath reads the message."""
+        return frozenset(_inputs(self.steps))
+
+    def targets(self) -> frozenset[str]:
+        """The names that `set` produces."""
+        return frozenset(name for step in self.steps if isinstance(step, Set) for name in step.expressions)
+
+    def derived(self) -> frozenset[str]:
+        """The columns that owe nothing to a field of their name in the payload."""
+        overwritten = {name for step in self.steps if isinstance(step, Query) for name in _overwritten(step)}
+        return (self.targets() | overwritten) - self.inputs()
+
+    def queries(self) -> tuple[tuple[str, str], ...]:
+        """Dotted targets and expressions of JMESPath."""
+        return tuple(pair for step in self.steps if isinstance(step, Query) for pair in step.expressions.items())
+
+    def asks_message(self, payload: pa.Schema, targets: pa.Schema) -> bool:
+        """Whether JMESPath needs more of the messages than the payload's columns hold."""
+        sources = [(text, target_type(name, targets)) for name, text in self.queries() if not always_null(text)]
+        return bool(sources) and needs_message(sources, payload)
+
+    def lends(self) -> tuple[str, ...]:
+        """The large columns of the envelope that `set` reads, for every row of a record."""
+        texts = (text for step in self.steps if isinstance(step, Set) for text in step.expressions.values())
+        names = {name.lower() for text in texts for name in expressions.columns_of(text)}
+        return tuple(name for name in ("key", "headers") if f"_{name}" in names)
+
+    def renamed(self, name: str) -> str | None:
+        """Where a payload field ends up in the table; None when it is dropped."""
+        here: str | None = name
+        for step in self.steps:
+            if here is not None:
+                here = _moved(step, here)
+        return here
+
+    def output(self, payload: pa.Schema, targets: pa.Schema = NO_COLUMNS) -> pa.Schema:
+        """The schema after the steps; a column whose values can only be NULL has Arrow's null type."""
+        return self._program(payload, targets).schema if self.steps else payload
+
+    def apply(self, rows: pa.Table, envelopes: pa.Table, now: datetime, targets: pa.Schema = NO_COLUMNS) -> Transformed:
+        """Rows after the steps, with the position each had; a record that an expression fails for is a reject."""
+        if not self.steps:
+            return Transformed(rows, _positions(len(rows)), _positions(0), Rejects())
+        program = self._program(rows.schema, targets)
+        return _Pass(program, rows, envelopes, now, self.repeated_bytes).run()
+
+    def _program(self, payload: pa.Schema, targets: pa.Schema = NO_COLUMNS) -> Program:
+        key = (payload.serialize().to_pybytes(), targets.serialize().to_pybytes())
+        if key not in self._programs:
+            self._programs[key] = compiled(_instructions(self.steps), payload, targets)
+        return self._programs[key]
+
+
+def evaluate(expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime) -> tuple[pa.StringArray, Rejects]:
+    """An expression's value per row, as text; NULL where it is NULL or fails, and then a reject says why."""
+    if found := expressions.check(expression):
+        raise UsageError(f"{found[0]}.")
+    as_text = f"CAST((\n{expression}\n) AS VARCHAR)"
+    try:
+        made = Transform([Set({"route": as_text})]).apply(rows, envelopes, now)
+    except UsageError as error:
+        raise UsageError(error.seen.replace(f"set route: '{as_text}'", f"'{expression}'"), next=error.next) from None
+    values = np.full(len(rows), None, object)
+    values[made.index.to_numpy()] = made.rows["route"].to_numpy(zero_copy_only=False)
+    return pa.array(values, pa.string()), made.rejects
+
+
+class _Pass:
+    """One pass of a program over one table."""
+
+    def __init__(
+        self, program: Program, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int
+    ) -> None:
+        self.program = program
+        self.rows = rows
+        self.micros = 0 if program.timeless else _micros(now)
+        answers = program.queries.run(rows, envelopes, now, repeated_bytes) if program.numbers else []
+        queried = list(zip(program.numbers, answers, strict=True))
+        self.results = {f"j{nth}": values for nth, (values, _) in queried}
+        self.failures = [(nth, failures) for nth, (_, failures) in queried if failures]
+        self.input = program.input(rows, envelopes, self.results)
+
+    def run(self) -> Transformed:
+        if not self.program.checks or not len(self.rows):
+            return Transformed(self._assembled(None), _positions(len(self.rows)), _positions(0), Rejects())
+        made, broken = None, dict[int, str]()
+        events = np.zeros(len(self.rows), np.int32)
+        if self.program.levels:
+            made, broken = _evaluated(self.program.statement(self.micros), self.input, self.program, 0)
+            events = made["event"].to_numpy()
+        events, broken = self._with_failures(events, broken)
+        rejects = self._rejects(events, broken)
+        rows, index = self._assembled(made), _positions(len(self.rows))
+        if events.any():
+            index = _at(events == 0)
+            rows = rows.take(index)
+        return Transformed(rows, index, _at(events < 0), rejects)
+
+    def _with_failures(self, events: np.ndarray, broken: dict[int, str]) -> tuple[np.ndarray, dict[int, str]]:
+        """Of a record's failures the one of the first step stands, whoever met it."""
+        events, broken = events.copy() if self.failures else events, dict(broken)
+        for nth, failures in self.failures:
+            label = self.program.checks[nth - 1].label
+            for position, why in failures.items():
+                if not 0 < abs(int(events[position])) < nth:
+                    events[position] = nth
+                    broken[position] = f"{label}: {why}"
+        return events, broken
+
+    def _assembled(self, made: pa.Table | None) -> pa.Table:
+        columns = [self._column(source, made) for source in self.program.output]
+        return pa.Table.from_arrays(columns, schema=self.program.schema)
+
+    def _column(self, source: Source, made: pa.Table | None) -> pa.ChunkedArray | pa.Array:
+        if source.origin is not None:
+            return self.rows.column(source.origin)
+        if source.copied:
+            return plain(self.input.column(source.column))
+        if source.queried:
+            return self.results[str(source.column)]
+        if source.column is None or made is None:
+            return pa.nulls(len(self.rows), source.field.type)
+        column = made[source.column]
+        return column if column.type == source.field.type else column.cast(source.field.type)
+
+    def _rejects(self, events: np.ndarray, broken: Mapping[int, str]) -> Rejects:
+        index = [int(position) for position in np.flatnonzero(events > 0)]
+        details = []
+        for nth, position in enumerate(index):
+            check = self.program.checks[int(events[position]) - 1]
+            said = self._explained(check, position) if nth < EXPLAINED and position not in broken else _UNTOLD
+            details.append(broken.get(position, f"{check.label}: {said}")[:_LONGEST_DETAIL])
+        return Rejects(index, [Reason.TRANSFORM] * len(index), details)
+
+    def _explained(self, check: Check, position: int) -> str:
+        """The failure's own words: the expression once more, for this record alone and without TRY."""
+        sql = self.program.explanation(check, self.micros)
+        try:
+            shown = duck.query(sql, **{INPUT: self.input.slice(position, 1)})["value"][0].as_py()
+        except duckdb.Error as error:
+            return _shortened(error)
+        return f"its result {shown} cannot be stored"
+
+
+_UNTOLD = "the expression fails for this record, as for others of its batch"
+
+
+def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple[pa.Table, dict[int, str]]:
+    """The program's answer, for large tables in slices: DuckDB holds all that expressions make on their way.
+
+    TRY does not hold every error (memory): halve until the record is found that breaks it.
+    """
+    ask = duck.planned if program.timeless else duck.query
+    try:
+        if len(table) == 1 or _bytes(table) <= _SLICE_BYTES:
+            return ask(sql, **{INPUT: table}), {}
+    except duckdb.Error as error:
+        if not isinstance(error, duckdb.OperationalError) and not is_overflow(error):
+            raise
+        if len(table) == 1:
+            return program.failed(), {first: _shortened(error)}
+    half = len(table) // 2
+    one, broken = _evaluated(sql, table.slice(0, half), program, first)
+    two, others = _evaluated(sql, table.slice(half), program, first + half)
+    return pa.concat_tables([one.cast(two.schema), two]), broken | others
+
+
+def _bytes(table: pa.Table) -> int:
+    """The size of a table without values that are there once for many rows: fewer rows have no less of those."""
+    return sum(column.nbytes for column in table.columns if not pa.types.is_dictionary(column.type))
+
+
+def _shortened(error: Exception) -> str:
+    """DuckDB's first line without its class, its advice and our names for columns."""
+    said = str(error).splitlines()[0].split("Error: ", 1)[-1]
+    for rest in (" Use TRY", " when casting from source column", " Try to"):
+        said = said.split(rest, 1)[0]
+    return said.strip()[:300]
+
+
+def _positions(count: int) -> pa.Int64Array:
+    return pa.array(np.arange(count, dtype=np.int64))
+
+
+def _at(mask: np.ndarray) -> pa.Int64Array:
+    return pa.array(np.flatnonzero(mask).astype(np.int64))
+
+
+def _micros(now: datetime) -> int:
+    return int(pc.cast(pa.scalar(now.astimezone(UTC), pa.timestamp("us", "UTC")), pa.int64()).as_py())
+
+
+def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str | Form]]:
+    """The steps one by one, as the program knows them: what to do, to which name, with what."""
+    for step in steps:
+        if isinstance(step, Mask):
+            yield from (("mask", name, form) for name, form in step.forms.items())
+        else:
+            yield from _worded([step])
+
+
+def _worded(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
+    """Those that are all words."""
+    for step in steps:
+        match step:
+            case Set(made):
+                yield from (("set", name, text) for name, text in made.items())
+            case Where(text):
+                yield ("where", "", text)
+            case Drop(names):
+                yield from (("drop", name, "") for name in names)
+            case Rename(names):
+                yield from (("rename", old, new) for old, new in names.items())
+            case Query(made, on_null):
+                yield from ((f"query {on_null}", name, text) for name, text in made.items())
+
+
+def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str, Callable[[str], tuple[str, ...]]]]:
+    for verb, name, text in _worded(steps):
+        if verb in ("set", "where"):
+            yield f"{verb} {name}".strip(), text, expressions.check
+        elif verb.startswith("query"):
+            yield f"jmespath {name}", text, dialect.check
+
+
+def _overwritten(step: Query) -> Iterator[str]:
+    """Columns whose value is always the expression's."""
+    for name, text in step.expressions.items():
+        if "." not in name and not always_null(text) and (step.on_null != "keep" or never_null(text)):
+            yield name
+
+
+def _inputs(steps: Sequence[Step]) -> Iterator[str]:
+    """Names read, traced back through renames; what an earlier step made is no input."""
+    made: set[str] = set()
+    origin: dict[str, str] = {}
+    for verb, name, text in _worded(steps):
+        if verb in ("set", "where"):
+            for read in expressions.columns_of(text):
+                if read.lower() not in made and read.lower() not in ENVELOPE:
+                    yield origin.get(read.lower(), read)
+        if verb == "set" or (verb.startswith("query") and not always_null(text)):
+            made.add(name.split(".")[0].lower() if verb != "set" else name.lower())
+        if verb == "rename":
+            origin[text.lower()] = origin.get(name.lower(), name)
+            if name.lower() in made:
+                made.add(text.lower())
+        if verb in ("rename", "drop"):
+            made.discard(name.lower())
+
+
+def _moved(step: Step, name: str) -> str | None:
+    if isinstance(step, Drop) and name.lower() in map(str.lower, step.names):
+        return None
+    if isinstance(step, Rename):
+        return next((new for old, new in step.names.items() if old.lower() == name.lower()), name)
+    return name

@@ -1,0 +1,1 @@
+"""Can this spec work? Rules between keys, and the online checks."""

@@ -1,0 +1,108 @@
+"""From a file to specs: read, follow references, validate, cross-check; every finding at once."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from headrace.errors import SpecError
+from headrace.spec import yaml_reader
+from headrace.spec.diagnostics import Complaint, Document, Finding, at_spot, from_validation
+from headrace.spec.model import Spec, canonical, is_secret
+from headrace.spec.secrets import BadReference, resolve
+from headrace.validate.partial import salvage
+from headrace.validate.rules import check
+
+
+def load(path: str | os.PathLike[str]) -> list[Spec]:
+    """The pipelines of a spec file; SpecError with all findings when something is wrong."""
+    return _accept(*examine(path))
+
+
+def loads(text: str, base: str | os.PathLike[str] = ".", file: str = "<spec>") -> list[Spec]:
+    """The pipelines of a spec's text, relative paths starting from `base`."""
+    return _accept(*examine_text(text, Path(base), file))
+
+
+def examine(path: str | os.PathLike[str]) -> tuple[list[Spec], list[Finding]]:
+    """The pipelines of a file that can be read, and everything that is wrong or doubtful."""
+    file = os.fspath(path)
+    try:
+        with Path(path).open("rb") as opened:
+            content = opened.read(yaml_reader.LARGEST + 1)
+        return examine_text(content.decode("utf-8-sig"), Path(path).absolute().parent, file)
+    except OSError as trouble:
+        return [], [at_spot(file, yaml_reader.Spot(), f"cannot be read: {trouble.strerror}", "a spec file")]
+    except UnicodeDecodeError as trouble:
+        line = content[: trouble.start].count(b"\n") + 1
+        return [], [at_spot(file, yaml_reader.Spot(line), "not UTF-8", "text in UTF-8")]
+
+
+def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec], list[Finding]]:
+    """The same for a text."""
+    try:
+        documents = [Document(file, root) for root in yaml_reader.parse(text)]
+    except yaml_reader.Unreadable as trouble:
+        return [], [at_spot(file, trouble.spot, trouble.seen, trouble.allowed)]
+    if not documents:
+        return [], [at_spot(file, yaml_reader.Spot(), "no pipeline", "at least pipeline, source and table")]
+    specs, findings = [], []
+    for document in documents:
+        spec, complaints = _spec(document, base.absolute())
+        findings += [document.finding(each) for each in complaints]
+        if spec is not None:
+            specs.append((document, spec))
+    findings += [document.finding(each) for document, each in _between(specs)]
+    return [spec for _, spec in specs], sorted(findings, key=lambda each: (each.line, each.column))
+
+
+def _accept(specs: list[Spec], findings: Sequence[Finding]) -> list[Spec]:
+    errors = [each for each in findings if each.severity == "error"]
+    if errors:
+        raise SpecError("\n".join(str(each) for each in errors), tuple(findings))
+    return specs
+
+
+def _spec(document: Document, base: Path) -> tuple[Spec | None, list[Complaint]]:
+    raw = document.root.plain()
+    complaints: list[Complaint] = []
+    followed = _follow(raw, (), base, complaints)
+    try:
+        spec = Spec.model_validate(followed, context={"base": base})
+    except ValidationError as trouble:
+        astray = {each.path for each in complaints}
+        complaints += [each for each in from_validation(trouble, document) if each.path not in astray]
+        return None, [*complaints, *salvage(followed, complaints, document, base)]
+    spec.remember(canonical(raw), base, yaml_reader.Written(document.file, document.root))
+    return spec, [*complaints, *check(spec)]
+
+
+def _follow(value: Any, path: yaml_reader.Path, base: Path, complaints: list[Complaint]) -> Any:
+    """Plain data with its references followed, but for secrets, which stay references."""
+    if isinstance(value, dict):
+        return {key: _follow(inner, (*path, key), base, complaints) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_follow(inner, (*path, index), base, complaints) for index, inner in enumerate(value)]
+    if not isinstance(value, str) or is_secret(path):
+        return value
+    try:
+        return resolve(value, base)
+    except BadReference as trouble:
+        complaints.append(Complaint(path, trouble.seen.removesuffix("."), trouble.next.removesuffix(".")))
+        return value
+
+
+def _between(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Document, Complaint]]:
+    """What pipelines of one file must not share."""
+    names = Counter(spec.pipeline for _, spec in specs)
+    states = Counter(spec.state_uri for _, spec in specs)
+    for document, spec in specs:
+        if names[spec.pipeline] > 1:
+            yield document, Complaint(("pipeline",), f"'{spec.pipeline}' more than once", "a name of its own for each")
+        elif states[spec.state_uri] > 1:
+            yield document, Complaint(("state",), f"{spec.state_uri} more than once", "a state of its own for each")

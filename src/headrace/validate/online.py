@@ -1,0 +1,265 @@
+"""What `check --online` asks: are the topics there, does the store answer, do tables and newest schemas fit?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import pyarrow as pa
+
+from headrace.decode.base import Foreseeing
+from headrace.decode.registry.client import Registered, UnknownSchema, registry_of
+from headrace.delta.features import may_adopt, may_rewrite
+from headrace.delta.log import TableState, load
+from headrace.delta.properties import EXPIRING
+from headrace.errors import HeadraceError
+from headrace.ledger.known_tables import Known, KnownTable
+from headrace.pipeline.preview import look
+from headrace.pipeline.table_entry import check_identity
+from headrace.plan.branch import Branch
+from headrace.plan.decoding import foreseen
+from headrace.plan.plan import Plan
+from headrace.reasons import MISFITS, Reason
+from headrace.source.base import open_source
+from headrace.spec import Finding, Spec
+from headrace.spec.diagnostics import Complaint, located
+from headrace.spec.yaml_reader import Path
+from headrace.storage.store import Profile, Store
+from headrace.transform.sql.constraints import constraints_of, names_of
+from headrace.write.spark_append import fillable
+
+_PROBE = ".check"
+_SAMPLE = 100  # records of each topic
+_CERTAIN = frozenset({Reason.TYPE, Reason.MISSING, Reason.NEW_FIELD, Reason.BAD_NAME})  # whatever the values are
+
+
+_KEYS = {"BrokerUnreachable": "source.kafka.brokers", "SourceTopicGone": "source.kafka.topics"}  # of an error
+_STANDS_FOR = {"state": "table.path", "storage": "table.path"}  # the key that says it where this one is not written
+
+
+def online(spec: Spec) -> list[Finding]:
+    """Findings about the world the spec names; the file itself was found right before."""
+    asked = {
+        "source": _source,
+        "storage": _storage,
+        "table.path": _folders,
+        "state": _known,
+        "table": _tables,
+        f"decode.{spec.format}.registry": _registry,
+        "transform": _names,
+    }
+    return [finding for key, ask in asked.items() for finding in _asked(spec, key, ask)]
+
+
+def _asked(spec: Spec, key: str, ask: Callable[[Spec], Iterator[Finding]]) -> list[Finding]:
+    """Everything found until something stops the question, and that."""
+    found: list[Finding] = []
+    try:
+        found.extend(ask(spec))
+    except HeadraceError as error:
+        key = _KEYS.get(error.name, key)
+        found.append(_finding(spec, key, f"{error.name}: {error.seen}", error.next or "an answer"))
+    return found
+
+
+def _finding(
+    spec: Spec,
+    key: str | Path,
+    seen: str,
+    allowed: str,
+    severity: Literal["error", "warning"] = "error",
+    meant: str = "",
+) -> Finding:
+    """A finding at the line of its key (`table.path`, or a path such as `("table", "columns", 0)`)."""
+    path = tuple(key.split(".")) if isinstance(key, str) else key
+    finding = located(spec, Complaint(path, seen, allowed, meant, severity))
+    other = _STANDS_FOR.get(str(path[0]))
+    if other is None or path[0] in _written_keys(spec):
+        return finding
+    elsewhere = located(spec, Complaint(tuple(other.split(".")), seen))
+    return replace(finding, line=elsewhere.line, column=elsewhere.column)
+
+
+def _written_keys(spec: Spec) -> frozenset[str]:
+    return frozenset(spec.written.root.plain()) if spec.written else frozenset()
+
+
+def _source(spec: Spec) -> Iterator[Finding]:
+    source = open_source(spec)
+    try:
+        if not source.topics():
+            yield _finding(spec, "source", "no topic matches", "at least one topic")
+        source.bounds()
+    finally:
+        source.close()
+
+
+def _folders(spec: Spec) -> Iterator[Finding]:
+    """The folders of tables and dead letters must take a file; on a store of objects there are none."""
+    places = {"dead_letters.path": spec.dead_letters.path and spec.dead_letters_uri.rpartition("/")[0]}
+    for branch in spec.branch_specs().values():
+        yield from _asked(branch, "table.path", partial(_writable, branch.base_uri))
+    for key, uri in places.items():
+        yield from _asked(spec, key, partial(_writable, uri)) if uri else ()
+
+
+def _writable(uri: str, spec: Spec) -> Iterator[Finding]:
+    store = Store(uri, Profile(**spec.storage_profile()))
+    if store.local:
+        store.put(_PROBE, b"headrace check")
+        store.delete([_PROBE])
+    yield from ()
+
+
+def _known(spec: Spec) -> Iterator[Finding]:
+    """Whether the state is this pipeline's, and its tables are still the ones that were written."""
+    known = Known.load(Store(spec.state_uri, Profile(**spec.storage_profile())))
+    tables = [uri for uri in known.tables if spec.name_of(uri) is not None or uri == spec.dead_letters_uri]
+    own = [uri for uri in tables if uri != spec.dead_letters_uri]
+    others = [uri for uri in known.tables if uri not in tables]
+    if known.topics and others and not own and not {*known.topics} & {*_topics(spec)}:
+        topics, paths = ", ".join(sorted(known.topics)), ", ".join(sorted(others))
+        seen = f"'{spec.pipeline}', which has read {topics} into {paths} with its state in {spec.state_uri}"
+        yield _finding(spec, "pipeline", seen, "a name of its own for each pipeline, or another state")
+        return
+    for uri in tables:
+        yield from _asked(spec, "table.path", partial(_same, uri, known.tables[uri]))
+
+
+def _same(uri: str, known: KnownTable, spec: Spec) -> Iterator[Finding]:
+    check_identity(uri, load(Store(uri, Profile(**spec.storage_profile()))), known)
+    yield from ()
+
+
+def _storage(spec: Spec) -> Iterator[Finding]:
+    """The state folder must take a put, give it back, and refuse the second put-if-absent."""
+    store = Store(spec.state_uri, Profile(**spec.storage_profile()))
+    probe = _PROBE
+    store.put(probe, b"headrace check")
+    try:
+        if store.get(probe) != b"headrace check":
+            yield _finding(spec, "state", "the store gave back other bytes than it was given", "the same bytes")
+        try:
+            store.put_new(probe, b"again")
+            yield _finding(spec, "state", "the store overwrites in a put-if-absent", "a store with conditional puts")
+        except HeadraceError as refused:
+            if refused.name != "AlreadyThere":
+                raise
+    finally:
+        store.delete([probe])
+
+
+def _tables(spec: Spec) -> Iterator[Finding]:
+    for branch in Plan(spec, {}).branches.values():
+        if branch.routing.by == "fixed":
+            yield from _asked(branch.spec, "table", partial(_table, branch))
+
+
+def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
+    store = Store(spec.table.path, Profile(**spec.storage_profile()))
+    state = load(store)
+    if state is None:
+        if spec.table.create == "never":
+            yield _finding(spec, "table.path", f"no table at {store.uri}", "an existing table, or create: auto")
+        return
+    if EXPIRING in state.properties:
+        text = f"{store.uri} has the property {EXPIRING}: a batch whose txn expired could be written twice"
+        unset = f"`headrace table set-properties {store.uri} --unset {EXPIRING}`"
+        yield _finding(spec, "table.path", text, f"no such property: {unset}")
+    yield from _unknown_constraints(spec, state)
+    constraints_of(store.uri, state, spec.table)
+    existing = fillable(state.schema)
+    generated = set(state.schema.names) - set(existing.names)
+    by = tuple(name for name in spec.table.partitions if name not in generated)
+    shape = branch.shape_of("", existing=existing, partition_by=by, generated=generated)
+    if shape.unfilled:
+        names = ", ".join(shape.unfilled)
+        text = f"only_declared: no record fills {names} of {store.uri}; they will be NULL"
+        yield _finding(spec, "table.only_declared", text, "every column of the table declared", "warning")
+    merges = spec.table.merge is not None
+    if why := (may_rewrite if merges else may_adopt)(state):
+        text = f"{store.uri} is {'merged' if merges else 'appended'} by Spark, more slowly, because {why}"
+        yield _finding(spec, "table.path", text, "a table on plain protocol features", "warning")
+    elif not store.local:
+        text = f"{store.uri} is on S3: a Spark writer beside Headrace would overwrite commits without an error"
+        yield _finding(spec, "table.path", text, "no foreign Spark writers", "warning")
+
+
+def _unknown_constraints(spec: Spec, state: TableState) -> Iterator[Finding]:
+    names = names_of(state)
+    for name in spec.table.constraints:
+        if name not in names:
+            allowed = ", ".join(names) or "no constraints: the table has none"
+            yield _finding(spec, ("table", "constraints", name), f"no constraint '{name}'", allowed, "warning")
+
+
+def _names(spec: Spec) -> Iterator[Finding]:
+    """Names that neither the tables nor the newest records have; what else fails here is found elsewhere."""
+    with suppress(HeadraceError):
+        for each in look(spec, None, _SAMPLE).unknown:
+            path = tuple(int(part) if part.isdigit() else part for part in re.split(r"[\[\].]+", each.place) if part)
+            seen = f"no '{each.name}' in the newest {_SAMPLE} records of each topic, the table or the steps before"
+            yield _finding(spec, path, seen, "a name that exists, or allow_missing", meant=each.meant)
+
+
+def _registry(spec: Spec) -> Iterator[Finding]:
+    """What the newest schema of each topic (its subject is the topic's name and `-value`) would do to the table."""
+    registry = getattr(spec.decode.options, "registry", None) if spec.decode.options.framing == "confluent" else None
+    if registry is None or spec.source_kind != "kafka":
+        return
+    key = f"decode.{spec.format}.registry"
+    branches = Plan(spec, {}).branches.values()
+    for topic in _topics(spec):
+        subject = f"{topic}-value"
+        try:
+            schema = registry_of(registry).newest(subject)
+            if schema is None:
+                yield _finding(spec, key, f"no subject {subject}, so nothing is known of it", "a subject", "warning")
+            else:
+                for branch in branches:
+                    yield from _foreseen(branch, key, topic, subject, schema)
+        except UnknownSchema as unknown:
+            yield _finding(spec, key, f"the newest of {subject}: {unknown}", "a schema that a table can hold")
+
+
+def _topics(spec: Spec) -> list[str]:
+    source = open_source(spec)
+    try:
+        return sorted(source.topics())
+    finally:
+        source.close()
+
+
+def _foreseen(branch: Branch, key: str, topic: str, subject: str, schema: Registered) -> Iterator[Finding]:
+    """Records of a schema before there are any: new columns are a warning, certain letters an error."""
+    spec, asked = branch.spec, branch.fresh_decoder(pa.schema([]), "ignore")
+    if not isinstance(asked, Foreseeing):
+        return
+    kind, _ = asked.foresee(schema)
+    route = {"fixed": "", "topic": topic, "type": f"{topic}:{kind}" if branch.routing.topics else kind}.get(
+        branch.routing.by
+    )
+    if route is None:
+        return
+    store = Store(branch.uri(route), Profile(**spec.storage_profile()))
+    state = load(store)
+    if state is None and not branch.rules(route).declared:
+        return  # a new table takes what comes
+    shape = branch.shape_of(route, existing=state.schema if state else None)
+    found = foreseen(branch, route, shape, schema)
+    which = f"the newest schema of {subject} (id {schema.id})"
+    widens = branch.rules(route).contract.widens
+    for _, reason, detail in found.rejects:
+        if widens and reason in MISFITS:
+            text = f"{which} widens {store.uri}, or its records are letters: {detail}"
+            yield _finding(spec, key, text, "records that fit the table", "warning")
+        elif reason in _CERTAIN:
+            yield _finding(spec, key, f"{which} breaks {store.uri}: {detail} ({reason})", "records that fit the table")
+    if found.unknown:
+        fields = list(found.unknown["fields"])
+        names = ", ".join([name for name in fields if name not in shape.payload.names] or fields)
+        yield _finding(spec, key, f"{which} evolves {store.uri}: {names}", "no new columns", "warning")

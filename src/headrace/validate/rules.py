@@ -1,0 +1,248 @@
+"""What no single key can tell: rules between keys, for a spec whose parts are all well-formed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from headrace.spec.diagnostics import Complaint, closest
+from headrace.spec.model import SECRETS, Spec
+from headrace.spec.secrets import BadReference, Secret
+from headrace.spec.table import TableMatch, TableSpec, route_names
+from headrace.spec.uris import holds, may_meet
+from headrace.spec.yaml_reader import Path
+from headrace.validate.branches import check_apart, check_explode, written
+from headrace.validate.columns import check_columns
+from headrace.validate.expressions import check_expectations, check_letters, check_predicates, check_transform
+from headrace.validate.maintenance import check_upkeep
+from headrace.validate.masks import check_masks
+from headrace.validate.modes import check_mode, check_topics
+from headrace.validate.source import check_source
+from headrace.validate.step_results import check_results
+
+_S3: Path = ("storage", "s3")
+
+
+def check(spec: Spec) -> Iterator[Complaint]:
+    """Everything that is wrong, or doubtful, between the keys of a spec."""
+    for rule in RULES:
+        yield from rule(spec)
+    branches: list[tuple[Path, Spec]] = [((), spec)]
+    branches += [(("branches", index), spec.along(each)) for index, each in enumerate(spec.branches)]
+    for here, branch in branches:
+        for rule in BRANCH_RULES:
+            yield from (replace(each, path=(*here, *each.path)) for each in rule(branch))
+    yield from check_apart(spec)
+
+
+def _template(spec: Spec) -> Iterator[Complaint]:
+    """The path says `{route}` exactly where there is more than one route to say."""
+    here: Path = ("table", "path")
+    path = spec.table.path
+    variables = re.findall(r"\{([^{}]*)\}", path)
+    names = route_names(spec.route)
+    names = (*names, "topic") if names else names
+    for name in variables:
+        if name != "route" and name not in names[-1:]:
+            known = ", ".join(f"{{{each}}}" for each in dict.fromkeys(names)) or "no variable while route.by is fixed"
+            yield Complaint(here, f"the variable {{{name}}}", known, closest(name, names))
+    if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", path)):
+        yield Complaint(here, "a brace alone", "{route}")
+    if "route" in variables and spec.route.kind == "fixed":
+        yield Complaint(here, "{route}, but every record has the same", "route.by, or a path without {route}")
+    if "route" not in variables and spec.route.kind != "fixed":
+        yield Complaint(here, f"one path for all routes (by {spec.route.kind})", "a path with {route}")
+
+
+def _route(spec: Spec) -> Iterator[Complaint]:
+    route = spec.route
+    if route.kind == "fixed":
+        for key in ("include", "exclude"):
+            if getattr(route, key) is not None:
+                yield Complaint(("route", key), "a choice among routes, but there is one", "route.by other than fixed")
+        if spec.tables:
+            yield Complaint(("tables",), "options by route, but there is one", "route.by other than fixed")
+    if route.kind == "type" and not spec.decode.options.typed:
+        seen = f"the type of a record, which {spec.format} does not tell as it is read here"
+        yield Complaint(("route", "by"), seen, "topic, {field: …} or {header: …}; or a registry in decode")
+    if route.kind == "type" and spec.decode.options.many:
+        yield Complaint(("route", "by"), "one type, but a value holds many rows", "{sql: …}")
+    if route.kind == "field" and spec.decode.options.many:
+        seen = "a field of the value, but a value holds many rows"
+        yield Complaint(("route", "by", "field"), seen, "{sql: …}, which each row answers for itself")
+    if route.kind == "field" and not _is_field(route.value or ""):
+        yield Complaint(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty parts")
+
+
+def _widening(spec: Spec) -> Iterator[Complaint]:
+    """Tables of an SQL route are read with columns they have in common, so one of them cannot widen its own."""
+    if spec.route.kind != "sql":
+        return
+    for here, own in written(spec):
+        answers: list[tuple[Path, str | None]] = [(("contract",), own.contract_keys.wrong_type)]
+        answers += [(("columns", nth, "contract"), each.contract.wrong_type) for nth, each in enumerate(own.columns)]
+        for place, answer in answers:
+            if answer == "widen":
+                yield Complaint((*here, *place, "wrong_type"), "widen beside route.by.sql", "another way to route")
+
+
+def _is_field(text: str) -> bool:
+    parts = text[1:].split("/") if text.startswith("/") else text.split(".")
+    return all(parts) and "\0" not in text
+
+
+def _places(spec: Spec) -> Iterator[Complaint]:
+    """Tables must not lie in the folders of letters and state."""
+    for name, place in (("the state", spec.state_uri), ("the dead letters", spec.dead_letters_uri)):
+        if may_meet(spec.table.path, place):
+            yield Complaint(("table", "path"), f"a folder that {name} ({place}) shares", "a folder of its own")
+            return
+
+
+def _state(spec: Spec) -> Iterator[Complaint]:
+    """Letters and state are in one place each, and not in one another's (the state has a folder for letters)."""
+    state, letters = spec.state_uri, spec.dead_letters_uri
+    for key in ("state", "dead_letters"):
+        value = spec.state if key == "state" else spec.dead_letters.path
+        if value and re.search(r"[{}]", value):
+            yield Complaint((key,) if key == "state" else (key, "path"), "a brace", "one fixed place")
+    said = any(may_meet(spec.table.path, place) for place in (state, letters))  # of the table's path, and enough
+    if not said and letters != f"{state}/dead_letters" and (holds(letters, state) or holds(state, letters)):
+        yield Complaint(("dead_letters", "path"), f"a folder that the state ({state}) shares", "a folder of its own")
+
+
+def _tables(spec: Spec) -> Iterator[Complaint]:
+    for here, own in written(spec):
+        table = own.over(spec.table) if isinstance(own, TableMatch) else own
+        yield from check_columns(table, own, here, spec.transform)
+        yield from check_mode(table, own, here, spec.transform)
+        yield from check_topics(spec, table, own, here)
+        yield from check_expectations(spec, table, own, here)
+        yield from check_predicates(spec, table, own, here)
+
+
+def _doubles(spec: Spec) -> Iterator[Complaint]:
+    """A record of which some rows are doubles and others are not would be neither stored nor filtered."""
+    if not (spec.branches or spec.explode or spec.decode.options.many):
+        return
+    branches = [
+        (("branches", index, *here), own) for index, each in enumerate(spec.branches) for here, own in written(each)
+    ]
+    for here, own in (*written(spec), *branches):
+        if own.deduplicate is not None:
+            seen = "records that may have several rows"
+            yield Complaint(
+                (*here, "deduplicate"), seen, "records of one row: no branches, no explode, one value a record"
+            )
+
+
+def _generations(spec: Spec) -> Iterator[Complaint]:
+    """All tables of a pipeline are read anew together, or none is: it reads each record once for all of them."""
+    branches = [
+        (("branches", index, *here), own) for index, each in enumerate(spec.branches) for here, own in written(each)
+    ]
+    for here, own in (*written(spec), *branches):
+        if own.overwrites != spec.table.overwrites and ("mode" in own.model_fields_set or isinstance(own, TableSpec)):
+            seen = f"{own.mode}, beside {spec.table.mode}"
+            yield Complaint((*here, "mode"), seen, "every table of the pipeline is overwritten, or none")
+
+
+def _keys(spec: Spec) -> Iterator[Complaint]:
+    """A record's key that is one value can be only one column's."""
+    how = spec.decode.options.keyed_by
+    for options in (spec.table, *spec.tables):
+        if how in ("text", "int64") and options.merge is not None and len(options.merge.keys) > 1:
+            yield Complaint(("decode", spec.format, "key"), f"{how} for {len(options.merge.keys)} keys", "json or avro")
+
+
+def _storage(spec: Spec) -> Iterator[Complaint]:
+    s3 = spec.storage.s3
+    if (s3.access_key_id is None) != (s3.secret_access_key is None):
+        yield Complaint(_S3, "one of access_key_id and secret_access_key without the other", "both or none")
+    if s3.session_token is not None and s3.secret_access_key is None:
+        yield Complaint((*_S3, "session_token"), "a token without its key", "session_token beside the keys")
+    if s3.endpoint and s3.endpoint.startswith("http://") and not s3.allow_http:
+        yield Complaint((*_S3, "endpoint"), "an unencrypted address", "https://, or allow_http: true")
+    tables = [branch.table.path for branch in spec.branch_specs().values()]
+    uses = (*tables, spec.state_uri, spec.dead_letters_uri)
+    if "storage" in spec.model_fields_set and not any(place.startswith("s3://") for place in uses):
+        yield Complaint(_S3, "a store that no path of the spec uses", "", severity="warning")
+
+
+def _run(spec: Spec) -> Iterator[Complaint]:
+    if spec.lease.renew * 2 > spec.lease.ttl:
+        yield Complaint(("lease", "renew"), "more than half of ttl", "at least two renewals in a ttl")
+    if spec.retry.unreachable.initial_interval > spec.retry.unreachable.max_interval:
+        yield Complaint(
+            ("retry", "unreachable", "initial_interval"),
+            "more than max_interval",
+            "initial_interval up to max_interval",
+        )
+    if "rows" in spec.flush.model_fields_set and spec.flush.rows > spec.limits.batch_rows:
+        seen = f"more than limits.batch_rows ({spec.limits.batch_rows})"
+        yield Complaint(("flush", "rows"), seen, "at most limits.batch_rows")
+    if spec.flush.every > timedelta(days=1):
+        yield Complaint(("flush", "every"), "more than a day", "at most 1d")
+    number, unit = int(spec.spark.memory[:-1]), spec.spark.memory[-1]
+    if unit == "m" and number < 512:
+        yield Complaint(("spark", "memory"), f"'{spec.spark.memory}'", "at least 512m")
+
+
+def _secrets(spec: Spec) -> Iterator[Complaint]:
+    """References are followed late; here is only said which would lead nowhere."""
+    for place in sorted(SECRETS):
+        for path, secret in _found(spec, place, ()):
+            yield from _secret(secret, path)
+
+
+def _found(value: object, place: tuple[str, ...], path: Path) -> Iterator[tuple[Path, Secret]]:
+    """The secrets at a place, which may be many."""
+    if not place:
+        if isinstance(value, Secret):
+            yield path, value
+        return
+    step, *rest = place
+    inner: Iterable[tuple[str | int, object]] = [(step, getattr(value, step, None))]
+    if step == "*":
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple) else ()
+    for name, below in inner:
+        yield from _found(below, tuple(rest), (*path, name))
+
+
+def _secret(secret: Secret, path: Path) -> Iterator[Complaint]:
+    try:
+        secret.reveal()
+    except BadReference as trouble:
+        yield Complaint(path, trouble.seen.removesuffix("."), severity="warning")
+        return
+    if secret.is_open():
+        yield Complaint(path, "a file that everybody on this machine may read", "mode 0600", severity="warning")
+
+
+RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
+    check_source,
+    _state,
+    check_letters,
+    _storage,
+    _run,
+    _secrets,
+)
+
+# What is said of a pipeline's own tables and of those of each branch, in the same words.
+BRANCH_RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
+    _template,
+    _route,
+    _widening,
+    _places,
+    check_explode,
+    check_transform,
+    check_results,
+    _tables,
+    check_masks,
+    _keys,
+    check_upkeep,
+    _doubles,
+    _generations,
+)

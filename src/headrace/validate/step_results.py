@@ -1,0 +1,95 @@
+"""Rules about what the steps make: of the declared type, and no time out of a bare number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from headrace.errors import UsageError
+from headrace.spec.diagnostics import Complaint
+from headrace.spec.explode import Explode
+from headrace.spec.model import Spec
+from headrace.spec.steps import Jmespath, Step
+from headrace.spec.yaml_reader import Path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def check_results(spec: Spec) -> Iterator[Complaint]:
+    """Columns that the steps make of another type than the declared one, as far as declared columns tell."""
+    from headrace.plan.route_schema import declared_field
+
+    declared = {column.name for column in spec.table.columns}
+    steps = [(index, step) for index, step in enumerate(spec.transform) if step.mask is None]
+    made = any(name in declared for _, step in steps for name in (*(step.set or {}), *step.queries))
+    if not made:
+        return
+    with suppress(UsageError):  # told elsewhere
+        import pyarrow as pa
+
+        columns = pa.schema([declared_field(column) for column in spec.table.columns])
+        if spec.explode is None:
+            yield from _other_types(steps, columns)
+        payload = columns if spec.explode is None else _record(spec.explode, columns)
+        for index, step in steps:
+            yield from _bare_numbers(("transform", index, "jmespath"), step, columns, payload)
+
+
+def _record(explode: Explode, columns: pa.Schema) -> pa.Schema:
+    """What declared columns tell of a record whose list is exploded: the types of the fields that are kept."""
+    import pyarrow as pa
+
+    from headrace.decode.payload import PATH
+
+    kept = [(columns.field(name), path) for name, path in explode.keep.items() if name in columns.names]
+    return pa.schema([item.with_metadata({PATH: path.encode()}) for item, path in kept])
+
+
+def _other_types(steps: list[tuple[int, Step]], columns: pa.Schema) -> Iterator[Complaint]:
+    import pyarrow as pa
+
+    from headrace.delta.schema import type_name
+    from headrace.plan.route_schema import fits
+    from headrace.transform.steps import Transform
+
+    output = Transform([step.compiled() for _, step in steps]).output(columns, columns)
+    places: dict[str, Path] = {
+        name: ("transform", index, "set", name) for index, step in steps for name in step.set or ()
+    }
+    for name in places.keys() & set(columns.names) & set(output.names):
+        made, wanted = output.field(name).type, columns.field(name).type
+        if not pa.types.is_null(made) and not fits(made, wanted):
+            seen = f"a result of type {type_name(made)}, and column '{name}' is {type_name(wanted)}"
+            yield Complaint(places[name], seen, f"an expression that makes {type_name(wanted)}, if need be by a cast")
+
+
+def _bare_numbers(here: Path, step: Step, columns: pa.Schema, payload: pa.Schema) -> Iterator[Complaint]:
+    """Numbers in columns of times without a unit: they may be seconds or milliseconds."""
+    import pyarrow as pa
+
+    from headrace.delta.schema import type_name
+    from headrace.transform.jmespath.dialect import check, in_micros
+    from headrace.transform.jmespath.queries import Queries
+
+    here = (*here, "set") if isinstance(step.jmespath, Jmespath) else here
+    for name, text in step.queries.items():
+        column = columns.field(name) if name in columns.names else None
+        if column is None or not _needs_unit(column) or check(text) or in_micros(text):
+            continue
+        made = Queries(payload).add(text, None).field.type
+        if pa.types.is_integer(made) or pa.types.is_floating(made):
+            seen = f"a bare number, and column '{name}' is {type_name(column.type)} without a unit"
+            allowed = "RFC 3339 text (epoch_millis_to_iso8601), or a timestamp with a unit: s, ms, us or ns"
+            yield Complaint((*here, name), seen, allowed)
+
+
+def _needs_unit(column: pa.Field) -> bool:
+    """Whether a column is one of times that numbers do not tell."""
+    import pyarrow as pa
+
+    from headrace.decode.payload import UNIT
+
+    texts = (column.metadata or {}).get(UNIT, b"local-utc") == b"local-utc"
+    return bool(texts and (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)))

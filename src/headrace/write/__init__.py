@@ -1,0 +1,1 @@
+"""How a batch gets into a table."""
