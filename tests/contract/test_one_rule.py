@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.delta.schema import type_name
+from headrace.spec.types import type_name
 from services.plans import adds_up, envelopes, letters, plan_of, rows
 from services.random_rows import MOMENT, WRITERS, Columns, Row
 

@@ -19,9 +19,10 @@ from contract.poison import json as of_json
 from contract.poison import plain as of_plain
 from contract.poison import typed as of_typed
 from headrace.decode.decoders import FORMATS
-from headrace.delta.schema import ENVELOPE, JSON_TEXT, type_name
+from headrace.delta.schema import ENVELOPE, JSON_TEXT
 from headrace.plan.batch_result import Applied
 from headrace.plan.plan import Plan
+from headrace.spec.types import type_name
 from services.plans import MOMENT, adds_up, envelope, plan_of
 from services.plans import envelopes as envelopes_of
 

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.delta.schema import type_name
 from headrace.spec import Spec
+from headrace.spec.types import type_name
 from headrace.validate.load import loads
 from services.desk import ingest
 from services.plans import envelopes

@@ -22,6 +22,7 @@ from headrace.dev.kafka import Broker
 from headrace.errors import LeaseHeld
 from headrace.pipeline.lease import Lease, Note
 from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
 from headrace.storage.store import Store
 from headrace.validate.load import load
@@ -51,7 +52,7 @@ def start_at_once(path: str, round_: int, log: str) -> tuple[int, dict[str, obje
     (spec,) = load(Path(path) / f"{round_}.yaml")
     twins._gate.wait(30)
     try:
-        with Pipeline(spec, lambda: None).take_lease():  # type: ignore[arg-type, return-value]
+        with Pipeline(spec, lambda: None, recovery=StartupRecovery()).take_lease():  # type: ignore[arg-type, return-value]
             begin = time.monotonic_ns()
             twins._gate.wait(30)  # the other has its answer
             with Path(log).open("a") as file:
@@ -114,7 +115,7 @@ def test_a_holder_elsewhere_is_believed_whatever_its_clock_says(lake: Path, skew
         note = replace(theirs._note, host="elsewhere", boot="another", since=now, until=now + 1)
         write(store, note)
         begin = time.monotonic()
-        with Pipeline(spec, lambda: None).take_lease():  # type: ignore[arg-type, return-value]
+        with Pipeline(spec, lambda: None, recovery=StartupRecovery()).take_lease():  # type: ignore[arg-type, return-value]
             assert time.monotonic() - begin >= 1
 
 

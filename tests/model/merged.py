@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from headrace.delta.schema import TIMESTAMP
+from headrace.spec.types import TIMESTAMP
 from headrace.stage.change_schema import staged
 from headrace.write.intent import Merging
 from headrace.write.merge_sql import UNTIL, Dialect

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.delta.log import load
-from headrace.delta.schema import type_name
+from headrace.spec.types import type_name
 from headrace.storage.store import Profile, Store
 from headrace.validate.load import load as load_spec
 from services.pipelines import run_cli, storage

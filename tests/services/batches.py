@@ -11,6 +11,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.startup import StartupRecovery
 from headrace.source.ranges import Range
 from headrace.write.intent import Intent
 from services.plans import MOMENT, spec_of
@@ -28,7 +29,7 @@ class Batches:
         fixed = content.get("route", {}).get("by", "fixed") == "fixed"
         table = {"path": f"{lake}/web" if fixed else f"{lake}/{{route}}", **content.pop("table", {})}
         self.spark, self.lake = spark, lake
-        self.pipeline = Pipeline(spec_of(table=table, **content), lambda: spark)
+        self.pipeline = Pipeline(spec_of(table=table, **content), lambda: spark, recovery=StartupRecovery())
         self.lease = self.pipeline.take_lease()
         self.pipeline.open_ledger()
         self.pipeline.catalog.open()

@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Proto
 from hypothesis import strategies as st
 
-from headrace.delta.schema import type_name
+from headrace.spec.types import type_name
 
 ID = 0xDEADBEEF  # of the one schema of MessagePack
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.delta.schema import SOURCE, parse_type
+from headrace.delta.schema import SOURCE
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import TableRestored
+from headrace.spec.types import parse_type
 from headrace.stage.change_schema import staged
 from headrace.stage.stager import Layout, Stager
 from headrace.storage.store import Store

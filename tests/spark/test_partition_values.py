@@ -17,8 +17,9 @@ from deltalake import DeltaTable, QueryBuilder
 
 from headrace import Table
 from headrace.delta.files import active
-from headrace.delta.schema import TIMESTAMP, to_delta
-from headrace.stage.partitions import PartitionKeys
+from headrace.delta.partition_keys import PartitionKeys
+from headrace.delta.schema import to_delta
+from headrace.spec.types import TIMESTAMP
 from headrace.stage.stager import Layout, Stager
 from headrace.storage.store import Store
 

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from headrace.delta.schema import TIMESTAMP, to_delta
+from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
+from headrace.spec.types import TIMESTAMP
 from headrace.stage.stager import Layout, Stager
 from headrace.storage.store import Store
 

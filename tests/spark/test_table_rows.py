@@ -13,8 +13,8 @@ import pytest
 
 from headrace import Table
 from headrace.cli import main
-from headrace.delta.schema import parse_type, type_name
 from headrace.errors import FeatureRequired, PartitionNotFound, SchemaMismatch, TableFeature, UsageError
+from headrace.spec.types import parse_type, type_name
 from headrace.table.records import fitted
 from headrace.table.spark_rows import SparkRows
 

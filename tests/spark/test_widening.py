@@ -14,10 +14,11 @@ import pytest
 from headrace import faults
 from headrace.delta.features import may_adopt
 from headrace.delta.log import load, read_commit
-from headrace.delta.schema import type_name
 from headrace.errors import TableFeature
 from headrace.faults import Abandoned, Point
 from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.startup import StartupRecovery
+from headrace.spec.types import type_name
 from headrace.storage.store import Store
 from headrace.write.spark_append import SparkTable
 from services.batches import Batches
@@ -235,7 +236,7 @@ def test_a_table_written_through_its_log_cannot_be_given_the_feature(spark: Any,
     plain = Batches(spark, lake)
     plain.run([{"id": 1}])
     plain.lease.release()
-    later = Pipeline(spec_of(table={"path": f"{lake}/web", **WIDEN}), lambda: spark)
+    later = Pipeline(spec_of(table={"path": f"{lake}/web", **WIDEN}), lambda: spark, recovery=StartupRecovery())
     with later.take_lease():
         later.open_ledger()
         with pytest.raises(TableFeature, match="features that Spark alone may write"):

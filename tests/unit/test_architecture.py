@@ -1,10 +1,11 @@
-"""The directions of import, and what the package exports: the house stays as it is drawn."""
+"""The layers of the package, what it exports, and that no two packages import each other."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,71 +14,69 @@ import headrace
 
 ROOT = Path(headrace.__file__).parent
 
-# From the top floor down; a module may import from its own floor and those below.
-FLOORS = [
-    {"cli", "connector"},
-    {"demonstration", "decisions", "runner", "online", "standing", "look", "replay", "tryout", "table", "maintain"},
-    {"pipeline", "stream", "floor", "breaker", "rebuild", "refill", "reingest", "mend"},
-    {"doubles", "absent"},
-    {"catalog", "entries", "task", "judge", "generations"},
-    {"plan", "fit", "shape", "explode", "fates", "letters", "retention", "expectations", "metadata", "changes", "keys"},
-    {"ledger", "lease", "commit", "retry"},
-    {"read", "decode", "transform", "route", "stage", "tables"},
-    {"storage", "runtime", "duck", "faults"},
+# Top to bottom: a package imports from its own layer and from those below.
+LAYERS = [
+    {"cli", "serve", "dev", "compat"},
+    {"table", "dead_letters", "recovery", "maintain", "validate"},
+    {"pipeline"},
+    {"write", "ledger", "plan"},
+    {"decode", "transform", "stage", "delta", "source"},
+    {"storage", "engine", "runtime"},
     {"spec"},
-    {"batch", "summary", "errors", "reasons", "version", "__init__"},
 ]
-# Known steps up, each for one reason.
-ALLOWED = {
-    ("read", "ledger"),  # verify holds the source against the ledger
-    ("spec", "transform"),  # a spec's expressions are checked where it is read
-    ("spec", "route"),
-    ("spec", "decode"),  # a declared default is judged by the decoder that will use it
-    ("spec", "shape"),
-    ("spec", "tables"),  # type names are spelled in one place
-    ("__init__", "letters"),
-    ("__init__", "plan"),
-    ("__init__", "replay"),
-    ("__init__", "runner"),
-    ("__init__", "spec"),
-    ("__init__", "table"),
-}
-SPARK = {"read", "commit", "runtime", "pipeline", "stream", "task", "runner", "table"}
+FLAT = {"errors", "reasons", "retry", "faults", "version"}  # below all packages
+SPARK = {"source", "write", "runtime", "pipeline", "table"}
 
 
 def _imports() -> list[tuple[str, str, str]]:
-    """(file, importing part, imported name) of every import in the package."""
-    found = []
+    """(file, importing package, imported name) of every import, those inside functions and for types included."""
+    imports = []
     for file in ROOT.rglob("*.py"):
-        part = file.relative_to(ROOT).parts[0].removesuffix(".py")
+        package = file.relative_to(ROOT).parts[0].removesuffix(".py")
         for node in ast.walk(ast.parse(file.read_text())):
             names = [item.name for item in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module]
                 if node.module == "headrace":
                     names = [f"headrace.{item.name}" for item in node.names]
-            found += [(str(file.relative_to(ROOT)), part, name) for name in names]
-    return found
+            imports += [(str(file.relative_to(ROOT)), package, name) for name in names]
+    return imports
 
 
-def _floor(part: str) -> int:
-    return next(number for number, floor in enumerate(FLOORS) if part in floor)
+def _own_imports() -> list[tuple[str, str, str]]:
+    """(file, importing package, imported package) of imports across packages; the public front door may import all."""
+    return [
+        (file, package, name.split(".")[1])
+        for file, package, name in _imports()
+        if name.startswith("headrace.") and name.split(".")[1] != package and package != "__init__"
+    ]
 
 
-def test_every_part_has_its_floor():
-    parts = {path.name.removesuffix(".py") for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert parts - {"__pycache__", "py.typed"} == set().union(*FLOORS)
+def _layer(package: str) -> int:
+    return next((number for number, layer in enumerate(LAYERS) if package in layer), len(LAYERS))
+
+
+def test_every_package_has_its_layer():
+    packages = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert packages == set().union(*LAYERS)
+
+
+def test_nothing_else_is_flat():
+    assert {path.stem for path in ROOT.glob("*.py")} == FLAT | {"__init__"}
 
 
 def test_imports_go_down():
-    up = {
-        (file, part, name)
-        for file, part, name in _imports()
-        if name.startswith("headrace.")
-        and _floor(name.split(".")[1]) < _floor(part)
-        and (part, name.split(".")[1]) not in ALLOWED
-    }
-    assert not up
+    assert not [each for each in _own_imports() if _layer(each[2]) < _layer(each[1])]
+
+
+def test_no_packages_import_each_other():
+    graph: dict[str, set[str]] = {}
+    for _, package, imported in _own_imports():
+        graph.setdefault(package, set()).add(imported)
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as cycle:
+        pytest.fail(f"packages import each other: {cycle.args[1]}")
 
 
 def test_only_the_parts_around_spark_import_it():

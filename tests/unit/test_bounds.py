@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.delta.schema import parse_type
+from headrace.spec.types import parse_type
 from headrace.stage.stager import Layout, Stager
 from headrace.storage.store import Store
 from headrace.write.key_bounds import key_bounds, partition_literals

@@ -13,6 +13,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.startup import StartupRecovery
 from services.clocks import DAY, clock
 from services.desk import Desk, no_spark
 
@@ -37,7 +38,7 @@ def cli(desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     """`headrace dead-letters COMMAND shop.yaml …`: exit code, stdout, stderr."""
     monkeypatch.chdir(desk.folder)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("headrace.runner.SharedSession.get", no_spark)
+    monkeypatch.setattr("headrace.pipeline.spark_session.SharedSession.get", no_spark)
 
     def run(command: str, *arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["headrace", "dead-letters", command, "shop.yaml", *map(str, arguments)])
@@ -178,7 +179,7 @@ def test_replay_counts_by_outcome(cli: Run, desk: Desk):
 
 
 def test_replay_while_the_pipeline_runs_exits_with_3(cli: Run, desk: Desk):
-    with Pipeline(desk.spec, no_spark).take_lease():
+    with Pipeline(desk.spec, no_spark, recovery=StartupRecovery()).take_lease():
         code, _, err = cli("replay")
     assert (code, "LeaseHeld" in err) == (3, True)
 

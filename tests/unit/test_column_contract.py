@@ -11,9 +11,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from headrace.delta.schema import type_name
 from headrace.errors import ContractBroken
 from headrace.plan.plan import Plan
+from headrace.spec.types import type_name
 from headrace.validate.load import examine_text
 from services.plans import adds_up, envelopes, event, letters, plan_of, rows
 

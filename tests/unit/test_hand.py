@@ -20,9 +20,9 @@ from headrace.delta.batch_commits import newest_part
 from headrace.delta.files import File, active, read
 from headrace.delta.log import load
 from headrace.delta.scan import among
-from headrace.delta.schema import TIMESTAMP, parse_type
 from headrace.engine import duck
 from headrace.errors import Conflict, MarksDisagree, TableChanged, TableRestored
+from headrace.spec.types import TIMESTAMP, parse_type
 from headrace.stage.partitions import split
 from headrace.write import row_edit
 from headrace.write.duckdb_merge import Merge

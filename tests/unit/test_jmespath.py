@@ -13,6 +13,7 @@ import pytest
 from headrace.errors import ColumnsDisagree, SpecError, UsageError
 from headrace.plan.batch_result import Applied
 from headrace.plan.plan import Plan
+from headrace.transform.from_spec import steps_of
 from headrace.transform.steps import Query, Transform
 from headrace.validate.load import examine_text
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, shaped, spec_of
@@ -383,7 +384,7 @@ def test_check_says_what_is_wrong_and_where(text, said, tmp_path):
 
 def test_both_forms_are_read_and_a_target_may_be_called_set():
     spec = spec_of(transform=[{"jmespath": {"set": "b"}}, {"jmespath": {"set": {"a": "b"}, "on_null": "drop"}}])
-    assert spec.steps() == [Query({"set": "b"}), Query({"a": "b"}, "drop")]
+    assert steps_of(spec) == [Query({"set": "b"}), Query({"a": "b"}, "drop")]
 
 
 def test_a_step_is_one_thing():
@@ -401,4 +402,4 @@ def test_partitions_may_be_made_by_a_query():
 def test_a_spec_with_null_in_it_keeps_its_text():
     spec = spec_of(transform=[{"jmespath": {"set": {"a": None}, "on_null": None}}])
     assert json.loads(spec.text)["transform"] == [{"jmespath": {"set": {"a": None}, "on_null": None}}]
-    assert spec.steps() == [Query({"a": "null"}, "null")]
+    assert steps_of(spec) == [Query({"a": "null"}, "null")]

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from headrace.delta.schema import ENVELOPE, SOURCE, parse_type
+from headrace.delta.schema import ENVELOPE, SOURCE
 from headrace.plan.plan import Plan
+from headrace.spec.types import parse_type
 from headrace.write.intent import Merging, Scd2Columns
 from headrace.write.merge_sql import MergeSql
 from headrace.write.scd2_sql import HistorySql

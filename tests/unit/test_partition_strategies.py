@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace.delta.schema import TIMESTAMP
 from headrace.errors import ColumnsDisagree
 from headrace.spec.partition import PartitionBy
+from headrace.spec.types import TIMESTAMP
 from headrace.stage.derived_partitions import derive
 from headrace.validate.load import examine_text
 from services.desk import THEN, Desk

@@ -25,15 +25,17 @@ from headrace import Table
 from headrace.delta import rows
 from headrace.delta.files import active
 from headrace.delta.log import load
+from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import partition_value
 from headrace.delta.rows import Columns, pieces_of, rows_of
-from headrace.delta.schema import ENVELOPE, parse_type
+from headrace.delta.schema import ENVELOPE
 from headrace.errors import StorageUnreachable, TableDamaged, TableFeature, UsageError
 from headrace.ledger.known_tables import FullRefresh, Known
 from headrace.plan.conform import fit
 from headrace.plan.route_schema import Shape
 from headrace.reasons import Reason
-from headrace.stage.partitions import PartitionKeys, check_partitioning, folder, spelled, split
+from headrace.spec.types import parse_type
+from headrace.stage.partitions import check_partitioning, folder, spelled, split
 from headrace.storage.store import Store
 from headrace.table import repair
 from headrace.table.stats import summed

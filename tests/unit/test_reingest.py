@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from headrace import Table
 from headrace.delta import files
-from headrace.delta.file_origins import Box, Brought, Trace, box_of, joined, narrowed, trace
 from headrace.delta.files import File, as_file
 from headrace.delta.schema import SOURCE
 from headrace.delta.staged_file import StagedFile
@@ -27,6 +26,7 @@ from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, TableRes
 from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline import task
 from headrace.pipeline.lease import Lease
+from headrace.recovery.file_origins import Box, Brought, Trace, box_of, joined, narrowed, trace
 from headrace.recovery.missing_rows import absent
 from headrace.recovery.reingest import pieces
 from headrace.recovery.reingest_plan import Facts, Reingest, check_alone, plan
@@ -113,7 +113,7 @@ def _broken(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Br
     desk = Desk(folder, options)
     topic = Topic(desk)
     monkeypatch.setattr("headrace.pipeline.pipeline.open_source", lambda spec: topic)
-    monkeypatch.setattr("headrace.runner.SharedSession.get", lambda self: None)
+    monkeypatch.setattr("headrace.pipeline.spark_session.SharedSession.get", lambda self: None)
     monkeypatch.setattr(Reingesting, "stage", _stage)
     return Broken(desk, topic)
 

@@ -12,6 +12,7 @@ from headrace.dead_letters.reader import Place, Selection
 from headrace.errors import LeaseHeld
 from headrace.faults import Abandoned, armed
 from headrace.pipeline.pipeline import Pipeline
+from headrace.recovery.startup import StartupRecovery
 from services.desk import THEN, Desk, no_spark
 
 STRICT = [{"match": "^alpha$", "columns": [{"name": "id", "type": "bigint"}, {"name": "kind", "type": "string"}]}]
@@ -164,7 +165,7 @@ def test_offsets_of_a_topic_made_anew_are_other_letters(tmp_path: Path):
 
 
 def test_a_running_pipeline_is_not_disturbed(desk: Desk):
-    with Pipeline(desk.spec, no_spark).take_lease(), pytest.raises(LeaseHeld):
+    with Pipeline(desk.spec, no_spark, recovery=StartupRecovery()).take_lease(), pytest.raises(LeaseHeld):
         desk.replay()
 
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.delta.schema import ENVELOPE
-from headrace.plan.routing import NAME, Routing, routes, split
+from headrace.plan.routing import routes, split
 from headrace.reasons import Reason
 from headrace.recovery import rebuild_ledger
+from headrace.spec.routing import NAME, Routing
 from services.desk import Desk, InProcess, no_spark
 from services.plans import spec_of
 

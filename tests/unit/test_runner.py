@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.serve.runner import spark_touches_s3
+from headrace.pipeline.spark_session import spark_touches_s3
 from services.plans import spec_of
 
 UPSERT = {"mode": "upsert", "merge": {"keys": ["id"]}}

@@ -12,19 +12,9 @@ from hypothesis import strategies as st
 
 from headrace.delta.evolution import check_fits, merge
 from headrace.delta.log import Metadata, Protocol, TableState
-from headrace.delta.schema import (
-    DEAD_LETTERS,
-    ENVELOPE,
-    SOURCE,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    from_delta,
-    parse_type,
-    to_delta,
-    type_name,
-    type_names,
-)
+from headrace.delta.schema import DEAD_LETTERS, ENVELOPE, SOURCE, from_delta, to_delta
 from headrace.errors import TableChanged, TableFeature, UsageError
+from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ, parse_type, type_name, type_names
 
 PLAIN = [
     pa.bool_(),

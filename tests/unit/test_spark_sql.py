@@ -12,9 +12,10 @@ import pytest
 from headrace.decode.payload import DEFAULT
 from headrace.delta.log import Metadata, Protocol, TableState
 from headrace.delta.log_writer import Tail
-from headrace.delta.schema import SOURCE, TIMESTAMP, TIMESTAMP_NTZ, to_delta
+from headrace.delta.schema import SOURCE, to_delta
 from headrace.errors import ColumnsDisagree, TableFeature, UsageError
 from headrace.spec import TableSpec
+from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ
 from headrace.storage.store import Store
 from headrace.transform.sql.column_defaults import default_text, default_value
 from headrace.transform.sql.constraints import constraints_of, violations

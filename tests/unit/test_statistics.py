@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.delta.schema import TIMESTAMP, TIMESTAMP_NTZ
+from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ
 from headrace.stage.parquet import OpenFile, dictionary_columns
 from headrace.stage.statistics import decimal_text, leaves, parquet_columns, text_above
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace import Table
 from headrace.delta.log_writer import Tail
-from headrace.delta.schema import parse_type, to_delta
+from headrace.delta.schema import to_delta
 from headrace.errors import (
     FeatureRequired,
     HeadraceError,
@@ -25,6 +25,7 @@ from headrace.errors import (
     UsageError,
     VersionNotFound,
 )
+from headrace.spec.types import parse_type
 from headrace.storage.store import Store
 from services.desk import Desk
 from services.staging import SCHEMA, marks, staged

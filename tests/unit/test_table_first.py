@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from headrace import Table
-from headrace.delta.schema import parse_type
 from headrace.errors import HeadraceError, SchemaMismatch, TableNotFound, UsageError
+from headrace.spec.types import parse_type
 
 RECORDS: list[dict[str, Any]] = [
     {"id": 1, "day": "a", "price": Decimal("1.50"), "nothing": None},

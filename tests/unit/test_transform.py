@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.delta.schema import ENVELOPE, JSON_TEXT, TIMESTAMP
+from headrace.delta.schema import ENVELOPE, JSON_TEXT
 from headrace.errors import UsageError
 from headrace.reasons import Reason
+from headrace.spec.types import TIMESTAMP
 from headrace.transform.steps import Drop, Rename, Set, Step, Transform, Transformed, Where, evaluate
 
 NOW = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)

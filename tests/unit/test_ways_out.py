@@ -27,6 +27,7 @@ from headrace.errors import Conflict, HeadraceError
 from headrace.faults import Abandoned, Point, armed, disarm
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.resume import Decision, decide
+from headrace.recovery.startup import StartupRecovery
 from headrace.runtime import spark_errors
 from headrace.storage.store import Store
 from services.desk import Desk
@@ -680,7 +681,7 @@ def another_instance_has_gone_on(way: Way) -> None:
 
     def go_on() -> None:
         other = Desk(way.desk.folder, way.desk.options, sent=way.desk.sent)
-        pipeline = Pipeline(other.spec, lambda: None)
+        pipeline = Pipeline(other.spec, lambda: None, recovery=StartupRecovery())
         pipeline.open_ledger().decide("another instance", {})
 
     with armed(Point.ALL_STAGED, go_on), pytest.raises(errors.Fenced) as stopped:

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.inference import evolve, merge, struct
-from headrace.delta.schema import SOURCE, TIMESTAMP_NTZ, parse_type, type_name
+from headrace.delta.schema import SOURCE
 from headrace.delta.type_widening import holding_both, wide_enough, widens
 from headrace.plan.plan import Plan
+from headrace.spec.types import TIMESTAMP_NTZ, parse_type, type_name
 from headrace.validate.load import examine_text
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, spec_of
 

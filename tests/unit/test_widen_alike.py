@@ -16,7 +16,7 @@ from headrace.decode import widening
 from headrace.decode.base import Limits
 from headrace.decode.distinct_texts import alike
 from headrace.decode.json.strict import Parser
-from headrace.delta.schema import parse_type, type_name
+from headrace.spec.types import parse_type, type_name
 from services.plans import envelopes, letters, plan_of, rows
 
 TYPES = ["byte", "short", "integer", "long", "float", "decimal(4,2)", "decimal(20,0)", "decimal(38,10)", "date"]

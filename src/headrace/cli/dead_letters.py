@@ -182,7 +182,7 @@ def _selection(spec: Spec, reasons: list[str] | None, tables: list[str] | None, 
 
 def _table(spec: Spec, text: str) -> str:
     """A table by its route, by its branch (and the route it has there: `items/eu`), or by its URI."""
-    from headrace.plan.routing import NAME
+    from headrace.spec.routing import NAME
 
     name, _, route = text.partition("/")
     if (branch := spec.branch_specs().get(f"{name}/")) is not None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headrace.cli.console import console
 from headrace.cli.preview import cell, readable
-from headrace.delta.schema import type_name
+from headrace.spec.types import type_name
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -24,15 +24,16 @@ from headrace.pipeline.deduplicate import PLACE
 from headrace.pipeline.events import Report, Summary
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.pipeline import Pipeline
+from headrace.pipeline.spark_session import SharedSession
 from headrace.plan.accounting import Counts
 from headrace.plan.plan import Plan
 from headrace.recovery.rebuild_ledger import rebuild
-from headrace.serve.runner import SharedSession
+from headrace.recovery.startup import StartupRecovery
 from headrace.source.ranges import Range
 from headrace.spec import Spec
+from headrace.spec.reader import reread
 from headrace.stage.stager import Layout, Stager
 from headrace.storage.store import Store
-from headrace.validate.load import loads
 from headrace.write.intent import Intent, ReplayInput, TableIntent
 from headrace.write.retention import Purge
 
@@ -59,7 +60,8 @@ def replay(
 def purge(spec: Spec, before: date) -> Purge:
     """Drop the dead letters of the days before; what was begun, batch or plan, is finished first."""
     shared = SharedSession([spec])
-    replaying, pipeline = Replaying(spec, shared.get, Selection()), Pipeline(spec, shared.get)
+    replaying = Replaying(spec, shared.get, Selection())
+    pipeline = Pipeline(spec, shared.get, recovery=replaying.recovery)
     try:
         with replaying.take_lease() as lease:
             pipeline.lease = lease
@@ -89,7 +91,7 @@ class Replaying(Pipeline):
         report: Report = lambda event: None,
         stop: threading.Event | None = None,
     ) -> None:
-        super().__init__(spec, spark, report=report, stop=stop)
+        super().__init__(spec, spark, recovery=StartupRecovery(), report=report, stop=stop)
         self.writer = writer(spec.pipeline)
         self.selection = selection
         self.letters = Letters(spec)
@@ -213,7 +215,7 @@ class Replaying(Pipeline):
         assert taken is not None  # noqa: S101
         since = datetime.fromisoformat(taken.since) if taken.since else None
         chosen = Selection(taken.reasons, taken.tables, since)
-        spec = loads(begun.spec, self.spec.base)[0]
+        spec = reread(begun.spec, self.spec.base)
         old = Replaying(spec, lambda: self.spark, chosen, report=self.report, stop=self.stop)
         old.lease, old.ledger, old._version = self.lease, self.ledger, taken.version
         catalog = old.open_catalog()

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headrace.decode.byte_scan import Mask, bools
 from headrace.decode.json.scalar_text import leaf
 from headrace.decode.payload import Node
-from headrace.delta.schema import TIMESTAMP_NTZ
+from headrace.spec.types import TIMESTAMP_NTZ
 
 _SHORT = r"^-?\d{1,18}$"  # surely within 64 bits
 _POINTED = r'^"?-?\d+\.\d+"?$'

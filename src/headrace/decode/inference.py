@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.schema import DATED, JSON_TEXT, parse_type, reserved, type_name
+from headrace.delta.schema import DATED, JSON_TEXT, reserved
 from headrace.delta.type_widening import holding_both, widens
 from headrace.engine import duck
 from headrace.errors import UsageError
+from headrace.spec.types import parse_type, type_name
 
 Structure = dict[str, Any]
 Known = Mapping[str, pa.Field | None]

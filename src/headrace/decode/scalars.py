@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from headrace.decode.byte_scan import Bytes
 from headrace.decode.payload import Node
-from headrace.delta.schema import type_name
 from headrace.engine import decimals, duck
 from headrace.reasons import Reason
+from headrace.spec.types import type_name
 
 _SHOWN = 40  # characters of a value that a detail may show
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}

@@ -23,8 +23,9 @@ from headrace.decode.inference import WIDER, Structure, evolve, merge_all, struc
 from headrace.decode.json.strict import Parser
 from headrace.decode.payload import MESSAGE, PATH, PLACE, RESCUE, SKIP, Node
 from headrace.decode.scalars import Unfit, leaf_reader
-from headrace.delta.schema import JSON_TEXT, TIMESTAMP_NTZ, type_name
+from headrace.delta.schema import JSON_TEXT
 from headrace.delta.type_widening import wide_enough
+from headrace.spec.types import TIMESTAMP_NTZ, type_name
 
 Decode = Callable[[pa.Schema, NewField, pa.BinaryArray], Decoded]
 

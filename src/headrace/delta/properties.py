@@ -8,7 +8,9 @@ from datetime import timedelta
 
 from headrace.delta.log import TableState
 from headrace.errors import TableError, UsageError
-from headrace.stage.parquet import SUFFIXES
+
+# Of the names of data files, by compression codec.
+SUFFIXES = {"snappy": ".snappy", "zstd": ".zstd", "gzip": ".gz", "lz4": ".lz4raw", "none": ""}
 
 _PART = re.compile(
     r"([+-]?)\s*(\d+|\d*\.\d{0,9}(?=\s+second))\s+(week|day|hour|minute|second|millisecond|microsecond)s?"

@@ -21,9 +21,9 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from headrace.delta.files import File
+from headrace.delta.partition_keys import PartitionKeys, partitions_in
 from headrace.delta.partition_values import value_in
 from headrace.delta.rows import INT96, filesystem
-from headrace.stage.partitions import PartitionKeys, partitions_in
 from headrace.storage.store import Store
 
 _SLACK = timedelta(milliseconds=1)  # Spark cuts the bounds of timestamps to milliseconds

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from headrace.source.ranges import Range
-
 _BATCH = re.compile(r"headrace:[a-z0-9][a-z0-9_-]{0,62}(:replay)?")
 
 
@@ -20,9 +18,9 @@ def range_mark(pipeline: str, topic: str, partition: int) -> str:
     return f"headrace:{pipeline}:{topic}:{partition}"
 
 
-def mark_names(pipeline: str, ranges: Iterable[Range] = ()) -> list[str]:
-    """Every mark a tail must know to commit a batch of these ranges."""
-    return [batch_mark(pipeline), *(range_mark(pipeline, item.topic, item.partition) for item in ranges)]
+def mark_names(pipeline: str, partitions: Iterable[tuple[str, int]] = ()) -> list[str]:
+    """Every mark a tail must know to commit a batch of these partitions."""
+    return [batch_mark(pipeline), *(range_mark(pipeline, *each) for each in partitions)]
 
 
 def numbered(marks: Mapping[str, int]) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from math import isfinite
 
 import pyarrow as pa
 
-from headrace.delta.schema import TIMESTAMP_NTZ
+from headrace.spec.types import TIMESTAMP_NTZ
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _MOST = 38  # digits of a decimal

@@ -10,9 +10,10 @@ from enum import StrEnum
 import pyarrow as pa
 
 from headrace.delta.receipt import Receipt
-from headrace.delta.schema import TIMESTAMP, to_delta
+from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.ledger.ledger import Ledger
+from headrace.spec.types import TIMESTAMP
 from headrace.write.intent import Intent
 
 

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from headrace.delta.receipt import Receipt
-from headrace.delta.schema import TIMESTAMP, to_delta
+from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
+from headrace.spec.types import TIMESTAMP
 from headrace.stage.parquet import rows_in
 from headrace.storage.store import Store
 from headrace.write.intent import Intent

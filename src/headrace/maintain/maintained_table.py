@@ -15,12 +15,13 @@ from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.log_errors import stop
 from headrace.delta.log_writer import Tail
+from headrace.delta.partition_keys import PartitionKeys
 from headrace.errors import Conflict, TableError, TableGone
 from headrace.maintain import log_cleanup
 from headrace.maintain.file_listing import Picture
 from headrace.maintain.planner import Action, Wishes
 from headrace.spec.table import TableSpec
-from headrace.stage.partitions import PartitionKeys, folder
+from headrace.stage.partitions import folder
 from headrace.stage.stager import Layout, layout_of
 from headrace.storage.store import Store
 from headrace.table.optimize import ENOUGH, Optimized, Rewriter, can_order, ordered_name

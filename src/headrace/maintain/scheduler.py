@@ -22,7 +22,6 @@ from headrace.maintain.journal import Record
 from headrace.maintain.maintained_table import Kept, LogKept, SparkKept
 from headrace.maintain.planner import Action, rewrites
 from headrace.pipeline.pipeline import Pipeline
-from headrace.recovery.rebuild_ledger import folders
 from headrace.spec.maintenance import Maintenance
 from headrace.table.ownership import Writers
 from headrace.table.vacuum import retention, unneeded
@@ -97,7 +96,7 @@ class Maintainer:
                 yield LogKept(tail, None)
 
     def _tombstones(self) -> Iterator[Tail]:
-        for folder in folders(self._pipeline.state.child(TOMBSTONES)):
+        for folder in self._pipeline.state.child(TOMBSTONES).folders():
             yield Tail.open(self._pipeline.state.child(f"{TOMBSTONES}/{folder}"))
 
     def _due(self, kept: Kept, now: float, proved: datetime) -> Iterator[Action]:

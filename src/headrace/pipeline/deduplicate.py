@@ -21,7 +21,7 @@ from headrace.delta import files as logged
 from headrace.delta.files import File, as_file
 from headrace.delta.partition_values import log_name, parsed, value_in
 from headrace.delta.rows import Columns, rows_of
-from headrace.delta.schema import RESCUED, SOURCE, TIMESTAMP
+from headrace.delta.schema import RESCUED, SOURCE
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_mark
 from headrace.errors import TableFeature
@@ -29,6 +29,7 @@ from headrace.pipeline.table_entry import Entry
 from headrace.pipeline.tables import Catalog
 from headrace.plan.accounting import Counts
 from headrace.spec.merge import Deduplicate
+from headrace.spec.types import TIMESTAMP
 from headrace.stage.stager import Layout, Stager
 from headrace.storage.store import Store
 

@@ -31,15 +31,13 @@ from headrace.pipeline.streaming_query import Stream
 from headrace.pipeline.tables import STAGING, Catalog
 from headrace.pipeline.verify_source import ordered_by_offset, readable, same_topics, still_there, verify
 from headrace.plan.accounting import Counts
-from headrace.recovery.rebuild_ledger import folders, rebuild
-from headrace.recovery.refill_restored_table import refill_all, refilled
 from headrace.runtime import session
 from headrace.source.base import Offsets, Source, lag_event, open_source
 from headrace.source.ranges import Range
 from headrace.spec import Spec
+from headrace.spec.reader import reread
 from headrace.stage.partitions import check_partition_count
 from headrace.storage.store import Profile, Store
-from headrace.validate.load import loads
 from headrace.version import VERSION
 from headrace.write import retention
 from headrace.write.intent import Intent, TableIntent, staged_for
@@ -55,6 +53,20 @@ T = TypeVar("T")
 _COMMITS_AT_ONCE = 8
 _TELL_EVERY = 2.0  # seconds
 _LOOK_EVERY = 1.0  # seconds, while no topic matches
+
+
+class Recovery(Protocol):
+    """What a start repairs before the pipeline reads on: `headrace.recovery.startup.StartupRecovery`."""
+
+    def rebuild_ledger(self, pipeline: Pipeline) -> None:
+        """Write the ledger again where it is lost."""
+
+    def refill_tables(self, pipeline: Pipeline) -> None:
+        """Write again what was undone by a RESTORE."""
+
+    def plan_refill(self, pipeline: Pipeline, intent: Intent) -> Intent:
+        """The intent of a refill, planned again."""
+        ...
 
 
 class Upkeep(Protocol):
@@ -73,12 +85,14 @@ class Pipeline:
         spec: Spec,
         spark: Callable[[], SparkSession],
         *,
+        recovery: Recovery,
         until: str | None = None,
         report: Report = lambda event: None,
         stop: threading.Event | None = None,
     ) -> None:
         self.spec = spec
         self.writer = spec.pipeline  # whose marks the commits carry
+        self.recovery = recovery
         self.until = until
         self.report = report
         self.stop = stop or threading.Event()
@@ -140,9 +154,9 @@ class Pipeline:
     def _attempt(self) -> None:
         """From the ledger on: finish what was begun, refill what was restored, look at the source, stream."""
         self.open_ledger()
-        rebuild(self)
+        self.recovery.rebuild_ledger(self)
         self.finish_open_batch()
-        refill_all(self)
+        self.recovery.refill_tables(self)
         self.keep_retention()
         overwrite.begin(self.spec, self.ledger, self.source)
         self.verify_source()
@@ -209,7 +223,7 @@ class Pipeline:
         self._purged, self._retention_time = clock.date(), self.ledger.proved_time(clock)
         self.catalog.look()
         self._sweep_staging()
-        for folder in folders(self.state.child(TOMBSTONES)):
+        for folder in self.state.child(TOMBSTONES).folders():
             retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
         age = self.spec.dead_letters.retention
         purge = self.purge(retention.first_day_kept(age, self._retention_time)) if age is not None else None
@@ -507,12 +521,13 @@ class Pipeline:
         if is_reingest(begun):
             return replace(begun, tables=(), counts=Counts())  # the table's log tells what is lost still: ask again
         ranges = self._readable(begun)
-        old = Pipeline(loads(begun.spec, self.spec.base)[0], lambda: self.spark, report=self.report, stop=self.stop)
+        spec, spark = reread(begun.spec, self.spec.base), lambda: self.spark
+        old = Pipeline(spec, spark, recovery=self.recovery, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
         if is_refill(begun) and self.ledger.known.tables[begun.tables[0].path].refill < 0:
             return replace(begun, tables=(), counts=Counts())  # the table is another one now: nothing is owed to it
         if is_refill(begun):
-            return refilled(old, begun.tables[0].path, begun.batch, begun.started)
+            return self.recovery.plan_refill(old, begun)
         if begun.ranges and not ranges:
             return replace(begun, tables=(), counts=Counts())  # all that is left of it is what tables hold
         catalog = old.open_catalog()

@@ -16,6 +16,7 @@ from headrace.decode.inference import merge as merge_structures
 from headrace.plan import explode as exploding
 from headrace.plan.route_schema import Shape, disagreement, knows_fields, payload_of, shape_of
 from headrace.spec import Spec, TableSpec
+from headrace.transform.from_spec import steps_of
 from headrace.transform.steps import Transform
 
 EVERY = "*"  # the one payload of a branch whose SQL route picks the table after the decode
@@ -45,7 +46,7 @@ class Branch:
             limits.values,
             repeated_bytes=limits.repeated_bytes,
         )
-        self.transform = Transform(spec.steps(), self.limits.repeated_bytes)
+        self.transform = Transform(steps_of(spec), self.limits.repeated_bytes)
         self.routing = spec.routing()
         self.many = spec.decode.options.many or spec.explode is not None  # whether a record may have many rows
         self.lends = self.transform.lends()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.decode.inference import Structure, text_reasons
-from headrace.delta.schema import type_name
 from headrace.plan.route_schema import Shape
+from headrace.spec.types import type_name
 from headrace.transform.steps import Transform
 
 _SHOWN = 12  # columns that a sentence names

@@ -12,25 +12,14 @@ import pyarrow as pa
 
 from headrace.decode.inference import Structure, evolve, widening
 from headrace.decode.payload import KEEPS, MERGES, MESSAGE, RESCUE
-from headrace.delta.schema import (
-    DATED,
-    JSON_TEXT,
-    KEPT,
-    METADATA,
-    READ,
-    RESCUED,
-    SOURCE,
-    as_read,
-    is_masked,
-    parse_type,
-    type_name,
-)
+from headrace.delta.schema import DATED, JSON_TEXT, KEPT, METADATA, READ, RESCUED, SOURCE, as_read, is_masked
 from headrace.delta.type_widening import widens
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.plan import explode as exploding
 from headrace.spec import Column, TableSpec
 from headrace.spec.explode import Explode
 from headrace.spec.partition import PartitionBy
+from headrace.spec.types import parse_type, type_name
 from headrace.stage.change_schema import check_keys, check_merging, with_history
 from headrace.stage.derived_partitions import check_origin, field_of
 from headrace.stage.partitions import check_partitioning

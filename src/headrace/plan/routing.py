@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,22 +13,9 @@ import pyarrow.compute as pc
 from headrace.decode.base import Rejects
 from headrace.errors import UsageError
 from headrace.reasons import Reason
+from headrace.spec.routing import NAME, Routing
 
-# A name that is one plain folder on every store: no separator, no leading dot, nothing to decode or to escape.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 LONGEST = 128
-
-
-@dataclass(frozen=True)
-class Routing:
-    """How records find their table."""
-
-    by: Literal["fixed", "topic", "type", "field", "header", "sql"] = "fixed"
-    value: str | None = None  # a field's pointer, a header's name or an expression
-    include: str | None = None
-    exclude: str | None = None
-    unrouted: Literal["dead_letter", "skip"] = "dead_letter"
-    topics: bool = False  # whether every topic has tables of its own: routes are then `topic:route`
 
 
 @dataclass(frozen=True)

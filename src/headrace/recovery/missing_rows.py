@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.file_origins import Box, box_of
 from headrace.delta.files import File, as_file
+from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.rows import Columns, rows_of
 from headrace.delta.schema import SOURCE
 from headrace.delta.staged_file import StagedFile
 from headrace.engine import duck
 from headrace.errors import TableDamaged
 from headrace.pipeline.deduplicate import without
-from headrace.stage.partitions import Partition, PartitionKeys
+from headrace.recovery.file_origins import Box, box_of
 from headrace.stage.stager import Layout
 from headrace.storage.store import Store
 

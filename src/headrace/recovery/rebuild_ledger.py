@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.delta.batch_commits import Part
@@ -256,19 +255,5 @@ def _below(base: str, parts: Sequence[str], profile: Profile) -> Iterator[str]:
     if "{" not in first:
         yield from _below(f"{base}/{first}", rest, profile)
         return
-    for folder in folders(Store(base, profile)):
+    for folder in Store(base, profile).folders():
         yield from _below(f"{base}/{folder}", rest, profile)
-
-
-def folders(store: Store) -> Iterator[str]:
-    """The folders right below, without a look at what is in them."""
-    if store.local:
-        root = Path(store.root)
-        yield from sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else ()
-        return
-    after = None
-    while (item := next(store.list("", after), None)) is not None:
-        folder, slash, _ = item.path.partition("/")
-        if slash:
-            yield folder
-        after = f"{folder}0" if slash else folder  # "0" follows "/", so what is in the folder is stepped over

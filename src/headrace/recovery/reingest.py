@@ -14,17 +14,17 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from headrace.delta.file_origins import Trace
 from headrace.delta.files import File, active
 from headrace.delta.log import newest
+from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.errors import TableDamaged
 from headrace.pipeline.manifest import Manifest, merge
 from headrace.plan.accounting import Counts
+from headrace.recovery.file_origins import Trace
 from headrace.recovery.missing_rows import absent
 from headrace.recovery.refill_restored_table import floors_of
 from headrace.recovery.reingest_plan import Facts, Reingest
 from headrace.source.ranges import Range
-from headrace.stage.partitions import Partition, PartitionKeys
 from headrace.stage.stager import Layout
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, TableIntent

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.delta.file_origins import Brought, Trace, box_of, joined, narrowed
 from headrace.delta.schema import SOURCE
 from headrace.delta.txn import numbered, pipeline_of
 from headrace.errors import OperationDisabled
 from headrace.ledger.ledger import position_of
+from headrace.recovery.file_origins import Brought, Trace, box_of, joined, narrowed
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
 

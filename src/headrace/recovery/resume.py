@@ -17,11 +17,12 @@ from headrace.ledger.ledger import Ledger, is_refill
 from headrace.ledger.undone_batches import KEEP
 from headrace.pipeline.events import Report
 from headrace.pipeline.pipeline import Pipeline
+from headrace.pipeline.spark_session import SharedSession
 from headrace.pipeline.table_entry import fits, holds, restores_of, was_at
 from headrace.pipeline.verify_source import added_partitions, ordered_by_offset
 from headrace.recovery.rebuild_ledger import deletes_anew, rebuild
 from headrace.recovery.refill_restored_table import refill_all, what_is_owed
-from headrace.serve.runner import SharedSession
+from headrace.recovery.startup import StartupRecovery
 from headrace.source.base import Source
 from headrace.source.ranges import Range
 from headrace.spec import Spec
@@ -49,7 +50,7 @@ def decide(
 ) -> list[str]:
     """Take the lease, finish an open batch, book the decisions; answers what was done, in words."""
     shared = SharedSession([spec])
-    pipeline = Pipeline(spec, shared.get, report=report, stop=stop)
+    pipeline = Pipeline(spec, shared.get, recovery=StartupRecovery(), report=report, stop=stop)
     try:
         with pipeline.take_lease():
             said = _decided(pipeline, decisions)

@@ -10,23 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.delta.features import may_adopt
-from headrace.delta.log import load as load_table
 from headrace.errors import HeadraceError, SpecError, StopAsked, UsageError
 from headrace.maintain.scheduler import maintained
 from headrace.pipeline.events import Report, Summary
 from headrace.pipeline.overwrite import check_bounded
 from headrace.pipeline.pipeline import Pipeline
+from headrace.pipeline.spark_session import ORDERLY, SharedSession
+from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
-from headrace.storage.store import Profile, Store
 from headrace.validate.load import load
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 _STOP_WITHIN = 28.0  # of the 30 seconds in which a request to stop is answered
-_ORDERLY, _QUICK = 10.0, 1.0  # seconds that the JVM gets to end by itself
+_QUICK = 1.0  # seconds that the JVM gets to end by itself after a request to stop
 
 
 @dataclass
@@ -75,7 +74,11 @@ def run_all(
         check_bounded(spec, until)
     stop = stop or threading.Event()
     shared = SharedSession(specs, stop, report)
-    pipelines = [maintained(Pipeline(spec, shared.get, until=until, report=report, stop=stop)) for spec in specs]
+    recovery = StartupRecovery()
+    pipelines = [
+        maintained(Pipeline(spec, shared.get, recovery=recovery, until=until, report=report, stop=stop))
+        for spec in specs
+    ]
     outcomes = [Outcome(pipeline.summary) for pipeline in pipelines]
     with ExitStack() as leases:
         try:
@@ -94,7 +97,7 @@ def run_all(
                 outcome.abandoned = thread in left
             leases.pop_all()  # not released: who is still at work holds them, and they end with the process
             return outcomes
-    shared.close(_QUICK if stop.is_set() else _ORDERLY)
+    shared.close(_QUICK if stop.is_set() else ORDERLY)
     for outcome in outcomes:
         if outcome.died is not None:
             raise outcome.died
@@ -139,50 +142,3 @@ def _distinct(specs: Sequence[Spec]) -> None:
     for spec in specs:
         if states.count(spec.state_uri) > 1:
             raise SpecError(f"Two specs share the state {spec.state_uri}: give each pipeline once, or its own state.")
-
-
-class SharedSession:
-    """The Spark session of all pipelines of a process, started when the first one needs it."""
-
-    def __init__(
-        self, specs: Sequence[Spec], stop: threading.Event | None = None, report: Report = lambda event: None
-    ) -> None:
-        self._specs, self._stop, self._report = specs, stop, report
-        self._lock = threading.Lock()
-        self._spark: SparkSession | None = None
-
-    def close(self, within: float = _ORDERLY) -> None:
-        """Let go of the session; its JVM ends with the last holder, by force after `within` seconds."""
-        from headrace.runtime import session
-
-        with self._lock:
-            if self._spark is not None:
-                session.stop(self._spark, within=within)
-                self._spark = None
-
-    def get(self) -> SparkSession:
-        """The session; after its JVM died, a new one."""
-        from headrace.runtime import jars, session
-
-        with self._lock:
-            if self._spark is None or not session.alive(self._spark):
-                for spec in self._specs:
-                    self._report({"event": "setup", "pipeline": spec.pipeline, "text": "Starting Spark…"})
-                spark = self._specs[0].spark
-                needs = [spec for spec in self._specs if spark_touches_s3(spec)]
-                extra = jars.ensure("s3") if needs else []
-                conf = Profile(**needs[0].storage_profile()).hadoop_conf() if needs else {}
-                self._spark = session.start(
-                    "headrace", cores=spark.cores, memory=spark.memory, extra_jars=extra, conf=conf, stop=self._stop
-                )
-            return self._spark
-
-
-def spark_touches_s3(spec: Spec) -> bool:
-    """Whether Spark itself must write a table on S3: one that the spec leaves to it, or that may not be adopted."""
-    branches = [each for each in spec.branch_specs().values() if each.table.path.startswith("s3://")]
-    if any(rules.by_spark for each in branches for rules in each.all_rules()):
-        return True
-    profile = Profile(**spec.storage_profile())
-    states = [load_table(Store(each.table.path, profile)) for each in branches if each.route.kind == "fixed"]
-    return any(state is not None and may_adopt(state) is not None for state in states)

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from headrace.spec.base import Part, Wrong, keys_of, names_parts, parts_in
 from headrace.spec.model import Spec, is_secret
 from headrace.spec.renamed import renamed_key, renamed_value
+from headrace.spec.types import meant_type
 from headrace.spec.units import size, spell_duration, spell_size
 from headrace.spec.yaml_reader import Node, Path, Spot
 
@@ -237,8 +238,6 @@ def _closed(text: str, pieces: Sequence[str]) -> str:
 
 def _quotable(key: str, text: str) -> str:
     """The text as it may stand in quotes; of a type the nearest one that exists."""
-    from headrace.delta.schema import meant_type
-
     return (meant_type(text) or text) if key == "type" else text
 
 

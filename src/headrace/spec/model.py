@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
@@ -16,16 +16,13 @@ from headrace.spec.base import Part, Shorthand
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
 from headrace.spec.explode import Explode, named_list
 from headrace.spec.maintenance import Maintenance
+from headrace.spec.routing import NAME, Routing
 from headrace.spec.running import CircuitBreaker, Flush, Lease, Limits, Retry, Spark
 from headrace.spec.source import Generate, Kafka, Source
 from headrace.spec.steps import Step
 from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
 from headrace.spec.uris import Place, folder_of
 from headrace.spec.yaml_reader import Written
-
-if TYPE_CHECKING:
-    from headrace.plan.routing import Routing
-    from headrace.transform.steps import Step as TransformStep
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
 # `*` is any item of a list, and any name of the user's.
@@ -249,14 +246,8 @@ class Spec(Part):
                 return prefix + ":".join(parts[key] for key in ("topic", "route") if key in parts)
         return None
 
-    def steps(self) -> list[TransformStep]:
-        """The transform, as it runs."""
-        return [step.compiled() for step in self.transform]
-
     def routing(self) -> Routing:
         """The route, as it runs."""
-        from headrace.plan.routing import Routing
-
         route = self.route
         topics = "{topic}" in self.table.path
         return Routing(route.kind, route.value, route.include, route.exclude, route.unrouted, topics)
@@ -292,8 +283,6 @@ def one_name_for_the_route(part: Routed) -> Routed:
 @lru_cache(maxsize=256)
 def template(path: str) -> re.Pattern[str]:
     """The paths that a pattern of tables makes; a variable that stands there twice has the same value."""
-    from headrace.plan.routing import NAME
-
     text = re.escape(path)
     for key in ("topic", "route"):
         text = text.replace(rf"\{{{key}\}}", f"(?P<{key}>{NAME.pattern})", 1).replace(rf"\{{{key}\}}", f"(?P={key})")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from headrace.spec.base import Part, Shorthand, exactly_one, word_or_mapping
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Whole
-
-if TYPE_CHECKING:
-    from headrace.transform.mask import Form
-    from headrace.transform.steps import Step as TransformStep
 
 
 def _null_word(value: Any) -> Any:
@@ -120,29 +116,3 @@ class Step(Part):
     def queries(self) -> Mapping[str, str]:
         """Targets and JMESPath expressions, in either form."""
         return self.jmespath.set if isinstance(self.jmespath, Jmespath) else self.jmespath or {}
-
-    def compiled(self) -> TransformStep:
-        """The step as the transform runs it."""
-        from headrace.transform.steps import Drop, Mask, Query, Rename, Set, Where
-
-        if self.mask is not None:
-            return Mask({name: _form_of(masked) for name, masked in self.mask.items()})
-        if self.jmespath is not None:
-            return Query(self.queries, self.jmespath.on_null if isinstance(self.jmespath, Jmespath) else "keep")
-        if self.set is not None:
-            return Set(self.set)
-        if self.where is not None:
-            return Where(self.where)
-        return Drop(self.drop) if self.drop is not None else Rename(self.rename or {})
-
-
-def _form_of(masked: MaskBy | str) -> Form:
-    """A mask as the transform runs it."""
-    from headrace.transform.mask import Hash, Null, Redact
-    from headrace.transform.mask import Keep as Kept
-
-    if isinstance(masked, str):
-        return Null() if masked == "null" else Redact()
-    if masked.keep is not None:
-        return Kept(masked.keep.first or 0, masked.keep.last or 0)
-    return Hash(masked.sha256) if masked.sha256 is not None else Redact(masked.redact or "")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.delta.schema import KEPT, SOURCE, reserved, type_name
+from headrace.delta.schema import KEPT, SOURCE, reserved
 from headrace.errors import UsageError
+from headrace.spec.types import type_name
 
 if TYPE_CHECKING:
     from headrace.spec.merge import Merge

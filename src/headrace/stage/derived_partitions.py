@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.schema import TIMESTAMP, type_name
 from headrace.engine import duck
 from headrace.errors import UsageError
 from headrace.spec.partition import PartitionBy
+from headrace.spec.types import TIMESTAMP, type_name
 
 RECORD_TIME = "_timestamp"  # the record's own, which no column of the table need hold
 _BUCKET = "CAST('0x' || left(md5(v), 8) AS UBIGINT)"

@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 
 from headrace.stage.statistics import Leaf, Tally, column_at, parquet_columns
 
-SUFFIXES = {"snappy": ".snappy", "zstd": ".zstd", "gzip": ".gz", "lz4": ".lz4raw", "none": ""}
-
 _SAMPLE = (256, 4096)  # values looked at per column: at least, at most
 _DISTINCT = 0.9  # above this share of distinct values a dictionary costs time and space
 

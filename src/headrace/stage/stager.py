@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from headrace.decode import sizes
 from headrace.delta.log import TableState
+from headrace.delta.partition_keys import Partition
+from headrace.delta.properties import SUFFIXES
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import HeadraceError
-from headrace.stage.parquet import SUFFIXES, OpenFile, dictionary_columns
-from headrace.stage.partitions import Partition, check_count, folder, split
+from headrace.stage.parquet import OpenFile, dictionary_columns
+from headrace.stage.partitions import check_count, folder, split
 from headrace.stage.statistics import Leaf, leaves
 from headrace.storage.store import Store
 

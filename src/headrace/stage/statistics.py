@@ -6,16 +6,15 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.delta.value_text import day_text, instant_text
+
 PREFIX = 32  # characters of a text that a bound keeps
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_EPOCH = datetime(1970, 1, 1)
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
@@ -46,20 +45,6 @@ class Leaf:
     def floating(self) -> bool:
         """Bounds of floats are ours to find: a footer's ignore NaN."""
         return bool(pa.types.is_floating(self.type))
-
-
-def day_text(days: int) -> str | None:
-    """A date as Delta writes it; None outside the years 1 to 9999."""
-    ordinal = days + _EPOCH_DAY
-    return date.fromordinal(ordinal).isoformat() if 1 <= ordinal <= date.max.toordinal() else None
-
-
-def instant_text(micros: int, separator: str = "T") -> str | None:
-    """A time to the microsecond, without a zone; None outside the years 1 to 9999."""
-    try:
-        return (_EPOCH + timedelta(microseconds=micros)).isoformat(separator, "microseconds")
-    except OverflowError:
-        return None
 
 
 def decimal_text(unscaled: int, scale: int) -> str:

@@ -15,8 +15,9 @@ from headrace.delta.deletion_vectors import not_deleted
 from headrace.delta.files import File, Logged
 from headrace.delta.rows import held_in, rows_of
 from headrace.delta.scan import Relation
-from headrace.delta.schema import TIMESTAMP, from_delta
+from headrace.delta.schema import from_delta
 from headrace.errors import ChangesUnknown, VersionNotFound
+from headrace.spec.types import TIMESTAMP
 from headrace.storage.store import Store
 from headrace.table.query import Rows
 from headrace.table.versions import Moment, as_moment, opened, resolve

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from headrace.delta.files import File
 from headrace.delta.log import TableState
+from headrace.delta.partition_keys import Partition
 from headrace.delta.scan import Relation, rows_in
-from headrace.delta.schema import TIMESTAMP, type_name
 from headrace.errors import SchemaMismatch, UsageError
-from headrace.stage.partitions import Partition
+from headrace.spec.types import TIMESTAMP, type_name
 from headrace.storage.store import Store
 from headrace.table.query import DELETED, Given
 from headrace.table.records import fitted, partition_of, scalars

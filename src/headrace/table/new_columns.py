@@ -9,8 +9,8 @@ from functools import reduce
 import pyarrow as pa
 
 from headrace.delta.log import TableState
-from headrace.delta.schema import check_names, type_name
 from headrace.errors import SchemaMismatch, UsageError
+from headrace.spec.types import check_names, type_name
 from headrace.storage.store import Store
 
 

@@ -23,12 +23,12 @@ from headrace.delta import files
 from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.log_writer import Tail
+from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.partition_values import value_in
 from headrace.delta.rows import rows_of
 from headrace.delta.scan import Relation
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Conflict, PartitionNotFound, TableChanged, TableReplaced, TableRestored, UsageError
-from headrace.stage.partitions import Partition, PartitionKeys
 from headrace.stage.stager import MIB, Layout, Stager, layout_of
 from headrace.storage.store import Store
 from headrace.table.ownership import Writers, amid_others, found

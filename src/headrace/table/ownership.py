@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from headrace.delta import files, log
 from headrace.delta.features import WriterKind, may_adopt, may_rewrite, writer_of
-from headrace.delta.file_origins import REPAIR
 from headrace.delta.log import TableState
 from headrace.delta.txn import batch_mark, numbered, pipeline_of
 from headrace.errors import (
@@ -33,6 +32,7 @@ from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import Replays, writer
 from headrace.pipeline import lease
 from headrace.pipeline.lease import Lease
+from headrace.recovery.file_origins import REPAIR
 from headrace.retry import Retry
 from headrace.storage.store import Store
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.delta import files
+from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.errors import PartitionNotFound
-from headrace.stage.partitions import Partition, PartitionKeys
 from headrace.storage.store import Store
 from headrace.table.records import partition_of
 

@@ -20,15 +20,17 @@ import pyarrow.compute as pc
 
 from headrace.decode.nested import field_of, map_items
 from headrace.delta.log import TableState
+from headrace.delta.partition_keys import Partition
 from headrace.delta.partition_values import parsed
-from headrace.delta.schema import ENVELOPE, KEPT, held_as, type_name
+from headrace.delta.schema import ENVELOPE, KEPT, held_as
 from headrace.engine import decimals
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
 from headrace.plan.conform import fit
 from headrace.plan.route_schema import Shape
+from headrace.spec.types import type_name
 from headrace.spec.units import moment
 from headrace.stage.parquet import rows_in
-from headrace.stage.partitions import Partition, named, spelled
+from headrace.stage.partitions import named, spelled
 
 Records = Any  # dictionaries, an Arrow table, batch or reader, a pandas, polars or Spark DataFrame
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import faults
-from headrace.delta.file_origins import trace
 from headrace.delta.files import File, active, all_marks
 from headrace.delta.log import newest
 from headrace.delta.receipt import Receipt
@@ -19,10 +18,12 @@ from headrace.ledger.ledger import is_reingest
 from headrace.pipeline.events import Report
 from headrace.pipeline.lease import Lease
 from headrace.pipeline.pipeline import Pipeline
+from headrace.pipeline.spark_session import SharedSession
+from headrace.recovery.file_origins import trace
 from headrace.recovery.rebuild_ledger import rebuild
 from headrace.recovery.reingest import facts_of, mended
 from headrace.recovery.reingest_plan import Reingest, check_alone, check_kind, plan
-from headrace.serve.runner import SharedSession
+from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
 from headrace.storage.store import Store
 from headrace.table.ownership import Writers, found, held_by
@@ -90,7 +91,7 @@ class Reingesting(Pipeline):
     damage: Callable[[], Repaired]
 
     def __init__(self, spec: Spec, spark: Callable[[], Any], store: Store, *, report: Report) -> None:
-        super().__init__(spec, spark, report=report)
+        super().__init__(spec, spark, recovery=StartupRecovery(), report=report)
         self.store = store
         self._repaired: Repaired | None = None
         self._put_back = 0

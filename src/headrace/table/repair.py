@@ -14,13 +14,13 @@ from pyarrow.fs import FileSystem
 
 from headrace.delta import files
 from headrace.delta.features import may_forget
-from headrace.delta.file_origins import Brought, trace
 from headrace.delta.files import File
 from headrace.delta.log_writer import Tail
 from headrace.delta.rows import damage, filesystem
 from headrace.errors import StorageUnreachable
 from headrace.ledger.known_tables import Known
 from headrace.ledger.ledger import Ledger
+from headrace.recovery.file_origins import Brought, trace
 from headrace.recovery.reingest_plan import Reingest
 from headrace.source.ranges import Range
 from headrace.storage.store import Store

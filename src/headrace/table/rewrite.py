@@ -13,8 +13,8 @@ from headrace.delta.features import may_adopt
 from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.log_writer import Objection
+from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.errors import Conflict, TableChanged, TableReplaced, TableRestored
-from headrace.stage.partitions import Partition, PartitionKeys
 from headrace.storage.store import Store
 from headrace.table.ownership import amid_others, found
 from headrace.write.row_edit import Done, Edit, Editing

@@ -16,9 +16,10 @@ from headrace.delta.features import may_adopt
 from headrace.delta.log import LOG, Metadata, TableState
 from headrace.delta.log_writer import Tail
 from headrace.delta.properties import check_properties, text_of
-from headrace.delta.schema import check_names, from_delta, held_field, parse_type, to_delta, type_name
+from headrace.delta.schema import from_delta, held_field, to_delta
 from headrace.delta.type_widening import widens
 from headrace.errors import FeatureRequired, NotAdoptable, SchemaMismatch, TableChanged, UsageError
+from headrace.spec.types import check_names, parse_type, type_name
 from headrace.stage.partitions import check_partitioning
 from headrace.storage.store import Store
 from headrace.table.new_columns import Added, adding, grown, spelled

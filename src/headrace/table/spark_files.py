@@ -13,9 +13,9 @@ from headrace.delta import files
 from headrace.delta.actions import ENGINE
 from headrace.delta.files import Logged
 from headrace.delta.log import TableState, newest
+from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import value_in
 from headrace.errors import Conflict, TableError, VersionNotFound
-from headrace.stage.partitions import PartitionKeys
 from headrace.stage.stager import layout_of
 from headrace.table.insert import Inserted
 from headrace.table.optimize import ENOUGH, Optimized, check_columns, chosen, nothing, summed

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.delta.log import TableState, newest
-from headrace.delta.schema import type_name
 from headrace.engine import duck
 from headrace.errors import Conflict, SchemaMismatch, TableError, TableFeature, UsageError
+from headrace.spec.types import type_name
 from headrace.storage.store import Store
 from headrace.table.delete_update import Condition, check_values
 from headrace.table.ownership import amid_others, found

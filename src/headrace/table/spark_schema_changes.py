@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from headrace.delta.log import TableState
 from headrace.delta.properties import text_of
-from headrace.delta.schema import parse_type, type_name
 from headrace.errors import UsageError
+from headrace.spec.types import parse_type, type_name
 from headrace.storage.store import Store
 from headrace.table.new_columns import Added
 from headrace.table.schema_changes import SchemaChange, added_by, check_known, needs, widening

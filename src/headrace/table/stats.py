@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from headrace.delta import files
 from headrace.delta.log import LOG, newest
+from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.schema import from_delta
 from headrace.errors import TableFeature
-from headrace.stage.partitions import Partition, PartitionKeys
 from headrace.storage.store import Profile, Store
 from headrace.table.ownership import Writers
 from headrace.table.versions import opened

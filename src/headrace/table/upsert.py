@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from headrace.delta.files import File
 from headrace.delta.log import TableState
+from headrace.delta.partition_keys import Partition
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.stage.change_schema import CHANGE, PUT, check_keys, check_names
-from headrace.stage.partitions import Partition
 from headrace.storage.store import Store
 from headrace.table.records import Records, fitted, partition_of
 from headrace.table.rewrite import parameters, within

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from headrace.decode.payload import MESSAGE, RECORD
 from headrace.delta.schema import ENVELOPE as ENVELOPE_SCHEMA
-from headrace.delta.schema import TIMESTAMP
 from headrace.engine import duck
 from headrace.errors import UsageError
 from headrace.spec.secrets import Secret
+from headrace.spec.types import TIMESTAMP
 from headrace.transform.headers import HEADER_MAP
 from headrace.transform.jmespath import dialect
 from headrace.transform.jmespath.placement import NOTHING, Place, placed

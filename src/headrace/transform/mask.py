@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.delta.schema import JSON_TEXT, READ, type_name
+from headrace.delta.schema import JSON_TEXT, READ
 from headrace.engine.duck import literal
 from headrace.errors import UsageError
 from headrace.spec.secrets import BadReference, Secret
+from headrace.spec.types import type_name
 from headrace.transform.sql.result_types import sql_type
 
 STARS = "***"

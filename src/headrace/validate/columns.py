@@ -81,7 +81,7 @@ def _each_column(columns: Sequence[Column], here: Path) -> Iterator[Complaint]:
 
 
 def _column(column: Column, here: Path) -> Iterator[Complaint]:
-    from headrace.delta.schema import TIMESTAMP, meant_type, parse_type, plain_type_names
+    from headrace.spec.types import TIMESTAMP, meant_type, parse_type, plain_type_names
 
     try:
         kind = parse_type(column.type)

@@ -6,15 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from headrace.errors import SpecError
 from headrace.spec import yaml_reader
 from headrace.spec.diagnostics import Complaint, Document, Finding, at_spot, from_validation
-from headrace.spec.model import Spec, canonical, is_secret
-from headrace.spec.secrets import BadReference, resolve
+from headrace.spec.model import Spec, canonical
+from headrace.spec.reader import follow
 from headrace.validate.partial import salvage
 from headrace.validate.rules import check
 
@@ -71,7 +70,7 @@ def _accept(specs: list[Spec], findings: Sequence[Finding]) -> list[Spec]:
 def _spec(document: Document, base: Path) -> tuple[Spec | None, list[Complaint]]:
     raw = document.root.plain()
     complaints: list[Complaint] = []
-    followed = _follow(raw, (), base, complaints)
+    followed = follow(raw, (), base, complaints)
     try:
         spec = Spec.model_validate(followed, context={"base": base})
     except ValidationError as trouble:
@@ -80,21 +79,6 @@ def _spec(document: Document, base: Path) -> tuple[Spec | None, list[Complaint]]
         return None, [*complaints, *salvage(followed, complaints, document, base)]
     spec.remember(canonical(raw), base, yaml_reader.Written(document.file, document.root))
     return spec, [*complaints, *check(spec)]
-
-
-def _follow(value: Any, path: yaml_reader.Path, base: Path, complaints: list[Complaint]) -> Any:
-    """Plain data with its references followed, but for secrets, which stay references."""
-    if isinstance(value, dict):
-        return {key: _follow(inner, (*path, key), base, complaints) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_follow(inner, (*path, index), base, complaints) for index, inner in enumerate(value)]
-    if not isinstance(value, str) or is_secret(path):
-        return value
-    try:
-        return resolve(value, base)
-    except BadReference as trouble:
-        complaints.append(Complaint(path, trouble.seen.removesuffix("."), trouble.next.removesuffix(".")))
-        return value
 
 
 def _between(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Document, Complaint]]:

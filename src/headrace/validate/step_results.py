@@ -12,6 +12,7 @@ from headrace.spec.explode import Explode
 from headrace.spec.model import Spec
 from headrace.spec.steps import Jmespath, Step
 from headrace.spec.yaml_reader import Path
+from headrace.transform.from_spec import step_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,11 +51,11 @@ def _record(explode: Explode, columns: pa.Schema) -> pa.Schema:
 def _other_types(steps: list[tuple[int, Step]], columns: pa.Schema) -> Iterator[Complaint]:
     import pyarrow as pa
 
-    from headrace.delta.schema import type_name
     from headrace.plan.route_schema import fits
+    from headrace.spec.types import type_name
     from headrace.transform.steps import Transform
 
-    output = Transform([step.compiled() for _, step in steps]).output(columns, columns)
+    output = Transform([step_of(step) for _, step in steps]).output(columns, columns)
     places: dict[str, Path] = {
         name: ("transform", index, "set", name) for index, step in steps for name in step.set or ()
     }
@@ -69,7 +70,7 @@ def _bare_numbers(here: Path, step: Step, columns: pa.Schema, payload: pa.Schema
     """Numbers in columns of times without a unit: they may be seconds or milliseconds."""
     import pyarrow as pa
 
-    from headrace.delta.schema import type_name
+    from headrace.spec.types import type_name
     from headrace.transform.jmespath.dialect import check, in_micros
     from headrace.transform.jmespath.queries import Queries
 

@@ -13,10 +13,11 @@ from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.log_errors import check_txns_last
 from headrace.delta.log_writer import Tail
+from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.receipt import Receipt
 from headrace.delta.schema import from_delta, to_delta
 from headrace.delta.txn import mark_names
-from headrace.stage.partitions import PartitionKeys, folder
+from headrace.stage.partitions import folder
 from headrace.storage.store import Store
 from headrace.write.intent import ALL, Intent, TableIntent
 

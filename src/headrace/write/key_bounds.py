@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.delta.partition_keys import partitions_in
 from headrace.delta.staged_file import StagedFile
-from headrace.stage.partitions import partitions_in
 from headrace.write.merge_sql import Bounds
 
 _LISTED = 200  # values that one condition names

@@ -16,11 +16,12 @@ from headrace.delta.foreign_commits import restored_between
 from headrace.delta.log import TableState, load
 from headrace.delta.log_errors import check_txns_last, set_back, stop, unreached
 from headrace.delta.receipt import Receipt
-from headrace.delta.schema import from_delta, to_delta, type_name
+from headrace.delta.schema import from_delta, to_delta
 from headrace.delta.txn import batch_mark
 from headrace.delta.type_widening import widens
 from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.spec.table import FEATURES
+from headrace.spec.types import type_name
 from headrace.storage.store import Store
 from headrace.write.append import account
 from headrace.write.intent import Intent, TableIntent

@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 from headrace.delta.batch_commits import newest_part
 from headrace.delta.files import File, active
 from headrace.delta.rows import Columns, rows_of
-from headrace.delta.schema import TIMESTAMP, to_delta
+from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_mark
 from headrace.delta.type_widening import widens
+from headrace.spec.types import TIMESTAMP
 from headrace.stage.change_schema import CHANGE, DELETE, TRUNCATE
 from headrace.stage.stager import Layout, Stager
 from headrace.storage.store import Store

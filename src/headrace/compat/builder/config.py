@@ -10,9 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from headrace.delta.properties import SUFFIXES
 from headrace.errors import UsageError
 from headrace.spec.partition import PartitionBy, column_of
-from headrace.stage.parquet import SUFFIXES
 
 TIME = "timestamp"  # the column that `date` and `hour` come from
 _SECTIONS = {  # of a deltalake.toml

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.compat.builder.config import TIME
-from headrace.delta.schema import TIMESTAMP, held_as, held_field
+from headrace.delta.schema import held_as, held_field
 from headrace.spec.partition import PartitionBy
+from headrace.spec.types import TIMESTAMP
 from headrace.stage.derived_partitions import check_origin, derive, field_of
 from headrace.table.first_write import shown
 from headrace.table.records import Records, as_table, at_hand, decoded

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from headrace.decode.base import Rejects
 from headrace.decode.envelope.base import ASKED, Envelope, Form, Look, Path, Peek, Refusal, told_apart
-from headrace.delta.schema import JSON_TEXT, TIMESTAMP
+from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import Reason
+from headrace.spec.types import TIMESTAMP
 
 
 def _text(name: str) -> pa.Field:

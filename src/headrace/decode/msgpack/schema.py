@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.decode.registry.client import Registered, Registry, UnknownSchema
-from headrace.delta.schema import parse_type
 from headrace.errors import UsageError
 from headrace.spec.registry import RegistrySpec
+from headrace.spec.types import parse_type
 
 JSON = pa.json_(pa.string())
 

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from headrace.decode.nested import is_there
 from headrace.decode.payload import Node
 from headrace.decode.scalars import Unfit, leaf_reader, proven, seen
-from headrace.delta.schema import type_name
 from headrace.engine import decimals
 from headrace.reasons import Reason
+from headrace.spec.types import type_name
 
 _EPOCH = ("s", "ms", "us", "ns")
 

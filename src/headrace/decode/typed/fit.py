@@ -37,9 +37,9 @@ from headrace.decode.rescue import outermost, rescued
 from headrace.decode.typed.convert import as_python, converted, why
 from headrace.decode.typed.maps import judge_maps
 from headrace.decode.typed.text import as_json
-from headrace.delta.schema import type_name
 from headrace.errors import ContractBroken
 from headrace.reasons import MISFITS, Reason
+from headrace.spec.types import type_name
 
 
 def fitted(

@@ -16,8 +16,8 @@ from msgpack import Timestamp
 from headrace.decode.byte_scan import Numbers, bools
 from headrace.decode.nested import is_json
 from headrace.decode.scalars import seen
-from headrace.delta.schema import type_name
 from headrace.reasons import Reason
+from headrace.spec.types import type_name
 
 Refuse = Callable[[int, Reason, str], None]  # record, reason, detail
 

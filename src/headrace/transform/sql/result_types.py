@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headrace.delta.schema import TIMESTAMP, TIMESTAMP_NTZ
 from headrace.engine.duck import literal, quote
 from headrace.errors import UsageError
+from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ
 
 LONGEST = 16 * 1024 * 1024  # bytes of one text or binary result
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.delta.schema import TIMESTAMP, TIMESTAMP_NTZ, type_name
+from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ, type_name
 from headrace.transform.sql.parser import Node, Refused, parse
 
 _TOKEN = re.compile(

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from headrace.delta import files
 from headrace.delta.files import File, Logged
 from headrace.delta.log import TableState
+from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.schema import SOURCE
 from headrace.delta.txn import batch_mark, numbered, pipeline_of
 from headrace.source.ranges import Range
-from headrace.stage.partitions import PartitionKeys
 from headrace.storage.store import Store
 
 T = TypeVar("T", str, int)
