@@ -24,15 +24,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.delta.checkpoints import Checkpoints
-from headrace.delta.log_writer import Tail
+from headrace.delta.checkpoints import CheckpointWriter
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import SOURCE, to_delta
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import mark_names
+from headrace.delta.txn import txn_names
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.storage.store import Profile, Store
-from headrace.write.append import LogTable
+from headrace.write.append import AppendWriter
 from headrace.write.intent import Intent, TableIntent
 from services.s3 import s3_server
 
@@ -58,7 +58,7 @@ class Figure:
 class Table:
     """A table under test."""
 
-    committer: LogTable
+    committer: AppendWriter
     table_id: str
     files: int
 
@@ -82,8 +82,8 @@ def _intent(batch: int) -> Intent:
     return Intent("bench", batch, ranges, (), counts, datetime.now(UTC), "", "", "digest", "0")
 
 
-def _table(store: Store, checkpoints: Checkpoints, files: int) -> Table:
-    return Table(LogTable(Tail.open(store, mark_names("bench")), checkpoints), str(uuid.uuid4()), files)
+def _table(store: Store, checkpoints: CheckpointWriter, files: int) -> Table:
+    return Table(AppendWriter(LogWriter.open(store, txn_names("bench")), checkpoints), str(uuid.uuid4()), files)
 
 
 def floor(storage: str, lake: Store) -> Figure:
@@ -98,7 +98,7 @@ def floor(storage: str, lake: Store) -> Figure:
 
 def many_tables(storage: str, lake: Store, count: int, batches: int) -> Figure:
     """Every batch commits to all tables, eight at a time, as a pipeline does."""
-    checkpoints = Checkpoints()
+    checkpoints = CheckpointWriter()
     tables = [_table(lake.child(f"t{count}/{number}"), checkpoints, 2) for number in range(count)]
     commits: list[float] = []
     wholes: list[float] = []
@@ -114,7 +114,7 @@ def many_tables(storage: str, lake: Store, count: int, batches: int) -> Figure:
 
 def growth(storage: str, lake: Store, milestones: list[int], files: int) -> Iterator[Figure]:
     """One table, watched over the last commits before each milestone."""
-    checkpoints = Checkpoints()
+    checkpoints = CheckpointWriter()
     table = _table(lake.child("grown"), checkpoints, files)
     commits: list[float] = []
     for batch in range(1, milestones[-1] + 1):

@@ -20,7 +20,7 @@ from pyarrow import json as arrow_json
 from bench import encodings
 from bench.cost import Run, Way, least, shown
 from bench.records import ARROW, FIELDS, POISON
-from headrace.decode.base import Limits, NewField
+from headrace.decode.base import DecodeLimits, NewField
 from headrace.decode.decoders import decoder
 from headrace.decode.json.decoder import JsonDecoder
 from headrace.engine import duck
@@ -52,27 +52,27 @@ def encoded(rows: list[Row], encode: encodings.Encode, head: bytes = b"") -> pa.
 
 def faithful(schema: pa.Schema = SCHEMA, new_field: NewField = "ignore") -> Way:
     """Our decode of JSON."""
-    return JsonDecoder(schema, new_field, Limits()).decode
+    return JsonDecoder(schema, new_field, DecodeLimits()).decode
 
 
 def by_format(**options: Any) -> Way:
     """Our decode of another format."""
     [(name, _)] = options.items()
     chosen = Decode.model_validate(options).options
-    way: Way = decoder(name, SCHEMA, new_field="ignore", limits=Limits(), options=chosen).decode
+    way: Way = decoder(name, SCHEMA, new_field="ignore", limits=DecodeLimits(), options=chosen).decode
     return way
 
 
 def exactly(values: pa.BinaryArray) -> object:
     """Our decode without the fast way."""
-    decoder = JsonDecoder(SCHEMA, "ignore", Limits())
+    decoder = JsonDecoder(SCHEMA, "ignore", DecodeLimits())
     decoder._prover = None
     return decoder.decode(values)
 
 
 def duckdb_sql(select: str) -> Way:
     """One DuckDB expression over the texts."""
-    return lambda values: duck.planned(
+    return lambda values: duck.plan_of_query(
         f"SELECT {select} AS x FROM seen", seen=pa.table({"v": values.cast(pa.string())})
     )
 
@@ -99,11 +99,11 @@ def by_fastavro(values: pa.BinaryArray) -> object:
 
 def by_exact_avro(values: pa.BinaryArray) -> object:
     """Our own reader of single Avro values, without the way into columns."""
-    from headrace.decode.avro.schema import parse
-    from headrace.decode.avro.value_reader import Exact
+    from headrace.decode.avro.schema import parse_avro_schema
+    from headrace.decode.avro.value_reader import AvroValueReader
 
-    kind = parse(encodings.AVRO.schema)
-    return [Exact(value, len(value)).value(kind, 0) for value in values.to_pylist()]
+    kind = parse_avro_schema(encodings.AVRO.schema)
+    return [AvroValueReader(value, len(value)).value(kind, 0) for value in values.to_pylist()]
 
 
 def _with_text_times() -> pa.Schema:

@@ -93,17 +93,17 @@ def merge_headrace(order: Mapping[str, Any]) -> Work:
     from headrace.runtime import session
     from headrace.source.ranges import Range
     from headrace.storage.store import Store
-    from headrace.write.intent import Intent, Merging, TableIntent
-    from headrace.write.upsert import MergeTable
+    from headrace.write.intent import Intent, MergeRules, TableIntent
+    from headrace.write.upsert import UpsertWriter
 
     spark, by_hand = session.start("headrace"), 0 if order["peer"].endswith("-spark") else 1_000_000_000
 
     def work(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         store = Store(str(folder / "table"))
-        table = MergeTable(lambda: spark, store, "bench", Store(str(folder / "tombstones")), by_hand)
+        table = UpsertWriter(lambda: spark, store, "bench", Store(str(folder / "tombstones")), by_hand)
         assert table.state is not None
         files = (asked["staged"],)
-        merging = Merging(("id",), "seq", tombstone_retention=60.0)
+        merging = MergeRules(("id",), "seq", tombstone_retention=60.0)
         part = TableIntent(store.uri, table.state.table_id, False, to_delta(SCHEMA), (), {}, files, False, merging)
         ranges, counts = (Range("t", 0, 0, asked["changes"]),), Counts(read=asked["changes"], routed=asked["changes"])
         decided = Intent("bench", 1, ranges, (part,), counts, datetime.now(UTC), "", "", "digest", "0")
@@ -116,7 +116,7 @@ def merge_headrace(order: Mapping[str, Any]) -> Work:
 def staged_changes(folder: Path, source: Path) -> Any:
     """The changes as a batch stages them."""
     from headrace.stage.change_schema import CHANGE, PUT, staged
-    from headrace.stage.stager import Layout, Stager
+    from headrace.stage.stager import FileLayout, Stager
     from headrace.storage.store import Store
 
     found = pq.read_table(source, schema=SCHEMA)
@@ -134,7 +134,9 @@ def staged_changes(folder: Path, source: Path) -> Any:
     change = pa.StructArray.from_arrays([parts[item.name].cast(item.type) for item in fields], fields=fields)
     schema = staged(SCHEMA, ("id",))
     stager = Stager(lambda uri: Store(uri), "bench")
-    stager.add(Layout(str(folder / "staging"), schema), pa.Table.from_arrays([change, *found.columns], schema=schema))
+    stager.add(
+        FileLayout(str(folder / "staging"), schema), pa.Table.from_arrays([change, *found.columns], schema=schema)
+    )
     (file,) = stager.finish()
     return file
 

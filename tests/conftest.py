@@ -112,7 +112,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     extra, work = jars.ensure("s3"), tmp_path_factory.mktemp("work")
     opened = session.start("tests", cores=2, conf=_INTERPRETED, extra_jars=extra, work=work)
     yield opened
-    session.stop(opened)
+    session.stop_session(opened)
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from headrace.dead_letters.reader import Letters, Place, Selection
-    from headrace.dead_letters.replay import purge as purge_letters
-    from headrace.dead_letters.replay import replay as replay_letters
-    from headrace.plan.batch_result import Applied
+    from headrace.dead_letters.reader import DeadLetters, RecordPosition, Selection
+    from headrace.dead_letters.replay import purge as purge_dead_letters
+    from headrace.dead_letters.replay import replay as replay_dead_letters
+    from headrace.plan.batch_result import BatchResult
     from headrace.plan.plan import Plan
     from headrace.serve.runner import run
     from headrace.spec import Spec
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from headrace.validate.load import load, loads
 
 __all__ = [
-    "Applied",
-    "Letters",
-    "Place",
+    "BatchResult",
+    "DeadLetters",
     "Plan",
+    "RecordPosition",
     "Selection",
     "Spec",
     "Table",
     "__version__",
     "load",
     "loads",
-    "purge_letters",
-    "replay_letters",
+    "purge_dead_letters",
+    "replay_dead_letters",
     "run",
 ]
 
 _HOMES = {
-    "Applied": ("headrace.plan.batch_result", "Applied"),
-    "Letters": ("headrace.dead_letters.reader", "Letters"),
-    "Place": ("headrace.dead_letters.reader", "Place"),
+    "BatchResult": ("headrace.plan.batch_result", "BatchResult"),
+    "DeadLetters": ("headrace.dead_letters.reader", "DeadLetters"),
+    "RecordPosition": ("headrace.dead_letters.reader", "RecordPosition"),
     "Plan": ("headrace.plan.plan", "Plan"),
     "Selection": ("headrace.dead_letters.reader", "Selection"),
     "Spec": ("headrace.spec", "Spec"),
     "Table": ("headrace.table", "Table"),
     "load": ("headrace.validate.load", "load"),
     "loads": ("headrace.validate.load", "loads"),
-    "purge_letters": ("headrace.dead_letters.replay", "purge"),
-    "replay_letters": ("headrace.dead_letters.replay", "replay"),
+    "purge_dead_letters": ("headrace.dead_letters.replay", "purge"),
+    "replay_dead_letters": ("headrace.dead_letters.replay", "replay"),
     "run": ("headrace.serve.runner", "run"),
 }
 

@@ -5,14 +5,14 @@ HeadraceError
 │   └── SpecError                 exit 2: the spec is wrong; carries its findings
 ├── SetupError                    exit 1: Java, a jar or a package cannot be had
 ├── LeaseHeld                     exit 3: the pipeline is already running elsewhere
-├── StopAsked                     exit 0: somebody asked to stop while we waited
+├── StopRequested                     exit 0: somebody asked to stop while we waited
 ├── TableError                    exit 1: an operation on one table cannot be done as it was asked for
 │   ├── TableNotFound · VersionNotFound · PartitionNotFound
 │   ├── SchemaMismatch            carries what was expected and what was given
 │   ├── ConcurrentModification    may be tried again: another writer came first
 │   ├── OperationDisabled · FeatureRequired · WrittenBySpark
 │   └── ChangesUnknown · TableDamaged · ClockBehind
-├── Transient                     retried with back-off, for ever, and shown
+├── TransientError                retried with back-off, for ever, and shown
 │   ├── BrokerUnreachable
 │   ├── StorageUnreachable
 │   └── RegistryUnreachable
@@ -20,11 +20,11 @@ HeadraceError
     ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound · SourceRepartitioned
     ├── TableGone · TableReplaced · TableRestored · TableChanged
     ├── TableFeature
-    │   └── NotAdoptable          only Spark may write the table
-    ├── MarksDisagree · Fenced · NewerFormat
+    │   └── DirectCommitBlocked          only Spark may write the table
+    ├── TxnMismatch · Fenced · NewerFormat
     ├── Conflict                  tried a few times before it stops the pipeline
-    ├── PermissionRefused · AuthenticationRefused · StorageFull
-    ├── TooManyPartitions · ContractBroken · ColumnsDisagree · UnknownColumn
+    ├── PermissionDenied · AuthenticationFailed · StorageFull
+    ├── TooManyPartitions · ContractViolation · ColumnsDisagree · UnknownColumn
     ├── TooManyRejected           after its batch is booked: the next run goes on behind it
     └── SparkDied
 """
@@ -75,7 +75,7 @@ class LeaseHeld(HeadraceError):
     retryable = True
 
 
-class StopAsked(HeadraceError):
+class StopRequested(HeadraceError):
     """Somebody asked to stop while we waited to try again."""
 
     exit_code = 0
@@ -144,107 +144,107 @@ class ClockBehind(TableError):
     """This machine's clock is before the newest commit of the table; ages cannot be told."""
 
 
-class Transient(HeadraceError):
+class TransientError(HeadraceError):
     """Trouble that passes by itself: retried with back-off, never a dead letter."""
 
     retryable = True
 
 
-class BrokerUnreachable(Transient):
+class BrokerUnreachable(TransientError):
     """The broker does not answer."""
 
 
-class StorageUnreachable(Transient):
+class StorageUnreachable(TransientError):
     """The store does not answer, or answers with a fault of its own."""
 
 
-class RegistryUnreachable(Transient):
+class RegistryUnreachable(TransientError):
     """The schema registry does not answer, or not as a registry does."""
 
 
-class Stop(HeadraceError):
+class PipelineStopped(HeadraceError):
     """Ends the pipeline with a name; going on would lose, double or change data."""
 
 
-class SourceGap(Stop):
+class SourceGap(PipelineStopped):
     """Offsets that were never read are gone from the broker."""
 
 
-class SourceTopicGone(Stop):
+class SourceTopicGone(PipelineStopped):
     """A topic of the spec no longer exists."""
 
 
-class SourceReplaced(Stop):
+class SourceReplaced(PipelineStopped):
     """A topic was deleted and made again: same name, other id."""
 
 
-class SourceRewound(Stop):
+class SourceRewound(PipelineStopped):
     """The broker's end is before what was already read."""
 
 
-class SourceRepartitioned(Stop):
+class SourceRepartitioned(PipelineStopped):
     """A topic has more partitions than before, under a table whose changes are ordered by offset."""
 
 
-class TableGone(Stop):
+class TableGone(PipelineStopped):
     """A table that was written before no longer exists."""
 
 
-class TableReplaced(Stop):
+class TableReplaced(PipelineStopped):
     """A table was dropped and made again: same path, other id."""
 
 
-class TableRestored(Stop):
+class TableRestored(PipelineStopped):
     """A table was restored to an older version underneath the pipeline."""
 
 
-class TableChanged(Stop):
+class TableChanged(PipelineStopped):
     """A table was altered beyond what can be followed."""
 
 
-class TableFeature(Stop):
+class TableFeature(PipelineStopped):
     """A table uses a protocol feature that this writer must not touch."""
 
 
-class NotAdoptable(TableFeature):
+class DirectCommitBlocked(TableFeature):
     """The table uses something a blind append would break; only Spark may write it."""
 
 
-class NewerFormat(Stop):
+class NewerFormat(PipelineStopped):
     """The state was written by a newer Headrace than this one."""
 
 
-class Conflict(Stop):
+class Conflict(PipelineStopped):
     """Other writers' commits came first each time; tried a few times before it stops the pipeline."""
 
     retryable = True
 
 
-class MarksDisagree(Stop):
+class TxnMismatch(PipelineStopped):
     """Ledger and table marks contradict each other."""
 
 
-class Fenced(Stop):
+class Fenced(PipelineStopped):
     """Another driver of this pipeline has gone on; this one must not write any more."""
 
 
-class PermissionRefused(Stop):
+class PermissionDenied(PipelineStopped):
     """The store, the broker or the registry refuses an operation to these credentials."""
 
 
-class AuthenticationRefused(Stop):
+class AuthenticationFailed(PipelineStopped):
     """The credentials themselves are refused."""
 
 
-class StorageFull(Stop):
+class StorageFull(PipelineStopped):
     """There is no space left where something must be written."""
 
 
-class TooManyPartitions(Stop):
+class TooManyPartitions(PipelineStopped):
     """A batch would make more partition values in one table than the limit allows."""
 
 
-class ContractBroken(Stop):
+class ContractViolation(PipelineStopped):
     """A record breaks a contract whose answer is `stop`."""
 
     def __init__(
@@ -257,17 +257,17 @@ class ContractBroken(Stop):
         super().__init__(seen, next=next, **facts)
 
 
-class TooManyRejected(Stop):
+class TooManyRejected(PipelineStopped):
     """More than the breaker's share of records became dead letters; all that was read is booked."""
 
 
-class ColumnsDisagree(Stop):
+class ColumnsDisagree(PipelineStopped):
     """What records bring, what the spec makes of it and what the table has do not go together."""
 
 
-class UnknownColumn(Stop):
+class UnknownColumn(PipelineStopped):
     """The spec names a column that neither the table, nor the spec, nor any record of the first batch has."""
 
 
-class SparkDied(Stop):
+class SparkDied(PipelineStopped):
     """The JVM that runs Spark is gone."""

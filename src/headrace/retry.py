@@ -9,7 +9,14 @@ from random import SystemRandom
 from threading import Event
 from typing import Protocol, TypeVar
 
-from headrace.errors import AuthenticationRefused, Conflict, HeadraceError, PermissionRefused, StopAsked, Transient
+from headrace.errors import (
+    AuthenticationFailed,
+    Conflict,
+    HeadraceError,
+    PermissionDenied,
+    StopRequested,
+    TransientError,
+)
 
 T = TypeVar("T")
 _random = SystemRandom().random
@@ -35,9 +42,9 @@ class Retry:
 
     def tries(self, error: HeadraceError) -> float:
         """How many tries an error of this kind is worth in all."""
-        if isinstance(error, Transient):
+        if isinstance(error, TransientError):
             return float("inf")
-        if isinstance(error, PermissionRefused | AuthenticationRefused):
+        if isinstance(error, PermissionDenied | AuthenticationFailed):
             return self.refused
         return self.conflict if isinstance(error, Conflict) else 1
 
@@ -57,7 +64,7 @@ def call(
     on_wait: OnWait | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """The answer of `attempt`, tried again as the policy says; `stop` wakes a wait and ends it with StopAsked."""
+    """The answer of `attempt`, tried again as the policy says; `stop` wakes a wait and ends it with StopRequested."""
     policy, stop = policy or Retry(), stop or Event()
     failed: dict[type[HeadraceError], int] = {}
     waits = policy.waits()
@@ -75,4 +82,4 @@ def call(
             if on_wait is not None:
                 on_wait(error.name, wait, error)
             if stop.wait(wait):
-                raise StopAsked(f"Asked to stop while waiting to try again: {error.seen}") from error
+                raise StopRequested(f"Asked to stop while waiting to try again: {error.seen}") from error

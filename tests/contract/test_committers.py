@@ -15,9 +15,9 @@ from deltalake import write_deltalake
 
 from headrace.errors import Fenced, TableChanged, TableGone, TableReplaced
 from headrace.storage.store import Store
-from headrace.write.append import LogTable
+from headrace.write.append import AppendWriter
 from headrace.write.intent import TableIntent
-from headrace.write.table_writer import Committer
+from headrace.write.table_writer import TableWriter
 from services.staging import SCHEMA, WIDER, ids, intent, opened, rows, staged, table_intent
 
 
@@ -27,15 +27,15 @@ class Bench:
 
     table: Store
     staging: Store
-    open: Callable[[], Committer]
+    open: Callable[[], TableWriter]
     make: Callable[[], None]
 
-    def part(self, values: list[int], driver: Committer, schema: pa.Schema = SCHEMA) -> TableIntent:
+    def part(self, values: list[int], driver: TableWriter, schema: pa.Schema = SCHEMA) -> TableIntent:
         """A batch's part in the table: one new file with these ids."""
         return table_intent(self.table, [staged(self.staging, values)], known(driver), schema=schema)
 
 
-def known(driver: Committer) -> str:
+def known(driver: TableWriter) -> str:
     assert driver.state is not None
     return driver.state.table_id
 
@@ -44,14 +44,14 @@ def _adopted(folder: Path, _: pytest.FixtureRequest) -> Bench:
     store = Store(str(folder / "orders"))
 
     def make() -> None:
-        born = LogTable.open(store, "maker")
+        born = AppendWriter.open(store, "maker")
         born.commit(table_intent(store, [], str(uuid.uuid4()), create=True), intent(1, "maker"))
 
-    return Bench(store, store, lambda: LogTable.open(store, "shop"), make)
+    return Bench(store, store, lambda: AppendWriter.open(store, "shop"), make)
 
 
 def _by_spark(folder: Path, request: pytest.FixtureRequest) -> Bench:
-    from headrace.write.spark_append import SparkTable
+    from headrace.write.spark_append import SparkAppendWriter
 
     spark: Any = request.getfixturevalue("spark")
     store = Store(str(folder / "orders"))
@@ -62,7 +62,7 @@ def _by_spark(folder: Path, request: pytest.FixtureRequest) -> Bench:
             "TBLPROPERTIES ('delta.constraints.whole' = 'id > -100')"
         )
 
-    return Bench(store, Store(str(folder / "staging")), lambda: SparkTable(lambda: spark, store, "shop"), make)
+    return Bench(store, Store(str(folder / "staging")), lambda: SparkAppendWriter(lambda: spark, store, "shop"), make)
 
 
 KINDS = {"adopt": _adopted, "spark": _by_spark}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.formats import Case, avro, envelopes, json, msgpack, plain, protobuf
-from headrace.decode.base import Decoded, Decoder, Limits
+from headrace.decode.base import Decoded, DecodeLimits, Decoder
 from headrace.decode.decoders import FORMATS
 from headrace.decode.payload import MESSAGE
 from headrace.reasons import Reason
@@ -179,7 +179,7 @@ def test_peek_answers_every_value(name):
 
 
 def test_limits_of_json_are_the_callers():
-    tight = CASES["json"].decoder(limits=Limits(record_bytes=60, depth=3, keys=3))
+    tight = CASES["json"].decoder(limits=DecodeLimits(record_bytes=60, depth=3, keys=3))
     values = [
         b'{"id":1}',
         b'{"id":2,"name":"' + b"x" * 60 + b'"}',
@@ -194,5 +194,5 @@ def test_limits_of_json_are_the_callers():
 @pytest.mark.parametrize("name", CASES)
 def test_a_value_beyond_the_callers_limit(name):
     value = CASES[name].good(17)
-    found = CASES[name].decoder(limits=Limits(record_bytes=len(value) - 1)).decode(pa.array([value], pa.binary()))
+    found = CASES[name].decoder(limits=DecodeLimits(record_bytes=len(value) - 1)).decode(pa.array([value], pa.binary()))
     assert found.rejects.reason == [Reason.TOO_BIG]

@@ -20,7 +20,7 @@ from contract.poison import plain as of_plain
 from contract.poison import typed as of_typed
 from headrace.decode.decoders import FORMATS
 from headrace.delta.schema import ENVELOPE, JSON_TEXT
-from headrace.plan.batch_result import Applied
+from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.spec.types import type_name
 from services.plans import MOMENT, adds_up, envelope, plan_of
@@ -124,7 +124,7 @@ def records(goods: list[bytes], placed: Placed) -> pa.Table:
     return pa.Table.from_pylist(made, ENVELOPE)
 
 
-def held(applied: Applied, placed: Placed) -> None:
+def held(applied: BatchResult, placed: Placed) -> None:
     """The poison is what its table says: letters with its bytes, or rows."""
     adds_up(applied)
     letters = {letter["offset"]: letter for letter in applied.letters.to_pylist()}
@@ -148,13 +148,13 @@ def _told(value: Any) -> str:
     return str(value) if isinstance(value, datetime) else repr(value)
 
 
-def _rows(applied: Applied) -> pa.Table:
+def _rows(applied: BatchResult) -> pa.Table:
     """All rows in the order of their records."""
     whole = pa.concat_tables(applied.tables.values(), promote_options="default")
     return whole.take(pc.sort_indices(pc.struct_field(whole["_source"], "offset")))
 
 
-def _goods(applied: Applied, alone: pa.Table, kept: np.ndarray) -> pa.Table:
+def _goods(applied: BatchResult, alone: pa.Table, kept: np.ndarray) -> pa.Table:
     if not len(kept):
         return alone.slice(0, 0)
     rows = _rows(applied)

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.delta.features import may_adopt
+from headrace.delta.features import append_blocker
 from headrace.errors import Fenced, TableChanged, TableFeature
 from headrace.storage.store import Store
-from headrace.write.append import LogTable
+from headrace.write.append import AppendWriter
 from headrace.write.intent import TableIntent
-from headrace.write.spark_append import SparkTable
+from headrace.write.spark_append import SparkAppendWriter
 from services.staging import SCHEMA, intent, staged, table_intent
 
 TABLES = {
@@ -40,8 +40,8 @@ class Bench:
         self.spark, self.table, self.staging = spark, Store(str(folder / "t")), Store(str(folder / "staging"))
         spark.sql(f"CREATE TABLE delta.`{self.table.spark_uri}` {columns}")
 
-    def open(self) -> SparkTable:
-        return SparkTable(lambda: self.spark, self.table, "shop")
+    def open(self) -> SparkAppendWriter:
+        return SparkAppendWriter(lambda: self.spark, self.table, "shop")
 
     def part(self, values: list[int]) -> TableIntent:
         state = self.open().state
@@ -65,9 +65,9 @@ def bench(spark: Any, tmp_path: Path) -> Callable[[str], Bench]:
 @pytest.mark.parametrize("name", ["mapped", "checked", "generated", "partitioned"])
 def test_a_batch_goes_in_once_and_a_zombie_never(bench: Callable[[str], Bench], name: str) -> None:
     made = bench(name)
-    state = LogTable.open(made.table, "shop").state
+    state = AppendWriter.open(made.table, "shop").state
     assert state is not None
-    assert may_adopt(state), "a blind append must not touch it"
+    assert append_blocker(state), "a blind append must not touch it"
     zombie, heir = made.open(), made.open()
     first = made.part([1, 2])
     assert not heir.commit(first, intent(1)).skipped

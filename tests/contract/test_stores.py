@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import AuthenticationRefused, PermissionRefused
+from headrace.errors import AuthenticationFailed, PermissionDenied
 from headrace.storage.base import AlreadyThere, NotThere
 from headrace.storage.store import Profile, Store
 from services.s3 import S3
@@ -97,7 +97,7 @@ def test_a_large_object_is_whole(store: Store) -> None:
 def test_who_is_let_in(s3: S3, bucket: str) -> None:
     good = profile_of(s3)
     for bad in (replace(good, secret_access_key="wrong"), replace(good, access_key_id="nobody")):
-        with pytest.raises(AuthenticationRefused, match=bucket):
+        with pytest.raises(AuthenticationFailed, match=bucket):
             Store(f"s3://{bucket}/x", bad).get("key")
-    with pytest.raises(PermissionRefused, match="NoSuchBucket"):
+    with pytest.raises(PermissionDenied, match="NoSuchBucket"):
         Store("s3://no-such-bucket/x", good).put_new("key", b"")

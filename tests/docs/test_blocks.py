@@ -13,8 +13,8 @@ import yaml
 
 from docs.pages import DOCS, PAGES, Block, blocks, codes, name, rows, section, text, whole
 from headrace.spec import Spec
-from headrace.spec.base import Part, keys_of, names_parts, parts_in
-from headrace.spec.model import Branch
+from headrace.spec.base import SpecModel, model_keys, names_parts, parts_in
+from headrace.spec.model import BranchSpec
 from headrace.validate.load import examine_text
 from services.certs import Certificates
 
@@ -70,19 +70,19 @@ def shared(path: str) -> str:
     return re.sub(r"^decode\.\w+\.(tombstone|key|registry\.\w+)$", r"decode.*.\1", path)
 
 
-def known(part: type[Part], prefix: str = "") -> Iterator[str]:
+def known(part: type[SpecModel], prefix: str = "") -> Iterator[str]:
     """The dotted paths of all keys; what `tables` and branches have of `table` and pipeline needs no second example."""
-    for key, field in keys_of(part).items():
+    for key, field in model_keys(part).items():
         yield prefix + key
-        for inner in parts_in(field.annotation) if key != "tables" and part is not Branch else ():
+        for inner in parts_in(field.annotation) if key != "tables" and part is not BranchSpec else ():
             yield from known(inner, f"{prefix}{key}.")
 
 
-def paths(value: Any, part: type[Part], prefix: str = "") -> Iterator[str]:
+def paths(value: Any, part: type[SpecModel], prefix: str = "") -> Iterator[str]:
     """The dotted paths of the keys a spec uses."""
     for each in value if isinstance(value, list) else [value]:
         for key, inner in each.items() if isinstance(each, dict) else ():
-            field = keys_of(part).get(key)
+            field = model_keys(part).get(key)
             yield prefix + key
             inner = list(inner.values()) if field and names_parts(field.annotation) else inner
             for model in parts_in(field.annotation) if field else ():

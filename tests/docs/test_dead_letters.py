@@ -10,7 +10,7 @@ import pytest
 
 from docs.pages import DOCS, blocks, codes, rows, section
 from headrace.cli import main
-from headrace.ledger.replays import OUTCOMES, Outcome
+from headrace.ledger.replays import OUTCOMES, ReplayOutcome
 from headrace.spec import Spec
 from headrace.validate.load import load
 from services.desk import Desk
@@ -64,4 +64,4 @@ def test_the_columns_and_outcomes_are_documented():
     ]
     assert listed == OUTCOMES.names
     promised = rows(section("docs/dead-letters.md", "## What a replay promises"))
-    assert [codes(row[0])[0] for row in promised] == list(Outcome)
+    assert [codes(row[0])[0] for row in promised] == list(ReplayOutcome)

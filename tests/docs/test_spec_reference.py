@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spec.base import keys_of, parts_in
-from headrace.spec.json_schema import json_schema_text, reference, settings_reference
+from headrace.spec.base import model_keys, parts_in
+from headrace.spec.json_schema import json_schema_text, settings_reference, spec_reference
 from headrace.spec.model import Spec
 from headrace.validate.load import examine_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, SCHEMA = DOCS / "spec.md", DOCS / "headrace.schema.json"
-MADE = {"keys: from the models": reference, "settings: from the list": settings_reference}
+MADE = {"keys: from the models": spec_reference, "settings: from the list": settings_reference}
 
 
 def rewritten(page):
@@ -37,7 +37,7 @@ def test_the_json_schema_is_up_to_date():
 
 def test_every_key_is_explained():
     def fields(part):
-        for key, field in keys_of(part).items():
+        for key, field in model_keys(part).items():
             yield f"{part.__name__}.{key}", field
             for inner in parts_in(field.annotation):
                 yield from fields(inner)

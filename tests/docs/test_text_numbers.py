@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from docs.pages import DOCS, blocks, section
-from headrace.pipeline.preview import look
+from headrace.pipeline.preview import preview_records
 from headrace.validate.load import loads
 from services.plans import envelopes
 
@@ -25,7 +25,7 @@ RECORDS = [
 def test_numbers_sent_as_text(tmp_path: Path):
     [spec] = [each.text for each in blocks("yaml", DOCS / "guide.md") if "text-numbers" in each.text]
     assert spec in section("docs/guide.md", "### Numbers sent as text")
-    found = look(loads(spec, tmp_path)[0], envelopes(RECORDS))
+    found = preview_records(loads(spec, tmp_path)[0], envelopes(RECORDS))
     [table] = found.tables.values()
     assert table.drop_columns(["_source"]).to_pylist() == [
         {"id": 1, "amount": Decimal("12.50"), "quantity": 3, "weight": 1.5},

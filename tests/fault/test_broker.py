@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from headrace.dev.kafka import Broker
 from headrace.errors import SourceGap, SourceReplaced, SourceTopicGone
 from headrace.recovery.resume import Decision, decide
-from headrace.serve.status import standing
+from headrace.serve.status import pipeline_status
 from headrace.source.kafka import KafkaSource
 from services.kafka import QUIET, add_partitions, delete_before, drop_topic, make_topic, produce
 from services.threads import assert_each_once, drain, drain_all, ids, letters, numbered, one_table, opened, watched
@@ -311,7 +311,7 @@ def test_a_hanging_transaction_is_the_reason_of_a_lag(kafka: Broker, new_topic: 
         )
         assert (told["lag"], told["lag_reason"]) == (0, "open_transaction")
         assert before < datetime.fromisoformat(told["open_transaction"]["since"]) < datetime.now(UTC)
-        shown = standing(spec)
+        shown = pipeline_status(spec)
         assert (shown["lag_reason"], shown["open_transaction"]["records"]) == ("open_transaction", 7)
         hanging.abort_transaction(30)
         running.until_read(5)

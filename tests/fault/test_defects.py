@@ -11,7 +11,7 @@ import pytest
 
 from headrace import faults
 from headrace.dev.kafka import Broker
-from headrace.errors import ContractBroken
+from headrace.errors import ContractViolation
 from headrace.faults import Abandoned, Point
 from headrace.serve.runner import run_all
 from services.audit import DEAD, Audit, Lake, Verdict, by_kind
@@ -69,7 +69,7 @@ def test_02_a_batch_that_failed_is_not_done(shop: Shop) -> None:
     table = {"path": f"{shop.lake}/{{route}}", "columns": [{"name": "id", "type": "bigint"}]}
     shop.options |= {"transform": [], "table": {**table, "contract": {"wrong_type": "stop"}}}
     shop.send_values([b'{"kind": "alpha", "id": 1}', b'{"kind": "alpha", "id": "one"}', b'{"kind": "alpha", "id": 2}'])
-    with pytest.raises(ContractBroken):
+    with pytest.raises(ContractViolation):
         shop.run()
     assert not Lake(shop.spec).ledger()
     shop.options["table"] = table

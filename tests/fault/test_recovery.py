@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from headrace.dev.kafka import Broker
-from headrace.errors import MarksDisagree, SourceGap, TableRestored
+from headrace.errors import SourceGap, TableRestored, TxnMismatch
 from headrace.faults import Abandoned, Point, armed
 from headrace.recovery.resume import Decision, decide
 from services.audit import DEAD, Lake, Verdict, by_kind, contents
@@ -96,7 +96,7 @@ def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, tmp_path: 
     shutil.copytree(old, state)
     shop.send(30)
     before = _versions(shop)
-    with pytest.raises(MarksDisagree, match="lost or set back"):
+    with pytest.raises(TxnMismatch, match="lost or set back"):
         shop.run()
     assert _versions(shop) == before
     shutil.rmtree(state)
@@ -114,7 +114,7 @@ def test_a_lost_ledger_is_written_anew(shop: Shop, point: Point, lost: tuple[str
     shop.send(30, kinds=("alpha", "beta", "gamma"))
     before = _versions(shop)
     if "known_tables" in lost:
-        with pytest.raises(MarksDisagree, match="--accept-lost-ledger"):
+        with pytest.raises(TxnMismatch, match="--accept-lost-ledger"):
             shop.run()
         assert _versions(shop) == before
         (said,) = decide(shop.spec, [Decision.LOST_LEDGER], shop.events.append)
@@ -138,7 +138,7 @@ def test_a_half_batch_is_read_again_only_by_the_spec_that_wrote_it(shop: Shop) -
     written = dict(shop.options)
     shop.options["table"] = {"path": f"{shop.lake}/{{route}}", "strict": True}
     before = _versions(shop)
-    with pytest.raises(MarksDisagree, match="another spec"):
+    with pytest.raises(TxnMismatch, match="another spec"):
         shop.run()
     assert _versions(shop) == before
     shop.options = written

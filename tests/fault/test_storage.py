@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.dev.kafka import Broker
-from headrace.errors import AuthenticationRefused, PermissionRefused, StorageFull
+from headrace.errors import AuthenticationFailed, PermissionDenied, StorageFull
 from headrace.spec import Spec
 from services.audit import audit
 from services.kafka import produce
@@ -75,7 +75,7 @@ def test_a_wrong_key_stops_the_pipeline_after_three_tries(
     monkeypatch.setenv("WRONG", "not-the-secret")
     wrong = behind(gate, s3, secret_access_key="${env:WRONG}")
     spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=wrong)
-    with pytest.raises(AuthenticationRefused) as stop:
+    with pytest.raises(AuthenticationFailed) as stop:
         drain(spec)
     assert bucket in stop.value.seen
     assert "not-the-secret" not in f"{stop.value!r}"
@@ -88,7 +88,7 @@ def test_a_refused_write_stops_the_pipeline_and_names_the_place(
     spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=behind(gate, s3))
     produce(kafka.bootstrap, topic, records(0, 50))
     refused = gate.on("PUT", r"alpha/.*part-", "refuse", status=403, times=1000)
-    with pytest.raises(PermissionRefused, match=rf"{bucket}/lake/alpha"):
+    with pytest.raises(PermissionDenied, match=rf"{bucket}/lake/alpha"):
         drain(spec)
     assert refused.seen in (3, 6)  # three runs of the batch, in one task or two
     gate.open()

@@ -16,7 +16,15 @@ from deltalake.schema import PrimitiveType
 
 from headrace import faults
 from headrace.dev.kafka import Broker
-from headrace.errors import HeadraceError, Stop, TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
+from headrace.errors import (
+    HeadraceError,
+    PipelineStopped,
+    TableChanged,
+    TableFeature,
+    TableGone,
+    TableReplaced,
+    TableRestored,
+)
 from headrace.recovery.resume import Decision, decide
 from headrace.spec import Spec
 from services.kafka import make_topic, produce
@@ -78,7 +86,7 @@ def _grown(path: str, _: Any) -> None:
     DeltaTable(path).alter.add_columns([Field("note", PrimitiveType("string"))])
 
 
-ALTERATIONS: dict[str, tuple[Alter, type[Stop] | None]] = {
+ALTERATIONS: dict[str, tuple[Alter, type[PipelineStopped] | None]] = {
     "gone": (_gone, TableGone),
     "replaced": (_replaced, TableReplaced),
     "dropped": (_dropped, TableChanged),
@@ -186,7 +194,7 @@ def test_a_table_that_is_gone_or_replaced_is_accepted_by_a_person(
     altered: dict[str, Altered], name: str, left: list[int], kafka: Broker
 ) -> None:
     case = altered[name]
-    with pytest.raises(Stop, match="--accept-new-table") as stop:
+    with pytest.raises(PipelineStopped, match="--accept-new-table") as stop:
         drain(case.spec)
     assert stop.value.name == ALTERATIONS[name][1].__name__  # type: ignore[union-attr]
     said = decide(case.spec, [Decision.NEW_TABLE])

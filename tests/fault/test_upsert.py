@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from headrace.dead_letters.replay import replay
 from headrace.dev.kafka import Broker
-from headrace.errors import MarksDisagree, SourceRepartitioned, TableFeature, TableRestored
+from headrace.errors import SourceRepartitioned, TableFeature, TableRestored, TxnMismatch
 from headrace.faults import Point
 from headrace.recovery.resume import Decision, decide
 from services.debezium import RECORDED_FINAL, WRITTEN_FINAL, recorded, written
@@ -99,7 +99,7 @@ def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
     for lost in ("ledger", "tombstones"):
         shutil.rmtree(f"{shop.lake}/_headrace/shop/{lost}")
     shop.send_values(events[10:])
-    with pytest.raises(MarksDisagree, match=r"remembered .* are gone"):
+    with pytest.raises(TxnMismatch, match=r"remembered .* are gone"):
         shop.run()
     (said,) = [line for line in decide(shop.spec, [Decision.LOST_LEDGER]) if "deletes" in line]
     assert "goes on without" in said

@@ -7,7 +7,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.write.intent import Intent
 from model.driver import FILTERED, NAME, ROUTES, TABLES
 from model.world import AnyStore, Violation, World, commits, ledger_rows
@@ -28,9 +28,9 @@ def watch(world: World) -> None:
         place, _, name = root.partition("/")
         lines = [json.loads(line) for line in data.splitlines()]
         marks = {line["txn"]["appId"]: line["txn"]["version"] for line in lines if "txn" in line}
-        if place != "lake" or batch_mark(NAME) not in marks:
+        if place != "lake" or batch_txn(NAME) not in marks:
             return
-        begun = world.store("state").raw(f"intents/{marks[batch_mark(NAME)]:012}")
+        begun = world.store("state").raw(f"intents/{marks[batch_txn(NAME)]:012}")
         holds(begun is not None, f"{name} got a batch that nobody has begun: {marks}")
         intent = Intent.from_json((begun or b"").decode())
         files = {file.path for table in intent.tables if table.path == name for file in table.files}
@@ -117,8 +117,8 @@ def _standing(store: AnyStore) -> list[str]:
 
 
 def _marks_grow(store: AnyStore, name: str) -> None:
-    ours = [commit for commit, _ in commits(store) if batch_mark(NAME) in commit.marks and commit.added]
-    marks = [commit.marks[batch_mark(NAME)] for commit in ours]
+    ours = [commit for commit, _ in commits(store) if batch_txn(NAME) in commit.marks and commit.added]
+    marks = [commit.marks[batch_txn(NAME)] for commit in ours]
     holds(marks == sorted(set(marks)), f"the marks of {name} do not grow: {marks}")
 
 

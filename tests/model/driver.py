@@ -12,18 +12,18 @@ from typing import TypeVar
 
 from headrace import faults, retry
 from headrace.delta import log
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.errors import SourceGap, SourceReplaced, TableRestored
 from headrace.faults import Point
 from headrace.ledger import table_evidence
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger, is_refill
 from headrace.ledger.row import row
-from headrace.ledger.undone_batches import Owed, owed
-from headrace.pipeline.table_entry import holds, restores_of
+from headrace.ledger.undone_batches import UndoneRows, undone_rows
+from headrace.pipeline.table_entry import batch_in_table, restores_of
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.write.append import account
@@ -72,7 +72,7 @@ class Driver:
     def __init__(self, world: World) -> None:
         self.world, self.spec = world, world.spec
         self.state, self.lake = world.store("state"), world.store("lake")
-        self.tails: dict[str, Tail] = {}
+        self.tails: dict[str, LogWriter] = {}
         self.seen: dict[str, int] = {}
         self.token = f"token-{world.number()}"
 
@@ -102,7 +102,7 @@ class Driver:
         decide()
         begun = tried(self.ledger.open_batch)
         for path in self.ledger.known.tables:
-            mark = self.tail(path).state.marks.get(batch_mark(NAME))
+            mark = self.tail(path).state.marks.get(batch_txn(NAME))
             tried(lambda path=path, mark=mark: self.ledger.check_mark(path, mark))
         if begun is not None:
             for table in begun.tables:
@@ -112,9 +112,9 @@ class Driver:
     def find(self, table: TableIntent, begun: Intent) -> None:
         """Set a txn again that expired after its batch was committed."""
         tail = self.tail(table.path)
-        if tail.state is None or tail.state.marks.get(batch_mark(NAME), 0) >= begun.batch:
+        if tail.state is None or tail.state.marks.get(batch_txn(NAME), 0) >= begun.batch:
             return
-        if tried(partial(holds, self.lake.child(table.path), table, begun, tail.state)):
+        if tried(partial(batch_in_table, self.lake.child(table.path), table, begun, tail.state)):
             tried(partial(tail.append, (), begun.marks(), account(begun)))
 
     def rebuild(self) -> None:
@@ -136,15 +136,15 @@ class Driver:
         tried(lambda: self.ledger.known.remember(tables={**made, **self.ledger.known.tables}))
         tried(lambda: self.ledger.rebuild("lost"))
 
-    def found(self, traces: table_evidence.Traces | None) -> list[tuple]:
+    def found(self, traces: table_evidence.TableEvidence | None) -> list[tuple]:
         """The tables that have marks of ours."""
         stores = {self.lake.child(name).uri: self.lake.child(name) for name in TABLES}
         return [(stores[uri], state) for uri, state in traces.tables.items()] if traces else []
 
-    def rebuild_from(self, found: table_evidence.Traces) -> None:
+    def rebuild_from(self, found: table_evidence.TableEvidence) -> None:
         """From the tables alone, and the ids of the topics as far as they are known."""
         since = self.ledger.known.since
-        where = table_evidence.standing(found, NAME, self.lake.child(DEAD).uri, alone=False, since=since)
+        where = table_evidence.rebuilt_position(found, NAME, self.lake.child(DEAD).uri, alone=False, since=since)
         ids = {name: topic.id for name, topic in self.world.topics.items()}
         tried(lambda: self.ledger.known.remember(topics={**ids, **self.ledger.known.topics}))
         anew = {at: 0 for at in where.position if since.get(at[0], 0) > found.batch}
@@ -163,7 +163,7 @@ class Driver:
         found = {}
         for name, known in self.ledger.known.tables.items():
             store = self.lake.child(name)
-            state = tried(lambda store=store: log.load(store))
+            state = tried(lambda store=store: log.load_state(store))
             version = tried(partial(restores_of, store, state, known, NAME)).newest
             if version is not None:
                 found[name] = version
@@ -183,17 +183,19 @@ class Driver:
     def accept(self, name: str, known: KnownTable) -> None:
         """What `--accept-new-table` and `--table-restored=keep` do once a person has found the table to be whole."""
         store = self.lake.child(name)
-        state = tried(lambda: log.load(store, [batch_mark(NAME)]))
-        writers = known.writers if batch_mark(NAME) in state.marks else ()
+        state = tried(lambda: log.load_state(store, [batch_txn(NAME)]))
+        writers = known.writers if batch_txn(NAME) in state.marks else ()
         reached = tried(partial(restores_of, store, state, known, NAME)).reached
         seen = known.scanned if reached else state.version
         tried(lambda: self.ledger.known.remember(tables={name: replace(known, writers=writers, scanned=seen)}))
 
-    def owed(self, name: str, newest: int, oldest: int) -> tuple[int, Owed]:
+    def owed(self, name: str, newest: int, oldest: int) -> tuple[int, UndoneRows]:
         """What a table is owed, and the spec that wrote it."""
         for spec in range(len(ROUTES)):
             try:
-                return spec, owed(self.lake.child(name), newest, oldest, batch_mark(NAME), str(spec), self.rows_from)
+                return spec, undone_rows(
+                    self.lake.child(name), newest, oldest, batch_txn(NAME), str(spec), self.rows_from
+                )
             except TableRestored as stop:
                 refused = stop
         raise refused
@@ -285,10 +287,10 @@ class Driver:
         )
         return replace(part, version=version)
 
-    def tail(self, name: str) -> Tail:
+    def tail(self, name: str) -> LogWriter:
         """The table's tail, followed up to now."""
         if name not in self.tails:
-            self.tails[name] = tried(lambda: Tail.open(self.lake.child(name), [batch_mark(NAME)]))
+            self.tails[name] = tried(lambda: LogWriter.open(self.lake.child(name), [batch_txn(NAME)]))
             known, state = self.ledger.known.tables.get(name), self.tails[name].state
             if known is not None and state is not None:
                 restores = tried(partial(restores_of, self.lake.child(name), state, known, NAME))
@@ -330,7 +332,7 @@ class Driver:
             if made is not None:
                 faults.reach(Point.TABLE_MADE)
                 return made
-            if tail.state.marks.get(batch_mark(NAME), 0) < intent.batch:
+            if tail.state.marks.get(batch_txn(NAME), 0) < intent.batch:
                 tail.evolve(table.schema, {})
                 faults.reach(Point.EVOLVED)
             expected = None if table.create else table.table_id

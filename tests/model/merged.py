@@ -12,18 +12,18 @@ import pyarrow as pa
 
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.change_schema import staged
-from headrace.write.intent import Merging
-from headrace.write.merge_sql import UNTIL, Dialect
+from headrace.write.intent import MergeRules
+from headrace.write.merge_sql import UNTIL, MergeDialect
 from model.merging import Change, columns_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-DUCKDB = Dialect(lambda name: f'"{name}"', "arg_max_null", "arg_min_null", "TIMESTAMPTZ")
+DUCKDB = MergeDialect(lambda name: f'"{name}"', "arg_max_null", "arg_min_null", "TIMESTAMPTZ")
 
 
 class DuckWorld:
     """A table `t`, its `tombstones`, and the `changes` of the batch at hand."""
 
-    def __init__(self, merging: Merging, table: pa.Schema, brought: pa.Schema) -> None:
+    def __init__(self, merging: MergeRules, table: pa.Schema, brought: pa.Schema) -> None:
         self.merging, self.duck = merging, _duck()
         self._staged = staged(brought, merging.keys)
         self._make("t", table)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.write.intent import Merging
+from headrace.write.intent import MergeRules
 
 Place = tuple[int, int]
 
@@ -48,7 +48,7 @@ class Row:
 class Model:
     """The table, and the deletes it remembers."""
 
-    merging: Merging
+    merging: MergeRules
     rows: dict[int, Row] = field(default_factory=dict)
     deletes: list[Change] = field(default_factory=list)
 

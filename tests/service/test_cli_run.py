@@ -81,10 +81,13 @@ def test_one_that_stops_leaves_the_others_and_makes_it_exit_1(
     code, told, _ = cli("run", _file(tmp_path, text, "strict"), _file(tmp_path, other, "calm"), "--until", "latest")
     assert code == 1
     (stop,) = [event for event in told if event["event"] == "error"]
-    assert (stop["pipeline"], stop["error"]) == ("strict", "ContractBroken")
+    assert (stop["pipeline"], stop["error"]) == ("strict", "ContractViolation")
     assert "the contract says stop" in stop["message"]
     assert stop["hint"]
-    assert [(each["pipeline"], each["stopped"]) for each in told[-2:]] == [("strict", "ContractBroken"), ("calm", None)]
+    assert [(each["pipeline"], each["stopped"]) for each in told[-2:]] == [
+        ("strict", "ContractViolation"),
+        ("calm", None),
+    ]
     assert ids(f"{tmp_path}/b/t") == [1]
     assert not (tmp_path / "a/t/_delta_log").exists()
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.dev.kafka import Broker
-from headrace.errors import ColumnsDisagree, ContractBroken, TooManyRejected
+from headrace.errors import ColumnsDisagree, ContractViolation, TooManyRejected
 from services.pipelines import Shop
 
 ID = {"name": "id", "type": "bigint"}
@@ -50,7 +50,7 @@ def test_an_expectation_may_stop_and_the_record_is_read_anew(shop: Shop):
     positive = {"name": "positive", "expect": "id > 0", "on_violation": "stop"}
     table(shop, columns=[ID], expectations=[positive])
     shop.send_values([b'{"id":1}', b'{"id":-1}'])
-    with pytest.raises(ContractBroken, match="'positive'"):
+    with pytest.raises(ContractViolation, match="'positive'"):
         shop.run()
     assert not Path(shop.lake, "web").exists()
     table(shop, columns=[ID], expectations=[{**positive, "on_violation": "warn"}])

@@ -157,7 +157,7 @@ def test_the_driver_notices_when_the_jvm_dies() -> None:
 def test_holders_share_one_jvm(spark) -> None:
     second = session.start(f"second-{uuid.uuid4().hex}")
     assert second is spark
-    session.stop(second)
+    session.stop_session(second)
     assert session.alive(spark)
 
 

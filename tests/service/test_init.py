@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.dev.kafka import Broker
-from headrace.pipeline.preview import look
+from headrace.pipeline.preview import preview_records
 from headrace.validate.load import load
 from services.kafka import produce
 
@@ -78,7 +78,7 @@ def test_the_format_is_detected_and_the_spec_is_right(
     for name, text in (("spec.yaml", out), ("declared.yaml", declared(out))):
         Path(name).write_text(text)
         assert cli("check", name, "--online")[0] == 0, text
-        found = look(load(name)[0], None, 100)
+        found = preview_records(load(name)[0], None, 100)
         assert sum(len(table) for table in found.tables.values()) == rows
     assert ("--registry URL" in out) == ("raw" in decode)
 

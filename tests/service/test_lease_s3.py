@@ -16,7 +16,7 @@ import pytest
 from headrace.errors import Fenced, LeaseHeld, StorageUnreachable
 from headrace.ledger.ledger import Ledger
 from headrace.pipeline.lease import Clock, Lease
-from headrace.storage.numbered_objects import Chain
+from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Profile, Store
 from services.s3 import S3
 from services.s3gate import Gate, s3gate
@@ -33,7 +33,7 @@ def profile(s3: S3, endpoint: str = "") -> Profile:
 
 def note(state: Store) -> dict[str, Any]:
     """The newest note, as anybody reads it."""
-    _, data = Chain(state, "lease").newest()
+    _, data = NumberedObjects(state, "lease").newest()
     found: dict[str, Any] = json.loads(data or b"{}")
     return found
 

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.dev.kafka import Broker
 from headrace.errors import StorageUnreachable, UsageError
-from headrace.serve.status import standing
+from headrace.serve.status import pipeline_status
 from headrace.storage.store import Profile, Store
 from headrace.validate.online import online
 from services.kafka import produce
@@ -37,7 +37,7 @@ def test_a_pipeline_needs_no_storage_block(kafka: Broker, topic: str, bucket: st
     spec = one_table(kafka.bootstrap, topic, f"s3://{bucket}/events", state=f"s3://{bucket}/state")
     assert [finding for finding in online(spec) if finding.severity == "error"] == []
     assert drain(spec).counts.routed == 10
-    assert standing(spec)["batch"] == 1
+    assert pipeline_status(spec)["batch"] == 1
     assert ids(f"s3://{bucket}/events") == list(range(10))
 
 

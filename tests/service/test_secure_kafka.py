@@ -13,7 +13,7 @@ import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from headrace.dev.kafka import Broker
-from headrace.errors import AuthenticationRefused
+from headrace.errors import AuthenticationFailed
 from headrace.source.base import open_source
 from headrace.spec import Spec
 from services.certs import Certificates
@@ -135,7 +135,7 @@ def test_a_refused_identity_is_named_and_not_a_time_out(
         "unknown user": connection(secure_kafka, "sasl", sasl={**sasl("SCRAM-SHA-512"), "username": "bob"}),
     }[case]
     spec = spec_of(kafka, "t", lake / "t", "refused")
-    with pytest.raises(AuthenticationRefused) as refused:
+    with pytest.raises(AuthenticationFailed) as refused:
         drain(spec)
     assert kafka["brokers"] in refused.value.seen
     assert "source.kafka" in refused.value.next
@@ -146,7 +146,7 @@ def test_a_source_that_was_refused_says_so_when_previewed_too(secure_kafka: Brok
     kafka = connection(secure_kafka, "sasl", sasl=sasl("PLAIN", "WRONG"))
     source = open_source(spec_of(kafka, "t", lake / "t", "refused"))
     try:
-        with pytest.raises(AuthenticationRefused):
+        with pytest.raises(AuthenticationFailed):
             source.tail(10, "end")
     finally:
         source.close()

@@ -11,7 +11,7 @@ import pytest
 from headrace.dev.kafka import Broker
 from headrace.errors import SourceGap, SourceReplaced, UsageError
 from headrace.ledger.ledger import Ledger
-from headrace.pipeline.verify_source import verify
+from headrace.pipeline.verify_source import verify_source
 from headrace.recovery.resume import Decision, decide
 from headrace.source.base import Offsets, open_source
 from headrace.spec import Spec
@@ -26,7 +26,7 @@ def position(spec: Spec) -> Offsets:
     """What a process that starts now decides to read from; it ends before its first batch."""
     source = open_source(spec)
     try:
-        return verify(source, Ledger.open(Store(spec.state_uri), spec.pipeline))[1]
+        return verify_source(source, Ledger.open(Store(spec.state_uri), spec.pipeline))[1]
     finally:
         source.close()
 

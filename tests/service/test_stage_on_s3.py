@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Profile, Store
 from services.s3 import S3
 
@@ -24,7 +24,7 @@ def test_files_arrive_under_their_own_names_and_can_be_abandoned(s3: S3, bucket:
     uri = f"s3://{bucket}/lake/t"
     rows = pa.table({"day": DAYS, "n": range(len(DAYS))})
     stager = Stager(lambda table: Store(table, profile), "1-0")
-    stager.add(Layout(uri, rows.schema, ("day",)), rows)
+    stager.add(FileLayout(uri, rows.schema, ("day",)), rows)
     files = stager.finish()
 
     store = Store(uri, profile)

@@ -14,16 +14,16 @@ from deltalake import DeltaTable
 from headrace import Table
 from headrace.compat.builder import DeltaConfig, DeltaLakeConnector, UpsertOperation
 from headrace.delta import actions
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.errors import LeaseHeld, TableDamaged
-from headrace.maintain.scheduler import Maintainer
+from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.pipeline.lease import Lease
 from headrace.storage.store import Profile, Store
-from headrace.table.sql import select
+from headrace.table.sql import select_tables
 from headrace.write.intent import TableIntent
-from headrace.write.upsert import MergeTable
+from headrace.write.upsert import UpsertWriter
 from services.desk import Desk, InProcess, no_spark
 from services.rivals import append_many, compact_many, rivals
 from services.s3 import S3
@@ -66,7 +66,9 @@ def test_the_life_of_a_table(base: str, profile: Profile) -> None:
         {"id": each} for each in range(3)
     ]
     assert table.changes(2, 2).count() == 7
-    answer = select(f"SELECT day, max(id) AS last FROM '{table.path}' GROUP BY ALL", lambda path: Table(path, profile))
+    answer = select_tables(
+        f"SELECT day, max(id) AS last FROM '{table.path}' GROUP BY ALL", lambda path: Table(path, profile)
+    )
     assert {(row["day"], row["last"]) for batch in answer.batches for row in batch.to_pylist()} == {
         (d, 2) for d in DAYS
     }
@@ -95,7 +97,7 @@ def test_the_life_of_a_table(base: str, profile: Profile) -> None:
 def test_the_life_of_a_table_that_spark_writes(base: str, profile: Profile, spark: Any) -> None:
     """By Spark what commits, without it what does not; the name of the bucket's folder has a blank in it."""
     store = Store(f"{base}/merged", profile)
-    made = MergeTable(lambda: spark, store, "shop", Store(f"{base}/state/tombstones", profile))
+    made = UpsertWriter(lambda: spark, store, "shop", Store(f"{base}/state/tombstones", profile))
     for name, value in profile.hadoop_conf().items():
         spark.conf.set(name.removeprefix("spark.hadoop."), value)
     properties = {"delta.enableDeletionVectors": "true"}
@@ -137,7 +139,7 @@ def test_missing_and_spoiled_objects(base: str, profile: Profile) -> None:
 
 def test_a_running_pipeline_is_found_beside_the_table(base: str, profile: Profile) -> None:
     store = Store(f"{base}/orders", profile)
-    Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], marks(1), {})
+    LogWriter.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], marks(1), {})
     table = Table(store.uri, profile)
     table.bulk_insert([{"id": 2}])
     with Lease.take(Store(f"{base}/_headrace/shop", profile)), pytest.raises(LeaseHeld, match="'shop'"):
@@ -152,7 +154,7 @@ def test_compaction_beside_appends_of_another_process(
     store = Store(str(tmp_path / "t"))
     if place == "s3":
         store = Store(f"{request.getfixturevalue('base')}/t", request.getfixturevalue("profile"))
-    tail = Tail.open(store, [batch_mark("shop")])
+    tail = LogWriter.open(store, [batch_txn("shop")])
     tail.create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [0])], marks(1), {})
     with rivals() as race:
         _, rounds = race(_either, [append_many, compact_many], [store] * 2, [z_order] * 2)
@@ -188,7 +190,7 @@ def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeyp
     pipeline, ahead = InProcess(desk.spec, no_spark, report=desk.events.append), [0.0]
     monkeypatch.setattr(actions, "now", lambda: int((time.time() + ahead[0] - 60) * 1000))
     assert desk.spec.maintenance is not None
-    upkeep = Maintainer(pipeline, desk.spec.maintenance, lambda: time.time() + ahead[0])
+    upkeep = MaintenanceScheduler(pipeline, desk.spec.maintenance, lambda: time.time() + ahead[0])
     with pipeline.take_lease():
         pipeline.open_ledger()
         pipeline.catalog.open()

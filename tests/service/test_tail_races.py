@@ -14,9 +14,9 @@ from deltalake import Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from headrace.delta.log import LOG
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.errors import Fenced, StorageUnreachable
 from headrace.storage.store import Profile, Store
 from services.rivals import append_at_once, create_at_once, rivals, write_many
@@ -26,7 +26,7 @@ from services.staging import SCHEMA, ids, marks, opened, rows, staged
 from services.wait import eventually
 
 ROUNDS = 20
-MARKS = [batch_mark("shop")]
+MARKS = [batch_txn("shop")]
 
 
 def through(s3: S3, endpoint: str) -> Profile:
@@ -60,9 +60,9 @@ def gated(s3: S3, straight: Store, gate: Gate) -> Store:
     return Store(straight.uri, through(s3, gate.endpoint))
 
 
-def made(store: Store) -> Tail:
+def made(store: Store) -> LogWriter:
     """A table at version 0 with the ids 1 and 2, made by batch 1."""
-    tail = Tail.open(store, MARKS)
+    tail = LogWriter.open(store, MARKS)
     assert tail.create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1, 2])], marks(1), {}) is not None
     return tail
 
@@ -146,7 +146,7 @@ def test_a_zombie_whose_commit_arrives_late_changes_nothing(gate: Gate, gated: S
     with ThreadPoolExecutor(1) as pool:
         commit = pool.submit(zombie.append, [file], marks(2), {})
         assert held.reached.wait(30)
-        heir = Tail.open(straight, MARKS)
+        heir = LogWriter.open(straight, MARKS)
         heir.append([file], marks(2), {})
         heir.append([staged(straight, [4])], marks(3), {})
         held.released.set()
@@ -231,7 +231,7 @@ def test_a_hundred_batches_through_a_bad_network(gate: Gate, gated: Store, strai
 def test_spark_reads_what_the_tail_wrote(spark: Any, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "my lake" / "ürders"))
     days = ["plain", "a b", "100%", "x=y", "ü", "a/b", "a%2Fb", "#?&+:;,'\"", "日本", "{x}[y]^z`~", "a:b"]
-    tail = Tail.open(store, MARKS)
+    tail = LogWriter.open(store, MARKS)
     files = [staged(store, [number], day) for number, day in enumerate(days)]
     tail.create(to_delta(SCHEMA), ("day",), {}, str(uuid.uuid4()), files[:5], marks(1), {"batch": 1})
     tail.append(files[5:], marks(2), {"batch": 2})

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from headrace.dev.kafka import Tls
+from headrace.dev.kafka import BrokerTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Certificates:
     stranger: Path
 
     @property
-    def tls(self) -> Tls:
+    def tls(self) -> BrokerTls:
         """What the embedded broker wants."""
-        return Tls(self.server, self.authority)
+        return BrokerTls(self.server, self.authority)
 
 
 def make_certificates(folder: Path) -> Certificates:

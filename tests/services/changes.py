@@ -15,10 +15,10 @@ from headrace.delta.schema import SOURCE, to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced
 from headrace.stage.change_schema import staged
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
-from headrace.write.intent import Merging, TableIntent
-from headrace.write.upsert import MergeTable
+from headrace.write.intent import MergeRules, TableIntent
+from headrace.write.upsert import UpsertWriter
 from model.merging import Change, columns_of
 from services.staging import intent, opened, rows
 
@@ -43,7 +43,7 @@ class Merged:
         self,
         spark: Any,
         folder: Any,
-        merging: Merging,
+        merging: MergeRules,
         partition_by: tuple[str, ...] = (),
         schema: pa.Schema = SCHEMA,
         properties: Mapping[str, str] | None = None,
@@ -53,9 +53,9 @@ class Merged:
         self.table, self.state = Store(f"{folder}/t"), Store(f"{folder}/state")
         self.table_id = str(uuid.uuid4())
 
-    def open(self, pipeline: str = "shop") -> MergeTable:
+    def open(self, pipeline: str = "shop") -> UpsertWriter:
         """A driver that has seen nothing yet."""
-        return MergeTable(lambda: self.spark, self.table, pipeline, self.state.child("tombstones"), self.by_hand)
+        return UpsertWriter(lambda: self.spark, self.table, pipeline, self.state.child("tombstones"), self.by_hand)
 
     def stage(self, changes: Sequence[Change], batch: int) -> tuple[StagedFile, ...]:
         """The changes in files of their own, as tasks stage them."""
@@ -64,7 +64,7 @@ class Merged:
         stager = Stager(lambda uri: Store(uri), f"{batch:08d}-{uuid.uuid4()}")
         silent = {name: [None] * len(changes) for name in schema.names}
         brought = {**silent, **columns_of(changes), **self.more}
-        stager.add(Layout(place.uri, schema), pa.table(brought, schema=schema))
+        stager.add(FileLayout(place.uri, schema), pa.table(brought, schema=schema))
         return stager.finish()
 
     def part(self, changes: Sequence[Change], batch: int) -> TableIntent:

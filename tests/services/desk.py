@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 import headrace.pipeline.pipeline
 from headrace import run
-from headrace.dead_letters.reader import Letters, Selection
+from headrace.dead_letters.reader import DeadLetters, Selection
 from headrace.dead_letters.replay import replay
 from headrace.delta.schema import ENVELOPE
 from headrace.errors import SourceTopicGone
@@ -238,9 +238,9 @@ class Desk:
             self.replay()
 
     @property
-    def letters(self) -> Letters:
+    def letters(self) -> DeadLetters:
         """The dead letters, as Headrace reads them."""
-        return Letters(self.spec)
+        return DeadLetters(self.spec)
 
     def rows(self, path: str) -> list[dict[str, Any]]:
         """A table, by delta-rs; none where there is no table."""

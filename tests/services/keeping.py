@@ -18,9 +18,9 @@ from deltalake import DeltaTable
 from headrace.delta import actions
 from headrace.delta.checkpoints import SHARED
 from headrace.delta.staged_file import StagedFile
-from headrace.maintain.scheduler import Maintainer
+from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.storage import local
-from headrace.write.append import LogTable
+from headrace.write.append import AppendWriter
 from headrace.write.intent import TableIntent
 from services.desk import Desk, InProcess, no_spark, ranges_of
 from services.staging import intent
@@ -79,7 +79,7 @@ class Keeping:
         assert spec.maintenance is not None
         self.pipeline = InProcess(spec, self.spark, report=self.events.append)
         self.pipeline.behind = 0.0
-        self.upkeep = Maintainer(self.pipeline, spec.maintenance, self.clock)
+        self.upkeep = MaintenanceScheduler(self.pipeline, spec.maintenance, self.clock)
         with self.clock.worn(), self.pipeline.take_lease():
             self.pipeline.open_ledger()
             self.pipeline.finish_open_batch()
@@ -103,7 +103,7 @@ class Keeping:
     def commit(self, number: int) -> None:
         """A batch's commit to the table alone, of one row: it takes a few milliseconds, without decode and ledger."""
         table = next(each for _, each, rules in self.pipeline.catalog.written() if rules is not None)
-        assert isinstance(table, LogTable)
+        assert isinstance(table, AppendWriter)
         assert table.state is not None
         sink = pa.BufferOutputStream()
         columns = [pa.array([self.sent]), *(pa.nulls(1, item.type) for item in list(table.state.schema)[1:])]

@@ -17,8 +17,8 @@ def locked_packages(lock: Path) -> Path:
     """The packages of a lock and no others."""
     name = f"packages-{lock.stem}"
     key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    with cache.locked(name) as scratch:
-        kept = cache.folder(name)
+    with cache.cache_lock(name) as scratch:
+        kept = cache.cache_folder(name)
         if not (kept / key).exists():
             command = [*PIP, "install", "--require-hashes", "--target", str(scratch / key), "-r", str(lock)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

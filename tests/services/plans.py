@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from headrace.delta.schema import ENVELOPE
 from headrace.plan.accounting import Counts
-from headrace.plan.batch_result import Applied
+from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
-from headrace.plan.route_schema import Shape
+from headrace.plan.route_schema import RouteSchema
 from headrace.spec import Spec
 from headrace.validate.load import loads
 
@@ -58,26 +58,26 @@ def plan_of(existing: Mapping[str, pa.Schema] | None = None, **content: Any) -> 
 
 def shaped(plan: Plan, *routes: str, **options: Any) -> Plan:
     """The same plan as a task has it: with shapes given, learning nothing."""
-    shapes: dict[str, Shape | None] = {}
+    shapes: dict[str, RouteSchema | None] = {}
     for name in routes or ("",):
         branch, slash, route = name.rpartition("/")
         shapes[name] = plan.branches[branch + slash].shape_of(route, **options)
     return Plan(plan.spec, shapes, now=lambda: MOMENT)
 
 
-def rows(applied: Applied, route: str = "") -> list[dict[str, Any]]:
+def rows(applied: BatchResult, route: str = "") -> list[dict[str, Any]]:
     """A route's rows without where they came from."""
     found = applied.tables[route].to_pylist() if route in applied.tables else []
     return [{name: value for name, value in row.items() if name != "_source"} for row in found]
 
 
-def letters(applied: Applied) -> list[tuple[int, str, str]]:
+def letters(applied: BatchResult) -> list[tuple[int, str, str]]:
     """Offset, step and reason of each dead letter, by offset."""
     found = applied.letters.to_pylist()
     return sorted((each["offset"], each["step"], each["reason"]) for each in found)
 
 
-def adds_up(applied: Applied) -> Counts:
+def adds_up(applied: BatchResult) -> Counts:
     """The account, after a look whether it is one."""
     counts, letters = applied.counts, applied.letters
     assert counts.read == counts.routed + counts.dead + counts.filtered + counts.skipped
@@ -91,7 +91,7 @@ def adds_up(applied: Applied) -> Counts:
     return counts
 
 
-def changes(applied: Applied, *names: str) -> list[tuple[Any, ...]]:
+def changes(applied: BatchResult, *names: str) -> list[tuple[Any, ...]]:
     """Operation, offset and the columns asked for, in the order of the records."""
     found = applied.tables[""].to_pylist() if "" in applied.tables else []
     made = [(each["_headrace"]["op"], each["_headrace"]["offset"], *(each[name] for name in names)) for each in found]

@@ -79,10 +79,10 @@ def _start(folder: Path, ports: tuple[int, int]) -> Child:
 def _unpacked() -> Path:
     """The registry's folder in the cache, unpacked once."""
     (archive,) = jars.ensure("registry")
-    folder = cache.folder("unpacked") / archive.name.removesuffix(".tar.gz")
+    folder = cache.cache_folder("unpacked") / archive.name.removesuffix(".tar.gz")
     if folder.is_dir():
         return folder
-    with cache.locked("unpacked") as scratch:
+    with cache.cache_lock("unpacked") as scratch:
         if not folder.is_dir():
             with tarfile.open(archive) as packed:
                 packed.extractall(scratch / "part", filter="data")

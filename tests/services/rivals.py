@@ -12,11 +12,11 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from headrace import Table
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
 from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import mark_names
+from headrace.delta.txn import txn_names
 from headrace.errors import HeadraceError
 from headrace.storage.store import Store
 from services.staging import SCHEMA, marks, staged
@@ -40,7 +40,7 @@ def rivals(count: int = 2) -> Iterator[Callable[..., list[Any]]]:
 
 def append_at_once(store: Store, pipeline: str, batch: int, files: Sequence[StagedFile]) -> Receipt | str:
     """Open the tail, wait for the rival, append; a stop is answered by its name."""
-    tail = Tail.open(store, mark_names(pipeline))
+    tail = LogWriter.open(store, txn_names(pipeline))
     _gate.wait(30)
     try:
         return tail.append(files, marks(batch, pipeline), {})
@@ -50,7 +50,7 @@ def append_at_once(store: Store, pipeline: str, batch: int, files: Sequence[Stag
 
 def create_at_once(store: Store, pipeline: str, table_id: str, files: Sequence[StagedFile]) -> bool:
     """Open the tail, wait for the rival, create, append where the rival was first: whether we made the table."""
-    tail = Tail.open(store, mark_names(pipeline))
+    tail = LogWriter.open(store, txn_names(pipeline))
     _gate.wait(30)
     made = tail.create(to_delta(SCHEMA), (), {}, table_id, files, marks(1, pipeline), {})
     if made is None:
@@ -60,7 +60,7 @@ def create_at_once(store: Store, pipeline: str, table_id: str, files: Sequence[S
 
 def write_many(store: Store, ours: bool, files: Sequence[StagedFile]) -> int:
     """Twenty appends in a row: ours through the tail, the others by delta-rs."""
-    tail = Tail.open(store, mark_names("shop"))
+    tail = LogWriter.open(store, txn_names("shop"))
     _gate.wait(30)
     for number, file in enumerate(files):
         if ours:
@@ -73,7 +73,7 @@ def write_many(store: Store, ours: bool, files: Sequence[StagedFile]) -> int:
 
 def append_many(store: Store, _: Sequence[str]) -> int:
     """Ninety-nine batches of one row each through the tail; a last object says that they are done."""
-    tail = Tail.open(store, mark_names("shop"))
+    tail = LogWriter.open(store, txn_names("shop"))
     _gate.wait(30)
     for number in range(1, 100):
         tail.append([staged(store, [number])], marks(number + 1), {"batch": number + 1})

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
@@ -41,7 +41,7 @@ def staged(store: Store, ids: list[int], day: str | None = None) -> StagedFile:
 
 def marks(batch: int, pipeline: str = "shop") -> dict[str, int]:
     """The marks of a batch that read one partition."""
-    return {batch_mark(pipeline): batch, f"{batch_mark(pipeline)}:orders:0": batch * 10 - 1}
+    return {batch_txn(pipeline): batch, f"{batch_txn(pipeline)}:orders:0": batch * 10 - 1}
 
 
 def intent(batch: int, pipeline: str = "shop") -> Intent:

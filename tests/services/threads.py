@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.events import Summary
-from headrace.serve.runner import Outcome, run_all
+from headrace.serve.runner import RunResult, run_all
 from headrace.spec import Spec
 from services.kafka import read_all
 from services.pipelines import make_spec
@@ -41,7 +41,7 @@ def numbered(start: int, count: int, **extra: Any) -> list[bytes]:
     ]
 
 
-def drained(specs: Sequence[Spec], within: float, wait: bool = False) -> list[Outcome]:
+def drained(specs: Sequence[Spec], within: float, wait: bool = False) -> list[RunResult]:
     """Run to the ends that the sources have now; what waits for ever is given up with what it said last."""
     stop, events = threading.Event(), list[dict[str, Any]]()
     timer = threading.Timer(within, stop.set)
@@ -72,7 +72,7 @@ class Watched:
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self.events: list[dict[str, Any]] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RunResult] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(specs,), daemon=True)
         self._thread.start()

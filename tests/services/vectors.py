@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from headrace.delta import files
-from headrace.delta.log import newest, version_path
+from headrace.delta.log import newest_version, version_path
 from headrace.storage.store import Store
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -84,7 +84,7 @@ def written(store: Store, rows: Iterable[int]) -> dict[str, Any]:
 
 def vectored(store: Store, rows: Iterable[int] | None, inline: bool = False) -> Mapping[str, Any] | None:
     """A commit after which the table's one file has just these rows deleted; None: the file is gone, with its rows."""
-    version = newest(store)
+    version = newest_version(store)
     assert version is not None
     commits = list(files.back(store, version))
     raw = [json.loads(line) for at in range(version + 1) for line in store.get(version_path(at)).splitlines()]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.delta.log import load
+from headrace.delta.log import load_state
 from headrace.faults import Point, armed
 from headrace.pipeline.pipeline import Pipeline
 from headrace.source.base import SOURCES
@@ -94,7 +94,7 @@ def _rows(count: int) -> list[dict[str, Any]]:
 def test_conditions_mean_here_what_they_mean_to_spark(spark: Any, tmp_path: Path) -> None:
     properties = ", ".join(f"'delta.constraints.c{at:02}' = {_quoted(text)}" for at, text in enumerate(CONDITIONS))
     spark.sql(f"CREATE TABLE delta.`{tmp_path}` ({COLUMNS}) USING delta TBLPROPERTIES ({properties})")
-    state = load(Store(str(tmp_path)))
+    state = load_state(Store(str(tmp_path)))
     assert state is not None
     table = pa.Table.from_pylist(_rows(49), state.schema)
     frame = spark.createDataFrame([tuple(row[name] for name in VALUES) for row in _rows(49)], COLUMNS)

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import AuthenticationRefused, BrokerUnreachable, PermissionRefused, SparkDied, Stop, StorageFull
+from headrace.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    PermissionDenied,
+    PipelineStopped,
+    SparkDied,
+    StorageFull,
+)
 from headrace.runtime import session, spark_errors
 
 WORK = Path("work")
@@ -41,23 +48,26 @@ THROWN: dict[str, tuple[Callable[[Any], Any], type[Exception]]] = {
     ),
     "password": (
         lambda jvm: jvm.org.apache.kafka.common.errors.SaslAuthenticationException("x"),
-        AuthenticationRefused,
+        AuthenticationFailed,
     ),
-    "rights": (lambda jvm: jvm.org.apache.kafka.common.errors.TopicAuthorizationException("x"), PermissionRefused),
-    "setting": (lambda jvm: jvm.org.apache.kafka.common.config.ConfigException(MISLEADING), Stop),
-    "too new": (lambda jvm: jvm.org.apache.kafka.common.errors.UnsupportedVersionException(MISLEADING), Stop),
-    "other time-out": (lambda jvm: jvm.java.util.concurrent.TimeoutException(MISLEADING), Stop),
+    "rights": (lambda jvm: jvm.org.apache.kafka.common.errors.TopicAuthorizationException("x"), PermissionDenied),
+    "setting": (lambda jvm: jvm.org.apache.kafka.common.config.ConfigException(MISLEADING), PipelineStopped),
+    "too new": (
+        lambda jvm: jvm.org.apache.kafka.common.errors.UnsupportedVersionException(MISLEADING),
+        PipelineStopped,
+    ),
+    "other time-out": (lambda jvm: jvm.java.util.concurrent.TimeoutException(MISLEADING), PipelineStopped),
     "full": (lambda jvm: jvm.java.io.IOException("No space left on device"), StorageFull),
     "quota": (lambda jvm: jvm.java.io.IOException("Disk quota exceeded"), StorageFull),
-    "file": (lambda jvm: jvm.java.io.IOException(MISLEADING), Stop),
-    "bug": (lambda jvm: jvm.java.lang.IllegalStateException(f"{MISLEADING}; No space left on device"), Stop),
+    "file": (lambda jvm: jvm.java.io.IOException(MISLEADING), PipelineStopped),
+    "bug": (lambda jvm: jvm.java.lang.IllegalStateException(f"{MISLEADING}; No space left on device"), PipelineStopped),
 }
 
 
 @pytest.mark.parametrize("name", THROWN)
 def test_the_class_of_an_exception_names_it(spark: Any, name: str) -> None:
     make, kind = THROWN[name]
-    found = spark_errors.named(thrown(spark, make), WORK)
+    found = spark_errors.error_of(thrown(spark, make), WORK)
     assert type(found) is kind, found
 
 
@@ -87,8 +97,8 @@ def test_a_fault_in_a_task_is_never_taken_for_the_brokers(spark: Any) -> None:
         yield from batches
         raise ValueError(said)
 
-    found = spark_errors.named(failed(spark, task), WORK)
-    assert type(found) is Stop
+    found = spark_errors.error_of(failed(spark, task), WORK)
+    assert type(found) is PipelineStopped
     assert f"ValueError: {MISLEADING}" in found.seen
 
 
@@ -99,7 +109,7 @@ def test_a_worker_that_is_killed_is_not_the_brokers_fault(spark: Any) -> None:
         yield from batches
         kill(os.getpid(), number)
 
-    assert type(spark_errors.named(failed(spark, task), WORK)) is SparkDied
+    assert type(spark_errors.error_of(failed(spark, task), WORK)) is SparkDied
 
 
 def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
@@ -121,7 +131,7 @@ def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
         query.awaitTermination(60)
     error = _exception(query)
     assert error is not None
-    found = spark_errors.named(error, WORK)
+    found = spark_errors.error_of(error, WORK)
     assert isinstance(found, BrokerUnreachable)
     assert "Timed out" in found.seen
 
@@ -129,5 +139,8 @@ def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
 def test_python_has_classes_too() -> None:
     outer = RuntimeError("a batch failed")
     outer.__cause__ = OSError(errno.ENOSPC, "no matter what")
-    assert isinstance(spark_errors.named(outer, WORK), StorageFull)
-    assert type(spark_errors.named(OSError(errno.EACCES, f"{MISLEADING} No space left on device"), WORK)) is Stop
+    assert isinstance(spark_errors.error_of(outer, WORK), StorageFull)
+    assert (
+        type(spark_errors.error_of(OSError(errno.EACCES, f"{MISLEADING} No space left on device"), WORK))
+        is PipelineStopped
+    )

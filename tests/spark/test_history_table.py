@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.delta.schema import SOURCE
 from headrace.errors import Conflict, Fenced
-from headrace.write.intent import Merging, Scd2Columns
-from headrace.write.upsert import MergeTable
+from headrace.write.intent import MergeRules, Scd2Columns
+from headrace.write.upsert import UpsertWriter
 from model.merging import Change
 from model.states import Row, history, whole
 from services.changes import Merged, cut, log
@@ -27,10 +27,10 @@ SCHEMA = pa.schema(
         SOURCE,
     ]
 )
-EVERY = Merging(
+EVERY = MergeRules(
     ("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns("valid_from", "valid_to", "current")
 )
-TRACKED = Merging(
+TRACKED = MergeRules(
     ("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns("valid_from", "valid_to", "current", ("b",))
 )
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -60,7 +60,7 @@ def found(made: Merged) -> list[Row]:
     ],
 )
 def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(
-    spark: Any, tmp_path: Path, merging: Merging, track: tuple[int, ...], properties: dict[str, str]
+    spark: Any, tmp_path: Path, merging: MergeRules, track: tuple[int, ...], properties: dict[str, str]
 ) -> None:
     made = Merged(spark, tmp_path, merging, schema=SCHEMA, properties=properties)
     changes = log(1500, 100, seed=1)
@@ -100,7 +100,7 @@ def _beside_another(made: Merged, batch: int) -> None:
     part, driver = made.part([Change("put", 2, 11, (11, 0), offset=20)], batch), made.open()
     flag = Path(made.table.uri).parent / "once"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MergeTable, "_staged", _meanwhile(MergeTable._staged, made.table.uri, theirs, flag))
+        patch.setattr(UpsertWriter, "_staged", _meanwhile(UpsertWriter._staged, made.table.uri, theirs, flag))
         with pytest.raises(Conflict):
             driver.commit(part, intent(batch))
     driver.commit(part, intent(batch))

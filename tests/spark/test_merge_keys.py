@@ -17,9 +17,9 @@ from headrace.delta.staged_file import StagedFile
 from headrace.errors import TableRestored
 from headrace.spec.types import parse_type
 from headrace.stage.change_schema import staged
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
-from headrace.write.intent import Merging
+from headrace.write.intent import MergeRules
 from model.merging import Change
 from services.changes import Merged
 from services.staging import intent
@@ -58,7 +58,7 @@ class Keyed(Merged):
             made.append({"_headrace": {"op": change.op, **place, "row": row}, **keys, "seq": change.sequence})
         stager = Stager(lambda uri: Store(uri), f"{batch:08d}-{uuid.uuid4()}")
         place_ = self.state.child(f"staging/{batch}/{self.table_id}")
-        stager.add(Layout(place_.uri, schema), pa.Table.from_pylist(made, schema=schema))
+        stager.add(FileLayout(place_.uri, schema), pa.Table.from_pylist(made, schema=schema))
         return stager.finish()
 
     def sequences(self) -> list[int]:
@@ -71,7 +71,7 @@ class Keyed(Merged):
 def test_a_key_of_any_kind_finds_its_row_and_its_delete(by_hand: int, spark: Any, tmp_path: Path) -> None:
     ntz = {"delta.feature.timestampNtz": "supported"}
     made = Keyed(
-        spark, tmp_path, Merging(NAMES, sequence="seq", tombstone_retention=3600), schema=SCHEMA, properties=ntz
+        spark, tmp_path, MergeRules(NAMES, sequence="seq", tombstone_retention=3600), schema=SCHEMA, properties=ntz
     )
     made.by_hand = by_hand
     made.batch([Change("put", key, 10 + key, offset=key) for key in range(3)], 1)
@@ -85,7 +85,7 @@ def test_a_key_of_any_kind_finds_its_row_and_its_delete(by_hand: int, spark: Any
 
 
 def test_a_restore_underneath_stops_the_merge(spark: Any, tmp_path: Path) -> None:
-    made = Merged(spark, tmp_path, Merging(("id",), sequence="seq", tombstone_retention=3600))
+    made = Merged(spark, tmp_path, MergeRules(("id",), sequence="seq", tombstone_retention=3600))
     running = made.open()
     for number in (1, 2):
         running.commit(made.part([Change("put", number, 1, offset=number)], number), intent(number))
@@ -100,7 +100,7 @@ def test_deletes_from_before_the_types_grew_still_count(spark: Any, tmp_path: Pa
     narrow, wide = ([("id", kind), ("seq", kind)] for kind in (pa.int32(), pa.int64()))
     rest = [("a", pa.int64()), ("b", pa.int64()), SOURCE]
     by_sequence, wider = (
-        Merging(("id",), sequence="seq", tombstone_retention=3600),
+        MergeRules(("id",), sequence="seq", tombstone_retention=3600),
         {"delta.enableTypeWidening": "true"},
     )
     made = Merged(spark, tmp_path, by_sequence, schema=pa.schema([*narrow, *rest]), properties=wider)

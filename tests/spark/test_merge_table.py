@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 
 from headrace.delta.batch_commits import newest_part
-from headrace.delta.features import may_adopt
-from headrace.delta.log import load
+from headrace.delta.features import append_blocker
+from headrace.delta.log import load_state
 from headrace.errors import Conflict, TableChanged
-from headrace.write.intent import Merging
+from headrace.write.intent import MergeRules
 from headrace.write.merge_sql import MergeSql
 from model.merging import Change, Model
 from services.changes import Merged, cut, goes_in_once, log
 from services.staging import intent, opened
 from services.wait import eventually
 
-BY_SEQUENCE = Merging(("id",), sequence="seq", tombstone_retention=3600)
-PARTIAL = Merging(("id",), partial=True, ignore_nulls=True, tombstone_retention=3600)
+BY_SEQUENCE = MergeRules(("id",), sequence="seq", tombstone_retention=3600)
+PARTIAL = MergeRules(("id",), partial=True, ignore_nulls=True, tombstone_retention=3600)
 MARK = "headrace:shop"
 
 
@@ -41,10 +41,10 @@ def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tm
         made.batch(batch, number)
     in_order = sorted(changes, key=lambda each: each.sequence or 0)
     assert made.rows() == Model(BY_SEQUENCE).take(in_order).table()
-    state = load(made.table, [MARK])
+    state = load_state(made.table, [MARK])
     assert state is not None
     assert state.marks == {MARK: 4}
-    assert "only Spark writes it" in (may_adopt(state) or "")
+    assert "only Spark writes it" in (append_blocker(state) or "")
 
 
 def test_who_merges_may_change_with_every_batch(spark: Any, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_batch_goes_in_once_and_a_zombie_never(spark: Any, tmp_path: Path) -> 
 
 def test_delta_itself_skips_a_batch_that_it_has(spark: Any, tmp_path: Path) -> None:
     """The reply is lost and the log is not looked at: the MERGE alone must not count twice."""
-    made = Merged(spark, tmp_path, Merging(("id",), partial=True, columns=("a",), tombstone_retention=60))
+    made = Merged(spark, tmp_path, MergeRules(("id",), partial=True, columns=("a",), tombstone_retention=60))
     made.batch([Change("put", 1, values=(1, 1))], 1)
     part, driver = made.part([Change("put", 1, values=(2, 2), offset=5)], 2), made.open()
     driver.commit(part, intent(2))
@@ -123,7 +123,7 @@ def test_files_outside_the_keys_of_a_batch_are_not_even_read(spark: Any, tmp_pat
 
 
 def test_only_the_partitions_that_the_keys_name_are_read(spark: Any, tmp_path: Path) -> None:
-    made = Merged(spark, tmp_path, Merging(("a", "id"), tombstone_retention=3600), partition_by=("a",))
+    made = Merged(spark, tmp_path, MergeRules(("a", "id"), tombstone_retention=3600), partition_by=("a",))
     made.batch([Change("put", 1, 1, (at, 1), offset=at) for at in (1, 2, 3)], 1)
     for path in Path(made.table.root).glob("a=2/*.parquet"):
         path.unlink()

@@ -11,16 +11,16 @@ from deltalake.exceptions import DeltaError
 
 from headrace import Table
 from headrace.delta.files import active
-from headrace.delta.log import load
+from headrace.delta.log import load_state
 from headrace.pipeline.lease import Lease
-from headrace.write.intent import Merging
+from headrace.write.intent import MergeRules
 from model.merging import Change, Model
 from services.changes import Merged, cut, log
 from services.staging import opened
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 VECTORS = {"delta.enableDeletionVectors": "true"}
-BY_SEQUENCE = Merging(("id",), sequence="seq", tombstone_retention=3600)
+BY_SEQUENCE = MergeRules(("id",), sequence="seq", tombstone_retention=3600)
 
 
 def test_a_log_in_any_order_ends_as_without_vectors(spark: Any, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_log_in_any_order_ends_as_without_vectors(spark: Any, tmp_path: Path) 
     made.properties = VECTORS
     for number, batch in enumerate(others, 2):
         made.batch(batch, number)
-    state, table = load(made.table, ["headrace:shop"]), Table(made.table.uri, states={"shop": made.state.uri})
+    state, table = load_state(made.table, ["headrace:shop"]), Table(made.table.uri, states={"shop": made.state.uri})
     wanted = Model(BY_SEQUENCE).take(sorted(changes, key=lambda each: each.sequence or 0)).table()
     assert state is not None
     assert (state.marks, "deletionVectors" in state.protocol.reader_features) == ({"headrace:shop": 3}, True)

@@ -20,7 +20,7 @@ from headrace.delta.files import active
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.schema import to_delta
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
 
 TEXTS = [
@@ -56,7 +56,7 @@ def make_table(table: Path, kind: pa.DataType, values: list[Any]) -> None:
     schema = pa.schema([("id", pa.int64()), ("value", kind)])
     stager = Stager(Store, "1-0")
     stager.add(
-        Layout(str(table), schema, ("value",)), pa.table({"id": range(len(values)), "value": values}, schema=schema)
+        FileLayout(str(table), schema, ("value",)), pa.table({"id": range(len(values)), "value": values}, schema=schema)
     )
     metadata = {
         "id": "t",

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, QueryBuilder
 from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
 
 FILES = 12
@@ -116,7 +116,7 @@ def stage_each(table: Path, pieces: list[pa.Table]) -> list[StagedFile]:
     files: list[StagedFile] = []
     for number, piece in enumerate(pieces):
         stager = Stager(Store, f"1-{number}")
-        stager.add(Layout(str(table), piece.schema), piece)
+        stager.add(FileLayout(str(table), piece.schema), piece)
         files.extend(stager.finish())
     return files
 

@@ -15,7 +15,7 @@ from headrace import Table
 from headrace.cli import main
 from headrace.errors import FeatureRequired, PartitionNotFound, SchemaMismatch, TableFeature, UsageError
 from headrace.spec.types import parse_type, type_name
-from headrace.table.records import fitted
+from headrace.table.records import fit_records
 from headrace.table.spark_rows import SparkRows
 
 COLUMNS = {"id": "bigint", "p": "string", "v": "bigint", "text": "string"}
@@ -109,7 +109,7 @@ def test_records_that_can_be_read_once_survive_a_second_attempt_of_spark(
     table, late = make(), [True, True]
 
     def read(*given: Any) -> Any:
-        rows = fitted(*given)
+        rows = fit_records(*given)
         if len(late) and late.pop():
             raise _Concurrent("[DELTA_CONCURRENT_APPEND] files were added")
         return rows

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from headrace import faults
-from headrace.delta.features import may_adopt
-from headrace.delta.log import load, read_commit
+from headrace.delta.features import append_blocker
+from headrace.delta.log import load_state, read_commit
 from headrace.errors import TableFeature
 from headrace.faults import Abandoned, Point
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.startup import StartupRecovery
 from headrace.spec.types import type_name
 from headrace.storage.store import Store
-from headrace.write.spark_append import SparkTable
+from headrace.write.spark_append import SparkAppendWriter
 from services.batches import Batches
 from services.plans import spec_of
 
@@ -55,7 +55,7 @@ def read(web: Batches) -> list[dict[str, Any]]:
 
 
 def types(web: Batches) -> dict[str, str]:
-    state = load(Store(f"{web.lake}/web"))
+    state = load_state(Store(f"{web.lake}/web"))
     assert state is not None
     return {item.name: type_name(item.type) for item in state.schema if item.name != "_source"}
 
@@ -64,9 +64,9 @@ def test_a_table_is_made_by_spark_and_widened_between_batches(batches: Any) -> N
     web = batches(table={"columns": NARROW})
     intent, _ = web.run([{"id": 1, "v": 1, "s": {"a": 1}}])
     assert intent.runs == 1
-    state = load(Store(f"{web.lake}/web"))
+    state = load_state(Store(f"{web.lake}/web"))
     assert state is not None
-    assert may_adopt(state)
+    assert append_blocker(state)
     assert read_commit(Store(f"{web.lake}/web"), 0).info["engineInfo"].startswith("Apache-Spark")
     intent, _ = web.run([{"id": 2**40, "v": 2}], [{"id": 3, "v": 1.5, "s": {"a": 2**40}}], [{"id": "x"}])
     assert intent.runs == 2
@@ -151,7 +151,7 @@ def test_partitions_properties_and_required_columns_are_those_of_the_spec(batche
     table = {"columns": columns, "partition_by": ["day"], "properties": {"delta.appendOnly": "true"}}
     web = batches(table=table)
     web.run([{"id": 1, "day": "a"}, {"id": 2, "day": None}], [{"day": "b"}])
-    state = load(Store(f"{web.lake}/web"))
+    state = load_state(Store(f"{web.lake}/web"))
     assert state is not None
     assert state.partition_by == ("day",)
     ours = {"delta.enableTypeWidening": "true", "headrace.writer": "spark"}
@@ -171,12 +171,12 @@ def test_a_death_while_the_table_is_made_leaves_one_table_with_every_row_once(ba
     web = batches(table={"columns": NARROW})
     with faults.armed(point, "abandon"), pytest.raises(Abandoned):
         web.run([{"id": 1}, {"id": 2}])
-    made = load(Store(f"{web.lake}/web"))
+    made = load_state(Store(f"{web.lake}/web"))
     assert made is not None
     web = batches(table={"columns": NARROW})
     assert web.pipeline.summary.recovered == 1
     web.run([{"id": 2**40}])
-    after = load(Store(f"{web.lake}/web"))
+    after = load_state(Store(f"{web.lake}/web"))
     assert after is not None
     assert after.table_id == made.table_id
     assert [row["id"] for row in read(web)] == [1, 2, 2**40]
@@ -205,7 +205,7 @@ def test_half_a_widening_is_finished_by_the_next(spark: Any, lake: Path) -> None
     widening = "TBLPROPERTIES ('delta.enableTypeWidening' = 'true', 'delta.columnMapping.mode' = 'name')"
     spark.sql(f"CREATE TABLE {table} (a INT, b INT, `odd ``name` STRUCT<c: INT>) USING delta {widening}")
     spark.sql(f"ALTER TABLE {table} ALTER COLUMN a TYPE BIGINT")
-    heir = SparkTable(lambda: spark, store, "shop")
+    heir = SparkAppendWriter(lambda: spark, store, "shop")
     wide = (pa.int64(), pa.int64(), pa.struct([pa.field("c", pa.float64())]))
     wanted = pa.schema([item.with_type(kind) for item, kind in zip(heir.writable(), wide, strict=True)])
     for _ in range(2):
@@ -220,11 +220,11 @@ def test_a_table_of_others_gets_the_feature_with_its_first_widening(batches: Any
     spark.sql(f"CREATE TABLE delta.`{lake}/web` (id INT, _source {source}) USING delta")
     web = batches()
     web.run([{"id": 1}])
-    state = load(Store(f"{lake}/web"))
+    state = load_state(Store(f"{lake}/web"))
     assert state is not None
-    assert may_adopt(state) is None
+    assert append_blocker(state) is None
     web.run([{"id": 2**40}])
-    state = load(Store(f"{lake}/web"))
+    state = load_state(Store(f"{lake}/web"))
     assert state is not None
     assert "typeWidening" in state.protocol.reader_features
     web = batches()
@@ -247,7 +247,7 @@ def test_the_log_reader_and_the_schema_reader_take_what_widening_leaves(batches:
     web = batches(table={"columns": NARROW})
     web.run([{"id": 1}])
     web.run([{"id": 2**40}])
-    state = load(Store(f"{web.lake}/web"))
+    state = load_state(Store(f"{web.lake}/web"))
     assert state is not None
     raw = {item["name"]: item for item in json.loads(state.schema_json)["fields"]}
     assert raw["id"]["metadata"]["delta.typeChanges"][0]["toType"] == "long"

@@ -13,7 +13,7 @@ import pytest
 from headrace.delta.schema import ENVELOPE
 from headrace.errors import SourceRepartitioned
 from headrace.ledger.ledger import Ledger
-from headrace.pipeline.verify_source import ordered_by_offset, verify
+from headrace.pipeline.verify_source import ordered_by_offset, verify_source
 from headrace.plan.accounting import Counts
 from headrace.recovery.resume import Decision, decide
 from headrace.source.base import open_source
@@ -48,7 +48,7 @@ def booked(folder: Path, table: dict[str, Any]) -> None:
     """A pipeline that has read both partitions of its topic, of which one was empty."""
     made = spec(folder, 2, table)
     found = ledger(made)
-    _, position = verify(open_source(made), found)
+    _, position = verify_source(open_source(made), found)
     assert set(position) == {("generated", 0), ("generated", 1)}
     ranges = (Range("generated", 0, 0, 10, "seed-1"),)
     intent = Intent("shop", 1, ranges, (), Counts(), datetime.now(UTC), "t", "{}", "d", VERSION)
@@ -57,7 +57,7 @@ def booked(folder: Path, table: dict[str, Any]) -> None:
 
 
 def verified(made: Spec) -> dict[tuple[str, int], int]:
-    return verify(open_source(made), ledger(made), ordered_by_offset(made))[1]
+    return verify_source(open_source(made), ledger(made), ordered_by_offset(made))[1]
 
 
 @pytest.mark.parametrize("table", [MERGED, PARTIAL], ids=["whole rows", "parts"])

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.delta.log import Metadata, Protocol, TableState
+from headrace.delta.log import MetadataAction, Protocol, TableState
 from headrace.delta.schema import to_delta
 from headrace.errors import FeatureRequired, SchemaMismatch, UsageError
 from headrace.storage.store import Store
@@ -21,7 +21,9 @@ COLUMNS = {"id": "int", "p": "string", "s": "struct<a: int>", "x`y": "float"}
 
 def state(**said: str) -> TableState:
     named = {"widening": "delta.enableTypeWidening", "mapping": "delta.columnMapping.mode"}
-    metadata = Metadata("t", to_delta(schema_of(COLUMNS)), ("p",), {named[name]: value for name, value in said.items()})
+    metadata = MetadataAction(
+        "t", to_delta(schema_of(COLUMNS)), ("p",), {named[name]: value for name, value in said.items()}
+    )
     return TableState(0, metadata, Protocol())
 
 

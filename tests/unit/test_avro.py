@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 
 from headrace.decode.avro import columns as avro_wire
 from headrace.decode.avro import decoder as avro
-from headrace.decode.avro.decoder import Group, natural
-from headrace.decode.avro.schema import BadSchema, Type, canonical, fingerprint, parse
-from headrace.decode.avro.value_reader import Exact
+from headrace.decode.avro.decoder import AvroGroup, natural
+from headrace.decode.avro.schema import BadAvroSchema, Type, canonical_avro, fingerprint, parse_avro_schema
+from headrace.decode.avro.value_reader import AvroValueReader
 from headrace.decode.base import NewField, Rejects
 from headrace.decode.decoders import decoder
 from headrace.decode.payload import MESSAGE
-from headrace.decode.scalars import Unfit
-from headrace.errors import ContractBroken, UsageError
+from headrace.decode.scalars import UnfitValue
+from headrace.errors import ContractViolation, UsageError
 from headrace.reasons import Reason
 from headrace.spec import Decode
 
@@ -121,7 +121,7 @@ def record(name: str, inner: list[Made]) -> Made:
 
 def listed(inner: Made) -> Made:
     # A few bytes must not stand for millions of items, so that there are no arrays of nothing.
-    if parse(json.dumps(inner.schema)).least == 0:
+    if parse_avro_schema(json.dumps(inner.schema)).least == 0:
         return inner
     return Made(
         {"type": "array", "items": inner.schema},
@@ -175,7 +175,7 @@ def written(schema: Any, rows: list[Any]) -> list[bytes]:
 def read(kind: Type, values: list[bytes]) -> tuple[pa.Table, list[int], Rejects]:
     rejects = Rejects()
     every = np.arange(len(values))
-    table, at = natural(Group(kind, pa.array(values, pa.binary()), 0, every, every), rejects)
+    table, at = natural(AvroGroup(kind, pa.array(values, pa.binary()), 0, every, every), rejects)
     return table, at.tolist(), rejects
 
 
@@ -202,7 +202,7 @@ def plain(value: pa.Scalar) -> Any:
 @given(given=records())
 def test_what_was_written_is_read(few, given):
     made, rows = given
-    kind = parse(json.dumps(made.schema))
+    kind = parse_avro_schema(json.dumps(made.schema))
     values = written(made.schema, rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(avro_wire, "FEW", few)
@@ -211,7 +211,7 @@ def test_what_was_written_is_read(few, given):
     assert at == list(range(len(values)))
     expected = pa.array([made.expected(row) for row in rows], kind.arrow)
     assert table.to_struct_array().combine_chunks().cast(kind.arrow).equals(expected)
-    alone = [Exact(value, len(value)).value(kind, 0) for value in values]
+    alone = [AvroValueReader(value, len(value)).value(kind, 0) for value in values]
     assert [end for _, end in alone] == [len(value) for value in values]
     assert pa.array([value for value, _ in alone], kind.arrow).equals(expected)
 
@@ -220,7 +220,7 @@ def test_what_was_written_is_read(few, given):
 @given(given=records(), data=st.data())
 def test_both_ways_agree_on_changed_bytes(given, data):
     made, rows = given
-    kind = parse(json.dumps(made.schema))
+    kind = parse_avro_schema(json.dumps(made.schema))
     values = [bytearray(value) for value in written(made.schema, rows)]
     for value in values:
         for _ in range(data.draw(st.integers(0, 2))):
@@ -230,11 +230,11 @@ def test_both_ways_agree_on_changed_bytes(given, data):
     good, verdicts = [], {}
     for position, value in enumerate(values):
         try:
-            found, end = Exact(value, len(value)).value(kind, 0)
+            found, end = AvroValueReader(value, len(value)).value(kind, 0)
             if end < len(value):
-                raise Unfit(Reason.TRAILING_DATA, f"{len(value) - end} bytes follow the value")
+                raise UnfitValue(Reason.TRAILING_DATA, f"{len(value) - end} bytes follow the value")
             good.append((position, found))
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             verdicts[position] = unfit.reason
     assert dict(zip(rejects.index, rejects.reason, strict=True)) == verdicts
     assert at == [position for position, _ in good]
@@ -259,13 +259,15 @@ def test_long_arrays_of_every_sort():
         }
         for size in [0, 1, 5000, 3, *[40] * 40, 100]
     ]
-    table, _, rejects = read(parse(json.dumps(schema)), written(schema, rows))
+    table, _, rejects = read(parse_avro_schema(json.dumps(schema)), written(schema, rows))
     assert not rejects.detail
     assert table.to_pylist() == rows
 
 
 def test_blocks_with_their_sizes():
-    kind = parse('{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"array","items":"string"}}]}')
+    kind = parse_avro_schema(
+        '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"array","items":"string"}}]}'
+    )
     one = b"\x03\x08\x02a\x02b" + b"\x02\x02c" + b"\x00"
     table, _, rejects = read(kind, [one] * 40)
     assert not rejects.detail
@@ -293,7 +295,7 @@ def test_blocks_with_their_sizes():
     ],
 )
 def test_natural_types(schema, arrow):
-    assert parse(json.dumps(schema)).arrow == arrow
+    assert parse_avro_schema(json.dumps(schema)).arrow == arrow
 
 
 def test_names_are_looked_up_in_their_namespace():
@@ -303,9 +305,9 @@ def test_names_are_looked_up_in_their_namespace():
         "name": "geo.Line",
         "fields": [{"name": "a", "type": "P"}, {"name": "b", "type": "geo.P"}],
     }
-    kind = parse(json.dumps(line), {"geo.P": json.dumps(inner)})
+    kind = parse_avro_schema(json.dumps(line), {"geo.P": json.dumps(inner)})
     assert kind.children[0] is kind.children[1]
-    union = parse(json.dumps(["geo.P", "geo.Line"]), {"p": json.dumps(inner), "l": json.dumps(line)})
+    union = parse_avro_schema(json.dumps(["geo.P", "geo.Line"]), {"p": json.dumps(inner), "l": json.dumps(line)})
     assert union.names == ("P", "Line")
 
 
@@ -334,14 +336,14 @@ def test_names_are_looked_up_in_their_namespace():
     ],
 )
 def test_schemas_that_are_refused(schema, why):
-    with pytest.raises(BadSchema, match=why):
-        parse(json.dumps(schema))
+    with pytest.raises(BadAvroSchema, match=why):
+        parse_avro_schema(json.dumps(schema))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"type":' * 5_000, "x" * (5 << 20)])
 def test_texts_that_are_no_schema(text):
-    with pytest.raises(BadSchema):
-        parse(text)
+    with pytest.raises(BadAvroSchema):
+        parse_avro_schema(text)
 
 
 # The canonical forms and fingerprints are those of an independent library.
@@ -350,7 +352,7 @@ def test_texts_that_are_no_schema(text):
 def test_fingerprints(given):
     made, _ = given
     form = fastavro.schema.to_parsing_canonical_form(made.schema)
-    assert canonical(made.schema) == form
+    assert canonical_avro(made.schema) == form
     assert fingerprint(json.dumps(made.schema)).hex() == fastavro.schema.fingerprint(form, "CRC-64-AVRO")
 
 
@@ -395,7 +397,7 @@ def test_new_fields(tmp_path):
     }
     found = from_file(tmp_path, EVENT, columns, "reject").decode(values)
     assert found.rejects.reason == [Reason.NEW_FIELD] * 2
-    with pytest.raises(ContractBroken):
+    with pytest.raises(ContractViolation):
         from_file(tmp_path, EVENT, columns, "stop").decode(values)
 
 
@@ -498,7 +500,7 @@ def test_schemas_that_differ_in_name_are_read_as_one(tmp_path, monkeypatch):
     asked = from_file(tmp_path, schema, pa.schema([("id", pa.list_(pa.field("element", pa.int64())))]))
     values = pa.array(written(schema, rows), pa.binary())
     read = []
-    monkeypatch.setattr(avro, "Wire", lambda *given: read.append(given) or avro_wire.Wire(*given))
+    monkeypatch.setattr(avro, "Wire", lambda *given: read.append(given) or avro_wire.AvroColumns(*given))
     found = asked.decode(values)
     assert len(read) == 2
     assert found.index.to_pylist() == [n for n in range(50) if n % 7]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.spec.types import parse_type
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
 from headrace.write.key_bounds import key_bounds, partition_literals
 
@@ -50,7 +50,7 @@ def bounds(folder: Path, kind: str, *files: list[Any]) -> list[tuple[str, str, s
     staged = []
     for number, values in enumerate(files):
         stager = Stager(lambda uri: Store(uri), f"{number}")
-        stager.add(Layout(str(folder / "t"), schema), pa.table({"id": values}, schema=schema))
+        stager.add(FileLayout(str(folder / "t"), schema), pa.table({"id": values}, schema=schema))
         staged += stager.finish()
     return list(key_bounds(staged, schema, ["id"]))
 

@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cli.dead_letters import _table
-from headrace.dead_letters.dry_run import tryout
-from headrace.dead_letters.reader import Place, Selection
+from headrace.dead_letters.dry_run import dry_run
+from headrace.dead_letters.reader import RecordPosition, Selection
 from headrace.errors import SpecError
 from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline import task
 from headrace.pipeline.manifest import Manifest
-from headrace.pipeline.preview import look
+from headrace.pipeline.preview import preview_records
 from headrace.plan import decoding
-from headrace.plan.decode_cache import Shared
+from headrace.plan.decode_cache import DecodeCache
 from headrace.plan.plan import Plan
 from headrace.validate import online
 from headrace.validate.load import loads
@@ -184,14 +184,14 @@ def learned(values: list[Any], **content: Any) -> Any:
 @settings(max_examples=10, deadline=None)
 def test_nobody_can_tell_that_a_decode_was_shared(content: dict[str, Any], values: list[Any]):
     shared = learned(values, **content)
-    with mock.patch.object(Shared, "find", return_value=None):
+    with mock.patch.object(DecodeCache, "find", return_value=None):
         assert learned(values, **content) == shared
 
 
 def test_what_two_branches_read_alike_is_decoded_once():
     plan = branched(CHILD, {"name": "copy", "table": {"path": "/lake/copy"}})
     plan.apply(envelopes([ORDER]))
-    with mock.patch.object(decoding, "decoded", wraps=decoding.decoded) as asked:
+    with mock.patch.object(decoding, "decoded", wraps=decoding.decode_records) as asked:
         plan.apply(envelopes([ORDER, {**ORDER, "id": "x"}]))
     assert [len(call.args[1]) for call in asked.call_args_list] == [2, 1, 1]  # the rejected one by every branch
 
@@ -358,7 +358,7 @@ def test_a_letter_of_a_branch_is_tried_and_replayed_only_there(desk: Desk):
     [letter] = desk.dead()
     assert (letter["offset"], Path(letter["table"]).name, letter["reason"]) == (0, "items", "transform")
     desk.options["branches"][0]["transform"] = [{"set": {"n": "TRY_CAST(sku AS INT)"}}]
-    [tried] = tryout(desk.spec, desk.spec, Selection(), 5)
+    [tried] = dry_run(desk.spec, desk.spec, Selection(), 5)
     assert [(uri, row["sku"]) for uri, row in tried.rows] == [(letter["table"], "1"), (letter["table"], "x")]
     assert (desk.replay().counts.routed, desk.replay().counts.read) == (1, 0)
     assert of_items(desk) == [(8, "1"), (8, "x"), (9, "2")]
@@ -381,7 +381,7 @@ def test_replayed_letters_of_each_table_land_once(desk: Desk):
     items = f"{desk.folder}/lake/items"
     assert desk.replay(Selection(tables=(items,))).counts.routed == 1
     assert (of_items(desk), desk.offsets("orders")) == ([(7, "a"), (7, "b")], {1: 1})
-    [letter] = [each for each in desk.letters.find(Place("orders", 0, 0)) if each["table"] == items]
+    [letter] = [each for each in desk.letters.find(RecordPosition("orders", 0, 0)) if each["table"] == items]
     assert [(each["outcome"], each["into"]) for each in letter["outcomes"]] == [("replayed", [items])]
     desk.die(Point.COMMIT_LANDED)
     assert [desk.replay().counts.read for _ in range(2)] == [1, 0]  # the plan that was begun, and none after it
@@ -430,7 +430,7 @@ def test_a_branch_that_is_added_begins_where_the_pipeline_is(desk: Desk):
 
 def test_a_look_and_a_check_online_know_the_tables_of_branches(desk: Desk):
     desk.feed([ORDER])
-    found = look(desk.spec, envelopes([{**ORDER, "id": 9}, b"{"]))
+    found = preview_records(desk.spec, envelopes([{**ORDER, "id": 9}, b"{"]))
     items = f"{desk.folder}/lake/items"
     assert [row["order_id"] for row in found.tables[items].to_pylist()] == [9, 9]
     assert [note.partition(" exists")[0] for note in found.notes] == [f"{desk.folder}/lake/orders", items]

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from deltalake import DeltaTable
 
-from headrace.errors import MarksDisagree, TableRestored
+from headrace.errors import TableRestored, TxnMismatch
 from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.resume import Decision, decide
@@ -184,7 +184,7 @@ def test_a_lost_state_asks_a_person_and_then_goes_on(desk: Desk):
     desk.feed(FIRST)
     desk.feed(SECOND)
     lose(desk, "ledger", "intents", "known_tables")
-    with pytest.raises(MarksDisagree, match="--accept-lost-ledger"):
+    with pytest.raises(TxnMismatch, match="--accept-lost-ledger"):
         desk.feed([])
     decide(desk.spec, [Decision.LOST_LEDGER])
     desk.feed(THIRD)

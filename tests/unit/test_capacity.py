@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.decode import sizes
 from headrace.engine import duck
-from headrace.plan.batch_result import Applied, merged
+from headrace.plan.batch_result import BatchResult, merge_results
 from headrace.plan.plan import Plan
 from headrace.stage.stager import _whole
 from headrace.transform import steps as sql
@@ -142,8 +142,8 @@ def test_rows_of_many_records_are_made_in_parts(tight: None):
     assert len(parts) > 5
     assert sum(len(part.tables[""]) for part in parts) == 120
     assert max(part.tables[""].nbytes for part in parts) < 3 * sizes.CAPACITY
-    assert rows(merged(parts)) == rows(plan.apply(values))
-    adds_up(merged(parts))
+    assert rows(merge_results(parts)) == rows(plan.apply(values))
+    adds_up(merge_results(parts))
 
 
 def test_large_results_of_expressions_are_made_in_parts(tight: None):
@@ -152,13 +152,13 @@ def test_large_results_of_expressions_are_made_in_parts(tight: None):
     plan.apply(values)
     parts = list(with_shapes(plan).parts(values))
     assert len(parts) > 5
-    assert [len(row["long"]) for row in rows(merged(parts))] == [20 * nth for nth in range(30)]
+    assert [len(row["long"]) for row in rows(merge_results(parts))] == [20 * nth for nth in range(30)]
 
 
 def test_large_inputs_of_expressions_are_evaluated_in_slices(monkeypatch: pytest.MonkeyPatch):
     """DuckDB holds what an expression makes on its way for 2,048 rows, and counts it to no limit."""
     seen: list[int] = []
-    planned = duck.planned
+    planned = duck.plan_of_query
 
     def watched(statement: str, **tables: pa.Table) -> Any:
         seen.extend(len(table) for name, table in tables.items() if name == INPUT)
@@ -190,7 +190,7 @@ VALUES = st.lists(
 )
 
 
-def _outcome(applied: Applied) -> Any:
+def _outcome(applied: BatchResult) -> Any:
     """All that is told of a batch; chunks are nobody's business."""
     adds_up(applied)
     tables = {name: (table.schema, table.to_pylist()) for name, table in applied.tables.items()}

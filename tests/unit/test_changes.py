@@ -12,7 +12,7 @@ import pytest
 
 from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree, SourceReplaced
-from headrace.plan.batch_result import Applied
+from headrace.plan.batch_result import BatchResult
 from headrace.recovery.resume import check_order
 from headrace.validate.load import examine_text
 from services.plans import LAKE, MOMENT, changes, envelopes, event, letters, plan_of, shaped, spec_of
@@ -172,7 +172,7 @@ def test_the_spec_may_want_null_values_otherwise(answer: str, expected: list[Any
 # ---- change events ----
 
 
-def debezium(*values: Any, **options: Any) -> Applied:
+def debezium(*values: Any, **options: Any) -> BatchResult:
     return plan_of(table={**UPSERT, **options}, decode={"json": {"envelope": "debezium"}}).apply(envelopes(values))
 
 

@@ -19,9 +19,9 @@ from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
 from headrace.cli import main
-from headrace.cli.output import Show, fitting, sentence
+from headrace.cli.output import EventOutput, fitting, sentence
 from headrace.delta.features import WRITER
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
 from headrace.dev.kafka import free_ports
 from headrace.ledger.ledger import Ledger
@@ -411,7 +411,7 @@ def test_check_online_warns_of_a_table_that_spark_must_append_to(cli: Run):
 @pytest.mark.parametrize("constraint", [{"delta.constraints.positive": "id > 0"}, {}], ids=["constraint", "plain"])
 def test_check_online_warns_of_a_table_that_only_spark_may_merge_into(cli: Run, constraint: dict[str, str]):
     schema = to_delta(pa.schema([pa.field("id", pa.int64()), pa.field("seq", pa.int64())]))
-    tail = Tail.open(Store(str(Path("lake/web").absolute())), objection=lambda _: None)
+    tail = LogWriter.open(Store(str(Path("lake/web").absolute())), objection=lambda _: None)
     tail.create(schema, (), {WRITER: "spark", **constraint}, "id", (), {}, {})
     merging = ", mode: upsert, merge: {keys: [id], sequence_by: seq}, source: false}"
     Path("web.yaml").write_text(GENERATE.format(name="web").replace("/web}", "/web" + merging))
@@ -463,7 +463,7 @@ def test_events_are_sentences():
 
 @pytest.mark.parametrize("width", [200, 100, 80, 60, 50])
 def test_the_live_line_stays_one_whole_line_per_pipeline(width: int):
-    show = Show(False)
+    show = EventOutput(False)
     show.console = Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False)
     for name in ("orders", "web"):
         for event in EVENTS[2:4]:
@@ -484,7 +484,7 @@ def _held(since: datetime) -> dict[str, Any]:
 
 
 def test_a_hanging_transaction_is_told_once_and_stays_in_the_live_line():
-    show = Show(False)
+    show = EventOutput(False)
     show.console = Console(file=(screen := io.StringIO()), width=200, highlight=False)
     show(_held(datetime.now(UTC)))
     assert (screen.getvalue(), show.lines["orders"].word) == ("", "running")
@@ -505,7 +505,7 @@ def test_titles_leave_in_a_fixed_order():
 
 
 def test_json_events_go_to_stdout_and_nothing_else_does(capsys: pytest.CaptureFixture[str]):
-    with Show(True) as show:
+    with EventOutput(True) as show:
         for event in EVENTS:
             show(event)
     out, err = capsys.readouterr()
@@ -514,7 +514,7 @@ def test_json_events_go_to_stdout_and_nothing_else_does(capsys: pytest.CaptureFi
 
 
 def test_people_read_on_stderr(capsys: pytest.CaptureFixture[str]):
-    with Show(False) as show:
+    with EventOutput(False) as show:
         for event in EVENTS:
             show(event)
     out, err = capsys.readouterr()

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.base import Limits, Rejects
-from headrace.decode.inference import Room, admitted, by_key, evolve, infer, merge_all, width
-from headrace.decode.payload import layout_of
-from headrace.decode.typed.fit import fitted
-from headrace.plan.batch_result import Applied
+from headrace.decode.base import DecodeLimits, Rejects
+from headrace.decode.inference import ColumnBudget, admitted, by_key, evolve, infer, merge_all, width
+from headrace.decode.payload import payload_schema_of
+from headrace.decode.typed.fit import fit_values
+from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.reasons import Reason
 from services.desk import Desk
@@ -35,7 +35,7 @@ def limited(existing: dict[str, pa.Schema] | None = None, **limits: int) -> Plan
     return plan_of(existing=EXISTING if existing is None else existing, limits={**LIMITS, **limits})
 
 
-def details(applied: Applied) -> list[str]:
+def details(applied: BatchResult) -> list[str]:
     return [each["detail"] for each in applied.letters.to_pylist()]
 
 
@@ -126,8 +126,8 @@ def test_elements_keep_to_the_bounds():
 def test_a_schema_that_asks_for_too_many_columns(room):
     """Formats that bring their types: a record that fills a new field is refused, one that does not is stored."""
     natural = pa.table({"id": [1, 2], "a": [None, 5], "b": pa.array([None, None], pa.int64())})
-    layout = layout_of(EXISTING[""])
-    found = fitted(natural, np.arange(2), layout, "evolve", Rejects(), Limits(new_columns=room))
+    layout = payload_schema_of(EXISTING[""])
+    found = fit_values(natural, np.arange(2), layout, "evolve", Rejects(), DecodeLimits(new_columns=room))
     assert found.rows.to_pylist() == [{"id": 1}, {"id": 2}][: 2 if room == 2 else 1]
     assert found.rejects.reason == ([] if room == 2 else [Reason.TOO_WIDE])
     assert (found.unknown is None) == (room < 2)
@@ -235,7 +235,7 @@ def test_what_is_admitted_fits_and_depends_on_no_order(values, room, random):
     names = list(structure["fields"])
     random.shuffle(names)
     shuffled = {"type": "struct", "fields": {name: structure["fields"][name] for name in names}}
-    parts = [admitted(by_key(schema), each, Room(room)) for each in (structure, shuffled)]
+    parts = [admitted(by_key(schema), each, ColumnBudget(room)) for each in (structure, shuffled)]
     assert parts[0] == parts[1]
     assert width(evolve(schema, parts[0])) - width(schema) <= room
     if width(evolve(schema, structure)) - width(schema) <= room:

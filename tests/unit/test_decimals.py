@@ -22,24 +22,24 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Proto
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.base import Decoded, Limits
+from headrace.decode.base import Decoded, DecodeLimits
 from headrace.decode.decoders import decoder
 from headrace.decode.json.decoder import JsonDecoder
 from headrace.decode.json.exact import inner_default
 from headrace.decode.json.scalar_text import leaf
-from headrace.decode.payload import Node
-from headrace.decode.protobuf.decoder import Group, ProtobufDecoder
+from headrace.decode.payload import PayloadNode
+from headrace.decode.protobuf.decoder import ProtobufDecoder, ProtobufGroup
 from headrace.decode.protobuf.schema import ParsedFile, linked
 from headrace.decode.typed.convert import converted
 from headrace.engine import decimals
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.plan.conform import fit
-from headrace.plan.route_schema import Shape
+from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
 from headrace.spec import Decode
-from headrace.spec.decode import Protobuf
-from headrace.table.records import fitted, from_json
-from headrace.transform.steps import Set, Transform
+from headrace.spec.decode import ProtobufFormat
+from headrace.table.records import fit_records, from_json
+from headrace.transform.steps import SetStep, Transform
 from services.plans import envelopes
 
 EXACT = Context(prec=1000, Emax=999_999, Emin=-999_999)
@@ -145,7 +145,7 @@ def one_by_one(made: JsonDecoder) -> None:
 def test_json(path: Callable[[JsonDecoder], None], batch: tuple[pa.DataType, list[str]]):
     kind, texts = batch
     schema = pa.schema([("d", kind), ("l", pa.list_(pa.field("element", kind)))])
-    made = JsonDecoder(schema, "ignore", Limits())
+    made = JsonDecoder(schema, "ignore", DecodeLimits())
     path(made)
     found = made.decode(pa.array([f'{{"d":{text},"l":[{text},null]}}'.encode() for text in texts]))
     assert outcomes(found, len(texts)) == expected(texts, kind)
@@ -159,7 +159,7 @@ def test_a_neighbour_changes_nothing(
 ) -> None:
     kind = pa.decimal128(precision, scale)
     for texts in ([text], [text, "0"], ["0", text, "1e-1", text], ["x", text]):
-        made = JsonDecoder(pa.schema([("d", kind)]), "ignore", Limits())
+        made = JsonDecoder(pa.schema([("d", kind)]), "ignore", DecodeLimits())
         path(made)
         found = outcomes(made.decode(pa.array([f'{{"d":{each}}}'.encode() for each in texts])), len(texts))
         assert [found[at] for at, each in enumerate(texts) if each == text] == expected(
@@ -171,7 +171,9 @@ def test_a_neighbour_changes_nothing(
 @given(batch=batches())
 def test_a_template_vouches_only_for_what_fits(batch: tuple[pa.DataType, list[str]]):
     kind, texts = batch
-    column, good = leaf(Node("leaf", kind), pa.array([*texts, "1", "01", "+1", ".5", "5.", "1e", "", "0x1", "-"]))
+    column, good = leaf(
+        PayloadNode("leaf", kind), pa.array([*texts, "1", "01", "+1", ".5", "5.", "1e", "", "0x1", "-"])
+    )
     vouched = [True] * len(column) if good is None else good.tolist()
     assert [value if sure else None for value, sure in zip(column.to_pylist(), vouched, strict=True)] == [
         *(value_in(text, kind) for text in texts),
@@ -195,16 +197,16 @@ def test_the_bounds_of_every_type():
 def test_numbers_of_any_length():
     kind = pa.decimal128(5, 2)
     for text in ("1." + "0" * 5000, "0." + "0" * 5000 + "1e5001", "1e" + "0" * 5000, "10" + "0" * 400 + "e-401"):
-        assert decimals.exact(text, kind) == 1
-    assert decimals.exact("0e" + "9" * 5000, kind) == 0
+        assert decimals.exact_decimals(text, kind) == 1
+    assert decimals.exact_decimals("0e" + "9" * 5000, kind) == 0
     for text in ("1e" + "9" * 5000, "1e-" + "9" * 5000, "1" + "0" * 5000, "0." + "0" * 5000 + "1"):
-        assert decimals.exact(text, kind) is None
+        assert decimals.exact_decimals(text, kind) is None
 
 
 @pytest.mark.parametrize(("text", "precision", "scale"), [*WRAPPED, *LOST, ("-12.50", 4, 2)])
 def test_defaults_of_columns(text: str, precision: int, scale: int) -> None:
     kind = pa.decimal128(precision, scale)
-    node = Node("leaf", kind, default=text)
+    node = PayloadNode("leaf", kind, default=text)
     if (value := value_in(text, kind)) is not None:
         assert inner_default(node, "d") == value
         return
@@ -278,8 +280,8 @@ class OneMessage:
     def __init__(self, file: Any) -> None:
         self.message = linked([ParsedFile(file)]).message("t.M")
 
-    def groups(self, values: pa.BinaryArray, at: Any, rejects: Any) -> list[Group]:
-        return [Group(self.message, values, 0, at)]
+    def groups(self, values: pa.BinaryArray, at: Any, rejects: Any) -> list[ProtobufGroup]:
+        return [ProtobufGroup(self.message, values, 0, at)]
 
 
 FILE = descriptor_pb2.FileDescriptorProto(name="decimals.proto", package="t", syntax="proto3")
@@ -297,8 +299,8 @@ def test_protobuf(kind: pa.DataType, numbers: list[int]):
     unsigned = [number % 2**64 for number in numbers]
     raw = [MESSAGE(i=i, u=u).SerializeToString() for i, u in zip(numbers, unsigned, strict=True)]
     for name, sent in (("i", numbers), ("u", unsigned)):
-        options = Protobuf.model_construct(allow_empty=True, keep_unknown_fields=False)
-        made = ProtobufDecoder(OneMessage(FILE), pa.schema([(name, kind)]), "ignore", Limits(), options)
+        options = ProtobufFormat.model_construct(allow_empty=True, keep_unknown_fields=False)
+        made = ProtobufDecoder(OneMessage(FILE), pa.schema([(name, kind)]), "ignore", DecodeLimits(), options)
         found = made.decode(pa.array(raw, pa.binary()))
         assert outcomes(found, len(raw), name) == expected(as_texts(sent), kind)
 
@@ -309,7 +311,9 @@ def test_a_decimal_becomes_the_nearest_double(kind: pa.DataType, numbers: list[i
     """0.3 is 0.3, not 0.30000000000000004."""
     values = [number % 10**kind.precision for number in numbers]
     column = pa.array([Decimal(number).scaleb(-kind.scale, EXACT) for number in values], kind)
-    assert converted(column, Node("leaf", pa.float64())).to_pylist() == [number / 10**kind.scale for number in values]
+    assert converted(column, PayloadNode("leaf", pa.float64())).to_pylist() == [
+        number / 10**kind.scale for number in values
+    ]
 
 
 # ---- expressions ----
@@ -326,7 +330,7 @@ def test_casts_of_texts_in_expressions(batch: tuple[pa.DataType, list[str]], kin
     kind, texts = batch
     sql = kind_of_cast.format(f"DECIMAL({kind.precision},{kind.scale})")
     rows, given = rows_of(pa.array(texts))
-    made = Transform([Set({"d": sql})]).apply(rows, given, NOW)
+    made = Transform([SetStep({"d": sql})]).apply(rows, given, NOW)
     rounded = [Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, context=EXACT) for text in texts]
     limit = Decimal(10) ** (kind.precision - kind.scale)
     fits = [at for at, value in enumerate(rounded) if value.copy_abs() < limit]
@@ -354,7 +358,7 @@ def test_casts_of_texts_in_expressions(batch: tuple[pa.DataType, list[str]], kin
 )
 def test_casts(sql: str, value: Any) -> None:
     rows, given = rows_of(pa.array(['{"a":999.99e3,"b":"999.99e3","c":-5e-1,"d":null,"e":[1]}']))
-    made = Transform([Set({"d": sql})]).apply(rows, given, NOW)
+    made = Transform([SetStep({"d": sql})]).apply(rows, given, NOW)
     assert made.rows["d"].to_pylist() == ([] if value is None else [None] if value == "NULL" else [value])
 
 
@@ -363,7 +367,7 @@ def test_casts(sql: str, value: Any) -> None:
 def test_results_of_expressions_in_declared_columns(given: tuple[pa.DataType, pa.DataType, list[Decimal]]):
     have, want, values = given
     rows, records = rows_of(pa.array(values, have))
-    fitting, _, rejects = fit(rows, records, Shape("/lake/t", pa.schema([]), pa.schema([("v", want)]), ()))
+    fitting, _, rejects = fit(rows, records, RouteSchema("/lake/t", pa.schema([]), pa.schema([("v", want)]), ()))
     told = expected(as_texts(values), want)
     assert fitting["v"].to_pylist() == [value for value in told if value is not Reason.OVERFLOW]
     assert rejects.reason == [Reason.OVERFLOW] * told.count(Reason.OVERFLOW)
@@ -374,7 +378,7 @@ def test_results_of_expressions_in_declared_columns(given: tuple[pa.DataType, pa
 
 def inserted(records: Any, schema: pa.Schema) -> list[Any] | None:
     try:
-        return fitted(records, schema, ()).to_pylist()
+        return fit_records(records, schema, ()).to_pylist()
     except SchemaMismatch:
         return None
 

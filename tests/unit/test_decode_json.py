@@ -11,7 +11,7 @@ import pytest
 
 from headrace.decode.base import Decoded
 from headrace.decode.decoders import decoder
-from headrace.errors import ContractBroken, UsageError
+from headrace.errors import ContractViolation, UsageError
 from headrace.reasons import Reason
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -209,7 +209,7 @@ def test_reject_and_stop_name_the_new_field():
     found = decode(fields, b'{"a":1}', b'{"o":{"new":1}}', b'{"o":{"k":null},"x":null}', new_field="reject")
     assert found.rejects.reason == [Reason.NEW_FIELD] * 2
     assert found.rejects.detail[0].startswith("o.new:")
-    with pytest.raises(ContractBroken, match=r"o\.new"):
+    with pytest.raises(ContractViolation, match=r"o\.new"):
         decode(fields, b'{"a":1}', b'{"o":{"new":1}}', new_field="stop")
 
 

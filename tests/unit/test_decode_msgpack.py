@@ -19,8 +19,8 @@ from headrace.decode.base import Decoded, NewField
 from headrace.decode.decoders import decoder
 from headrace.decode.inference import evolve
 from headrace.decode.msgpack import columns as msgpack_wire
-from headrace.decode.msgpack.schema import Form, in_path
-from headrace.errors import ContractBroken, RegistryUnreachable, UsageError
+from headrace.decode.msgpack.schema import MsgpackSchema, in_path
+from headrace.errors import ContractViolation, RegistryUnreachable, UsageError
 from headrace.reasons import Reason
 from headrace.spec import Decode
 from headrace.validate.load import examine_text
@@ -105,7 +105,7 @@ def test_fields_the_schema_does_not_have(folder):
     assert decode(folder, *values).ignored == {"x": 1}
     strict = decode(folder, *values, new_field="reject")
     assert (strict.rejects.index, strict.rejects.reason) == ([0], [Reason.NEW_FIELD])
-    with pytest.raises(ContractBroken):
+    with pytest.raises(ContractViolation):
         decode(folder, *values, new_field="stop")
 
 
@@ -280,7 +280,9 @@ def test_by_the_column_and_one_by_one_are_the_same(tmp_path_factory, new_field, 
 
 
 def test_ordinary_values_are_read_by_the_column(folder):
-    wire = msgpack_wire.Wire(pa.array([framed({"id": n, "tags": ["é"] * (n % 3)}) for n in range(99)]), 4, 10_000)
+    wire = msgpack_wire.MsgpackColumns(
+        pa.array([framed({"id": n, "tags": ["é"] * (n % 3)}) for n in range(99)]), 4, 10_000
+    )
     [(_, schema)] = [(id, form) for id, form in in_path(folder["schemas"]).items() if id == 7]
     id, tags = wire.read(schema)
     assert wire.good.all()
@@ -291,10 +293,10 @@ def test_ordinary_values_are_read_by_the_column(folder):
 def test_keys_in_any_order_are_read_by_the_column():
     """Go's maps have another order in each record. A few records at the end may be left to the exact path."""
     pick, names = random.Random(1), [f"field {nth}" for nth in range(11)]
-    schema = Form("t", tuple((name, pa.int64()) for name in names))
+    schema = MsgpackSchema("t", tuple((name, pa.int64()) for name in names))
     rows = [{name: pick.randrange(1 << 40) for name in names} for _ in range(20_000)]
     shuffled = [framed(dict(pick.sample(list(row.items()), len(names)))) for row in rows]
-    wire = msgpack_wire.Wire(pa.array(shuffled), 4, 10_000)
+    wire = msgpack_wire.MsgpackColumns(pa.array(shuffled), 4, 10_000)
     columns = wire.read(schema)
     assert wire.good.mean() > 0.95
     table = pa.Table.from_arrays(columns, names).filter(pa.array(wire.good))
@@ -303,12 +305,14 @@ def test_keys_in_any_order_are_read_by_the_column():
 
 def test_keys_of_single_records_are_left_after_few_steps(monkeypatch):
     """Keys that no two records share must not cost a pass over all records each."""
-    schema = Form("t", (("id", pa.int64()),))
+    schema = MsgpackSchema("t", (("id", pa.int64()),))
     values = pa.array([framed({"id": nth, f"key {nth}": 1}) for nth in range(20_000)])
     steps = []
-    same_key = msgpack_wire.Wire._same_key
-    monkeypatch.setattr(msgpack_wire.Wire, "_same_key", lambda self, *given: steps.append(1) or same_key(self, *given))
-    wire = msgpack_wire.Wire(values, 4, 10_000)
+    same_key = msgpack_wire.MsgpackColumns._same_key
+    monkeypatch.setattr(
+        msgpack_wire.MsgpackColumns, "_same_key", lambda self, *given: steps.append(1) or same_key(self, *given)
+    )
+    wire = msgpack_wire.MsgpackColumns(values, 4, 10_000)
     wire.read(schema)
     assert not wire.good[100:].any()
     assert len(steps) < 100

@@ -15,21 +15,21 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.base import Decoded, Limits, NewField
+from headrace.decode.base import Decoded, DecodeLimits, NewField
 from headrace.decode.inference import evolve
 from headrace.decode.payload import MESSAGE
 from headrace.decode.protobuf import wire
-from headrace.decode.protobuf.decoder import Group, ProtobufDecoder
+from headrace.decode.protobuf.decoder import ProtobufDecoder, ProtobufGroup
 from headrace.decode.protobuf.proto_text import parsed
 from headrace.decode.protobuf.schema import ParsedFile, Schema, linked
 from headrace.decode.registry.client import Registered, UnknownSchema
 from headrace.delta.schema import JSON_TEXT
-from headrace.errors import ContractBroken
+from headrace.errors import ContractViolation
 from headrace.reasons import Reason
-from headrace.spec.decode import Protobuf
+from headrace.spec.decode import ProtobufFormat
 from services import protos
 
-OPTIONS = Protobuf.model_construct(allow_empty=True, keep_unknown_fields=False)
+OPTIONS = ProtobufFormat.model_construct(allow_empty=True, keep_unknown_fields=False)
 
 
 class Given:
@@ -38,13 +38,13 @@ class Given:
     def __init__(self, schema: Schema, name: str = "t.M") -> None:
         self.message = schema.message(name)
 
-    def groups(self, values: pa.BinaryArray, at: Any, rejects: Any) -> list[Group]:
-        return [Group(self.message, values, 0, at)]
+    def groups(self, values: pa.BinaryArray, at: Any, rejects: Any) -> list[ProtobufGroup]:
+        return [ProtobufGroup(self.message, values, 0, at)]
 
 
 def decoder(file: Any, payload: pa.Schema, new_field: NewField = "ignore", **options: Any) -> ProtobufDecoder:
     given = OPTIONS.model_copy(update=options)
-    return ProtobufDecoder(Given(linked([ParsedFile(file)])), payload, new_field, Limits(), given)
+    return ProtobufDecoder(Given(linked([ParsedFile(file)])), payload, new_field, DecodeLimits(), given)
 
 
 def payload_of(file: Any, values: pa.BinaryArray) -> pa.Schema:
@@ -207,7 +207,7 @@ class Shop:
 
     def decoder(self, payload: pa.Schema, new_field: NewField = "ignore", **options: Any) -> ProtobufDecoder:
         given = OPTIONS.model_copy(update=options)
-        return ProtobufDecoder(Given(self.shop, "shop.Order"), payload, new_field, Limits(), given)
+        return ProtobufDecoder(Given(self.shop, "shop.Order"), payload, new_field, DecodeLimits(), given)
 
     def learned(self, values: pa.BinaryArray, **options: Any) -> pa.Schema:
         found = self.decoder(pa.schema([]), "evolve", **options).decode(values)
@@ -340,7 +340,7 @@ def test_unknown_fields_are_letters_under_a_strict_contract(at):
     found = at.decode(b"\x08\x01" + STRAY, b"\x08\x02", INSIDE, new_field="reject")
     assert (found.rejects.index, set(found.rejects.reason)) == ([0, 2], {Reason.NEW_FIELD})
     assert found.rejects.detail[1] == "cash.#100: the schema does not have this field"
-    with pytest.raises(ContractBroken):
+    with pytest.raises(ContractViolation):
         at.decode(STRAY, new_field="stop")
 
 

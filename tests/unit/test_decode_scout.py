@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.base import Decoded, Limits
+from headrace.decode.base import Decoded, DecodeLimits
 from headrace.decode.inference import KEYS, evolve, merge_all
 from headrace.decode.json import discovery
 from headrace.decode.json.decoder import JsonDecoder
@@ -31,7 +31,7 @@ BAD = ['{"a":1,}', '{"a":1,"a":2}', '{"b":{"c":1,"c":2}}', "[1]", "", '{"a":NaN}
 
 
 def blank() -> JsonDecoder:
-    return JsonDecoder(pa.schema([]), "evolve", Limits())
+    return JsonDecoder(pa.schema([]), "evolve", DecodeLimits())
 
 
 def columns(unknown: dict | None) -> list[tuple[str, str, bool]]:

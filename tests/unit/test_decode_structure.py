@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.inference import KEYS, evolve, fields, infer, merge, merge_all, of, text_reasons
+from headrace.decode.inference import KEYS, evolve, infer, inferred_fields, merge_all, merge_inferred, of, text_reasons
 
 LONG, DOUBLE, TEXT = {"type": "long"}, {"type": "double"}, {"type": "string"}
 JSON = {"type": "json"}
@@ -33,7 +33,7 @@ def seen(*rows: object) -> dict:
 
 
 def columns(*rows: object) -> dict[str, pa.Field]:
-    return {item.name: item for item in fields(seen(*rows))}
+    return {item.name: item for item in inferred_fields(seen(*rows))}
 
 
 def is_text(item: pa.Field) -> bool:
@@ -50,10 +50,12 @@ def test_by_the_column_as_one_by_one(rows):
 @given(objects, objects, objects)
 def test_merge_in_any_order(one, two, three):
     one, two, three = of(one), of(two), of(three)
-    assert normal(merge(one, two)) == normal(merge(two, one))
-    assert normal(merge(merge(one, two), three)) == normal(merge(one, merge(two, three)))
-    assert normal(merge(one, one)) == normal(one)
-    assert merge({}, one) == one
+    assert normal(merge_inferred(one, two)) == normal(merge_inferred(two, one))
+    assert normal(merge_inferred(merge_inferred(one, two), three)) == normal(
+        merge_inferred(one, merge_inferred(two, three))
+    )
+    assert normal(merge_inferred(one, one)) == normal(one)
+    assert merge_inferred({}, one) == one
     assert json.loads(json.dumps(one)) == one
 
 
@@ -150,7 +152,7 @@ def test_evolve_adds_at_every_depth_and_changes_nothing():
 
 @pytest.mark.parametrize("structure", [{}, {"type": "struct", "fields": {}}])
 def test_nothing_seen_makes_no_columns(structure):
-    assert fields(structure) == []
+    assert inferred_fields(structure) == []
     assert infer(pa.array([], pa.string())) == {}
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.base import Decoded, Limits
+from headrace.decode.base import Decoded, DecodeLimits
 from headrace.decode.json.decoder import JsonDecoder
 
 NAMES = ["a", "b", "c", "id", "x.y", "we ird", "ü", "sl/ash", "til~de"]
@@ -225,7 +225,7 @@ def cases(draw):
 @given(cases())
 def test_both_ways_agree(case):
     schema, values, new_field = case
-    both, exact = JsonDecoder(schema, new_field, Limits()), JsonDecoder(schema, new_field, Limits())
+    both, exact = JsonDecoder(schema, new_field, DecodeLimits()), JsonDecoder(schema, new_field, DecodeLimits())
     assert both._prover is not None
     exact._prover = None
     # What the first batch teaches the fast way must not change what it says of the next.
@@ -255,7 +255,7 @@ def alike(draw):
 @given(alike())
 def test_values_of_one_pattern_agree(case):
     schema, values, new_field = case
-    both, exact = JsonDecoder(schema, new_field, Limits()), JsonDecoder(schema, new_field, Limits())
+    both, exact = JsonDecoder(schema, new_field, DecodeLimits()), JsonDecoder(schema, new_field, DecodeLimits())
     exact._prover = None
     for some in (values, values[::-1]):
         column = pa.array(some, pa.binary())
@@ -334,7 +334,7 @@ def test_nothing_forged_passes_for_a_value(kind, first, gap):
     schema = pa.schema([("a", pa.int64()), *read, ("end", pa.string())])
     written = [f'{{"a":{gap}1,{gap}"x":{gap}{value},{gap}"end":{gap}"b"}}'.encode() for value in [first, *FORGED]]
     column = pa.array(written, pa.binary())
-    both, exact = JsonDecoder(schema, "ignore", Limits()), JsonDecoder(schema, "ignore", Limits())
+    both, exact = JsonDecoder(schema, "ignore", DecodeLimits()), JsonDecoder(schema, "ignore", DecodeLimits())
     exact._prover = None
     expected = exact.decode(column)
     assert_same(both.decode(column), expected, written)
@@ -389,7 +389,7 @@ def test_the_fast_way_takes_what_is_common(new_field):
         b'{"address":{"geo":null}, "id": null,\n "lines": []}',
         b"{}",
     ]
-    decoder = JsonDecoder(schema, new_field, Limits())
+    decoder = JsonDecoder(schema, new_field, DecodeLimits())
     proof = decoder._prover.prove(pa.array([value.decode() for value in values]))
     assert proof.proven.all()
     assert len(decoder.decode(pa.array(values, pa.binary())).rows) == 4
@@ -399,7 +399,7 @@ def test_texts_with_hexadecimal_digits_are_no_long_numbers():
     """A row with a decimal is proven though its id looks like a number with an exponent."""
     schema = pa.schema([("id", pa.string()), ("price", pa.decimal128(9, 2))])
     values = [f'{{"id":"{each}","price":9.90}}' for each in ("41e238-1e123", "1e-400", "7e-999a")]
-    proof = JsonDecoder(schema, "ignore", Limits())._prover.prove(pa.array(values))
+    proof = JsonDecoder(schema, "ignore", DecodeLimits())._prover.prove(pa.array(values))
     assert proof.proven.all()
 
 
@@ -426,7 +426,7 @@ def test_values_of_few_patterns_need_no_parser(new_field):
         b'{"id": 7, "rate": 1e3, "price": 1.70, "tags": ["a, b", ""], "sizes": [3, 4], "labels": null, "user": null}\n',
         b'{"id": 0, "rate": -2, "price": 1234567.8, "tags": null, "sizes": [-5], "labels": null, "user": null}\n',
     ]
-    decoder = JsonDecoder(schema, new_field, Limits())
+    decoder = JsonDecoder(schema, new_field, DecodeLimits())
     fitting = decoder._stencils.fit(pa.array([value.decode() for value in values]))
     assert sorted(position for each in fitting for position in each.index.tolist()) == [0, 1, 2, 3]
     assert len(decoder.decode(pa.array(values, pa.binary())).rows) == 4

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.delta.files import File
-from headrace.delta.rows import Columns
+from headrace.delta.rows import ColumnReader
 from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree
 from headrace.pipeline.deduplicate import TIME, _keys, _later_ones, _one_by_one, doubles
@@ -120,7 +120,7 @@ def test_a_key_in_the_folders_of_the_table_is_the_key_of_the_rows(
     row = pa.table({"id": [value], "_source": [place]}, schema=schema)
     pq.write_table(row, tmp_path / "staged.parquet")
     pq.write_table(row.select(["_source"]), tmp_path / "stored.parquet")
-    columns = Columns(store, ["id", "_source"])
+    columns = ColumnReader(store, ["id", "_source"])
     staged, stored = (
         _keys(columns, File(path, path, partition, 1, 1), ["id"], schema)
         for path, partition in (("staged.parquet", {}), ("stored.parquet", {"id": text}))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import TableFeature
-from headrace.ledger.known_tables import Known, KnownTable
-from headrace.pipeline.table_entry import check_rows, merging_of, rows_of
+from headrace.ledger.known_tables import KnownTable, KnownTables
+from headrace.pipeline.table_entry import check_row_identity, merging_of, row_identity
 from headrace.storage.store import Store
 from services.desk import Desk
 from services.plans import spec_of
@@ -25,7 +25,7 @@ def scd2(*keys: str, by: str = "at", **more: Any) -> dict[str, Any]:
 
 
 def known(table: dict[str, Any]) -> KnownTable:
-    return KnownTable("id", "spark", rows=rows_of(merging_of(spec_of(table=table).table)))
+    return KnownTable("id", "spark", rows=row_identity(merging_of(spec_of(table=table).table)))
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def known(table: dict[str, Any]) -> KnownTable:
     ],
 )
 def test_what_tells_rows_apart_does_not_change(before: dict[str, Any], after: dict[str, Any]) -> None:
-    check_rows("/lake/web", spec_of(table=before).table, known(before))
+    check_row_identity("/lake/web", spec_of(table=before).table, known(before))
     with pytest.raises(TableFeature) as stopped:
-        check_rows("/lake/web", spec_of(table=after).table, known(before))
+        check_row_identity("/lake/web", spec_of(table=after).table, known(before))
     assert "/lake/web has " in stopped.value.seen
     assert "table.mode" in stopped.value.next
 
@@ -59,17 +59,17 @@ def test_what_tells_rows_apart_does_not_change(before: dict[str, Any], after: di
     ],
 )
 def test_how_changes_are_taken_may_change(before: dict[str, Any], after: dict[str, Any]) -> None:
-    check_rows("/lake/web", spec_of(table=after).table, known(before))
-    check_rows("/lake/web", spec_of(table=after).table, KnownTable("id", "spark"))  # of an older state
+    check_row_identity("/lake/web", spec_of(table=after).table, known(before))
+    check_row_identity("/lake/web", spec_of(table=after).table, KnownTable("id", "spark"))  # of an older state
 
 
 def test_it_is_noted_with_the_batch_and_held_at_the_next_start(tmp_path: Path) -> None:
     desk = Desk(tmp_path, {})
     desk.feed([{"kind": "a", "id": 1}])
     state = Store(desk.spec.state_uri)
-    uri, noted = next(each for each in Known.load(state).tables.items() if each[0].endswith("/a"))
+    uri, noted = next(each for each in KnownTables.load(state).tables.items() if each[0].endswith("/a"))
     assert noted.rows == "rows that are only added"
-    Known.load(state).remember(tables={uri: replace(noted, rows="a row for each id")})
+    KnownTables.load(state).remember(tables={uri: replace(noted, rows="a row for each id")})
     with pytest.raises(TableFeature, match="only added"):
         desk.feed([{"kind": "a", "id": 2}])
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.base import Rejects
-from headrace.decode.envelope.base import Form, Look, told_apart
+from headrace.decode.envelope.base import EnvelopeForm, EnvelopeScan, told_apart
 from headrace.decode.envelope.formats import ENVELOPES
 from headrace.reasons import Reason
 
@@ -20,13 +20,13 @@ WORDS = ["c", "d", "r", "x", "", "Insert", "Update", "Delete", "insert", "log", 
 VALUES = st.lists(st.fixed_dictionaries({path: st.sampled_from([None, *WORDS]) for path in PATHS}), max_size=30)
 
 
-def look(name: str, values: Sequence[dict[str, Any]]) -> tuple[Look, dict[int, tuple[Reason, str]]]:
+def look(name: str, values: Sequence[dict[str, Any]]) -> tuple[EnvelopeScan, dict[int, tuple[Reason, str]]]:
     rejects = Rejects()
     seen = ENVELOPES[name].look(lambda path: pa.array([each[path] for each in values], pa.string()), rejects)
     return seen, {at: (reason, detail) for at, reason, detail in rejects}
 
 
-def told(seen: Look, at: int) -> tuple[Form | None, dict[str, str | None], str | None]:
+def told(seen: EnvelopeScan, at: int) -> tuple[EnvelopeForm | None, dict[str, str | None], str | None]:
     number = int(seen.which[at])
     texts = {name: column[at].as_py() for name, column in seen.texts.items() if column[at].as_py() is not None}
     return (
@@ -62,9 +62,9 @@ def test_the_stream_of_a_change_is_its_schema_and_table():
 
 def test_as_many_kinds_as_values_cost_no_more_than_values():
     judged: list[Any] = []
-    form, rejects = Form(), Rejects()
+    form, rejects = EnvelopeForm(), Rejects()
 
-    def judge(seen: Sequence[str | None]) -> Form | tuple[Reason, str]:
+    def judge(seen: Sequence[str | None]) -> EnvelopeForm | tuple[Reason, str]:
         judged.append(seen)
         return form if int(seen[0] or 0) % 2 else (Reason.UNKNOWN_OPERATION, f"no {seen[0]}")
 

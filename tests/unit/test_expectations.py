@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import ColumnsDisagree, ContractBroken, SpecError
+from headrace.errors import ColumnsDisagree, ContractViolation, SpecError
 from services.plans import adds_up, envelopes, letters, plan_of, rows, spec_of
 
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "amount", "type": "double"}]
@@ -38,7 +38,7 @@ def test_a_letter_names_the_expectation():
 
 
 def test_stop_names_the_expectation_and_the_record():
-    with pytest.raises(ContractBroken, match="web/0/1 does not fulfil the expectation 'positive'"):
+    with pytest.raises(ContractViolation, match="web/0/1 does not fulfil the expectation 'positive'"):
         expecting(("positive", "amount > 0", "stop")).apply(envelopes(VALUES))
 
 

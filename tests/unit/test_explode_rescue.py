@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from headrace.decode.base import LIMITS, Rejects
 from headrace.decode.elements import ElementsDecoder
-from headrace.decode.payload import PATH, RESCUE, layout_of
+from headrace.decode.payload import PATH, RESCUE, payload_schema_of
 from headrace.decode.rescue import Rescuer
-from headrace.decode.typed.fit import fitted
+from headrace.decode.typed.fit import fit_values
 from headrace.delta.schema import RESCUED
-from headrace.errors import ContractBroken
+from headrace.errors import ContractViolation
 from headrace.plan.explode import exploded, with_rescued
 from headrace.plan.plan import Plan
 from headrace.spec.explode import Explode
@@ -232,7 +232,7 @@ def test_each_half_of_the_contract_rescues_its_own_kind_only():
     assert letters(new) == [(0, "decode", "type"), (2, "decode", "type")]
     refused = rescuing({"wrong_type": "rescue", "new_field": "reject"}).apply(values)
     assert letters(refused) == [(1, "decode", "new_field"), (2, "decode", "new_field")]
-    with pytest.raises(ContractBroken, match=r"items\.n"):
+    with pytest.raises(ContractViolation, match=r"items\.n"):
         rescuing({"wrong_type": "rescue", "new_field": "stop"}).apply(values)
 
 
@@ -488,15 +488,15 @@ def test_typed_rows_are_those_of_each_element_as_a_record_of_its_own(records: li
     listed = pa.schema([order, pa.field("items", pa.list_(pa.field("element", WANTED))), rescue])
     ids = pa.array([id for id, _ in records], pa.int64())
     natural = pa.table({"id": ids, "items": pa.array([items for _, items in records], pa.list_(INNER)), "beside": ids})
-    layout = layout_of(with_rescued(explode, listed))
-    found = fitted(natural, np.arange(len(records)), layout, new_field, Rejects())
+    layout = payload_schema_of(with_rescued(explode, listed))
+    found = fit_values(natural, np.arange(len(records)), layout, new_field, Rejects())
     made, _ = exploded(explode, found, LIMITS, np.zeros(len(records), np.int64))
 
     pairs = [(id, item) for id, items in records for item in items or []]
     ids = pa.array([id for id, _ in pairs], pa.int64())
     natural = pa.table({"id": ids, "items": pa.array([item for _, item in pairs], INNER)})
     columns = [item.with_metadata({PATH: f"items.{item.name}".encode()}) for item in WANTED]
-    alone = layout_of(pa.schema([order, *columns, rescue]))
-    expected = fitted(natural, np.arange(len(pairs)), alone, new_field, Rejects())
+    alone = payload_schema_of(pa.schema([order, *columns, rescue]))
+    expected = fit_values(natural, np.arange(len(pairs)), alone, new_field, Rejects())
     assert made.rejects.index == expected.rejects.index == []
     assert [_exactly(row) for row in made.rows.to_pylist()] == [_exactly(row) for row in expected.rows.to_pylist()]

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.delta.schema import SOURCE
 from headrace.plan.conform import fit
-from headrace.plan.route_schema import Shape
+from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
 from services.plans import envelopes
 
@@ -39,7 +39,7 @@ WRAP: dict[str, Any] = {
 
 def _fit(column: pa.Array, table: pa.Schema, partition_by: tuple[str, ...] = (), name: str = "v") -> Any:
     given = envelopes([{}] * len(column))
-    return fit(pa.table({name: column}), given, Shape("/lake/t", pa.schema([]), table, partition_by))
+    return fit(pa.table({name: column}), given, RouteSchema("/lake/t", pa.schema([]), table, partition_by))
 
 
 def loose(kind: pa.DataType) -> pa.DataType:

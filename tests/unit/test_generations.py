@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from headrace.errors import UsageError
-from headrace.ledger.known_tables import FullRefresh, Known, KnownTable
+from headrace.ledger.known_tables import FullRefresh, KnownTable, KnownTables
 from headrace.pipeline.overwrite import check_bounded, replaced, stale_letters, with_overwritten
 from headrace.storage.store import Store
 from headrace.validate.load import examine_text
-from headrace.write.append import LogTable
+from headrace.write.append import AppendWriter
 from headrace.write.intent import ALL, Intent
 from services.desk import Desk
 from services.plans import LAKE, spec_of
@@ -37,16 +37,16 @@ def test_what_a_generation_has_overwritten_it_adds_to(tmp_path: Path) -> None:
 
 def test_a_batch_replaces_once_whoever_comes_again(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "t"))
-    made = LogTable.open(store, "shop")
+    made = AppendWriter.open(store, "shop")
     made.commit(table_intent(store, [staged(store, [1, 2])], "x", create=True), intent(1))
     part = replace(table_intent(store, [staged(store, [3])], "x"), replaces=(ALL,))
     assert Intent.from_json(replace(intent(2), tables=(part,)).to_json()).tables == (part,)
-    LogTable.open(store, "shop").commit(part, intent(2))
-    assert LogTable.open(store, "shop").commit(part, intent(2)).skipped
+    AppendWriter.open(store, "shop").commit(part, intent(2))
+    assert AppendWriter.open(store, "shop").commit(part, intent(2)).skipped
     assert ids(store) == [3]
     said = opened(store).history(1)[0]
     assert (said["operationParameters"]["outputMode"], said["isBlindAppend"]) == ("Overwrite", False)
-    LogTable.open(store, "shop").commit(replace(part, files=()), intent(3))
+    AppendWriter.open(store, "shop").commit(replace(part, files=()), intent(3))
     assert ids(store) == []
 
 
@@ -54,12 +54,12 @@ def test_letters_of_generations_before_are_stale_unless_others_have_some(tmp_pat
     spec = spec_of(pipeline="shop", table={"mode": "overwrite_partitions", "partition_by": ["day"]})
     store = Store(str(tmp_path / "letters"))
     assert stale_letters(spec, None, 1, store) == (ALL,)
-    LogTable.open(store, "shop").commit(table_intent(store, [staged(store, [1])], "x", create=True), intent(1))
+    AppendWriter.open(store, "shop").commit(table_intent(store, [staged(store, [1])], "x", create=True), intent(1))
     assert stale_letters(spec, None, 1, store) == (ALL,)
     assert stale_letters(spec, KnownTable("x", "direct", full_refresh=2, overwritten=(ALL,)), 2, store) == ()
     assert stale_letters(spec, KnownTable("x", "direct", full_refresh=2, overwritten=(ALL,)), 3, store) == (ALL,)
     assert stale_letters(spec_of(), None, 1, store) == ()
-    LogTable.open(store, "other").commit(table_intent(store, [staged(store, [2])], "x"), intent(1, "other"))
+    AppendWriter.open(store, "other").commit(table_intent(store, [staged(store, [2])], "x"), intent(1, "other"))
     assert stale_letters(spec, None, 1, store) == ()
 
 
@@ -68,7 +68,7 @@ def test_a_generation_replaces_letters_as_it_does_rows(tmp_path: Path) -> None:
     state = Store(desk.spec.state_uri)
     good, bad = {"id": 1, "kind": "a"}, b"{"
     for number, batches in enumerate(([[good, bad], [bad]], [[bad, good], [good]], [[good]]), 1):
-        Known.load(state).remember_full_refresh(FullRefresh(number, open=True))
+        KnownTables.load(state).remember_full_refresh(FullRefresh(number, open=True))
         start = len(desk.sent)
         for batch in batches:
             desk.feed(batch)
@@ -80,12 +80,12 @@ def test_a_generation_replaces_letters_as_it_does_rows(tmp_path: Path) -> None:
 
 def test_what_is_known_of_a_generation_outlives_its_driver(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    known = Known.load(store)
+    known = KnownTables.load(store)
     part = replace(table_intent(store, [], "x"), path="lake/a", replaces=("day=1",))
     tables = with_overwritten({"lake/a": KnownTable("x", "direct")}, 4, replace(intent(1), tables=(part,)))
     known.remember(tables=tables)
     known.remember_full_refresh(FullRefresh(4, open=True))
-    again = Known.load(store)
+    again = KnownTables.load(store)
     assert again.full_refresh == FullRefresh(4, open=True)
     assert again.tables == {"lake/a": KnownTable("x", "direct", full_refresh=4, overwritten=("day=1",))}
     assert with_overwritten(again.tables, 5, replace(intent(1), tables=(part,)))["lake/a"].full_refresh == 5

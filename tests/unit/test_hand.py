@@ -18,15 +18,15 @@ from headrace import Table
 from headrace.delta import rows
 from headrace.delta.batch_commits import newest_part
 from headrace.delta.files import File, active, read
-from headrace.delta.log import load
+from headrace.delta.log import load_state
 from headrace.delta.scan import among
 from headrace.engine import duck
-from headrace.errors import Conflict, MarksDisagree, TableChanged, TableRestored
+from headrace.errors import Conflict, TableChanged, TableRestored, TxnMismatch
 from headrace.spec.types import TIMESTAMP, parse_type
-from headrace.stage.partitions import split
+from headrace.stage.partitions import split_by_partition
 from headrace.write import row_edit
-from headrace.write.duckdb_merge import Merge
-from headrace.write.intent import Merging, Scd2Columns
+from headrace.write.duckdb_merge import UpsertMerge
+from headrace.write.intent import MergeRules, Scd2Columns
 from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
 from model.states import history
@@ -34,12 +34,12 @@ from services.changes import SCHEMA, Merged, goes_in_once
 from services.desk import no_spark
 from services.staging import intent, opened
 
-KEYED = Merging(("id",), tombstone_retention=3600)
-BY_SEQUENCE = Merging(("id",), sequence="seq", tombstone_retention=3600)
+KEYED = MergeRules(("id",), tombstone_retention=3600)
+BY_SEQUENCE = MergeRules(("id",), sequence="seq", tombstone_retention=3600)
 PARTIAL = (
-    Merging(("id",), partial=True, ignore_nulls=True, tombstone_retention=3600),
-    Merging(("id",), partial=True, columns=("a",), tombstone_retention=3600),
-    Merging(("id",), partial=True, columns=("b",), ignore_nulls=True, tombstone_retention=3600),
+    MergeRules(("id",), partial=True, ignore_nulls=True, tombstone_retention=3600),
+    MergeRules(("id",), partial=True, columns=("a",), tombstone_retention=3600),
+    MergeRules(("id",), partial=True, columns=("b",), ignore_nulls=True, tombstone_retention=3600),
 )
 MARK = "headrace:shop"
 
@@ -47,7 +47,7 @@ MARK = "headrace:shop"
 class ByHand(Merged):
     """Whoever asks for Spark here is wrong."""
 
-    def __init__(self, folder: Any, merging: Merging, **more: Any) -> None:
+    def __init__(self, folder: Any, merging: MergeRules, **more: Any) -> None:
         super().__init__(None, folder, merging, **more)
 
     @property
@@ -65,7 +65,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "PIECE", 2)
 
 
-def merged(merging: Merging, batches: Sequence[Sequence[Change]], **more: Any) -> dict[int, tuple[int | None, ...]]:
+def merged(merging: MergeRules, batches: Sequence[Sequence[Change]], **more: Any) -> dict[int, tuple[int | None, ...]]:
     with tempfile.TemporaryDirectory() as folder:
         made = ByHand(folder, merging, **more)
         for number, batch in enumerate(batches, 1):
@@ -94,7 +94,7 @@ def test_without_a_sequence_the_order_is_the_place_in_the_topic(given_: Any) -> 
 @pytest.mark.parametrize("merging", [BY_SEQUENCE, KEYED], ids=["sequence", "place"])
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_null_values_and_truncates_end_what_lies_before_them(merging: Merging, data: st.DataObject) -> None:
+def test_null_values_and_truncates_end_what_lies_before_them(merging: MergeRules, data: st.DataObject) -> None:
     log = data.draw(logs(("put", "put", "put", "delete", "truncate"), merging.sequence is not None, silent=True))
     assert merged(merging, data.draw(cut(log))) == Model(merging).take(log).table()
 
@@ -102,7 +102,7 @@ def test_null_values_and_truncates_end_what_lies_before_them(merging: Merging, d
 @pytest.mark.parametrize("merging", PARTIAL, ids=["ignore nulls", "columns", "both"])
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_partial_changes_leave_what_they_do_not_bring(merging: Merging, data: st.DataObject) -> None:
+def test_partial_changes_leave_what_they_do_not_bring(merging: MergeRules, data: st.DataObject) -> None:
     log = data.draw(logs(("put", "put", "put", "delete", "truncate"), False))
     placed = [Change(**{**vars(each), "partition": (each.key or 0) % 2, "offset": at}) for at, each in enumerate(log)]
     assert merged(merging, data.draw(cut(placed))) == Model(merging).take(placed).table()
@@ -133,14 +133,14 @@ def test_rows_move_between_partitions_and_the_change_data_tells_all_of_it(given_
 
 KEPT = ("valid_from", "valid_to", "current")
 HISTORY = pa.schema([*SCHEMA, *((name, pa.int64()) for name in KEPT[:2]), ("current", pa.bool_())])
-EVERY = Merging(("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns(*KEPT))
-TRACKED = Merging(("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns(*KEPT, track=("a",)))
+EVERY = MergeRules(("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns(*KEPT))
+TRACKED = MergeRules(("id",), sequence="seq", tombstone_retention=3600, scd2=Scd2Columns(*KEPT, track=("a",)))
 
 
 @pytest.mark.parametrize(("merging", "track"), [(EVERY, ()), (TRACKED, (0,))], ids=["every change", "tracked"])
 @settings(max_examples=20, deadline=None)
 @given(shuffled(sequences=True))
-def test_a_history_has_every_state_of_every_key(merging: Merging, track: tuple[int, ...], given_: Any) -> None:
+def test_a_history_has_every_state_of_every_key(merging: MergeRules, track: tuple[int, ...], given_: Any) -> None:
     log, batches = given_
     with tempfile.TemporaryDirectory() as folder:
         made = ByHand(folder, merging, schema=HISTORY, partition_by=("current",))
@@ -152,7 +152,7 @@ def test_a_history_has_every_state_of_every_key(merging: Merging, track: tuple[i
 
 # ---- which files are read ----
 
-PLACED = Merging(("a", "id"), tombstone_retention=3600)
+PLACED = MergeRules(("a", "id"), tombstone_retention=3600)
 
 
 @pytest.mark.parametrize("kind", ["string", "date", "timestamp", "decimal(10,2)", "int"])
@@ -181,7 +181,9 @@ def test_only_the_partitions_that_the_keys_name_are_read(tmp_path: Path, kind: s
 
 def split_text(schema: pa.Schema, value: Any) -> str | None:
     """A value of the column `a` as its partition has it."""
-    ((((_, text),), _),) = split(pa.table({"a": pa.array([value], schema.field("a").type), "n": [1]}), ("a",))
+    ((((_, text),), _),) = split_by_partition(
+        pa.table({"a": pa.array([value], schema.field("a").type), "n": [1]}), ("a",)
+    )
     return text
 
 
@@ -239,18 +241,18 @@ def test_who_comes_between_is_met_with_fresh_state_and_nothing_is_left_behind(
     made = ByHand(tmp_path, BY_SEQUENCE)
     made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(5)], 1)
     part, driver = made.part([Change("put", key, 2, (2, 2), offset=100 + key) for key in range(5)], 2), made.open()
-    whole = row_edit.Editing._staged
+    whole = row_edit.EditAttempt._staged
 
     def slow(work: Any) -> Any:
         done = whole(work)
-        monkeypatch.setattr(row_edit.Editing, "_staged", whole)
+        monkeypatch.setattr(row_edit.EditAttempt, "_staged", whole)
         made.open("other").commit(made.part([Change("put", 9, 1, (9, 9))], 1), intent(1, "other"))
         return done
 
-    monkeypatch.setattr(row_edit.Editing, "_staged", slow)
+    monkeypatch.setattr(row_edit.EditAttempt, "_staged", slow)
     with pytest.raises(Conflict, match="meanwhile"):
         driver.commit(part, intent(2))
-    state = load(made.table)
+    state = load_state(made.table)
     assert state is not None
     named = {added.path for version in range(state.version + 1) for added in read(made.table, version).added}  # type: ignore[union-attr]
     assert {path.name for path in tmp_path.glob("t/*.parquet")} == named, "what was staged in vain is deleted"
@@ -263,7 +265,7 @@ def test_remembered_deletes_that_are_gone_stop_it(tmp_path: Path) -> None:
     made.batch([Change("put", 1, 1, (1, 1)), Change("delete", 2, 1, offset=1)], 1)
     made.batch([Change("put", 3, 1, (1, 1), offset=2)], 2)
     (tmp_path / "state" / "tombstones").rename(tmp_path / "elsewhere")
-    with pytest.raises(MarksDisagree, match="remembered"):
+    with pytest.raises(TxnMismatch, match="remembered"):
         made.batch([Change("put", 2, 0, (0, 0), offset=3)], 3)
 
 
@@ -330,7 +332,7 @@ TYPES = pa.schema([*SCHEMA, *((f"c{at}", parse_type(kind)) for at, kind in enume
 
 
 @pytest.mark.parametrize("merging", [BY_SEQUENCE, *PARTIAL[:1]], ids=["whole", "partial"])
-def test_values_of_every_kind_are_what_they_were(merging: Merging, tmp_path: Path) -> None:
+def test_values_of_every_kind_are_what_they_were(merging: MergeRules, tmp_path: Path) -> None:
     made = ByHand(tmp_path, merging, schema=TYPES)
     names, held = [f"c{at}" for at in range(len(ODD))], dict[tuple[int, str], Any]()
     for batch in range(3):
@@ -402,7 +404,7 @@ def test_what_does_not_fit_into_memory_is_left_to_spark(tmp_path: Path, monkeypa
     def too_large(*_: Any) -> Any:
         raise duck.TooLarge("out of memory")
 
-    monkeypatch.setattr(Merge, "inserts", too_large)
+    monkeypatch.setattr(UpsertMerge, "inserts", too_large)
     before = set(tmp_path.glob("t/*.parquet"))
     with pytest.raises(AssertionError, match="a JVM was asked for"):
         made.batch([Change("put", 1, 2, (2, 2), offset=1)], 2)

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.decode.base import Limits, Rejects
-from headrace.decode.inference import infer, merge, merge_all
+from headrace.decode.base import DecodeLimits, Rejects
+from headrace.decode.inference import infer, merge_all, merge_inferred
 from headrace.decode.json.registered import RegisteredJson
 from headrace.decode.json.registered import _told as told
-from headrace.decode.payload import layout_of
+from headrace.decode.payload import payload_schema_of
 from headrace.decode.registry.client import Registered
-from headrace.decode.typed.fit import fitted
+from headrace.decode.typed.fit import fit_values
 from headrace.plan.plan import Plan
 from headrace.spec.registry import RegistrySpec
 from services.plans import adds_up, envelopes, letters, plan_of, rows
@@ -40,7 +40,7 @@ def test_longs_that_a_double_holds_are_doubles():
 def test_the_same_whichever_task_sees_which_number():
     """Each task tells what it has seen; the driver merges it."""
     one, two = (_seen({"id": 1}, {"n": value}) for value in (BIG, 0.5))
-    assert merge(one, two)["fields"]["n"]["type"] == merge(two, one)["fields"]["n"]["type"] == "json"
+    assert merge_inferred(one, two)["fields"]["n"]["type"] == merge_inferred(two, one)["fields"]["n"]["type"] == "json"
 
 
 def _seen(*values: object) -> dict:
@@ -85,11 +85,11 @@ def test_an_empty_list_where_others_have_objects_is_a_dead_letter_in_any_order(f
 
 def test_schemas_that_disagree_on_a_number_keep_every_number():
     """One writer's schema has longs, another's doubles; columns that bring their types are no exception."""
-    layout = layout_of(pa.schema([]))
+    layout = payload_schema_of(pa.schema([]))
     naturals = [pa.table({"n": pa.array([number], kind)}) for number, kind in ((BIG, pa.int64()), (0.5, pa.float64()))]
-    seen = [fitted(each, np.arange(1), layout, "evolve", Rejects()).unknown or {} for each in naturals]
+    seen = [fit_values(each, np.arange(1), layout, "evolve", Rejects()).unknown or {} for each in naturals]
     assert merge_all(seen)["fields"]["n"]["type"] == "json"
-    small = fitted(pa.table({"n": pa.array([5])}), np.arange(1), layout, "evolve", Rejects()).unknown or {}
+    small = fit_values(pa.table({"n": pa.array([5])}), np.arange(1), layout, "evolve", Rejects()).unknown or {}
     assert merge_all([small, seen[1]])["fields"]["n"] == {"type": "double"}
 
 
@@ -97,6 +97,6 @@ def test_schemas_that_disagree_on_a_number_keep_every_number():
 def test_registered_schemas_that_disagree_on_a_number_keep_every_number(number, kind):
     schemas = [json.dumps({"properties": {"n": {"type": each}}, "type": "object"}) for each in ("integer", "number")]
     registered = [Registered(nth, "JSON", text) for nth, text in enumerate(schemas)]
-    decoder = RegisteredJson(None, RegistrySpec(url="http://127.0.0.1:9"), pa.schema([]), "evolve", Limits())  # type: ignore[arg-type]
+    decoder = RegisteredJson(None, RegistrySpec(url="http://127.0.0.1:9"), pa.schema([]), "evolve", DecodeLimits())  # type: ignore[arg-type]
     values = infer(pa.array([json.dumps({"n": number})]))
     assert decoder._unknown(values, [told(each) for each in registered])["fields"]["n"]["type"] == kind

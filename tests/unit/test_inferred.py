@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.run import summary_event, summary_text
-from headrace.pipeline.preview import look
-from headrace.serve.runner import Outcome
+from headrace.pipeline.preview import preview_records
+from headrace.serve.runner import RunResult
 from services.desk import THEN, Desk, InProcess, Records, no_spark
 from services.plans import envelopes
 
@@ -54,10 +54,10 @@ def test_declared_columns_are_not_inferred(desk: Desk):
 
 
 def test_a_preview_tells_them_too(desk: Desk):
-    [found] = look(desk.spec, envelopes(RECORDS)).inferred
+    [found] = preview_records(desk.spec, envelopes(RECORDS)).inferred
     assert (dict(found.columns)["size"], found.json_text["size"]) == ("string", MIXED)
     desk.feed(RECORDS)
-    assert look(desk.spec, envelopes(RECORDS)).inferred == ()
+    assert preview_records(desk.spec, envelopes(RECORDS)).inferred == ()
 
 
 def test_the_summary_ends_with_the_columns_that_are_text(desk: Desk):
@@ -67,7 +67,7 @@ def test_the_summary_ends_with_the_columns_that_are_text(desk: Desk):
         pipeline.open_ledger()
         pipeline.catalog.open()
         pipeline.discover_and_stage(Records(desk.envelopes().combine_chunks().to_batches()), 1, THEN)
-    event = summary_event(Outcome(pipeline.summary, None))
+    event = summary_event(RunResult(pipeline.summary, None))
     assert event["json_text"] == {
         f"{desk.folder}/lake/orders": {"size": MIXED, "tags": "arrays whose elements are of several types"}
     }

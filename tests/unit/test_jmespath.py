@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ColumnsDisagree, SpecError, UsageError
-from headrace.plan.batch_result import Applied
+from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
-from headrace.transform.from_spec import steps_of
-from headrace.transform.steps import Query, Transform
+from headrace.transform.from_spec import transform_steps
+from headrace.transform.steps import JmespathStep, Transform
 from headrace.validate.load import examine_text
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, shaped, spec_of
 
@@ -22,7 +22,7 @@ DAY = "substr(modified, `0`, `10`)"
 MODIFIED = "2021-03-16T14:38:58Z"
 
 
-def applied(step: Any, messages: list[Any], **content: Any) -> Applied:
+def applied(step: Any, messages: list[Any], **content: Any) -> BatchResult:
     steps = step if isinstance(step, list) else [{"jmespath": step}]
     return plan_of(transform=steps, **content).apply(envelopes(messages))
 
@@ -348,7 +348,7 @@ def test_half_of_a_batch_may_be_bad():
 
 def test_a_transform_refuses_what_is_no_expression():
     with pytest.raises(UsageError, match="jmespath a: there is no function 'nope'"):
-        Transform([Query({"a": "nope(b)"})])
+        Transform([JmespathStep({"a": "nope(b)"})])
 
 
 # ---- the spec ----
@@ -384,7 +384,7 @@ def test_check_says_what_is_wrong_and_where(text, said, tmp_path):
 
 def test_both_forms_are_read_and_a_target_may_be_called_set():
     spec = spec_of(transform=[{"jmespath": {"set": "b"}}, {"jmespath": {"set": {"a": "b"}, "on_null": "drop"}}])
-    assert steps_of(spec) == [Query({"set": "b"}), Query({"a": "b"}, "drop")]
+    assert transform_steps(spec) == [JmespathStep({"set": "b"}), JmespathStep({"a": "b"}, "drop")]
 
 
 def test_a_step_is_one_thing():
@@ -402,4 +402,4 @@ def test_partitions_may_be_made_by_a_query():
 def test_a_spec_with_null_in_it_keeps_its_text():
     spec = spec_of(transform=[{"jmespath": {"set": {"a": None}, "on_null": None}}])
     assert json.loads(spec.text)["transform"] == [{"jmespath": {"set": {"a": None}, "on_null": None}}]
-    assert steps_of(spec) == [Query({"a": "null"}, "null")]
+    assert transform_steps(spec) == [JmespathStep({"a": "null"}, "null")]

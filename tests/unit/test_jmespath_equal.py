@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.base import Decoder, Limits
+from headrace.decode.base import DecodeLimits, Decoder
 from headrace.decode.decoders import decoder
 from headrace.decode.inference import evolve, infer
 from headrace.decode.payload import MESSAGE
-from headrace.decode.scalars import Unfit
+from headrace.decode.scalars import UnfitValue
 from headrace.delta.schema import ENVELOPE
 from headrace.transform.jmespath import dialect
 from headrace.transform.jmespath.queries import Queries
@@ -31,7 +31,7 @@ FAILS = "fails"
 def exactly(text: str, message: Any) -> Any:
     """The interpreter's answer."""
     try:
-        return dialect.Interpreter(NOW).answer(dialect.parse(text), message)
+        return dialect.Interpreter(NOW).answer(dialect.parse_jmespath(text), message)
     except dialect.Failed:
         return FAILS
 
@@ -40,14 +40,14 @@ def exactly(text: str, message: Any) -> Any:
 def test_the_interpreter_answers_as_kafka_delta_ingest_does(text):
     wanted = ANSWERS[text]
     if wanted == "refused":
-        assert dialect.check(text)
+        assert dialect.check_jmespath(text)
         return
     for message, answer in zip(MESSAGES, wanted, strict=True):
         found = exactly(text, message)
         if answer == "fails":
             assert found == FAILS or "unknown" in text
         else:
-            assert dialect.dump(found) == dialect.dump(answer["result"])
+            assert dialect.dump_json(found) == dialect.dump_json(answer["result"])
 
 
 def test_the_golden_file_is_no_small_one():
@@ -63,7 +63,7 @@ SAID = {"open": False, "skipped": []}
 @cache
 def decoder_of(payload: pa.Schema) -> Decoder:
     said = pa.field("the message", pa.string(), metadata={MESSAGE: json.dumps(SAID).encode()})
-    return decoder("json", payload.append(said), new_field="ignore", limits=Limits())
+    return decoder("json", payload.append(said), new_field="ignore", limits=DecodeLimits())
 
 
 def rows_of(messages: list[Any], payload: pa.Schema) -> pa.Table:
@@ -92,12 +92,12 @@ def fitted(read: Any, answer: Any) -> Any:
         return answer
     try:
         return read(answer)
-    except Unfit:
+    except UnfitValue:
         return FAILS
 
 
 def test_vectors_answer_as_the_golden_file_says():
-    texts = [text for text, answer in ANSWERS.items() if answer != "refused" and not dialect.check(text)]
+    texts = [text for text, answer in ANSWERS.items() if answer != "refused" and not dialect.check_jmespath(text)]
     for at, message in enumerate(MESSAGES):
         known = {key: value for key, value in message.items() if key != "big"}  # which no long holds
         payload = evolve(pa.schema([]), infer(pa.array([json.dumps(known)])))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import Fenced, LeaseHeld, StopAsked, StorageUnreachable
+from headrace.errors import Fenced, LeaseHeld, StopRequested, StorageUnreachable
 from headrace.pipeline.lease import Clock, Lease, holder
 from headrace.storage.store import Store
 from services.wait import eventually
@@ -216,7 +216,7 @@ def test_waiting_ends_with_the_release(store, world):
 def test_waiting_ends_with_a_request_to_stop(store, world):
     stop = threading.Event()
     world.during = stop.set
-    with take(store, world), pytest.raises(StopAsked):
+    with take(store, world), pytest.raises(StopRequested):
         take(store, world, wait=True, stop=stop)
 
 

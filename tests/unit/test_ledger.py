@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.delta import checkpoints
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
-from headrace.errors import Fenced, MarksDisagree, NewerFormat, StorageUnreachable
+from headrace.errors import Fenced, NewerFormat, StorageUnreachable, TxnMismatch
 from headrace.ledger import compaction
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger, is_decision
@@ -321,7 +321,7 @@ def test_a_death_while_it_is_compacted_loses_nothing(store, few, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tail, "rewrite", die)
+        patch.setattr(LogWriter, "rewrite", die)
         with pytest.raises(KeyboardInterrupt):
             run(ledger, ("orders", 0, 9, 10))
     assert [row["batch"] for row in reopened(store).rows(20)] == list(range(1, 11))
@@ -337,7 +337,7 @@ def test_a_compaction_that_cannot_be_done_fails_no_batch(store, few, monkeypatch
     def away(*_, **__):
         raise StorageUnreachable("The store is away.")
 
-    monkeypatch.setattr(Tail, "rewrite", away)
+    monkeypatch.setattr(LogWriter, "rewrite", away)
     ledger = reopened(store)
     for number in range(20):
         run(ledger, ("orders", 0, number, number + 1))
@@ -414,7 +414,7 @@ def test_a_newer_format_is_refused(store):
 
 def test_a_state_folder_of_another_pipeline_is_refused(store):
     run(reopened(store), ("orders", 0, 0, 1))
-    with pytest.raises(MarksDisagree, match="'web'"):
+    with pytest.raises(TxnMismatch, match="'web'"):
         Ledger.open(store, "web")
 
 
@@ -424,7 +424,7 @@ def test_a_table_ahead_of_the_ledger_is_told(store):
     ledger.known.remember(tables={"lake/a": KnownTable("id", "direct", writers=("shop",))})
     run(ledger, ("orders", 0, 0, 1))
     ledger.check_mark("lake/a", 1)
-    with pytest.raises(MarksDisagree, match="holds batch 2"):
+    with pytest.raises(TxnMismatch, match="holds batch 2"):
         ledger.check_mark("lake/a", 2)
     late = reopened(store)
     ledger.begin(intent(2, ("orders", 0, 1, 2)))
@@ -433,7 +433,7 @@ def test_a_table_ahead_of_the_ledger_is_told(store):
     run(ledger, ("orders", 0, 2, 3))
     with pytest.raises(Fenced, match="another driver"):
         late.check_mark("lake/a", 3)
-    with pytest.raises(MarksDisagree, match="no txn"):
+    with pytest.raises(TxnMismatch, match="no txn"):
         ledger.check_mark("lake/a", None)
 
 

@@ -16,15 +16,15 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow.fs import PyFileSystem, SubTreeFileSystem
 
 from headrace.dead_letters import reader as letters_module
-from headrace.dead_letters.evaluate import judge
-from headrace.dead_letters.reader import Letters, Place, Selection, dataset
+from headrace.dead_letters.evaluate import evaluate_dead_letters
+from headrace.dead_letters.reader import DeadLetters, RecordPosition, Selection, dataset
 from headrace.dead_letters.replay import purge
 from headrace.delta.schema import DEAD_LETTERS
 from headrace.errors import SpecError, UsageError
 from headrace.faults import Point
 from headrace.ledger.ledger import Ledger
 from headrace.plan.accounting import Counts
-from headrace.plan.batch_result import Applied
+from headrace.plan.batch_result import BatchResult
 from headrace.storage.store import Store
 from headrace.validate.override import amended
 from headrace.write import retention
@@ -53,11 +53,11 @@ def letter(offset: int, **other: Any) -> dict[str, Any]:
     }
 
 
-def stored(desk: Desk, rows: list[dict[str, Any]]) -> Letters:
+def stored(desk: Desk, rows: list[dict[str, Any]]) -> DeadLetters:
     """Letters as any writer of Delta may have left them."""
     table = pa.Table.from_pylist(rows, DEAD_LETTERS)
     write_deltalake(desk.spec.dead_letters_uri, table, partition_by=["date"], mode="append")
-    return Letters(desk.spec)
+    return DeadLetters(desk.spec)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_groups_count_by_reason_step_and_table(desk: Desk):
 def test_without_a_table_there_are_no_letters(desk: Desk):
     assert desk.letters.groups(Selection()) == []
     assert list(desk.letters.pages(Selection())) == []
-    assert desk.letters.find(Place("orders", 0, 0)) == []
+    assert desk.letters.find(RecordPosition("orders", 0, 0)) == []
     assert len(desk.letters.sample(Selection(), 3)) == 0
 
 
@@ -122,8 +122,8 @@ def test_a_sample_has_something_of_each_kind(desk: Desk):
 
 def test_letters_of_one_record_for_two_tables_are_two(desk: Desk):
     found = stored(desk, [letter(1, table="/lake/a"), letter(1, table="/lake/b"), letter(2)])
-    assert [each["table"] for each in found.find(Place("orders", 0, 1))] == ["/lake/a", "/lake/b"]
-    assert [each["table"] for each in found.find(Place("orders", 0, 1, "/lake/b"))] == ["/lake/b"]
+    assert [each["table"] for each in found.find(RecordPosition("orders", 0, 1))] == ["/lake/a", "/lake/b"]
+    assert [each["table"] for each in found.find(RecordPosition("orders", 0, 1, "/lake/b"))] == ["/lake/b"]
 
 
 # ---- judging ----
@@ -135,7 +135,7 @@ def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(des
     meant = pa.Table.from_pylist([letter(0), letter(1, table=b), letter(2, table=a), letter(3)], DEAD_LETTERS)
     refused = [letter(0, table=b, reason="type"), letter(1, table=b, reason="type"), letter(2, table=b, reason="type")]
     rows = {"a": pa.table({"id": [0, 1, 2]})}
-    applied = Applied(
+    applied = BatchResult(
         rows,
         pa.Table.from_pylist(refused, DEAD_LETTERS),
         Counts(),
@@ -143,7 +143,7 @@ def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(des
         dead=np.array([0, 1, 2]),
     )
     plan: Any = SimpleNamespace(spec=desk.spec, apply=lambda envelopes, meant: applied)
-    judged = judge(plan, meant, 1, NOW)
+    judged = evaluate_dead_letters(plan, meant, 1, NOW)
     assert judged.outcomes["outcome"].to_pylist() == ["replayed", "still_dead", "replayed", "filtered"]
     assert judged.outcomes["into"].to_pylist() == [[a], None, [a], None]
     assert judged.tables["a"]["id"].to_pylist() == [0, 2]
@@ -167,7 +167,7 @@ def test_a_letter_that_fails_before_an_sql_route_has_no_table(desk: Desk):
 # ---- purging ----
 
 
-def aged(desk: Desk) -> Letters:
+def aged(desk: Desk) -> DeadLetters:
     days = [datetime.now(UTC) - timedelta(days=n) for n in (0, 1, 40, 50)]
     rows = [letter(n, rejected_at=day, date=day.date()) for n, day in enumerate(days)]
     return stored(desk, rows)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from headrace import Table
 from headrace.cli import app
 from headrace.delta.log import version_path
-from headrace.errors import MarksDisagree, TableFeature, TableRestored, UsageError
+from headrace.errors import TableFeature, TableRestored, TxnMismatch, UsageError
 from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.resume import Decision, decide
@@ -142,7 +142,7 @@ def test_a_batch_that_is_not_in_the_table_is_committed_though_txns_expired(desk:
     with mock.patch.object(Pipeline, "_commit", side_effect=Abandoned), pytest.raises(Abandoned):
         desk.feed([{"id": 3}])
     checkpointed(desk, txns=False)
-    with pytest.raises(MarksDisagree, match="--accept-new-table"):
+    with pytest.raises(TxnMismatch, match="--accept-new-table"):
         desk.feed([])
     decide(desk.spec, [Decision.NEW_TABLE])
     desk.feed([])
@@ -160,7 +160,7 @@ def test_a_log_that_no_longer_tells_whether_the_batch_is_there(desk: Desk, rewri
     checkpointed(desk, txns=False, commits=False)
     if rewritten:
         for _ in range(2):
-            with pytest.raises(MarksDisagree, match="--accept-new-table") as stopped:
+            with pytest.raises(TxnMismatch, match="--accept-new-table") as stopped:
                 desk.feed([])
         assert "orders/0: offsets 0 to 1" in stopped.value.seen
         orders(desk).delete("id < 100")
@@ -173,7 +173,7 @@ def test_a_known_table_without_its_txn_is_told(desk: Desk) -> None:
     desk.feed([{"id": 1}])
     checkpointed(desk, txns=False)
     for _ in range(2):
-        with pytest.raises(MarksDisagree, match="no txn of 'shop'"):
+        with pytest.raises(TxnMismatch, match="no txn of 'shop'"):
             desk.feed([])
     assert "txn" in decide(desk.spec, [Decision.NEW_TABLE])[0]
     desk.feed([{"id": 2}])

@@ -15,22 +15,22 @@ from headrace import Table
 from headrace.cli.output import sentence
 from headrace.cli.status import _maintenance
 from headrace.delta import files
-from headrace.delta.files import File, Vector
+from headrace.delta.files import DeletionVector, File
 from headrace.delta.log import last_checkpoint
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.faults import Abandoned
-from headrace.maintain.file_listing import Picture
-from headrace.maintain.journal import Record
-from headrace.maintain.planner import Wishes, rewrites
-from headrace.spec.maintenance import Maintenance
+from headrace.maintain.file_listing import FileListing
+from headrace.maintain.journal import Journal
+from headrace.maintain.planner import FileTargets, rewrites
+from headrace.spec.maintenance import MaintenanceSpec
 from headrace.storage.store import Store
 from headrace.table.optimize import ordered_name
 from headrace.validate.load import examine_text
 from services.keeping import LOG, Keeping
 
 MB = 1_000_000
-RULES = Maintenance(min_input_files=10, idle_after=timedelta(hours=1), max_bytes_per_run=256 * MB)
-PLAIN = Wishes(128 * MB, 96 * MB)
+RULES = MaintenanceSpec(min_input_files=10, idle_after=timedelta(hours=1), max_bytes_per_run=256 * MB)
+PLAIN = FileTargets(128 * MB, 96 * MB)
 
 
 def file(name: str, size: int, day: str = "a", at: float = 0.0) -> File:
@@ -41,7 +41,9 @@ def by_day(each: File) -> str:
     return str(each.partition.get("day"))
 
 
-def planned(stands: list[File], now: float = 0.0, wishes: Wishes = PLAIN, rules: Maintenance = RULES) -> list[Any]:
+def planned(
+    stands: list[File], now: float = 0.0, wishes: FileTargets = PLAIN, rules: MaintenanceSpec = RULES
+) -> list[Any]:
     mark = f"part-{ordered_name(wishes.z_order)}-"
     return rewrites("t", stands, wishes, rules, now, lambda each: each.path.startswith(mark), by_day)
 
@@ -110,7 +112,7 @@ def test_order_is_made_once_a_partition_is_cold_and_again_when_a_third_of_it_is_
 
 def test_files_that_vectors_have_emptied_are_rewritten_where_spark_can(tmp_path: Path):
     def emptied(name: str, rows: int) -> File:
-        return File(name, name, {}, 200 * MB, 100, Vector("u", name, 1, rows))
+        return File(name, name, {}, 200 * MB, 100, DeletionVector("u", name, 1, rows))
 
     stands = [emptied("a", 19), emptied("b", 20), emptied("c", 90), file("d", 10_000)]
     assert not any(map(PLAIN.matters, stands[:3]))
@@ -157,7 +159,7 @@ def test_upkeep_is_told_before_and_after_and_stays_in_status_and_history(tmp_pat
     newest = Table(run.place).history(1)[0]
     assert (newest.operation, newest.account["by"]) == ("OPTIMIZE", "shop")
     assert newest.account["reason"] == "small files: 5 files in 1 partition"
-    found = Record(run.pipeline.state)
+    found = Journal(run.pipeline.state)
     assert found.running is None
     assert {each["table"] for each in found.done} >= {str(run.place)}
 
@@ -276,9 +278,9 @@ def test_upkeep_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, landed: bool
 ):
     """Before its commit, or after it and before anybody is told."""
-    put = Tail._put
+    put = LogWriter._put
 
-    def dies(tail: Tail, version: int, text: bytes) -> str | None:
+    def dies(tail: LogWriter, version: int, text: bytes) -> str | None:
         if landed:
             put(tail, version, text)
         raise Abandoned
@@ -286,11 +288,11 @@ def test_upkeep_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
     with Keeping(tmp_path, **maintain()).open() as run:
         for _ in range(5):
             run.batch()
-        monkeypatch.setattr(Tail, "_put", dies)
+        monkeypatch.setattr(LogWriter, "_put", dies)
         with pytest.raises(Abandoned):
             run.upkeep()
         monkeypatch.undo()
-    begun = Record(run.pipeline.state).running
+    begun = Journal(run.pipeline.state).running
     assert begun is not None
     assert begun["operation"] == "compact"
     with run.open():
@@ -368,7 +370,7 @@ def test_a_file_that_is_gone_is_told_and_stops_nothing(tmp_path: Path):
 def test_a_picture_that_follows_is_the_one_that_is_read(tmp_path: Path):
     table = Table.get_or_create(tmp_path / "t", {"id": "bigint"})
     store = Store(table.path)
-    followed = Picture(store, lambda file: True)
+    followed = FileListing(store, lambda file: True)
     steps: list[Callable[[], object]] = [
         lambda: table.bulk_insert([{"id": 1}]),
         lambda: table.bulk_insert([{"id": 2}]),

@@ -20,8 +20,8 @@ from headrace.delta.schema import ENVELOPE, READ, from_delta, to_delta
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.plan.plan import Plan
 from headrace.spec import Secret
-from headrace.transform.mask import Hash, Keep, Null, Redact
-from headrace.transform.steps import Drop, Mask, Rename, Set, Transform, Where
+from headrace.transform.mask import HashMask, KeepMask, NullMask, RedactMask
+from headrace.transform.steps import DropStep, MaskStep, RenameStep, SetStep, Transform, WhereStep
 from headrace.validate.load import examine_text
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, shaped, spec_of
 
@@ -57,7 +57,7 @@ def applied(table: pa.Table, *steps: Any) -> pa.Table:
 def test_a_hash_is_plain_hmac(values: list[str | None], key: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MASK_KEY", key)
-        made = applied(pa.table({"v": pa.array(values, pa.string())}), Mask({"v": Hash(BY)}))
+        made = applied(pa.table({"v": pa.array(values, pa.string())}), MaskStep({"v": HashMask(BY)}))
     assert made["v"].to_pylist() == [None if value is None else digest(value, key) for value in values]
 
 
@@ -65,7 +65,7 @@ def test_a_hash_is_plain_hmac(values: list[str | None], key: str) -> None:
 @given(st.lists(st.none() | st.text(), min_size=1, max_size=20), st.integers(1, 6))
 def test_an_end_is_kept_of_longer_texts_only(values: list[str | None], count: int) -> None:
     table = pa.table({"v": pa.array(values, pa.string()), "w": pa.array(values, pa.string())})
-    made = applied(table, Mask({"v": Keep(first=count), "w": Keep(last=count)}))
+    made = applied(table, MaskStep({"v": KeepMask(first=count), "w": KeepMask(last=count)}))
     for value, first, last in zip(values, made["v"].to_pylist(), made["w"].to_pylist(), strict=True):
         if value is None:
             assert (first, last) == (None, None)
@@ -89,7 +89,7 @@ def test_an_end_is_kept_of_longer_texts_only(values: list[str | None], count: in
     ],
 )
 def test_every_plain_type_has_a_text(kind: pa.DataType, value: Any, text: str) -> None:
-    made = applied(pa.table({"v": pa.array([value, None], kind)}), Mask({"v": Hash(BY)}))
+    made = applied(pa.table({"v": pa.array([value, None], kind)}), MaskStep({"v": HashMask(BY)}))
     assert made["v"].to_pylist() == [digest(text), None]
     assert made.schema.field("v").type == pa.string()
 
@@ -99,7 +99,7 @@ def test_every_plain_type_has_a_text(kind: pa.DataType, value: Any, text: str) -
 
 def test_nothing_and_one_text_for_all() -> None:
     table = pa.table({"a": pa.array([1, None], pa.int64()), "b": [[1], None], "c": ["x", None], "d": [{"e": 1}, None]})
-    made = applied(table, Mask({"a": Null(), "b": Redact(), "c": Redact("hidden"), "d": Null()}))
+    made = applied(table, MaskStep({"a": NullMask(), "b": RedactMask(), "c": RedactMask("hidden"), "d": NullMask()}))
     assert made.to_pylist() == [
         {"a": None, "b": "***", "c": "hidden", "d": None},
         {"a": None, "b": None, "c": None, "d": None},
@@ -110,7 +110,10 @@ def test_nothing_and_one_text_for_all() -> None:
 def test_fields_inside_of_structs_are_masked_and_their_neighbours_are_not() -> None:
     kind = pa.struct([pa.field("Mail", pa.string()), pa.field("n", pa.struct([pa.field("ip", pa.string())]))])
     table = pa.table({"u": pa.array([{"Mail": "a@b", "n": {"ip": "1.2.3.4"}}, {"Mail": None, "n": None}, None], kind)})
-    made = applied(table, Mask({"u.mail": Hash(BY), "U.n.ip": Keep(first=3), "u.absent": Null(), "no.such": Null()}))
+    made = applied(
+        table,
+        MaskStep({"u.mail": HashMask(BY), "U.n.ip": KeepMask(first=3), "u.absent": NullMask(), "no.such": NullMask()}),
+    )
     assert made["u"].to_pylist() == [{"Mail": digest("a@b"), "n": {"ip": "1.2***"}}, {"Mail": None, "n": None}, None]
 
 
@@ -118,20 +121,20 @@ def test_fields_inside_of_structs_are_masked_and_their_neighbours_are_not() -> N
 def test_what_a_mask_cannot_cover_stops_instead_of_staying_clear(name: str) -> None:
     table = pa.table({"l": [[{"x": "a"}]], "s": ["a"], "o": [{"x": 1}]})
     with pytest.raises(UsageError, match=f"mask {name}: "):
-        Transform([Mask({name: Hash(BY)})]).output(table.schema)
+        Transform([MaskStep({name: HashMask(BY)})]).output(table.schema)
 
 
 def test_steps_see_what_those_before_them_made() -> None:
     table = pa.table({"mail": ["a@b.c", "x@y.z"], "n": [1, 2]})
     made = applied(
         table,
-        Set({"host": "split_part(mail, '@', 2)", "copy": "mail"}),
-        Mask({"mail": Hash(BY), "copy": Keep(last=1)}),
-        Where("mail LIKE '________________________________________________________________'"),
-        Set({"twice": "mail || mail"}),
-        Rename({"mail": "id"}),
-        Mask({"id": Keep(first=4)}),
-        Drop(("n",)),
+        SetStep({"host": "split_part(mail, '@', 2)", "copy": "mail"}),
+        MaskStep({"mail": HashMask(BY), "copy": KeepMask(last=1)}),
+        WhereStep("mail LIKE '________________________________________________________________'"),
+        SetStep({"twice": "mail || mail"}),
+        RenameStep({"mail": "id"}),
+        MaskStep({"id": KeepMask(first=4)}),
+        DropStep(("n",)),
     )
     one = digest("a@b.c")
     assert made.to_pylist()[0] == {"id": one[:4] + "***", "host": "b.c", "copy": "***c", "twice": one + one}
@@ -140,7 +143,9 @@ def test_steps_see_what_those_before_them_made() -> None:
 def test_two_keys_and_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTHER", other := KEY[::-1])
     table = pa.table({"a": ["v"], "b": ["v"], "c": ["v"]})
-    made = applied(table, Mask({"a": Hash(BY), "b": Hash(Secret("${env:OTHER}", Path())), "c": Hash(BY)}))
+    made = applied(
+        table, MaskStep({"a": HashMask(BY), "b": HashMask(Secret("${env:OTHER}", Path())), "c": HashMask(BY)})
+    )
     assert made.to_pylist() == [{"a": digest("v"), "b": digest("v", other), "c": digest("v")}]
 
 
@@ -148,7 +153,7 @@ def test_two_keys_and_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_row_is_masked_without_a_proper_key(monkeypatch: pytest.MonkeyPatch, key: str | None, words: str) -> None:
     monkeypatch.delenv("MASK_KEY") if key is None else monkeypatch.setenv("MASK_KEY", key)
     with pytest.raises(UsageError, match=words):
-        applied(pa.table({"a": ["v"]}), Mask({"a": Hash(BY)}))
+        applied(pa.table({"a": ["v"]}), MaskStep({"a": HashMask(BY)}))
 
 
 # ---- in a pipeline ----

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 
 from headrace.delta.schema import SOURCE
-from headrace.write.intent import Merging, Scd2Columns
-from headrace.write.scd2_sql import HistorySql
+from headrace.write.intent import MergeRules, Scd2Columns
+from headrace.write.scd2_sql import Scd2Sql
 from model.logs import shuffled
 from model.merged import DUCKDB, NOW, DuckWorld
 from model.merging import Change
@@ -25,7 +25,7 @@ from model.states import Row, history, whole
 BROUGHT = pa.schema([*((name, pa.int64()) for name in ("id", "seq", "a", "b")), SOURCE])
 KEPT = ("valid_from", "valid_to", "current")
 SCHEMA = pa.schema([*BROUGHT, ("valid_from", pa.int64()), ("valid_to", pa.int64()), ("current", pa.bool_())])
-EVERY = Merging(("id",), sequence="seq", tombstone_retention=60, scd2=Scd2Columns(*KEPT))
+EVERY = MergeRules(("id",), sequence="seq", tombstone_retention=60, scd2=Scd2Columns(*KEPT))
 TRACKED = replace(EVERY, scd2=Scd2Columns(*KEPT, track=("a",)))
 TRACK = {EVERY: (), TRACKED: (0,)}
 
@@ -33,13 +33,13 @@ TRACK = {EVERY: (), TRACKED: (0,)}
 class World(DuckWorld):
     """A table and what it remembers in DuckDB, merged into by the text that Spark gets."""
 
-    def __init__(self, merging: Merging) -> None:
+    def __init__(self, merging: MergeRules) -> None:
         super().__init__(merging, SCHEMA, BROUGHT)
 
     def batch(self, changes: Sequence[Change]) -> None:
         """One batch: what is remembered first, then the merge."""
         self.bring(changes, "true" if TRACK[self.merging] else "_headrace.op = 'delete'")
-        sql = HistorySql(self.merging, SCHEMA.names, DUCKDB)
+        sql = Scd2Sql(self.merging, SCHEMA.names, DUCKDB)
         self.duck.execute(sql.statement("t", "changes", "tombstones", NOW))
 
     def rows(self) -> list[Row]:
@@ -51,7 +51,7 @@ class World(DuckWorld):
         return rows
 
 
-def merged(merging: Merging, batches: Sequence[Sequence[Change]]) -> list[Row]:
+def merged(merging: MergeRules, batches: Sequence[Sequence[Change]]) -> list[Row]:
     world = World(merging)
     for batch in batches:
         if batch:
@@ -62,7 +62,7 @@ def merged(merging: Merging, batches: Sequence[Sequence[Change]]) -> list[Row]:
 @pytest.mark.parametrize("merging", [EVERY, TRACKED], ids=["every change", "tracked"])
 @settings(max_examples=35, deadline=None)
 @given(shuffled(sequences=True))
-def test_any_order_doubles_and_batches_end_in_the_history_of_the_log_in_order(merging: Merging, given_: Any) -> None:
+def test_any_order_doubles_and_batches_end_in_the_history_of_the_log_in_order(merging: MergeRules, given_: Any) -> None:
     log, batches = given_
     assert merged(merging, batches) == history(log, TRACK[merging])
 
@@ -137,4 +137,4 @@ def test_rows_of_other_keys_and_rows_that_stay_are_left_alone():
 
 def test_an_intent_keeps_what_was_decided_of_the_history():
     for merging in (EVERY, TRACKED):
-        assert Merging.of(json.loads(json.dumps(asdict(merging)))) == merging
+        assert MergeRules.of(json.loads(json.dumps(asdict(merging)))) == merging

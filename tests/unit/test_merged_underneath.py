@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from headrace.delta.log import load
-from headrace.errors import Conflict, Stop, TableChanged, TableGone, TableReplaced, TableRestored
+from headrace.delta.log import load_state
+from headrace.errors import Conflict, PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.recovery.resume import Decision, decide
-from headrace.write.row_edit import Editing
-from headrace.write.upsert import MergeTable
+from headrace.write.row_edit import EditAttempt
+from headrace.write.upsert import UpsertWriter
 from services.desk import Desk, InProcess, ingest, no_spark, ranges_of
 
 COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]
@@ -87,7 +87,7 @@ def _appended(path: str) -> None:
     write_deltalake(path, pa.table({"id": [9], "seq": [9], "name": ["theirs"]}), mode="append", schema_mode="merge")
 
 
-ALTERED: dict[str, tuple[Callable[[str], None], type[Stop], str]] = {
+ALTERED: dict[str, tuple[Callable[[str], None], type[PipelineStopped], str]] = {
     "restored": (_restored, TableRestored, "--table-restored=refill"),
     "gone": (_gone, TableGone, "--accept-new-table"),
     "replaced": (_replaced, TableReplaced, "--accept-new-table"),
@@ -151,20 +151,20 @@ def _once(work: Callable[[], None]) -> Callable[[], None]:
 
 def _staging(restore: Callable[[], None]) -> tuple[Any, str, Any]:
     """While the merge writes its files."""
-    stage = Editing._staged
-    return Editing, "_staged", lambda editing: (stage(editing), restore())[0]
+    stage = EditAttempt._staged
+    return EditAttempt, "_staged", lambda editing: (stage(editing), restore())[0]
 
 
 def _reading(restore: Callable[[], None]) -> tuple[Any, str, Any]:
     """Before a merge that looks at the newest version by itself, as Spark's does, and lands on top of it."""
-    work = MergeTable._handwork
+    work = UpsertWriter._handwork
 
-    def unseen(table: MergeTable, *given: Any) -> Any:
+    def unseen(table: UpsertWriter, *given: Any) -> Any:
         restore()
-        table.state = load(table._store, [table._mark])
+        table.state = load_state(table._store, [table._mark])
         return work(table, *given)
 
-    return MergeTable, "_handwork", unseen
+    return UpsertWriter, "_handwork", unseen
 
 
 _BESIDE = {"before": _staging, "beside": _staging, "unseen": _reading}
@@ -176,15 +176,15 @@ def test_others_that_are_always_first_are_met_five_times(
 ) -> None:
     """Each time, somebody rewrites the file that the merge is about to replace."""
     desk.feed([row(1, 1), row(2, 1)])
-    left, stage = iter(range(times)), Editing._staged
+    left, stage = iter(range(times)), EditAttempt._staged
 
-    def beside(editing: Editing) -> Any:
+    def beside(editing: EditAttempt) -> Any:
         made = stage(editing)
         if next(left, None) is not None:
             DeltaTable(f"{desk.folder}/lake/orders").update(updates={"name": "'theirs'"}, predicate="id = 2")
         return made
 
-    monkeypatch.setattr(Editing, "_staged", beside)
+    monkeypatch.setattr(EditAttempt, "_staged", beside)
     if times < 5:
         desk.feed([row(1, 2)])
     else:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.delta.schema import SOURCE
-from headrace.write.intent import Merging
+from headrace.write.intent import MergeRules
 from headrace.write.merge_sql import MergeSql, Truncates, later
 from model.logs import cut, logs, shuffled
 from model.merged import DUCKDB, NOW, DuckWorld
@@ -30,19 +30,19 @@ SCHEMA = pa.schema(
         SOURCE,
     ]
 )
-KEYED = Merging(("id",))
-BY_SEQUENCE = Merging(("id",), sequence="seq")
+KEYED = MergeRules(("id",))
+BY_SEQUENCE = MergeRules(("id",), sequence="seq")
 PARTIAL = (
-    Merging(("id",), partial=True, ignore_nulls=True),
-    Merging(("id",), partial=True, columns=("a",)),
-    Merging(("id",), partial=True, columns=("b",), ignore_nulls=True),
+    MergeRules(("id",), partial=True, ignore_nulls=True),
+    MergeRules(("id",), partial=True, columns=("a",)),
+    MergeRules(("id",), partial=True, columns=("b",), ignore_nulls=True),
 )
 
 
 class World(DuckWorld):
     """A table and its tombstones in DuckDB, merged into by the text that Spark gets."""
 
-    def __init__(self, merging: Merging) -> None:
+    def __init__(self, merging: MergeRules) -> None:
         super().__init__(merging, SCHEMA, SCHEMA)
         self.past: Truncates = {}
 
@@ -73,7 +73,7 @@ def _truncates(changes: Sequence[Change]) -> Truncates:
     return last
 
 
-def merged(merging: Merging, batches: Sequence[Sequence[Change]]) -> dict[int, tuple[int | None, ...]]:
+def merged(merging: MergeRules, batches: Sequence[Sequence[Change]]) -> dict[int, tuple[int | None, ...]]:
     world = World(merging)
     for batch in batches:
         if batch:
@@ -100,7 +100,7 @@ def test_without_a_sequence_the_order_is_the_place_in_the_topic(given_: Any) -> 
 @pytest.mark.parametrize("merging", [BY_SEQUENCE, KEYED], ids=["sequence", "place"])
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_null_values_and_truncates_end_what_lies_before_them(merging: Merging, data: st.DataObject) -> None:
+def test_null_values_and_truncates_end_what_lies_before_them(merging: MergeRules, data: st.DataObject) -> None:
     ops = ("put", "put", "put", "delete", "truncate")
     log = data.draw(logs(ops, merging.sequence is not None, silent=True))
     assert merged(merging, data.draw(cut(log))) == Model(merging).take(log).table()
@@ -110,7 +110,7 @@ def test_null_values_and_truncates_end_what_lies_before_them(merging: Merging, d
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_null_values_end_what_lies_before_them_in_their_partition_however_far_it_is_behind(
-    merging: Merging, data: st.DataObject
+    merging: MergeRules, data: st.DataObject
 ) -> None:
     log = data.draw(logs(("put", "put", "delete"), merging.sequence is not None, silent=True))
     log = _one_place_for_each_key(log)
@@ -145,7 +145,7 @@ def test_a_truncate_goes_by_time_in_other_topics_whatever_their_partitions() -> 
 @pytest.mark.parametrize("merging", PARTIAL, ids=["ignore nulls", "columns", "both"])
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_partial_changes_leave_what_they_do_not_bring(merging: Merging, data: st.DataObject) -> None:
+def test_partial_changes_leave_what_they_do_not_bring(merging: MergeRules, data: st.DataObject) -> None:
     ops = ("put", "put", "put", "delete", "truncate")
     log = _one_place_for_each_key(data.draw(logs(ops, False)))
     assert merged(merging, data.draw(cut(log))) == Model(merging).take(log).table()
@@ -179,5 +179,5 @@ def test_a_table_without_the_place_of_its_rows_takes_the_later_of_equals() -> No
 
 
 def test_a_row_of_keys_alone_is_written_as_it_was() -> None:
-    statement = MergeSql(Merging(("id", "day")), ["id", "day"], DUCKDB).statement("t", "changes", None, NOW)
+    statement = MergeSql(MergeRules(("id", "day")), ["id", "day"], DUCKDB).statement("t", "changes", None, NOW)
     assert 'UPDATE SET "id" = s."id", "day" = s."day"' in statement

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from headrace.delta.schema import ENVELOPE, SOURCE
 from headrace.plan.plan import Plan
 from headrace.spec.types import parse_type
-from headrace.write.intent import Merging, Scd2Columns
+from headrace.write.intent import MergeRules, Scd2Columns
 from headrace.write.merge_sql import MergeSql
-from headrace.write.scd2_sql import HistorySql
+from headrace.write.scd2_sql import Scd2Sql
 from model.events import Event, events
 from model.merged import DUCKDB, NOW, DuckWorld
 from model.merging import Model
@@ -29,8 +29,8 @@ from services.plans import envelope, plan_of, shaped
 NAMES = ("seq", "a", "b")
 HISTORY = ("valid_from", "valid_to", "current")
 MODES = {
-    "upsert": Merging(("id",), sequence="seq"),
-    "scd2": Merging(("id",), sequence="seq", scd2=Scd2Columns(*HISTORY)),
+    "upsert": MergeRules(("id",), sequence="seq"),
+    "scd2": MergeRules(("id",), sequence="seq", scd2=Scd2Columns(*HISTORY)),
 }
 KINDS: dict[str, Callable[[int], Any]] = {  # the values that keys are
     "bigint": int,
@@ -60,7 +60,7 @@ class World(DuckWorld):
         applied = self.plan.apply(pa.Table.from_pylist(records, ENVELOPE))
         assert not len(applied.letters)
         self.stage(applied.tables[""], "_headrace.op = 'delete'")
-        sql = HistorySql if self.merging.scd2 else MergeSql
+        sql = Scd2Sql if self.merging.scd2 else MergeSql
         text = sql(self.merging, self.columns, DUCKDB).statement("t", "changes", "tombstones", NOW)
         self.duck.execute(text)
 

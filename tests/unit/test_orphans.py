@@ -13,7 +13,7 @@ from headrace import Table
 from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline.lease import Lease
 from headrace.pipeline.pipeline import Pipeline
-from headrace.serve.status import standing
+from headrace.serve.status import pipeline_status
 from headrace.storage.store import Store
 from services.clocks import DAY, clock
 from services.desk import Desk
@@ -25,7 +25,7 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def orphans(desk: Desk) -> dict[str, Any]:
-    found: dict[str, Any] = standing(desk.spec, orphans=True)["orphans"]
+    found: dict[str, Any] = pipeline_status(desk.spec, orphans=True)["orphans"]
     return found
 
 
@@ -39,7 +39,7 @@ def test_what_a_batch_left_that_died_before_it_was_decided_is_counted_and_vacuum
     with clock(-10 * DAY):
         desk.feed([{"id": 1, "kind": "alpha"}])
     assert orphans(desk) == {"files": 0, "bytes": 0, "folders": {}}
-    assert standing(desk.spec)["orphans"] is None
+    assert pipeline_status(desk.spec)["orphans"] is None
     dies(desk, Point.ALL_STAGED, {"id": 2, "kind": "alpha"})
     lake = desk.place / "lake"
     found = orphans(desk)
@@ -83,7 +83,7 @@ def test_files_of_an_open_batch_are_none(tmp_path: Path, mode: str, monkeypatch:
         patch.setattr(Pipeline, "_commit", die)
         with pytest.raises(Abandoned):
             desk.feed([{"id": 2}])
-    assert standing(desk.spec)["open_batch"] == 2
+    assert pipeline_status(desk.spec)["open_batch"] == 2
     assert orphans(desk)["files"] == 0
     desk.feed([])
     assert sorted(row["id"] for row in desk.rows("lake/t")) == [1, 2]

@@ -24,21 +24,21 @@ from hypothesis import strategies as st
 from headrace import Table
 from headrace.delta import rows
 from headrace.delta.files import active
-from headrace.delta.log import load
+from headrace.delta.log import load_state
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import partition_value
-from headrace.delta.rows import Columns, pieces_of, rows_of
+from headrace.delta.rows import ColumnReader, pieces_of, read_rows
 from headrace.delta.schema import ENVELOPE
 from headrace.errors import StorageUnreachable, TableDamaged, TableFeature, UsageError
-from headrace.ledger.known_tables import FullRefresh, Known
+from headrace.ledger.known_tables import FullRefresh, KnownTables
 from headrace.plan.conform import fit
-from headrace.plan.route_schema import Shape
+from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
 from headrace.spec.types import parse_type
-from headrace.stage.partitions import check_partitioning, folder, spelled, split
+from headrace.stage.partitions import check_partitioning, partition_folder, partition_text_of, split_by_partition
 from headrace.storage.store import Store
 from headrace.table import repair
-from headrace.table.stats import summed
+from headrace.table.stats import sum_files
 from services.desk import Desk
 from services.keeping import Clock, Keeping
 
@@ -126,10 +126,10 @@ def test_what_headrace_writes_is_its_own_key(name: str, data: st.DataObject) -> 
     kind, values, spellings = TYPES[name]
     value = data.draw(values)
     rows = pa.table({"v": pa.array([value], kind), "n": [1]})
-    ((partition, _),) = split(rows, ("v",))
+    ((partition, _),) = split_by_partition(rows, ("v",))
     key = PartitionKeys.of(rows.schema, ("v",))
     assert {key({"v": text}) for text in spellings(value)} == {partition}
-    assert {spelled("v", text, kind) for text in spellings(value)} == {partition[0][1]}
+    assert {partition_text_of("v", text, kind) for text in spellings(value)} == {partition[0][1]}
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -166,7 +166,7 @@ def test_a_text_that_is_no_value_of_its_column_is_named(kind: str, text: str) ->
         partition_value(text, item)
     assert f"'{text}'" in told.value.seen
     with pytest.raises(ValueError, match=r".*"):
-        spelled("v", text, item.type)
+        partition_text_of("v", text, item.type)
 
 
 # ---- a compaction by delta-rs ----
@@ -207,11 +207,11 @@ def test_overwritten_partitions_hold_no_rows_of_before(tmp_path: Path, pair: str
     path = tmp_path / "lake/web"
     desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": _table(path, pair, mode="overwrite_partitions")})
     state = Store(desk.spec.state_uri)
-    Known.load(state).remember_full_refresh(FullRefresh(1, open=True))
+    KnownTables.load(state).remember_full_refresh(FullRefresh(1, open=True))
     desk.feed(_records(pair, 0))
     desk.feed(_records(pair, 10))
     _compacted(path)
-    Known.load(state).remember_full_refresh(FullRefresh(2, open=True))
+    KnownTables.load(state).remember_full_refresh(FullRefresh(2, open=True))
     desk.feed(_records(pair, 20)[:4])
     kept = [each + start for start in (0, 10) for each in (4, 5, 6)]
     assert _ids(path) == [*kept, 20, 21, 22, 23]
@@ -252,10 +252,10 @@ def test_tables_are_optimized_queried_and_changed_by_partition(tmp_path: Path, p
     table = Table(path)
     assert sorted(row["id"] for row in table.query().records()) == _ids(path)
     assert table.statistics().partitions == 7
-    state = load(Store(table.path))
+    state = load_state(Store(table.path))
     assert state is not None
     key = PartitionKeys.of(state.schema, state.partition_by)
-    assert summed(Store(table.path), state.version, 1, key).partitions == 7
+    assert sum_files(Store(table.path), state.version, 1, key).partitions == 7
     folder = "a={}/b={}".format(*PAIRS[pair][2][3])
     assert sorted(row["id"] for row in table.query().within(folder).records()) == [3, 13, 23]
     done = table.optimize(where=f"b = {PAIRS[pair][2][3][1]!r}")
@@ -326,15 +326,15 @@ def lake(tmp_path: Path) -> tuple[Table, Path]:
 
 def _readers(table: Table, **partition: str) -> list[Callable[[], Any]]:
     """Every way to read rows of a file."""
-    state = load(Store(table.path))
+    state = load_state(Store(table.path))
     assert state is not None
     (file,) = active(Store(table.path), state.version).values()
     file = replace(file, partition={**file.partition, **partition})
     place = (Store(table.path), file, state.schema, state.partition_by)
     return [
-        lambda: rows_of(*place),
+        lambda: read_rows(*place),
         lambda: list(pieces_of(*place)),
-        lambda: Columns(place[0], ["id"]).of(file),
+        lambda: ColumnReader(place[0], ["id"]).of(file),
     ]
 
 
@@ -406,10 +406,10 @@ def _paths(uri: str, rows: list[tuple[str | None, ...]]) -> tuple[list[int], lis
     table = pa.table({"id": [1] * len(rows), **dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))})
     schema = pa.schema([pa.field("id", pa.int64()), *(pa.field(name, pa.string()) for name in names)])
     envelopes = pa.table([pa.nulls(len(rows), item.type) for item in ENVELOPE], schema=ENVELOPE)
-    _, _, rejects = fit(table.cast(schema), envelopes, Shape(uri, schema, schema, tuple(names)))
+    _, _, rejects = fit(table.cast(schema), envelopes, RouteSchema(uri, schema, schema, tuple(names)))
     assert set(rejects.reason) <= {Reason.BAD_PARTITION}
     root = uri.partition("://")[2].partition("/")[2] or uri
-    sizes = [len(f"{root}/{folder(tuple(zip(names, row, strict=True)))}/".encode()) for row in rows]
+    sizes = [len(f"{root}/{partition_folder(tuple(zip(names, row, strict=True)))}/".encode()) for row in rows]
     return (
         [size for at, size in enumerate(sizes) if at not in rejects.index],
         [size for at, size in enumerate(sizes) if at in rejects.index],

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.delta.schema import DEAD_LETTERS, SOURCE
-from headrace.errors import ColumnsDisagree, ContractBroken
+from headrace.errors import ColumnsDisagree, ContractViolation
 from headrace.plan.accounting import Counts
 from headrace.plan.branch import EVERY
 from headrace.plan.plan import Plan
@@ -148,7 +148,7 @@ def test_what_the_contract_rejects_is_a_letter(contract: dict[str, str], value: 
 def test_what_the_contract_stops_is_named(contract: dict[str, str], value: Any, said: str):
     plan = plan_of(table={"columns": [ID], "contract": contract})
     assert rows(plan.apply(envelopes([{"id": 5}]))) == [{"id": 5}]
-    with pytest.raises(ContractBroken) as stopped:
+    with pytest.raises(ContractViolation) as stopped:
         plan.apply(envelopes([{"id": 5}, value]))
     assert said in stopped.value.seen
 

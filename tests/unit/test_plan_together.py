@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.plan.batch_result import Applied
+from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from services.plans import adds_up, envelopes, plan_of, shaped
 
@@ -35,7 +35,7 @@ def _apart(plan: Plan) -> Plan:
     return plan
 
 
-def _said(applied: Applied) -> Any:
+def _said(applied: BatchResult) -> Any:
     letters = sorted(applied.letters.to_pylist(), key=lambda letter: letter["offset"])
     tables = {name: table.to_pylist() for name, table in applied.tables.items()}
     return tables, letters, adds_up(applied)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contract.formats.json import POISON
-from headrace.decode.json.exact import Exact
+from headrace.decode.json.exact import ExactReader
 from services.plans import adds_up, envelopes, plan_of, shaped
 
 TABLE: dict[str, Any] = {
@@ -36,8 +36,8 @@ def good(number: int) -> bytes:
 def test_good_records_cost_no_call_of_the_exact_reader(monkeypatch: pytest.MonkeyPatch):
     """The exact reader works value by value; it may see the poison and its like, never the good."""
     read: list[bytes] = []
-    real: Callable[[Exact, bytes], Any] = Exact.read
-    monkeypatch.setattr(Exact, "read", lambda self, raw: (read.append(raw), real(self, raw))[1])
+    real: Callable[[ExactReader, bytes], Any] = ExactReader.read
+    monkeypatch.setattr(ExactReader, "read", lambda self, raw: (read.append(raw), real(self, raw))[1])
     plan = shaped(plan_of(table=TABLE))
     plan.apply(envelopes([good(number) for number in range(GOODS)]))
     assert read == []

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.protobuf.proto_text import parsed
-from headrace.decode.protobuf.schema import WELL_KNOWN, BadSchema, NoMessage, ParsedFile, described, linked
+from headrace.decode.protobuf.schema import WELL_KNOWN, BadProtobufSchema, NoMessage, ParsedFile, described_type, linked
 from headrace.decode.protobuf.schema_files import in_file, in_texts
 from services import proto_texts
 
@@ -102,7 +102,7 @@ def meanings(schema: Any) -> dict[str, Any]:
     def add(found: Any) -> None:
         try:
             types[found.full_name] = schema.message(found.full_name)
-        except BadSchema as bad:
+        except BadProtobufSchema as bad:
             types[found.full_name] = str(bad)
         for inner in found.nested_types:
             add(inner)
@@ -118,7 +118,7 @@ def test_random_texts_mean_what_protoc_makes_of_them(seed):
     text = proto_texts.text(random.Random(seed))
     compiled = proto_texts.compiled(text)
     assert compiled is not None
-    assert meanings(in_texts(text, {}, 64)) == meanings(described(compiled, 64))
+    assert meanings(in_texts(text, {}, 64)) == meanings(described_type(compiled, 64))
 
 
 @settings(max_examples=60, deadline=None)
@@ -127,7 +127,7 @@ def test_damaged_texts_that_protoc_accepts_are_read_the_same(seed):
     text = proto_texts.damaged(random.Random(seed))
     compiled = proto_texts.compiled(text)
     if compiled is not None:  # about one in five
-        assert meanings(in_texts(text, {}, 64)) == meanings(described(compiled, 64))
+        assert meanings(in_texts(text, {}, 64)) == meanings(described_type(compiled, 64))
 
 
 @pytest.mark.parametrize("label", ["optional", "repeated"])
@@ -202,7 +202,7 @@ def test_odd_but_good():
     ],
 )
 def test_what_is_no_schema(text, why):
-    with pytest.raises(BadSchema) as refused:
+    with pytest.raises(BadProtobufSchema) as refused:
         in_texts(text, {}, 64).at([0])
     assert why in str(refused.value)
 
@@ -210,13 +210,13 @@ def test_what_is_no_schema(text, why):
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet='messag A{}=;"1<>[]()/*.,\n-', max_size=60))
 def test_any_text_is_a_schema_or_refused(text):
-    with suppress(BadSchema):
+    with suppress(BadProtobufSchema):
         in_texts(HEAD + text, {}, 64)
 
 
 def test_messages_that_hold_themselves():
     schema = in_texts(HEAD + "message A { B b = 1; } message B { repeated A a = 1; } message C {}", {}, 64)
-    with pytest.raises(BadSchema, match="is recursive"):
+    with pytest.raises(BadProtobufSchema, match="is recursive"):
         schema.at([0])
     assert schema.at([2]).name == "C"
     with pytest.raises(NoMessage):
@@ -229,14 +229,14 @@ def test_a_small_text_that_would_be_a_million_columns():
     levels = "".join(
         f"message M{nth} {{ {' '.join(f'M{nth + 1} f{at} = {at};' for at in range(1, 11))} }}\n" for nth in range(6)
     )
-    with pytest.raises(BadSchema, match="more than 10000 fields"):
+    with pytest.raises(BadProtobufSchema, match="more than 10000 fields"):
         in_texts(HEAD + levels + "message M6 { int32 x = 1; }", {}, 64).at([0])
 
 
 def test_too_deep_a_message():
     levels = "".join(f"message M{nth} {{ M{nth + 1} f = 1; }}\n" for nth in range(70))
     schema = in_texts(HEAD + levels + "message M70 { int32 x = 1; }", {}, 64)
-    with pytest.raises(BadSchema, match="deeper than 64"):
+    with pytest.raises(BadProtobufSchema, match="deeper than 64"):
         schema.at([0])
     assert schema.at([60]).name == "M60"
 
@@ -252,17 +252,19 @@ def test_a_file_and_its_imports(tmp_path):
     order = in_file(str(main), 64).message("shop.Order")
     assert [field.message.name for field in order.fields] == ["shop.Place", "geo.Point"]
     main.write_text(HEAD + 'package shop; import "shop/main2.proto"; message Order {}')
-    with pytest.raises(BadSchema, match=r"main\.proto:2: import shop/main2\.proto not found; put it in the folder"):
+    with pytest.raises(
+        BadProtobufSchema, match=r"main\.proto:2: import shop/main2\.proto not found; put it in the folder"
+    ):
         in_file(str(main), 64)
     main.write_text(HEAD + 'package shop; import "../geo/point.proto"; message Order {}')
-    with pytest.raises(BadSchema, match="not the relative path"):
+    with pytest.raises(BadProtobufSchema, match="not the relative path"):
         in_file(str(main), 64)
     (tmp_path / "passwords").write_text("secret")
     main.write_text(HEAD + 'package shop; import "passwords"; message Order {}')
-    with pytest.raises(BadSchema, match="not the relative path"):
+    with pytest.raises(BadProtobufSchema, match="not the relative path"):
         in_file(str(main), 64)
     main.write_text(HEAD + 'package shop; import "main.proto"; message Order {}')
-    with pytest.raises(BadSchema, match="imports itself"):
+    with pytest.raises(BadProtobufSchema, match="imports itself"):
         in_file(str(main), 64)
 
 
@@ -272,10 +274,10 @@ def test_a_descriptor_set(tmp_path):
     files.file.append(parsed(HEAD + "package a; message A { int32 x = 1; }", "a.proto").descriptor)
     (tmp_path / "all.desc").write_bytes(files.SerializeToString())
     assert in_file(str(tmp_path / "all.desc"), 64).message("b.B").fields[0].message.name == "a.A"
-    with pytest.raises(BadSchema, match="not a descriptor set"):
-        described(b"\xff")
-    with pytest.raises(BadSchema, match="no file"):
-        described(b"")
+    with pytest.raises(BadProtobufSchema, match="not a descriptor set"):
+        described_type(b"\xff")
+    with pytest.raises(BadProtobufSchema, match="no file"):
+        described_type(b"")
 
 
 def test_messages_by_their_place_in_the_text():
@@ -323,7 +325,7 @@ def test_a_reference_or_a_file_comes_before_the_bundled_type(tmp_path):
 
 def test_only_the_bundled_files_themselves_are_read():
     for name in ("google/type/../../secret.proto", "google/type/gone.proto", "google/type/", "google/type/date_pb2.py"):
-        with pytest.raises(BadSchema, match="not found; register it as a reference"):
+        with pytest.raises(BadProtobufSchema, match="not found; register it as a reference"):
             in_texts(f'{HEAD}import "{name}"; message A {{}}', {}, 64)
 
 
@@ -337,7 +339,7 @@ def test_a_registered_descriptor_instead_of_text():
     for main in (text, shop.decode()):
         schema = in_texts(main, {"geo/point.proto": geo.decode()}, 64)
         assert schema.at([0]).fields[0].message.name == "geo.Point"
-    with pytest.raises(BadSchema, match="the schema"):
+    with pytest.raises(BadProtobufSchema, match="the schema"):
         in_texts(base64.b64encode(b"nonsense").decode(), {}, 64)
 
 

@@ -18,11 +18,11 @@ from headrace.delta import log_writer as tail_module
 from headrace.errors import (
     Fenced,
     HeadraceError,
-    MarksDisagree,
     SourceGap,
     SourceReplaced,
     StorageUnreachable,
     TableRestored,
+    TxnMismatch,
 )
 from headrace.faults import Abandoned, Point
 from headrace.ledger import ledger, table_evidence, undone_batches
@@ -34,8 +34,8 @@ from model.audit import FOREIGN, audit, booked, stands_on, watch
 from model.driver import TABLES, Driver
 from model.world import Actor, DiskWorld, Violation, World, commits, load
 
-REAL_LOAD = log.load
-EXPECTED_ENDS = (Fenced, MarksDisagree, SourceGap, SourceReplaced, TableRestored, Abandoned, StorageUnreachable)
+REAL_LOAD = log.load_state
+EXPECTED_ENDS = (Fenced, TxnMismatch, SourceGap, SourceReplaced, TableRestored, Abandoned, StorageUnreachable)
 KINDS = st.text("abcdf", min_size=1, max_size=4)
 TOPIC, PART = st.sampled_from("xy"), st.integers(0, 2)
 SLOT, CALLS = st.integers(0, 2), st.integers(0, 60)
@@ -202,7 +202,7 @@ class Play:
         store.put(path, json.dumps([FOREIGN]).encode())
         lines = [{"add": {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}}]
         if version == 0:
-            lines += [log.Protocol().action(), log.Metadata(f"foreign-{path}", COLUMNS).action()]
+            lines += [log.Protocol().action(), log.MetadataAction(f"foreign-{path}", COLUMNS).action()]
         self.foreign(table, lines)
 
     def column(self, table: str) -> None:
@@ -212,7 +212,7 @@ class Play:
         metadata = load(self.world.store("lake").child(table)).metadata
         schema = json.loads(metadata.schema_json)
         schema["fields"].append({"name": f"c{self.world.number()}", "type": "long", "nullable": True, "metadata": {}})
-        changed = log.Metadata(metadata.table_id, json.dumps(schema), (), metadata.properties)
+        changed = log.MetadataAction(metadata.table_id, json.dumps(schema), (), metadata.properties)
         self.foreign(table, [changed.action()])
 
     def version(self, table: str) -> int:

@@ -14,9 +14,9 @@ import pytest
 from headrace.decode.registry.client import Registry
 from headrace.dev.kafka import free_ports
 from headrace.errors import BrokerUnreachable, RegistryUnreachable, StorageUnreachable
-from headrace.pipeline.preview import look
+from headrace.pipeline.preview import preview_records
 from headrace.serve.runner import run_all
-from headrace.serve.status import standing
+from headrace.serve.status import pipeline_status
 from headrace.spec import Spec
 from headrace.spec.registry import RegistrySpec
 from headrace.storage.store import Profile, Store
@@ -48,13 +48,13 @@ def spec(request: pytest.FixtureRequest, address: str, tmp_path: Path) -> Spec:
 def test_commands_that_ask_the_broker(spec: Spec, address: str) -> None:
     told = rf"The broker at {address} does not answer: Connect to .*{address} failed: Connection refused\."
     with soon(), pytest.raises(BrokerUnreachable, match=told):
-        look(spec, None)
+        preview_records(spec, None)
     with soon():
         (finding,) = [each for each in online(spec) if each.key.startswith("source")]
     assert address in finding.seen
     assert "Connection refused" in finding.seen
     with soon():
-        found = standing(spec)
+        found = pipeline_status(spec)
     assert (found["lag"], found["lag_error"].partition(":")[0]) == (None, "BrokerUnreachable")
     assert "Connection refused" in found["lag_error"]
 

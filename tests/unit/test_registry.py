@@ -17,7 +17,7 @@ import pytest
 
 from headrace.decode.registry import client
 from headrace.decode.registry.client import Registered, Registry, UnknownSchema
-from headrace.errors import AuthenticationRefused, PermissionRefused, RegistryUnreachable
+from headrace.errors import AuthenticationFailed, PermissionDenied, RegistryUnreachable
 from headrace.spec.registry import RegistrySpec
 from services.certs import Certificates, make_certificates
 
@@ -158,8 +158,8 @@ def test_no_registry_has_negative_ids(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        ((401, {}), AuthenticationRefused),
-        ((403, {}), PermissionRefused),
+        ((401, {}), AuthenticationFailed),
+        ((403, {}), PermissionDenied),
         ((500, {"error_code": 50001}), RegistryUnreachable),
         ((503, b"<html>"), RegistryUnreachable),
         ((429, {}), RegistryUnreachable),
@@ -234,7 +234,7 @@ def test_the_password_is_sent_and_read_each_time(tmp_path, monkeypatch):
         asked.schema(1)
         assert server.asked[0][1]["Authorization"] == "Basic YW5uOnDDpHNzd29yZA=="
         monkeypatch.delenv("REGISTRY_PASSWORD")
-        with pytest.raises(AuthenticationRefused, match="REGISTRY_PASSWORD"):
+        with pytest.raises(AuthenticationFailed, match="REGISTRY_PASSWORD"):
             asked.schema(2)
 
 

@@ -26,17 +26,25 @@ from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, TableRes
 from headrace.faults import Abandoned, Point, armed
 from headrace.pipeline import task
 from headrace.pipeline.lease import Lease
-from headrace.recovery.file_origins import Box, Brought, Trace, box_of, joined, narrowed, trace
+from headrace.recovery.file_origins import (
+    FileOrigins,
+    OffsetBounds,
+    OriginCommit,
+    file_origins,
+    join_ranges,
+    narrowed,
+    offset_bounds_of,
+)
 from headrace.recovery.missing_rows import absent
 from headrace.recovery.reingest import pieces
-from headrace.recovery.reingest_plan import Facts, Reingest, check_alone, plan
+from headrace.recovery.reingest_plan import Reingest, SourceFacts, check_alone, plan
 from headrace.recovery.resume import Decision, decide
 from headrace.source.base import Bounds
 from headrace.source.ranges import Range
 from headrace.spec import Spec
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
-from headrace.table.ownership import found
+from headrace.table.ownership import existing_table
 from headrace.table.reingest import Reingesting
 from headrace.write.intent import Intent
 from services.desk import Desk
@@ -374,10 +382,10 @@ def _survive(broken: Broken) -> None:
 # ---- what can be read again ----
 
 
-def brought(batch: int, spec: Spec, *ranges: Range, **more: Any) -> Brought:
+def brought(batch: int, spec: Spec, *ranges: Range, **more: Any) -> OriginCommit:
     told = [[each.topic, each.partition, each.start, each.until] for each in ranges]
     account = {"spec": spec.digest, "ranges": told}
-    return Brought(batch, {f"headrace:{spec.pipeline}": batch}, account | more, (file("f"),))
+    return OriginCommit(batch, {f"headrace:{spec.pipeline}": batch}, account | more, (file("f"),))
 
 
 def file(path: str, rows: int | None = 3, **source: tuple[Any, Any]) -> File:
@@ -386,14 +394,14 @@ def file(path: str, rows: int | None = 3, **source: tuple[Any, Any]) -> File:
 
 
 SIDES = ("minValues", "maxValues")
-FACTS = Facts({"t": "a"}, {"t": "a"}, {"t": 1}, {("t", 0): Bounds(5, 100), ("t", 1): Bounds(0, 40)})
+FACTS = SourceFacts({"t": "a"}, {"t": "a"}, {"t": 1}, {("t", 0): Bounds(5, 100), ("t", 1): Bounds(0, 40)})
 
 
 def test_only_what_a_lost_file_can_have_held_is_read() -> None:
     spec = spec_of()
     held = file("m", 7, topic=("t", "t"), partition=(0, 0), offset=(12, 19))
     each = brought(3, spec, Range("t", 0, 10, 30), Range("t", 1, 10, 30))
-    found = plan(spec, Trace((held,), (each,)), FACTS)
+    found = plan(spec, FileOrigins((held,), (each,)), FACTS)
     assert found.ranges == (Range("t", 0, 12, 20, "a"),)
     assert (found.rows, found.unread) == (7, ())
 
@@ -415,7 +423,7 @@ def test_only_what_a_lost_file_can_have_held_is_read() -> None:
 def test_what_cannot_be_read_again_says_why(change: dict[str, Any], facts: dict[str, Any], why: str) -> None:
     spec = spec_of()
     each = replace(brought(3, spec, Range("t", 0, 10, 30)), **change)
-    found = plan(spec, Trace((file("m"),), (each,)), replace(FACTS, **facts))
+    found = plan(spec, FileOrigins((file("m"),), (each,)), replace(FACTS, **facts))
     assert (found.ranges, found.files) == ((), ())
     assert why in found.unread[0].why
 
@@ -428,11 +436,11 @@ def test_ranges_are_read_once_each_and_no_two_of_a_partition_at_a_time() -> None
         Range("t", 0, 20, 30),
         Range("t", 0, 22, 25),
     )
-    once = joined(ranges)
+    once = join_ranges(ranges)
     assert once == (Range("t", 0, 0, 10), Range("t", 0, 20, 30), Range("t", 1, 0, 5))
     assert list(pieces(once)) == [(once[0], once[2]), (once[1],)]
-    assert narrowed(once, [Box(("s", "u"), (0, 0), (8, 21))]) == (Range("t", 0, 8, 10), Range("t", 0, 20, 22))
-    assert narrowed(once, [Box(), Box(("x", "x"))]) == once
+    assert narrowed(once, [OffsetBounds(("s", "u"), (0, 0), (8, 21))]) == (Range("t", 0, 8, 10), Range("t", 0, 20, 22))
+    assert narrowed(once, [OffsetBounds(), OffsetBounds(("x", "x"))]) == once
 
 
 def test_a_restore_to_a_time_is_followed_by_the_files(broken: Broken) -> None:
@@ -446,7 +454,7 @@ def test_a_restore_to_a_time_is_followed_by_the_files(broken: Broken) -> None:
     assert repaired is not None
     DeltaTable(path).restore(datetime.fromtimestamp(repaired.timestamp / 1000, UTC))
     assert files.read(Store(path), 4).info["operationParameters"].get("version") is None  # type: ignore[union-attr]
-    told = trace(Store(path), found(Store(path)), (), forgotten=True)
+    told = file_origins(Store(path), existing_table(Store(path)), (), forgotten=True)
     assert [each.batch for each in told.brought] == [2]
 
 
@@ -458,7 +466,7 @@ def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
     table = broken.table()
     assert [each.operation for each in table.history(3)] == ["STREAMING UPDATE", "FSCK", "STREAMING UPDATE"]
     table.restore(version=2)
-    told = trace(Store(table.path), found(Store(table.path)), (), forgotten=True)
+    told = file_origins(Store(table.path), existing_table(Store(table.path)), (), forgotten=True)
     assert [each.batch for each in told.brought] == [2]
     with pytest.raises(TableRestored):
         broken.mend()
@@ -488,7 +496,7 @@ def staged(store: Store, rows: list[tuple[int, int]]) -> StagedFile:
     stager = Stager(lambda uri: Store(uri), "x")
     placed = {"at": datetime(2024, 1, 1, tzinfo=UTC), "x": 1.0}
     made = [{"n": n, "_source": {"topic": "t", "partition": 0, "offset": at}, **placed} for n, at in rows]
-    stager.add(Layout(store.uri, COLUMNS, BY), pa.Table.from_pylist(made, COLUMNS))
+    stager.add(FileLayout(store.uri, COLUMNS, BY), pa.Table.from_pylist(made, COLUMNS))
     return stager.finish()[0]
 
 
@@ -499,7 +507,7 @@ RECORDS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size
 @given(RECORDS, st.data())
 def test_records_of_many_rows_that_lie_in_several_files(tmp_path: Path, records: list[list[int]], data: Any) -> None:
     """However rows were cut into files, what is left and what comes back together are all rows, once each."""
-    store, layout = Store(str(tmp_path / "t")), Layout(str(tmp_path / "t"), COLUMNS, BY)
+    store, layout = Store(str(tmp_path / "t")), FileLayout(str(tmp_path / "t"), COLUMNS, BY)
     rows = [(n, at) for at, values in enumerate(records) for n in values]
     cut, end = sorted((data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, len(rows)))))
     parts = [part for part in (rows[:cut], rows[cut:end], rows[end:]) if part]
@@ -514,7 +522,10 @@ def test_records_of_many_rows_that_lie_in_several_files(tmp_path: Path, records:
     assert Counter(left) + Counter(back) == Counter(rows)
     assert count == len({at for _, at in back})
     assert {*made} == {*old, *(each for each in kept if each in made)}
-    assert box_of(lost).offsets == (min(at for _, at in values(store, lost)), max(at for _, at in values(store, lost)))
+    assert offset_bounds_of(lost).offsets == (
+        min(at for _, at in values(store, lost)),
+        max(at for _, at in values(store, lost)),
+    )
 
 
 def values(store: Store, each: File) -> list[tuple[int, int]]:
@@ -524,7 +535,7 @@ def values(store: Store, each: File) -> list[tuple[int, int]]:
 
 def test_records_that_make_other_rows_than_before_are_not_doubled(tmp_path: Path) -> None:
     """Two rows of one record, of which one is lost; both are others now, as those with the time of their batch."""
-    store, layout = Store(str(tmp_path / "t")), Layout(str(tmp_path / "t"), COLUMNS, BY)
+    store, layout = Store(str(tmp_path / "t")), FileLayout(str(tmp_path / "t"), COLUMNS, BY)
     there, lost = (as_file(staged(store, [(n, 0)])) for n in (1, 2))
     with pytest.raises(TableDamaged, match=r"lacks 1 rows, and 2 of those"):
         absent(store, layout, [staged(store, [(8, 0), (9, 0)])], [lost], [there], 1)
@@ -534,4 +545,4 @@ def test_records_that_make_other_rows_than_before_are_not_doubled(tmp_path: Path
 
 def test_nothing_made_is_nothing_lost(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "t"))
-    assert absent(store, Layout(store.uri, COLUMNS), [], [file("m")], [], 1) == ([], [], 0)
+    assert absent(store, FileLayout(store.uri, COLUMNS), [], [file("m")], [], 1) == ([], [], 0)

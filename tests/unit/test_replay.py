@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from headrace.dead_letters.reader import Place, Selection
+from headrace.dead_letters.reader import RecordPosition, Selection
 from headrace.errors import LeaseHeld
 from headrace.faults import Abandoned, armed
 from headrace.pipeline.pipeline import Pipeline
@@ -57,7 +57,7 @@ def test_outcomes_tell_what_became_of_each_letter(desk: Desk):
         3: ("still_dead", None, "malformed"),
         4: ("still_dead", None, "unrouted"),
     }
-    [letter] = desk.letters.find(Place("orders", 0, 0))
+    [letter] = desk.letters.find(RecordPosition("orders", 0, 0))
     assert letter["value"] == b'{"id": "x1", "kind": "alpha"}'
     assert letter["headers"] == [{"key": "trace", "value": b"\xff0"}]
     assert [each["outcome"] for each in letter["outcomes"]] == ["replayed"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.delta import log
 from headrace.delta import log_writer as tail_module
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced, StorageUnreachable
 from headrace.faults import Abandoned
@@ -75,7 +75,7 @@ class Replayer:
 
     def stage(self, name: str, ids: list[int]) -> TableIntent:
         """One file for a table that may not exist yet."""
-        state = tried(lambda: Tail.open(self.lake.child(name), [f"headrace:{NAME}"])).state
+        state = tried(lambda: LogWriter.open(self.lake.child(name), [f"headrace:{NAME}"])).state
         table_id = state.table_id if state else f"{name}-{self.world.number()}"
         file = self.put(name, self.lake.child(name), ids)
         return TableIntent(name, table_id, state is None, schema("id"), (), {}, (file,))
@@ -94,7 +94,7 @@ class Replayer:
 
     def commit(self, table: TableIntent, intent: Intent) -> None:
         """Files and mark; skipped where the mark is."""
-        tail = tried(lambda: Tail.open(self.lake.child(table.path), [f"headrace:{NAME}"]))
+        tail = tried(lambda: LogWriter.open(self.lake.child(table.path), [f"headrace:{NAME}"]))
 
         def attempt() -> None:
             made = None

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.decode.base import Rejects
 from headrace.decode.decoders import decoder
-from headrace.decode.payload import RESCUE, layout_of
-from headrace.decode.typed.fit import fitted
+from headrace.decode.payload import RESCUE, payload_schema_of
+from headrace.decode.typed.fit import fit_values
 from headrace.delta.schema import RESCUED
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.plan.plan import Plan
@@ -185,7 +185,7 @@ def typed(new_field: Any, rescue: bytes, **types: pa.DataType) -> Any:
     payload = pa.schema(
         [*(pa.field(name, kind) for name, kind in types.items()), RESCUED.with_metadata({RESCUE: rescue})]
     )
-    return fitted(NATURAL, np.arange(3), layout_of(payload), new_field, Rejects())
+    return fit_values(NATURAL, np.arange(3), payload_schema_of(payload), new_field, Rejects())
 
 
 def test_typed_values_are_rescued_as_json_text():
@@ -205,30 +205,32 @@ def test_a_typed_value_that_is_json_already_is_rescued_as_it_is():
     natural = pa.table({"j": pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array([text, None]))})
     for known in ([], [pa.field("j", pa.int64())]):
         payload = pa.schema([pa.field("id", pa.int64()), *known, RESCUED.with_metadata({RESCUE: b"type"})])
-        found = fitted(natural, np.arange(2), layout_of(payload), "rescue", Rejects())
+        found = fit_values(natural, np.arange(2), payload_schema_of(payload), "rescue", Rejects())
         assert found.rows["_rescued"].to_pylist() == [f'{{"j":{text}}}', None]
 
 
 def test_typed_values_without_the_contract_are_rejects_as_before():
     found = typed("rescue", b"field", id=pa.int64(), n=pa.int32())
     assert (found.rejects.index, found.rejects.reason) == ([1], [Reason.OVERFLOW])
-    required = layout_of(
+    required = payload_schema_of(
         pa.schema([pa.field("n", pa.int32(), nullable=False), RESCUED.with_metadata({RESCUE: b"type"})])
     )
-    refused = fitted(NATURAL, np.arange(3), required, "ignore", Rejects())
+    refused = fit_values(NATURAL, np.arange(3), required, "ignore", Rejects())
     assert refused.rejects.reason == [Reason.OVERFLOW, Reason.MISSING]
 
 
 def test_strict_holds_for_typed_values():
     natural = NATURAL.select(["id", "blob"])
-    found = fitted(natural, np.arange(3), layout_of(pa.schema([pa.field("id", pa.int64())])), "reject", Rejects())
+    found = fit_values(
+        natural, np.arange(3), payload_schema_of(pa.schema([pa.field("id", pa.int64())])), "reject", Rejects()
+    )
     assert (found.rejects.index, found.rejects.reason) == ([0], [Reason.NEW_FIELD])
 
 
 def test_a_default_fills_what_typed_records_do_not_have():
     metadata = {b"headrace.default": b'"none"'}
     payload = pa.schema([pa.field("id", pa.int64()), pa.field("word", pa.string(), False, metadata)])
-    found = fitted(NATURAL, np.arange(3), layout_of(payload), "ignore", Rejects())
+    found = fit_values(NATURAL, np.arange(3), payload_schema_of(payload), "ignore", Rejects())
     assert found.rows["word"].to_pylist() == ["none"] * 3
 
 

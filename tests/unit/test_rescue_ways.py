@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.base import Limits, NewField
-from headrace.decode.json.decoder import bound
-from headrace.decode.json.template_match import Stencils
-from headrace.decode.payload import RESCUE, Layout, layout_of
+from headrace.decode.base import DecodeLimits, NewField
+from headrace.decode.json.decoder import bound_errors
+from headrace.decode.json.template_match import TemplateMatchers
+from headrace.decode.payload import RESCUE, PayloadSchema, payload_schema_of
 from headrace.decode.rescue import RescuingDecoder
 from headrace.delta.schema import RESCUED
 
@@ -37,9 +37,9 @@ GOOD: dict[str, Any] = {
 ODD = ["12", "", 7, -1.5, 1e99, 2**70, True, None, [], ["x", 1], {"k": 1}, "2024-01-01", "back\\slash"]
 
 
-def layout(rescue: bytes) -> Layout:
+def layout(rescue: bytes) -> PayloadSchema:
     column = RESCUED.with_metadata({**(RESCUED.metadata or {}), RESCUE: rescue})
-    return layout_of(pa.schema([*COLUMNS, column]))
+    return payload_schema_of(pa.schema([*COLUMNS, column]))
 
 
 def batch(pick: random.Random) -> pa.BinaryArray:
@@ -68,8 +68,8 @@ def _change(pick: random.Random) -> dict[str, Any]:
 @given(seed=st.integers(0, 2**32))
 def test_by_stencil_and_one_by_one_are_the_same(new_field: NewField, rescue: bytes, seed: int):
     pick = random.Random(seed)
-    made = bound(layout(rescue), new_field, Limits())
-    alone = bound(layout(rescue), new_field, Limits())
+    made = bound_errors(layout(rescue), new_field, DecodeLimits())
+    alone = bound_errors(layout(rescue), new_field, DecodeLimits())
     assert isinstance(made, RescuingDecoder)
     assert isinstance(alone, RescuingDecoder)
     alone._stencils = None
@@ -87,13 +87,13 @@ def test_by_stencil_and_one_by_one_are_the_same(new_field: NewField, rescue: byt
 def test_what_misfits_everywhere_is_taken_at_once():
     seen: list[int] = []
 
-    class Counting(Stencils):
+    class Counting(TemplateMatchers):
         def fit(self, texts: pa.StringArray) -> Any:
             found = super().fit(texts)
             seen.append(len(texts) - sum(len(each.index) for each in found))
             return found
 
-    made = bound(layout(b"type"), "rescue", Limits())
+    made = bound_errors(layout(b"type"), "rescue", DecodeLimits())
     assert isinstance(made, RescuingDecoder)
     assert made._stencils is not None
     made._stencils.__class__ = Counting

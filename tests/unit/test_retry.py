@@ -12,12 +12,12 @@ import pytest
 
 from headrace import faults, retry
 from headrace.errors import (
-    AuthenticationRefused,
+    AuthenticationFailed,
     BrokerUnreachable,
     Conflict,
     Fenced,
-    PermissionRefused,
-    StopAsked,
+    PermissionDenied,
+    StopRequested,
     StorageUnreachable,
     UsageError,
 )
@@ -68,7 +68,7 @@ def test_waits_double_up_to_the_longest_and_are_spread():
 
 
 @pytest.mark.parametrize(
-    ("error", "tries"), [(PermissionRefused, 3), (AuthenticationRefused, 3), (Conflict, 5), (Fenced, 1)]
+    ("error", "tries"), [(PermissionDenied, 3), (AuthenticationFailed, 3), (Conflict, 5), (Fenced, 1)]
 )
 def test_what_is_refused_ends_after_its_tries(error, tries):
     watch = Watch()
@@ -78,7 +78,7 @@ def test_what_is_refused_ends_after_its_tries(error, tries):
 
 
 def test_two_refusals_with_an_outage_between_do_not_stop():
-    errors = [PermissionRefused("no"), StorageUnreachable("no answer"), PermissionRefused("no")]
+    errors = [PermissionDenied("no"), StorageUnreachable("no answer"), PermissionDenied("no")]
     assert retry.call(failing(*errors), stop=Watch()) == "done"
 
 
@@ -92,7 +92,7 @@ def test_what_we_did_not_raise_is_not_tried_again():
 def test_a_request_to_stop_ends_the_wait_at_once():
     asked = threading.Event()
     asked.set()
-    with pytest.raises(StopAsked, match="no answer"):
+    with pytest.raises(StopRequested, match="no answer"):
         retry.call(failing(StorageUnreachable("no answer")), Retry(first=3600), stop=asked)
 
 
@@ -180,7 +180,7 @@ def test_trouble_after_a_good_while_is_counted_anew():
     def attempt():
         tries.append(1)
         if len(tries) < 6:
-            raise AuthenticationRefused("refused")
+            raise AuthenticationFailed("refused")
         return "well"
 
     assert retry.call(attempt, Retry(first=0.001, longest=60, refused=3), clock=lambda: next(ticks)) == "well"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.delta.schema import ENVELOPE
-from headrace.plan.routing import routes, split
+from headrace.plan.routing import routes, split_by_route
 from headrace.reasons import Reason
 from headrace.recovery import rebuild_ledger
 from headrace.spec.routing import NAME, Routing
@@ -122,15 +122,15 @@ def test_headers_of_a_slice_are_its_own() -> None:
 
 
 def test_split_gives_positions_in_order() -> None:
-    parts = split(pa.array(["b", "a", None, "b", "a", "b"]))
+    parts = split_by_route(pa.array(["b", "a", None, "b", "a", "b"]))
     assert {name: index.to_pylist() for name, index in parts.items()} == {"b": [0, 3, 5], "a": [1, 4]}
-    assert split(pa.array([], pa.string())) == {}
+    assert split_by_route(pa.array([], pa.string())) == {}
 
 
 @settings(deadline=None)
 @given(st.lists(st.none() | st.sampled_from("abcdef")))
 def test_split_loses_and_doubles_nothing(values: list[str | None]) -> None:
-    parts = split(pa.array(values, pa.string()))
+    parts = split_by_route(pa.array(values, pa.string()))
     seen = sorted((position, name) for name, index in parts.items() for position in index.to_pylist())
     assert seen == [(position, name) for position, name in enumerate(values) if name is not None]
 

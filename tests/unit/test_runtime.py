@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from headrace.cli.setup import GROUPS
-from headrace.dev.kafka import Broker, Tls, _properties, free_ports
+from headrace.dev.kafka import Broker, BrokerTls, _properties, free_ports
 from headrace.errors import SetupError
 from headrace.runtime import cache, class_archive, jars, java, session, trust_store
 from headrace.runtime.child_process import spawn
@@ -81,13 +81,13 @@ def test_what_differs_from_its_checksum_is_refused_and_not_kept(repository) -> N
     repository[ONE] = b"something else"
     with pytest.raises(SetupError, match=f"{ONE}.*pinned"):
         jars.ensure("g")
-    assert not (cache.folder("jars") / "one-1.0.jar").exists()
+    assert not (cache.cache_folder("jars") / "one-1.0.jar").exists()
 
 
 def test_a_jar_that_changed_in_the_cache_is_fetched_again(repository) -> None:
     path = jars.ensure("g")[0]
     path.write_bytes(b"spoilt")
-    jars.verify("g")
+    jars.verify_jars("g")
     assert jars.ensure("g")[0].read_bytes() == b"one"
 
 
@@ -157,7 +157,7 @@ def test_without_java_and_without_a_wheel_the_way_out_is_named(home: Path, monke
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(SetupError, match="Install Java 17 or newer"):
         java.find_java()
-    assert not list(cache.folder("jdk").iterdir())
+    assert not list(cache.cache_folder("jdk").iterdir())
 
 
 def test_a_key_store_is_sealed_and_the_same_twice(home: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_program_that_is_not_there_is_an_ended_child(tmp_path: Path) -> None:
 
 def test_the_properties_of_a_secure_broker(tmp_path: Path) -> None:
     ports = dict(zip(("plain", "sasl_tls", "controller"), free_ports(), strict=False))
-    tls = Tls(tmp_path / "server.pem", tmp_path / "ca.pem")
+    tls = BrokerTls(tmp_path / "server.pem", tmp_path / "ca.pem")
     text = _properties(tmp_path, ports, tls, {"ann": "secret"}, {"log.segment.bytes": "1048576"})
     lines = dict(line.split("=", 1) for line in text.splitlines())
     assert lines["listeners"].count("127.0.0.1") == 3

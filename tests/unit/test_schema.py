@@ -10,8 +10,8 @@ from deltalake import Schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.delta.evolution import check_fits, merge
-from headrace.delta.log import Metadata, Protocol, TableState
+from headrace.delta.evolution import check_fits, merge_schemas
+from headrace.delta.log import MetadataAction, Protocol, TableState
 from headrace.delta.schema import DEAD_LETTERS, ENVELOPE, SOURCE, from_delta, to_delta
 from headrace.errors import TableChanged, TableFeature, UsageError
 from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ, parse_type, type_name, type_names
@@ -134,7 +134,7 @@ def test_a_decimal_is_one_type_with_and_without_blanks() -> None:
         return json.dumps({"type": "struct", "fields": fields})
 
     ours, theirs = text("decimal(10,2)"), text("decimal(10, 2)")
-    check_fits(ours, TableState(1, Metadata("x", theirs, (), {}), Protocol()))
-    assert merge(theirs, ours) == theirs
+    check_fits(ours, TableState(1, MetadataAction("x", theirs, (), {}), Protocol()))
+    assert merge_schemas(theirs, ours) == theirs
     with pytest.raises(TableChanged, match="decimal"):
-        merge(theirs, text("decimal(10,3)"))
+        merge_schemas(theirs, text("decimal(10,3)"))

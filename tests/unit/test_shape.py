@@ -11,13 +11,13 @@ from headrace.decode.inference import of
 from headrace.delta.schema import JSON_TEXT, SOURCE
 from headrace.errors import ColumnsDisagree
 from headrace.plan.plan import Plan
-from headrace.plan.route_schema import SKIP, Shape, fits, same_type
+from headrace.plan.route_schema import SKIP, RouteSchema, same_columns, same_type
 from services.plans import spec_of
 
 EXISTING = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
 
 
-def _shape(table: dict[str, Any] | None = None, steps: list[Any] | None = None, **known: Any) -> Shape:
+def _shape(table: dict[str, Any] | None = None, steps: list[Any] | None = None, **known: Any) -> RouteSchema:
     spec = spec_of(table=table or {}, transform=steps or [])
     return Plan(spec, {}).branches[""].shape_of("", **known)
 
@@ -105,7 +105,7 @@ def test_partition_columns_must_be_there_once_columns_are_known():
     ],
 )
 def test_which_types_may_be_offered_to_a_column(one: pa.DataType, two: pa.DataType, answer: bool):
-    assert fits(one, two) is answer
+    assert same_columns(one, two) is answer
     if answer and not pa.types.is_primitive(one):
         assert same_type(one, two)
 

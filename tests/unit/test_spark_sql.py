@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.decode.payload import DEFAULT
-from headrace.delta.log import Metadata, Protocol, TableState
-from headrace.delta.log_writer import Tail
+from headrace.delta.log import MetadataAction, Protocol, TableState
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import SOURCE, to_delta
 from headrace.errors import ColumnsDisagree, TableFeature, UsageError
 from headrace.spec import TableSpec
@@ -139,7 +139,7 @@ def test_the_spec_may_say_what_a_constraint_means():
 
 
 def test_check_online_names_a_constraint_that_cannot_be_evaluated_and_one_that_is_not_there(tmp_path: Path):
-    tail = Tail.open(Store(str(tmp_path / "lake/t")), objection=lambda _: None)
+    tail = LogWriter.open(Store(str(tmp_path / "lake/t")), objection=lambda _: None)
     made = {"delta.generationExpression": "CAST(ts AS DATE)"}
     schema = to_delta(pa.schema([*list(COLUMNS)[:6], pa.field("made", pa.date32(), metadata=made)]))
     tail.create(schema, ("made",), {"delta.constraints.c": "s RLIKE '^a'"}, "id", (), {}, {})
@@ -250,7 +250,7 @@ def _column(text: str, kind: pa.DataType) -> pa.Field:
 
 def _table(columns: pa.Schema, **constraints: str) -> TableState:
     properties = {f"delta.constraints.{name}": text for name, text in constraints.items()}
-    return TableState(3, Metadata("id", to_delta(columns), (), properties), Protocol(1, 3))
+    return TableState(3, MetadataAction("id", to_delta(columns), (), properties), Protocol(1, 3))
 
 
 def _rules(**table: Any) -> TableSpec:

@@ -11,21 +11,21 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.delta.foreign_commits import restored_since
-from headrace.delta.log import load
-from headrace.delta.txn import batch_mark
-from headrace.errors import Stop, TableChanged, TableGone, TableReplaced, TableRestored
+from headrace.delta.log import load_state
+from headrace.delta.txn import batch_txn
+from headrace.errors import PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.storage.store import Store
-from headrace.write.append import LogTable
-from headrace.write.intent import Intent, Merging, TableIntent
-from headrace.write.spark_append import SparkTable
+from headrace.write.append import AppendWriter
+from headrace.write.intent import Intent, MergeRules, TableIntent
+from headrace.write.spark_append import SparkAppendWriter
 from model.merging import Change
 from services.changes import Merged
 from services.staging import SCHEMA, intent, opened, staged, table_intent
 
-MARK = batch_mark("shop")
+MARK = batch_txn("shop")
 
 
-class Written(SparkTable):
+class Written(SparkAppendWriter):
     """Its commits are Spark's but for Spark: of a writer that does not look at what came before."""
 
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
@@ -33,7 +33,7 @@ class Written(SparkTable):
     def _write(self, table: TableIntent, intent: Intent) -> None:
         seen = self._known().version
         self.meanwhile()
-        tail = LogTable.open(self._store, "shop").tail
+        tail = AppendWriter.open(self._store, "shop").tail
         tail.append(table.files, {MARK: intent.batch}, {"read_version": seen})
 
 
@@ -41,7 +41,7 @@ class Written(SparkTable):
 def lake(tmp_path: Path) -> Store:
     """A table with two batches of the pipeline."""
     store = Store(str(tmp_path / "t"))
-    tail = LogTable.open(store, "shop")
+    tail = AppendWriter.open(store, "shop")
     tail.commit(table_intent(store, [staged(store, [1])], "a" * 32, create=True), intent(1))
     tail.commit(table_intent(store, [staged(store, [2])], "a" * 32), intent(2))
     return store
@@ -82,7 +82,7 @@ def _retyped(store: Store) -> None:
     write_deltalake(store.root, rows, mode="overwrite", schema_mode="overwrite")
 
 
-ALTERED: list[tuple[Callable[[Store], None], type[Stop], str]] = [
+ALTERED: list[tuple[Callable[[Store], None], type[PipelineStopped], str]] = [
     (_restored, TableRestored, "--table-restored=refill"),
     (_set_back, TableRestored, "--table-restored=keep"),
     (_replaced, TableReplaced, "--accept-new-table"),
@@ -94,7 +94,7 @@ ALTERED: list[tuple[Callable[[Store], None], type[Stop], str]] = [
 
 @pytest.mark.parametrize(("alter", "named", "command"), ALTERED, ids=[each[0].__name__[1:] for each in ALTERED])
 def test_a_table_altered_underneath_stops_it_with_that_name_and_the_command(
-    lake: Store, alter: Callable[[Store], None], named: type[Stop], command: str
+    lake: Store, alter: Callable[[Store], None], named: type[PipelineStopped], command: str
 ) -> None:
     running, batch = table(lake), part(lake, 3)
     alter(lake)
@@ -122,14 +122,14 @@ def test_a_restore_beside_a_commit_is_found_after_it_and_at_the_next_start(lake:
     running.meanwhile = lambda: _restored(lake)
     with pytest.raises(TableRestored, match="Version 2"):
         running.commit(part(lake, 3), intent(3))
-    state = load(lake, [MARK])
+    state = load_state(lake, [MARK])
     assert state is not None
     assert (state.version, state.marks) == (3, {MARK: 3}), "the commit is there, after the restore"
     assert restored_since(lake, state, MARK).newest == 2
     running = table(lake)
     running.commit(part(lake, 4), intent(4))  # once somebody has answered
     assert DeltaTable(lake.root).version() == 4
-    assert restored_since(lake, load(lake) or state, MARK).newest is None
+    assert restored_since(lake, load_state(lake) or state, MARK).newest is None
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_restore_beside_a_commit_is_found_after_it_and_at_the_next_start(lake:
 def test_a_batch_without_a_key_twice_is_known_as_such(
     tmp_path: Path, keys: tuple[int | None, ...], distinct: bool
 ) -> None:
-    made = Merged(None, tmp_path, Merging(("id",)))
+    made = Merged(None, tmp_path, MergeRules(("id",)))
     said = [Change("put" if key else "truncate", key, offset=at) for at, key in enumerate(keys)]
     files = [file for each in said for file in made.stage([each], each.offset)]  # also over files
     assert made.open()._distinct([*files, *made.stage([Change("put", 9)], 9)], ("id",)) is distinct

@@ -8,15 +8,15 @@ from typer.testing import CliRunner
 
 from headrace.cli.check import command
 from headrace.cli.schema import schema
-from headrace.spec import Finding
+from headrace.spec import Diagnostic
 
 GOOD = "pipeline: {name}\nsource: {{generate: {{}}}}\ntable: {{path: ./lake/{name}}}\n"
 
 
 def _online(spec):
     if spec.pipeline == "broken":
-        return [Finding("broken.yaml", 2, 1, "source", "the broker does not answer")]
-    return [Finding("web.yaml", 3, 1, "table.path", "written by others, too", severity="warning")]
+        return [Diagnostic("broken.yaml", 2, 1, "source", "the broker does not answer")]
+    return [Diagnostic("web.yaml", 3, 1, "table.path", "written by others, too", severity="warning")]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.delta import schema
 from headrace.errors import SpecError
-from headrace.spec.base import keys_of
+from headrace.spec.base import model_keys
 from headrace.spec.renamed import KEYS, VALUES
 from headrace.validate.load import examine_text, loads
 
@@ -153,7 +153,7 @@ def test_an_earlier_name_is_answered_with_the_present_one(text, key, present):
 
 def test_every_earlier_name_is_tried():
     names = {(part, old): new for part, keys in KEYS.items() for old, new in keys.items()}
-    assert all(new in keys_of(part) and old not in keys_of(part) for (part, old), new in names.items())
+    assert all(new in model_keys(part) and old not in model_keys(part) for (part, old), new in names.items())
     values = [(old, new) for renamed in VALUES.values() for old, new in renamed.items()]
     tried = [(key.rpartition(".")[2].partition("[")[0], new) for _, key, new in RENAMED]
     assert sorted(tried) == sorted(

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.spec import Spec, StartAt
-from headrace.transform.from_spec import steps_of
+from headrace.transform.from_spec import transform_steps
 from headrace.validate.load import loads
 
 TEXT = """\
@@ -120,6 +120,6 @@ def test_the_route_says_where_it_is_taken_from():
 
 def test_steps_and_routing_are_those_that_run(spec):
     steps = "transform: [{set: {a: b + 1}}, {where: a > 1}, {drop: [b]}, {rename: {a: c}}]\n"
-    compiled = steps_of(loads(TEXT + steps)[0])
+    compiled = transform_steps(loads(TEXT + steps)[0])
     assert [type(step).__name__ for step in compiled] == ["Set", "Where", "Drop", "Rename"]
     assert (spec.routing().by, spec.routing().include) == ("topic", "^o")

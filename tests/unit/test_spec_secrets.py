@@ -11,10 +11,10 @@ import pytest
 
 from headrace.errors import SpecError
 from headrace.spec import Secret
-from headrace.spec.base import keys_of, parts_in
+from headrace.spec.base import model_keys, parts_in
 from headrace.spec.diagnostics import part_at
 from headrace.spec.model import SECRETS, Spec, is_secret
-from headrace.spec.secrets import BadReference, resolve
+from headrace.spec.secrets import BadReference, resolve_reference
 from headrace.validate.load import examine_text, loads
 
 CANARY = "canary-5f2b"
@@ -138,7 +138,7 @@ def test_an_ordinary_reference_that_leads_nowhere_is_wrong(folder, monkeypatch):
 
 def test_what_a_reference_brings_is_not_followed_again(folder, monkeypatch):
     monkeypatch.setenv("HOST", "${env:CANARY}")
-    assert resolve("${env:HOST} $${env:CANARY}", folder) == "${env:CANARY} ${env:CANARY}"
+    assert resolve_reference("${env:HOST} $${env:CANARY}", folder) == "${env:CANARY} ${env:CANARY}"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_a_reference_brings_is_not_followed_again(folder, monkeypatch):
 )
 def test_other_references_are_refused(folder, text):
     with pytest.raises(BadReference, match="not a reference"):
-        resolve(text, folder)
+        resolve_reference(text, folder)
     with pytest.raises(ValueError, match="only a reference"):
         Secret(text, folder)
 
@@ -163,12 +163,12 @@ def test_files_are_bounded_and_plain(folder):
         "none": "No such",
     }.items():
         with pytest.raises(BadReference, match=word):
-            resolve(f"${{file:{name}}}", folder)
+            resolve_reference(f"${{file:{name}}}", folder)
 
 
 def test_the_list_of_secrets_is_that_of_the_models():
     def found(part, path):
-        for key, field in keys_of(part).items():
+        for key, field in model_keys(part).items():
             if Secret in (field.annotation, *get_args(field.annotation)):
                 yield (*path, key)
             many = ("*",) if re.match(r"tuple|.*Mapping\[str", str(field.annotation)) else ()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spec.yaml_reader import Unreadable, parse
+from headrace.spec.yaml_reader import InvalidYaml, parse_yaml
 from headrace.validate.load import examine, examine_text, loads
 
 GOOD = """\
@@ -56,8 +56,8 @@ def _examine(text):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_yaml_is_refused(name):
     text, word = HOSTILE[name]
-    with pytest.raises(Unreadable) as refused:
-        parse(text)
+    with pytest.raises(InvalidYaml) as refused:
+        parse_yaml(text)
     assert word in refused.value.seen
     assert refused.value.spot.line >= 1
 
@@ -70,7 +70,7 @@ def test_the_place_is_that_of_the_trouble():
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "y", "2025-01-31", "1:30", "0x1F", ".inf", ".nan", "1e999"])
 def test_only_yaml_1_2_has_a_say_in_what_a_word_means(word):
-    assert parse(f"a: {word}")[0].plain() == {"a": word}
+    assert parse_yaml(f"a: {word}")[0].plain() == {"a": word}
 
 
 def test_plain_values():
@@ -86,15 +86,15 @@ def test_plain_values():
         "h": None,
         "i": ["x", {"y": "z"}],
     }
-    assert parse(text)[0].plain() == plain
+    assert parse_yaml(text)[0].plain() == plain
 
 
 def test_a_huge_number_stays_text_and_costs_nothing():
-    assert parse("a: " + "9" * 100_000)[0].plain() == {"a": "9" * 100_000}
+    assert parse_yaml("a: " + "9" * 100_000)[0].plain() == {"a": "9" * 100_000}
 
 
 def test_a_few_aliases_are_fine():
-    assert parse("a: &a [1]\nb: *a\nc: *a")[0].plain() == {"a": [1], "b": [1], "c": [1]}
+    assert parse_yaml("a: &a [1]\nb: *a\nc: *a")[0].plain() == {"a": [1], "b": [1], "c": [1]}
 
 
 def test_several_documents_are_several_pipelines():

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Plan
-from headrace.decode.base import Limits
-from headrace.decode.unpack import elements, lines
+from headrace.decode.base import DecodeLimits
+from headrace.decode.unpack import json_elements, lines
 from headrace.validate.load import loads
 from services.plans import envelopes
 
@@ -56,7 +56,7 @@ def test_elements_are_cut_from_the_original(given_values):
         (space + json.dumps(items, ensure_ascii=ascii, indent=1 if space else None) + space).encode()
         for items, space, ascii in given_values
     ]
-    pieces = elements(pa.array(values, pa.binary()), Limits())
+    pieces = json_elements(pa.array(values, pa.binary()), DecodeLimits())
     assert not pieces.rejects.index
     cut = [[] for _ in values]
     for owner, piece in zip(pieces.owner, pieces.values.to_pylist(), strict=True):
@@ -66,14 +66,14 @@ def test_elements_are_cut_from_the_original(given_values):
 
 def test_a_sliced_column_is_cut_at_its_own_offsets():
     values = pa.array([b"[9]", None, b'[1,"]"]', b"[]", b"[2]"], pa.binary()).slice(1, 3)
-    pieces = elements(values, Limits())
+    pieces = json_elements(values, DecodeLimits())
     assert pieces.values.to_pylist() == [b"1", b'"]"']
     assert pieces.owner.tolist() == [1, 1]
     assert pieces.rejects.index == [0]
 
 
 def test_blank_lines_are_no_rows():
-    pieces = lines(pa.array([b"a\r\n\n \nb", b"c"], pa.binary()), Limits())
+    pieces = lines(pa.array([b"a\r\n\n \nb", b"c"], pa.binary()), DecodeLimits())
     assert [piece.strip() for piece in pieces.values.to_pylist()] == [b"a", b"b", b"c"]
     assert pieces.owner.tolist() == [0, 0, 1]
 

@@ -18,8 +18,14 @@ from hypothesis import strategies as st
 
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import StorageUnreachable, TooManyPartitions, UsageError
-from headrace.stage.partitions import check_partition_count, check_partitioning, folder, split, unstorable
-from headrace.stage.stager import MIB, Layout, Stager
+from headrace.stage.partitions import (
+    check_partition_count,
+    check_partitioning,
+    partition_folder,
+    split_by_partition,
+    unstorable,
+)
+from headrace.stage.stager import MIB, FileLayout, Stager
 from headrace.storage.store import Store
 
 SCHEMA = pa.schema([("day", pa.string()), ("n", pa.int64()), ("text", pa.string())])
@@ -34,7 +40,7 @@ def stager() -> Stager:
     return Stager(Store, "7-0")
 
 
-def stage(layout: Layout, *pieces: pa.Table, **limits: int) -> tuple[StagedFile, ...]:
+def stage(layout: FileLayout, *pieces: pa.Table, **limits: int) -> tuple[StagedFile, ...]:
     made = Stager(Store, "7-0", **limits)
     for piece in pieces:
         made.add(layout, piece)
@@ -46,7 +52,7 @@ def read(file: StagedFile) -> pa.Table:
 
 
 def test_a_table_gets_one_file_with_all_its_rows_in_order(tmp_path: Path, stager: Stager) -> None:
-    layout = Layout(str(tmp_path), SCHEMA)
+    layout = FileLayout(str(tmp_path), SCHEMA)
     rows = rows_of(["a"] * 1000)
     for start in range(0, 1000, 100):
         stager.add(layout, rows.slice(start, 100))
@@ -59,13 +65,13 @@ def test_a_table_gets_one_file_with_all_its_rows_in_order(tmp_path: Path, stager
 
 
 def test_nothing_added_stages_nothing(tmp_path: Path, stager: Stager) -> None:
-    stager.add(Layout(str(tmp_path), SCHEMA), SCHEMA.empty_table())
+    stager.add(FileLayout(str(tmp_path), SCHEMA), SCHEMA.empty_table())
     assert stager.finish() == ()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_partition_columns_are_in_the_folder_and_not_in_the_file(tmp_path: Path) -> None:
-    files = stage(Layout(str(tmp_path), SCHEMA, ("day",)), rows_of(["b", "a", "b", None]))
+    files = stage(FileLayout(str(tmp_path), SCHEMA, ("day",)), rows_of(["b", "a", "b", None]))
     by_value = {file.partition[0][1]: file for file in files}
     assert by_value.keys() == {"a", "b", None}
     assert read(by_value["b"]).column("n").to_pylist() == [0, 2]
@@ -95,7 +101,7 @@ def test_partition_columns_are_in_the_folder_and_not_in_the_file(tmp_path: Path)
 )
 def test_partition_values_are_spelled_as_delta_does(kind: pa.DataType, value: object, spelled: str) -> None:
     rows = pa.table({"p": pa.array([value, None], kind), "n": [1, 2]})
-    assert [partition for partition, _ in split(rows, ("p",))] == [(("p", spelled),), (("p", None),)]
+    assert [partition for partition, _ in split_by_partition(rows, ("p",))] == [(("p", spelled),), (("p", None),)]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ def test_values_that_readers_would_change_are_named(kind: pa.DataType, good: obj
 
 def test_a_value_that_cannot_be_stored_does_not_get_past_the_split() -> None:
     with pytest.raises(ValueError, match="day"):
-        list(split(rows_of(["a", ""]), ("day",)))
+        list(split_by_partition(rows_of(["a", ""]), ("day",)))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +140,7 @@ def test_a_value_that_cannot_be_stored_does_not_get_past_the_split() -> None:
     ],
 )
 def test_folders_are_escaped_as_spark_does(value: str, name: str) -> None:
-    assert folder((("day", value),)) == name
+    assert partition_folder((("day", value),)) == name
 
 
 @settings(max_examples=60, deadline=None)
@@ -142,7 +148,7 @@ def test_folders_are_escaped_as_spark_does(value: str, name: str) -> None:
 def test_splitting_keeps_every_row_its_value_and_its_order(values: list[tuple[str | None, int | None]]) -> None:
     texts, numbers = zip(*values, strict=True)
     rows = pa.table({"n": range(len(values)), "a": pa.array(texts, pa.string()), "b": pa.array(numbers, pa.int32())})
-    found = {partition: piece.column("n").to_pylist() for partition, piece in split(rows, ("a", "b"))}
+    found = {partition: piece.column("n").to_pylist() for partition, piece in split_by_partition(rows, ("a", "b"))}
     expected: dict[object, list[int]] = {}
     for place, (text, number) in enumerate(values):
         key = (("a", text), ("b", None if number is None else str(number)))
@@ -151,13 +157,13 @@ def test_splitting_keeps_every_row_its_value_and_its_order(values: list[tuple[st
 
 
 def test_more_partition_values_than_the_limit_stop_the_batch(tmp_path: Path) -> None:
-    layout = Layout(str(tmp_path), SCHEMA, ("day",))
+    layout = FileLayout(str(tmp_path), SCHEMA, ("day",))
     with pytest.raises(TooManyPartitions, match=rf"{tmp_path}: one batch holds 11 .* limit is 10"):
         stage(layout, rows_of([f"d{n}" for n in range(11)]), partition_values=10)
 
 
 def test_the_limit_counts_a_batch_not_a_task(tmp_path: Path) -> None:
-    layout = Layout(str(tmp_path), SCHEMA, ("day",))
+    layout = FileLayout(str(tmp_path), SCHEMA, ("day",))
     files = [file for day in "abc" for file in stage(layout, rows_of([day]))]
     check_partition_count(files, 3)
     with pytest.raises(TooManyPartitions, match="holds 3"):
@@ -187,7 +193,7 @@ def test_partitioning_by_every_column_is_refused() -> None:
 
 
 def test_rows_of_another_schema_are_a_fault_of_ours(tmp_path: Path, stager: Stager) -> None:
-    layout = Layout(str(tmp_path), SCHEMA)
+    layout = FileLayout(str(tmp_path), SCHEMA)
     for other in (
         rows_of(["a"]).select(["n", "day", "text"]),
         rows_of(["a"]).rename_columns(["Day", "n", "text"]),
@@ -213,7 +219,7 @@ def wide(count: int, seed: int) -> pa.Table:
 def test_every_file_but_the_last_is_about_the_target(tmp_path: Path, repeat: int) -> None:
     # 40 times the same rows compress far better: the size of a row group must follow.
     target = MIB
-    layout = Layout(str(tmp_path), SCHEMA, target_file_bytes=target)
+    layout = FileLayout(str(tmp_path), SCHEMA, target_file_bytes=target)
     pieces = [pa.concat_tables([wide(2_000 // repeat, seed)] * repeat) for seed in range(40)]
     files = stage(layout, *pieces, group_bytes=4 * MIB)
     sizes = [file.size for file in files]
@@ -223,7 +229,7 @@ def test_every_file_but_the_last_is_about_the_target(tmp_path: Path, repeat: int
 
 
 def test_memory_is_bounded_by_closing_the_largest(tmp_path: Path) -> None:
-    layouts = [Layout(str(tmp_path / name), SCHEMA) for name in ("large", "small")]
+    layouts = [FileLayout(str(tmp_path / name), SCHEMA) for name in ("large", "small")]
     made = Stager(Store, "1-0", held_bytes=4 * MIB)
     highest = 0
     for seed in range(20):
@@ -239,7 +245,7 @@ def test_memory_is_bounded_by_closing_the_largest(tmp_path: Path) -> None:
 
 
 def test_open_files_are_bounded_by_closing_the_largest(tmp_path: Path) -> None:
-    layouts = [Layout(str(tmp_path / str(n)), SCHEMA, target_file_bytes=64 * MIB) for n in range(6)]
+    layouts = [FileLayout(str(tmp_path / str(n)), SCHEMA, target_file_bytes=64 * MIB) for n in range(6)]
     made = Stager(Store, "1-0", open_writers=2, group_bytes=MIB)
     for seed in range(3):
         for layout in layouts:
@@ -250,7 +256,7 @@ def test_open_files_are_bounded_by_closing_the_largest(tmp_path: Path) -> None:
 
 
 def test_abandoned_files_are_gone(tmp_path: Path, stager: Stager) -> None:
-    layout = Layout(str(tmp_path), SCHEMA, ("day",))
+    layout = FileLayout(str(tmp_path), SCHEMA, ("day",))
     stager.add(layout, rows_of(["a", "b"]))
     assert len(stager.finish()) == 2
     stager.abandon()
@@ -271,7 +277,7 @@ class Faulty(Store):
 
 def test_an_upload_that_fails_is_told_and_the_others_can_be_abandoned(tmp_path: Path) -> None:
     made = Stager(Faulty, "1-0")
-    made.add(Layout(str(tmp_path), SCHEMA, ("day",)), rows_of([*"abcde"]))
+    made.add(FileLayout(str(tmp_path), SCHEMA, ("day",)), rows_of([*"abcde"]))
     with pytest.raises(StorageUnreachable):
         made.finish()
     made.abandon()
@@ -289,7 +295,7 @@ def test_an_upload_that_fails_is_told_and_the_others_can_be_abandoned(tmp_path: 
     ],
 )
 def test_codecs_are_those_other_readers_know(tmp_path: Path, codec: str, suffix: str, inside: str) -> None:
-    (file,) = stage(Layout(str(tmp_path), SCHEMA, compression=codec), rows_of(["a"] * 50))
+    (file,) = stage(FileLayout(str(tmp_path), SCHEMA, compression=codec), rows_of(["a"] * 50))
     assert file.path.endswith(f".c000{suffix}.parquet")
     where = str(tmp_path / file.path)
     seen = duckdb.sql(f"SELECT DISTINCT compression FROM parquet_metadata('{where}')").fetchall()
@@ -317,7 +323,7 @@ def test_files_speak_plain_parquet(tmp_path: Path) -> None:
         },
         schema=schema,
     )
-    (file,) = stage(Layout(str(tmp_path), schema), rows)
+    (file,) = stage(FileLayout(str(tmp_path), schema), rows)
     footer = pq.ParquetFile(tmp_path / file.path).metadata
     group = footer.row_group(0)
     columns = {group.column(place).path_in_schema: group.column(place) for place in range(group.num_columns)}
@@ -331,14 +337,14 @@ def test_files_speak_plain_parquet(tmp_path: Path) -> None:
 def test_ids_get_no_dictionary_and_words_do(tmp_path: Path) -> None:
     rows = pa.table({"id": range(5_000), "word": [f"w{n % 7}" for n in range(5_000)], "none": [None] * 5_000})
     rows = rows.cast(pa.schema([("id", pa.int64()), ("word", pa.string()), ("none", pa.string())]))
-    (file,) = stage(Layout(str(tmp_path), rows.schema), rows)
+    (file,) = stage(FileLayout(str(tmp_path), rows.schema), rows)
     group = pq.ParquetFile(tmp_path / file.path).metadata.row_group(0)
     assert "RLE_DICTIONARY" not in group.column(0).encodings
     assert "RLE_DICTIONARY" in group.column(1).encodings
 
 
 def test_statistics_travel_with_the_file(tmp_path: Path) -> None:
-    (file,) = stage(Layout(str(tmp_path), SCHEMA, ("day",)), rows_of(["a", "a"]))
+    (file,) = stage(FileLayout(str(tmp_path), SCHEMA, ("day",)), rows_of(["a", "a"]))
     assert json.loads(file.stats) == {
         "numRecords": 2,
         "minValues": {"n": 0, "text": "row 0"},
@@ -356,6 +362,6 @@ def test_a_stager_needs_only_a_way_to_a_store(tmp_path: Path) -> None:
 
     maker: Callable[[str], Store] = store_for
     made = Stager(maker, "1-0")
-    made.add(Layout(str(tmp_path), SCHEMA), rows_of(["a"]))
+    made.add(FileLayout(str(tmp_path), SCHEMA), rows_of(["a"]))
     made.finish()
     assert set(asked) == {str(tmp_path)}

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import (
-    AuthenticationRefused,
+    AuthenticationFailed,
     HeadraceError,
-    PermissionRefused,
+    PermissionDenied,
     StorageFull,
     StorageUnreachable,
-    Transient,
+    TransientError,
     UsageError,
 )
 from headrace.storage.base import NotThere
@@ -102,8 +102,8 @@ def test_a_failed_put_leaves_nothing_behind(store: Store, monkeypatch: pytest.Mo
     [
         (errno.ENOSPC, StorageFull),
         (errno.EDQUOT, StorageFull),
-        (errno.EACCES, PermissionRefused),
-        (errno.EROFS, PermissionRefused),
+        (errno.EACCES, PermissionDenied),
+        (errno.EROFS, PermissionDenied),
         (errno.EIO, StorageUnreachable),
         (errno.ESTALE, StorageUnreachable),
     ],
@@ -252,12 +252,12 @@ def answering(status: int, body: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
-        (403, "AccessDenied", PermissionRefused),
-        (404, "NoSuchBucket", PermissionRefused),
-        (403, "InvalidAccessKeyId", AuthenticationRefused),
-        (403, "SignatureDoesNotMatch", AuthenticationRefused),
-        (400, "ExpiredToken", AuthenticationRefused),
-        (401, "Unauthorized", AuthenticationRefused),
+        (403, "AccessDenied", PermissionDenied),
+        (404, "NoSuchBucket", PermissionDenied),
+        (403, "InvalidAccessKeyId", AuthenticationFailed),
+        (403, "SignatureDoesNotMatch", AuthenticationFailed),
+        (400, "ExpiredToken", AuthenticationFailed),
+        (401, "Unauthorized", AuthenticationFailed),
         (404, "NoSuchKey", NotThere),
         (500, "InternalError", StorageUnreachable),
         (503, "SlowDown", StorageUnreachable),
@@ -276,5 +276,5 @@ def test_answers_of_a_bucket_have_our_names(status: int, code: str, kind: type[H
 
 
 def test_an_unreachable_bucket_is_transient() -> None:
-    with pytest.raises(Transient, match="s3://lake/shop/key"):
+    with pytest.raises(TransientError, match="s3://lake/shop/key"):
         Store("s3://lake/shop", profile()).get("key")

@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
 from headrace.errors import (
     FeatureRequired,
     HeadraceError,
     SchemaMismatch,
     TableNotFound,
-    Transient,
+    TransientError,
     UsageError,
     VersionNotFound,
 )
@@ -147,7 +147,7 @@ def test_statistics(orders: Table) -> None:
 
 def test_rows_that_nobody_counted_are_unknown(lake: Path) -> None:
     store = Store(str(lake / "t"))
-    tail = Tail.open(store)
+    tail = LogWriter.open(store)
     untold = staged(store, [1, 2])
     tail.create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [3])], marks(1), {})
     path = lake / "t" / "_delta_log" / f"{1:020}.json"
@@ -383,7 +383,7 @@ def test_every_error_says_whether_it_may_be_tried_again() -> None:
         return {kind}.union(*(below(each) for each in kind.__subclasses__()))
 
     retryable = {each.__name__ for each in below(HeadraceError) if each.retryable}
-    assert retryable == {each.__name__ for each in below(Transient)} | {
+    assert retryable == {each.__name__ for each in below(TransientError)} | {
         "LeaseHeld",
         "Conflict",
         "ConcurrentModification",

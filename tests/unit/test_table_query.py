@@ -19,7 +19,7 @@ from headrace import Table
 from headrace.delta.scan import Relation
 from headrace.errors import ChangesUnknown, TableDamaged, UsageError, VersionNotFound
 from headrace.storage.store import Store
-from headrace.table.query import Given
+from headrace.table.query import RowsInMemory
 from headrace.transform.sql.parser import Refused
 
 COLUMNS = {
@@ -199,7 +199,7 @@ predicates = st.recursive(
 @example("moment > timestamptz '2026-01-01 12:00:00.123999Z'")
 def test_what_is_left_out_by_statistics_is_not_missed(kept: Table, predicate: str) -> None:
     whole = kept.query().arrow()
-    plain = Given(store=Store(kept.path), given=Relation(whole.schema, whole))
+    plain = RowsInMemory(store=Store(kept.path), given=Relation(whole.schema, whole))
     found, expected = (each.where(predicate).order_by("id").select("id").arrow() for each in (kept.query(), plain))
     assert found == expected
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.errors import (
     ConcurrentModification,
     OperationDisabled,
@@ -413,8 +413,8 @@ def by_id_twice(table: Table) -> set[int]:
 
 
 def test_a_lost_reply_is_no_second_change(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = Tail._put
-    monkeypatch.setattr(Tail, "_put", lambda tail, version, text: put(tail, version, text) and None)
+    put = LogWriter._put
+    monkeypatch.setattr(LogWriter, "_put", lambda tail, version, text: put(tail, version, text) and None)
     assert table.update("id = 1", {"seq": "coalesce(seq, 0) + 1"}).version == 2
     assert by_id(table, "seq")[1] == 1
     assert table.resolve() == 2

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from headrace import Table
 from headrace.errors import TableDamaged, TableNotFound, UsageError
 from headrace.storage.store import Store
-from headrace.table.sql import select
+from headrace.table.sql import select_tables
 from services.vectors import vectored
 
 
@@ -28,7 +28,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rows(query: str, **names: str) -> list[dict[str, Any]]:
-    answer = select(query, Table, names)
+    answer = select_tables(query, Table, names)
     return pa.Table.from_batches(answer.batches, answer.schema).to_pylist()
 
 

@@ -18,9 +18,9 @@ from deltalake import DeltaTable
 
 from headrace import Table
 from headrace.delta import files
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.errors import OperationDisabled, PartitionNotFound, TableError, TableRestored, UsageError, VersionNotFound
 from headrace.ledger.ledger import Ledger
 from headrace.source.ranges import Range
@@ -95,7 +95,7 @@ def test_z_order_rewrites_and_loses_nothing(table: Table) -> None:
 def test_compaction_beside_appends_loses_and_doubles_nothing(tmp_path: Path, z_order: tuple[str, ...]) -> None:
     """One thread appends batches by the log tail, another compacts all the while."""
     store = Store(str(tmp_path / "t"))
-    tail = Tail.open(store, [batch_mark("shop")])
+    tail = LogWriter.open(store, [batch_txn("shop")])
     tail.create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [0])], marks(1), {})
     table, over = Table(store.uri), Event()
 
@@ -253,7 +253,7 @@ def test_the_table_s_own_retention_counts(table: Table) -> None:
 def test_a_retention_that_nobody_reads_is_no_retention_of_a_week(table: Table) -> None:
     filled(table, 1)
     odd = {"delta.deletedFileRetentionDuration": "interval '30' day"}  # as others may have left it
-    Tail.open(Store(table.path)).alter(
+    LogWriter.open(Store(table.path)).alter(
         lambda metadata: replace(metadata, properties=odd), lambda _: ("SET TBLPROPERTIES", {}), {}
     )
     for force in (True, False):
@@ -444,7 +444,7 @@ def test_repair_beside_appends(table: Table) -> None:
     filled(table, 3)
     stale = Table(table.path)
     next(Path(table.path).glob("*.parquet")).unlink()
-    tail = Tail.open(Store(table.path))
+    tail = LogWriter.open(Store(table.path))
     filled(table, 1, start=3)
     assert stale.repair().version == 5
     assert tail.follow()[-1].operation == "FSCK"
@@ -454,7 +454,7 @@ def test_repair_beside_appends(table: Table) -> None:
 def test_missing_deletion_vectors_are_named(tmp_path: Path) -> None:
     """The log of such a table as Spark writes it, since only Spark does."""
     store = Store(str(tmp_path / "t"))
-    tail = Tail.open(store)
+    tail = LogWriter.open(store)
     file = staged(store, [1, 2, 3])
     tail.create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [file], {}, {})
     log = Path(store.uri) / "_delta_log" / f"{0:020}.json"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from headrace import Table
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
-from headrace.delta.txn import batch_mark
-from headrace.errors import LeaseHeld, NotAdoptable, UsageError, WrittenBySpark
-from headrace.ledger.known_tables import Known, KnownTable
+from headrace.delta.txn import batch_txn
+from headrace.errors import DirectCommitBlocked, LeaseHeld, UsageError, WrittenBySpark
+from headrace.ledger.known_tables import KnownTable, KnownTables
 from headrace.pipeline.lease import Lease, holder
 from headrace.storage.store import Store
 from services.desk import Desk
@@ -116,7 +116,7 @@ def test_every_operation_is_of_one_kind() -> None:
 
 @pytest.fixture
 def by_spark(table: Table, state: Store) -> Table:
-    Known.load(state).remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
+    KnownTables.load(state).remember(tables={table.path: KnownTable(table.metadata().id, "spark")})
     return table
 
 
@@ -213,7 +213,7 @@ def test_a_repair_does_not_make_the_table_ours(plain: Table) -> None:
 def _changed(folder: Path, old: str, new: str) -> str:
     """A table whose first commit says something else."""
     store = Store(str(folder / "t"))
-    Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], {}, {})
+    LogWriter.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], {}, {})
     log = folder / "t" / "_delta_log" / f"{0:020}.json"
     assert old in log.read_text()
     log.write_text(log.read_text().replace(old, new))
@@ -230,15 +230,15 @@ def test_a_feature_that_a_repair_does_not_know_is_named(tmp_path: Path) -> None:
     table = Table(_changed(tmp_path, '"minReaderVersion":1,"minWriterVersion":2', features))
     next(Path(table.path).glob("*.parquet")).unlink()
     assert len(table.repair(dry_run=True).missing) == 1
-    with pytest.raises(NotAdoptable, match="inCommitTimestamp"):
+    with pytest.raises(DirectCommitBlocked, match="inCommitTimestamp"):
         table.repair()
     assert table.resolve() == 0
 
 
 def test_several_pipelines_must_all_rest(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "lake" / "t"))
-    Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], marks(1), {})
-    Tail.open(store, [batch_mark("web")]).append([staged(store, [2])], marks(1, "web"), {})
+    LogWriter.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1])], marks(1), {})
+    LogWriter.open(store, [batch_txn("web")]).append([staged(store, [2])], marks(1, "web"), {})
     states = [Store(str(tmp_path / "lake" / "_headrace" / name)) for name in ("shop", "web")]
     for each in states:
         Lease.take(each).release()

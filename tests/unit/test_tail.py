@@ -13,25 +13,25 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from deltalake.schema import PrimitiveType
 
 from headrace.delta import log
-from headrace.delta.foreign_commits import Kind
+from headrace.delta.foreign_commits import CommitKind
 from headrace.delta.log import version_path
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.errors import (
+    DirectCommitBlocked,
     Fenced,
-    MarksDisagree,
-    NotAdoptable,
     StorageUnreachable,
     TableChanged,
     TableGone,
     TableReplaced,
     TableRestored,
+    TxnMismatch,
 )
 from headrace.storage.store import Store
 from services.staging import SCHEMA, WIDER, ids, marks, opened, rows, staged
 
-MARKS = [batch_mark("shop")]
+MARKS = [batch_txn("shop")]
 
 
 @pytest.fixture
@@ -39,16 +39,16 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "my lake" / "orders"))
 
 
-def made(store: Store, schema: pa.Schema = SCHEMA, **properties: str) -> Tail:
+def made(store: Store, schema: pa.Schema = SCHEMA, **properties: str) -> LogWriter:
     """A table at version 0, made by batch 1 with the ids 1 and 2."""
-    tail = Tail.open(store, MARKS)
+    tail = LogWriter.open(store, MARKS)
     receipt = tail.create(to_delta(schema), (), properties, str(uuid.uuid4()), [staged(store, [1, 2])], marks(1), {})
     assert receipt is not None
     return tail
 
 
 def test_the_first_version_is_table_rows_and_marks_in_one(store: Store) -> None:
-    tail = Tail.open(store, MARKS)
+    tail = LogWriter.open(store, MARKS)
     assert tail.state is None
     name, file = str(uuid.uuid4()), staged(store, [1, 2])
     receipt = tail.create(to_delta(SCHEMA), (), {"owner": "me"}, name, [file], marks(1), {"batch": 1})
@@ -85,7 +85,7 @@ def test_the_same_batch_again_is_skipped_and_an_older_one_is_fenced(store: Store
     tail.append([staged(store, [3])], marks(2), {})
     again = tail.append([staged(store, [3])], marks(2), {})
     assert again.skipped
-    assert Tail.open(store, MARKS).append([staged(store, [3])], marks(2), {}).skipped
+    assert LogWriter.open(store, MARKS).append([staged(store, [3])], marks(2), {}).skipped
     with pytest.raises(Fenced, match="headrace:shop = 2"):
         tail.append([staged(store, [9])], marks(1), {})
     assert ids(store) == [1, 2, 3]
@@ -93,7 +93,7 @@ def test_the_same_batch_again_is_skipped_and_an_older_one_is_fenced(store: Store
 
 def test_partition_values_of_any_kind_come_back(store: Store) -> None:
     days = ["plain", "a b", "100%", "x=y", "ü", "a/b", "a%2Fb", "#?&+:;,'\"", "日本", "{x}[y]^z`~"]
-    tail = Tail.open(store, MARKS)
+    tail = LogWriter.open(store, MARKS)
     files = [staged(store, [number], day) for number, day in enumerate(days)]
     tail.create(to_delta(SCHEMA), ("day",), {}, str(uuid.uuid4()), files, marks(1), {})
     assert [row["day"] for row in rows(store)] == days
@@ -160,14 +160,14 @@ def test_a_table_altered_beyond_following_stops(store: Store, table: pa.Table, s
 
 
 def test_a_batch_that_is_in_the_table_is_skipped_whatever_was_altered_since(store: Store) -> None:
-    tail, slow = made(store), Tail.open(store, MARKS)
+    tail, slow = made(store), LogWriter.open(store, MARKS)
     file = staged(store, [3])
     tail.append([file], marks(2), {})
     overwrite(store, pa.table({"id": ["1"]}))
     narrow = to_delta(SCHEMA)
     assert tail.append([file], marks(2), {}, schema=narrow).skipped
     assert slow.append([file], marks(2), {}, schema=narrow).skipped
-    assert Tail.open(store, MARKS).append([file], marks(2), {}, schema=narrow).skipped
+    assert LogWriter.open(store, MARKS).append([file], marks(2), {}, schema=narrow).skipped
     with pytest.raises(TableChanged):
         slow.append([staged(store, [4])], marks(3), {}, schema=narrow)
 
@@ -192,10 +192,10 @@ def test_another_partitioning_stops(store: Store) -> None:
 def test_a_constraint_added_underneath_is_not_for_the_tail(store: Store) -> None:
     tail = made(store)
     opened(store).alter.add_constraint({"positive": "id > 0"})
-    with pytest.raises(NotAdoptable, match=r"delta\.constraints\.positive"):
+    with pytest.raises(DirectCommitBlocked, match=r"delta\.constraints\.positive"):
         tail.append([staged(store, [-3])], marks(2), {})
-    with pytest.raises(NotAdoptable):
-        Tail.open(store, MARKS).append([staged(store, [-3])], marks(2), {})
+    with pytest.raises(DirectCommitBlocked):
+        LogWriter.open(store, MARKS).append([staged(store, [-3])], marks(2), {})
 
 
 def test_a_restored_table_stops(store: Store) -> None:
@@ -246,12 +246,12 @@ def test_a_version_of_ours_written_over_by_others_is_found_out(store: Store) -> 
     tail = made(store)
     tail.append([staged(store, [3])], marks(2), {})
     store.put(version_path(1), b'{"commitInfo":{"operation":"WRITE"}}')
-    with pytest.raises(MarksDisagree, match="a version was lost"):
+    with pytest.raises(TxnMismatch, match="a version was lost"):
         tail.append([staged(store, [4])], marks(3), {})
 
 
 def test_a_log_cleaned_up_underneath_is_read_anew(store: Store) -> None:
-    slow, quick = made(store), Tail.open(store, MARKS)
+    slow, quick = made(store), LogWriter.open(store, MARKS)
     for batch in range(2, 8):
         quick.append([staged(store, [batch + 1])], marks(batch), {})
     opened(store).create_checkpoint()
@@ -268,7 +268,7 @@ def test_a_table_whose_log_is_only_a_checkpoint_can_be_appended_to_and_can_go(st
     made(store)
     opened(store).create_checkpoint()
     store.delete([version_path(0)])
-    tail, late = Tail.open(store, MARKS), Tail.open(store, MARKS)
+    tail, late = LogWriter.open(store, MARKS), LogWriter.open(store, MARKS)
     assert tail.append([staged(store, [3])], marks(2), {}).version == 1
     assert ids(store) == [1, 2, 3]
     shutil.rmtree(store.root)
@@ -283,16 +283,16 @@ def test_marks_outlive_checkpoint_clean_up_and_transaction_retention(store: Stor
     opened(store).create_checkpoint()
     for version in range(3):
         store.delete([version_path(version)])
-    again = Tail.open(store, [batch_mark("shop"), "headrace:shop:orders:0"])
+    again = LogWriter.open(store, [batch_txn("shop"), "headrace:shop:orders:0"])
     assert again.known().marks == marks(4)
 
 
 def test_a_restore_behind_a_log_that_was_cleaned_up_under_a_driver_is_told(store: Store) -> None:
     made(store)
-    tail = Tail.open(store, MARKS)
+    tail = LogWriter.open(store, MARKS)
     tail.append([staged(store, [3])], marks(2), {})
     opened(store).restore(0)
-    Tail.open(store, MARKS).append([staged(store, [4])], {}, {})
+    LogWriter.open(store, MARKS).append([staged(store, [4])], {}, {})
     opened(store).create_checkpoint()
     store.delete([version_path(0), version_path(1)])  # the driver knows version 1
     with pytest.raises(TableRestored, match="Version 2"):
@@ -305,7 +305,7 @@ def test_a_restore_behind_a_log_that_was_cleaned_up_under_a_driver_is_told(store
 def test_a_hint_that_is_ahead_of_its_log_is_not_believed(store: Store) -> None:
     made(store)
     store.put("_delta_log/_last_checkpoint", b'{"version": 9, "size": 1}')
-    assert log.newest(store) == 0
+    assert log.newest_version(store) == 0
 
 
 class Flaky(Store):
@@ -360,7 +360,7 @@ def test_while_nothing_can_be_read_the_caller_retries_and_nothing_doubles(store:
 
 
 def test_another_driver_with_the_same_batch_came_first(store: Store) -> None:
-    ours, theirs = made(store), Tail.open(store, MARKS)
+    ours, theirs = made(store), LogWriter.open(store, MARKS)
     file = staged(store, [3])
     assert not theirs.append([file], marks(2), {}).skipped
     assert ours.append([file], marks(2), {}).skipped
@@ -368,7 +368,7 @@ def test_another_driver_with_the_same_batch_came_first(store: Store) -> None:
 
 
 def test_a_zombie_changes_nothing(store: Store) -> None:
-    zombie, alive = made(store), Tail.open(store, MARKS)
+    zombie, alive = made(store), LogWriter.open(store, MARKS)
     file = staged(store, [3])
     alive.append([file], marks(2), {})
     alive.append([staged(store, [4])], marks(3), {})
@@ -384,12 +384,12 @@ def test_a_mark_set_back_by_others_stops(store: Store) -> None:
     back = CommitProperties(app_transactions=[Transaction("headrace:shop", 2)])
     rows = pa.table({"id": [9], "day": ["x"]})
     write_deltalake(store.delta_uri, rows, mode="append", commit_properties=back)
-    with pytest.raises(MarksDisagree, match="back to 2"):
+    with pytest.raises(TxnMismatch, match="back to 2"):
         tail.append([staged(store, [4])], marks(6), {})
 
 
 def test_pipelines_do_not_fence_each_other(store: Store) -> None:
-    shop, web = made(store), Tail.open(store, [batch_mark("web")])
+    shop, web = made(store), LogWriter.open(store, [batch_txn("web")])
     for batch in (2, 3):
         shop.append([staged(store, [batch + 1])], marks(batch), {})
         assert not web.append([staged(store, [batch + 100])], marks(batch, "web"), {}).skipped
@@ -397,7 +397,7 @@ def test_pipelines_do_not_fence_each_other(store: Store) -> None:
 
 
 def test_of_two_creators_the_second_appends(store: Store) -> None:
-    one, two = Tail.open(store, MARKS), Tail.open(store, [batch_mark("web")])
+    one, two = LogWriter.open(store, MARKS), LogWriter.open(store, [batch_txn("web")])
     arguments = (to_delta(SCHEMA), (), {}, str(uuid.uuid4()))
     assert one.create(*arguments, [staged(store, [1])], marks(1), {}) is not None
     assert two.create(*arguments, [staged(store, [2])], marks(1, "web"), {}) is None
@@ -406,25 +406,25 @@ def test_of_two_creators_the_second_appends(store: Store) -> None:
 
 
 def test_what_others_did_is_told(store: Store) -> None:
-    tail, other = made(store), Tail.open(store, MARKS)
+    tail, other = made(store), LogWriter.open(store, MARKS)
     write_deltalake(store.delta_uri, pa.table({"id": [50], "day": ["x"]}), mode="append")
     opened(store).alter.add_columns([Field("note", PrimitiveType("string"), nullable=True)])
     other.append([staged(store, [3])], marks(2), {})
     opened(store).optimize.compact()
     changes = tail.follow()
     assert [set(change.kinds) for change in changes] == [
-        {Kind.APPEND},
-        {Kind.METADATA},
-        {Kind.APPEND, Kind.MARKED},
-        {Kind.REMOVE},
+        {CommitKind.APPEND},
+        {CommitKind.METADATA},
+        {CommitKind.APPEND, CommitKind.MARKED},
+        {CommitKind.REMOVE},
     ]
     assert [change.version for change in changes] == [1, 2, 3, 4]
     assert tail.follow() == []
-    assert tail.known() == Tail.open(store, tail.known().marks).known()
+    assert tail.known() == LogWriter.open(store, tail.known().marks).known()
 
 
 def test_following_waits_for_a_table_to_be_born(store: Store) -> None:
-    tail = Tail.open(store, MARKS)
+    tail = LogWriter.open(store, MARKS)
     assert tail.follow() == []
     with pytest.raises(TableGone, match="there is no table"):
         tail.append([], marks(1), {})
@@ -476,7 +476,7 @@ def test_evolving_keeps_what_others_added_meanwhile(store: Store) -> None:
     tail = made(store)
     opened(store).alter.add_columns([Field("theirs", PrimitiveType("long"), nullable=True)])
     assert tail.evolve(to_delta(WIDER), {}).schema.names == ["id", "day", "note", "theirs"]
-    assert Tail.open(store).evolve(to_delta(WIDER), {}).version == 2
+    assert LogWriter.open(store).evolve(to_delta(WIDER), {}).version == 2
 
 
 @pytest.mark.parametrize(
@@ -504,9 +504,9 @@ def test_the_protocol_rises_only_for_a_type_that_needs_it(store: Store) -> None:
 
 
 def test_a_table_the_tail_could_not_write_is_not_made_by_it(store: Store) -> None:
-    with pytest.raises(NotAdoptable, match="columnMapping"):
+    with pytest.raises(DirectCommitBlocked, match="columnMapping"):
         made(store, **{"delta.columnMapping.mode": "name"})
-    assert Tail.open(store).state is None
+    assert LogWriter.open(store).state is None
 
 
 def test_others_go_on_with_our_tables(store: Store) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.delta.evolution import check_fits, merge
-from headrace.delta.features import may_adopt, protocol_for
-from headrace.delta.log import Metadata, Protocol, TableState, parse_commit
+from headrace.delta.evolution import check_fits, merge_schemas
+from headrace.delta.features import append_blocker, protocol_for
+from headrace.delta.log import MetadataAction, Protocol, TableState, parse_commit
 from headrace.delta.schema import to_delta
 from headrace.errors import StorageUnreachable, TableChanged
 
@@ -19,7 +19,7 @@ PLAIN = pa.schema([pa.field("id", pa.int64())])
 
 
 def state(schema: pa.Schema = PLAIN, protocol: Protocol | None = None, text: str = "", **properties: str) -> TableState:
-    return TableState(7, Metadata("id", text or to_delta(schema), (), properties), protocol or Protocol())
+    return TableState(7, MetadataAction("id", text or to_delta(schema), (), properties), protocol or Protocol())
 
 
 def carrying(key: str, value: Any = "x", nested: bool = False) -> str:
@@ -48,7 +48,7 @@ def carrying(key: str, value: Any = "x", nested: bool = False) -> str:
     ],
 )
 def test_plain_tables_are_adopted(table: TableState) -> None:
-    assert may_adopt(table) is None
+    assert append_blocker(table) is None
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_plain_tables_are_adopted(table: TableState) -> None:
     ],
 )
 def test_what_a_blind_append_would_break_is_not_adopted(table: TableState, said: str) -> None:
-    reason = may_adopt(table)
+    reason = append_blocker(table)
     assert reason is not None
     assert said.replace("\\", "") in reason
 
@@ -186,10 +186,10 @@ def test_files_that_do_not_fit(file: list[pa.Field], table: list[pa.Field], said
 def test_merging_keeps_the_tables_comments_and_takes_the_wanted_order() -> None:
     commented = pa.schema([pa.field("a", INT, metadata={"comment": "kept"}), pa.field("_source", TEXT)])
     wanted = pa.schema([field("a", INT), field("b", TEXT), field("_source", TEXT)])
-    merged = json.loads(merge(to_delta(commented), to_delta(wanted)))
+    merged = json.loads(merge_schemas(to_delta(commented), to_delta(wanted)))
     assert [item["name"] for item in merged["fields"]] == ["a", "b", "_source"]
     assert merged["fields"][0]["metadata"] == {"comment": "kept"}
-    assert merge(to_delta(wanted), to_delta(PLAIN.remove(0))) == to_delta(wanted)
+    assert merge_schemas(to_delta(wanted), to_delta(PLAIN.remove(0))) == to_delta(wanted)
 
 
 def test_a_commit_is_read_for_what_matters() -> None:
@@ -214,8 +214,8 @@ def test_a_commit_that_makes_no_sense_is_not_taken_for_one(text: bytes) -> None:
 
 
 def test_metadata_survives_its_own_spelling() -> None:
-    metadata = Metadata("i", to_delta(PLAIN), ("id",), {"a": "b"}, 5, "n", "d")
-    assert Metadata.of(metadata.action()["metaData"]) == metadata
+    metadata = MetadataAction("i", to_delta(PLAIN), ("id",), {"a": "b"}, 5, "n", "d")
+    assert MetadataAction.of(metadata.action()["metaData"]) == metadata
     bare = replace(metadata, name=None, description=None)
     assert "name" not in bare.action()["metaData"]
     protocol = Protocol(3, 7, frozenset("ab"), frozenset("ab"))

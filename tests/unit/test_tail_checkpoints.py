@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from deltalake.exceptions import DeltaError
 
-from headrace.delta.checkpoints import Checkpoints
-from headrace.delta.log import LOG, newest, open_at, version_path
-from headrace.delta.log_writer import Tail
-from headrace.delta.txn import mark_names
+from headrace.delta.checkpoints import CheckpointWriter
+from headrace.delta.log import LOG, newest_version, open_at, version_path
+from headrace.delta.log_writer import LogWriter
+from headrace.delta.txn import txn_names
 from headrace.storage.store import Store
-from headrace.write.append import LogTable
+from headrace.write.append import AppendWriter
 from services.staging import ids, intent, opened, staged, table_intent
 
 
@@ -22,8 +22,8 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "orders"))
 
 
-def filled(store: Store, checkpoints: Checkpoints, batches: int, **properties: str) -> None:
-    table = LogTable(Tail.open(store, mark_names("shop")), checkpoints)
+def filled(store: Store, checkpoints: CheckpointWriter, batches: int, **properties: str) -> None:
+    table = AppendWriter(LogWriter.open(store, txn_names("shop")), checkpoints)
     name = str(uuid.uuid4())
     for batch in range(1, batches + 1):
         part = table_intent(store, [staged(store, [batch])], name, create=batch == 1, properties=properties)
@@ -35,7 +35,7 @@ def checkpoints_of(store: Store) -> list[str]:
 
 
 def test_every_interval_a_checkpoint_appears_in_the_background(store: Store) -> None:
-    checkpoints = Checkpoints()
+    checkpoints = CheckpointWriter()
     filled(store, checkpoints, 12, **{"delta.checkpointInterval": "5"})
     assert checkpoints.wait(30)
     assert checkpoints_of(store)
@@ -46,18 +46,18 @@ def test_every_interval_a_checkpoint_appears_in_the_background(store: Store) -> 
 
 def test_a_version_seen_is_opened_whatever_a_listing_shows_beyond_it(store: Store) -> None:
     """delta-rs may list a version and miss the one before it, while both are being added."""
-    filled(store, Checkpoints(), 6)
+    filled(store, CheckpointWriter(), 6)
     hidden = store.get(version_path(4))
     store.delete([version_path(4)])
     with pytest.raises(DeltaError, match="gap"):
         opened(store)
     assert open_at(store, 3).version() == 3
     store.put(version_path(4), hidden)
-    assert newest(store) == 5
+    assert newest_version(store) == 5
 
 
 def test_few_commits_need_none(store: Store) -> None:
-    checkpoints = Checkpoints()
+    checkpoints = CheckpointWriter()
     filled(store, checkpoints, 12)
     assert checkpoints.wait(30)
     assert checkpoints_of(store) == []
@@ -70,8 +70,8 @@ def test_a_checkpoint_that_fails_fails_nothing_else(store: Store, caplog: pytest
             return f"{super().delta_uri}-nowhere" if not opening else super().delta_uri
 
     opening = True
-    nowhere, checkpoints = Nowhere(store.uri), Checkpoints()
-    table = LogTable(Tail.open(nowhere, mark_names("shop")), checkpoints)
+    nowhere, checkpoints = Nowhere(store.uri), CheckpointWriter()
+    table = AppendWriter(LogWriter.open(nowhere, txn_names("shop")), checkpoints)
     opening = False
     for batch in range(1, 8):
         properties = {"delta.checkpointInterval": "2"}

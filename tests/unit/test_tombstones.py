@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.delta.schema import SOURCE, to_delta
-from headrace.write.intent import Merging
+from headrace.write.intent import MergeRules
 from headrace.write.tombstones import Tombstones
 from model.merging import Change
 from services.changes import Merged
 from services.staging import intent
 
-MERGING = Merging(("id",), sequence="seq", tombstone_retention=3600)
+MERGING = MergeRules(("id",), sequence="seq", tombstone_retention=3600)
 WIDER = {
     "int to long": (pa.int32(), pa.int64(), [7, 8]),
     "long to decimal": (pa.int64(), pa.decimal128(20, 0), [Decimal(7), Decimal(8)]),

@@ -20,7 +20,16 @@ from headrace.delta.schema import ENVELOPE, JSON_TEXT
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.types import TIMESTAMP
-from headrace.transform.steps import Drop, Rename, Set, Step, Transform, Transformed, Where, evaluate
+from headrace.transform.steps import (
+    DropStep,
+    RenameStep,
+    SetStep,
+    Step,
+    Transform,
+    Transformed,
+    WhereStep,
+    evaluate_expression,
+)
 
 NOW = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
 
@@ -61,13 +70,13 @@ def apply(table: pa.Table, *steps: Step) -> Transformed:
 
 def one(expression: str, **value: Any) -> Any:
     """The value of an expression for one row."""
-    done = apply(rows(value), Set({"made": expression}))
+    done = apply(rows(value), SetStep({"made": expression}))
     assert not done.rejects.index, done.rejects
     return done.rows["made"].to_pylist()[0]
 
 
 def kind(expression: str) -> pa.DataType:
-    return Transform([Set({"made": expression})]).output(PAYLOAD).field("made").type
+    return Transform([SetStep({"made": expression})]).output(PAYLOAD).field("made").type
 
 
 def test_no_steps_cost_nothing() -> None:
@@ -80,11 +89,11 @@ def test_no_steps_cost_nothing() -> None:
 def test_steps_run_in_order_and_see_earlier_results() -> None:
     done = apply(
         rows({"a": 1}, {"a": 5}, {"a": 9}),
-        Set({"b": "a + 1", "c": "b * 10"}),
-        Where("c < 100"),
-        Rename({"b": "next"}),
-        Set({"a": "next + c"}),
-        Drop(("s", "f", "j", "deep", "l")),
+        SetStep({"b": "a + 1", "c": "b * 10"}),
+        WhereStep("c < 100"),
+        RenameStep({"b": "next"}),
+        SetStep({"a": "next + c"}),
+        DropStep(("s", "f", "j", "deep", "l")),
     )
     assert done.rows.to_pylist() == [{"a": 22, "next": 2, "c": 20}, {"a": 66, "next": 6, "c": 60}]
     assert done.index.to_pylist() == [0, 1]
@@ -92,18 +101,18 @@ def test_steps_run_in_order_and_see_earlier_results() -> None:
 
 
 def test_columns_are_replaced_in_their_place_and_added_at_the_end() -> None:
-    names = apply(rows({}), Set({"zz": "1", "s": "'x'"}), Rename({"a": "first"})).rows.column_names
+    names = apply(rows({}), SetStep({"zz": "1", "s": "'x'"}), RenameStep({"a": "first"})).rows.column_names
     assert names == ["first", "s", "f", "j", "deep", "l", "zz"]
 
 
 def test_where_keeps_only_what_is_true() -> None:
-    done = apply(rows({"f": 1.0}, {"f": None}, {"f": 9.0}), Where("f < 5"))
+    done = apply(rows({"f": 1.0}, {"f": None}, {"f": 9.0}), WhereStep("f < 5"))
     assert done.index.to_pylist() == [0]
     assert done.filtered.to_pylist() == [1, 2]
 
 
 def test_a_failing_expression_makes_that_record_a_reject() -> None:
-    done = apply(rows({"s": "1"}, {"s": "x"}, {"s": None}, {"s": "3"}), Set({"n": "s::int"}))
+    done = apply(rows({"s": "1"}, {"s": "x"}, {"s": None}, {"s": "3"}), SetStep({"n": "s::int"}))
     assert done.rows["n"].to_pylist() == [1, None, 3]
     assert done.index.to_pylist() == [0, 2, 3]
     assert done.rejects.index == [1]
@@ -112,7 +121,7 @@ def test_a_failing_expression_makes_that_record_a_reject() -> None:
 
 
 def test_a_failing_where_is_a_reject_and_not_a_filter() -> None:
-    done = apply(rows({"s": "1"}, {"s": "x"}), Where("s::int > 1"))
+    done = apply(rows({"s": "1"}, {"s": "x"}), WhereStep("s::int > 1"))
     assert (done.rejects.index, done.filtered.to_pylist()) == ([1], [0])
     assert done.rejects.detail[0].startswith("where: Could not convert")
 
@@ -120,9 +129,9 @@ def test_a_failing_where_is_a_reject_and_not_a_filter() -> None:
 def test_the_first_event_of_a_record_stands() -> None:
     """Filtered before it can fail; failed before it can be filtered."""
     table = rows({"a": 0, "s": "x"}, {"a": 1, "s": "x"}, {"a": 1, "s": "7"})
-    done = apply(table, Where("a = 1"), Set({"n": "s::int"}))
+    done = apply(table, WhereStep("a = 1"), SetStep({"n": "s::int"}))
     assert (done.filtered.to_pylist(), done.rejects.index, done.index.to_pylist()) == ([0], [1], [2])
-    done = apply(table, Set({"n": "s::int"}), Where("a = 1"))
+    done = apply(table, SetStep({"n": "s::int"}), WhereStep("a = 1"))
     assert (done.filtered.to_pylist(), done.rejects.index, done.index.to_pylist()) == ([], [0, 1], [2])
 
 
@@ -144,7 +153,7 @@ def test_the_first_event_of_a_record_stands() -> None:
 )
 def test_results_that_are_not_finite_are_rejects(expression: str) -> None:
     table = rows({"f": 0.0}, {"f": 2.0}, {"f": 0.0})
-    done = apply(table, Set({"x": expression}))
+    done = apply(table, SetStep({"x": expression}))
     assert done.rejects.index == [0, 2]
     assert "cannot be stored" in done.rejects.detail[0]
     assert len(done.rows) == 1
@@ -152,7 +161,7 @@ def test_results_that_are_not_finite_are_rejects(expression: str) -> None:
 
 def test_a_result_that_grows_too_long_is_a_reject() -> None:
     table = rows({"s": "x" * 1_100_000}, {"s": "y"})
-    done = apply(table, Set({"t": "s || s || s || s"}), Set({"u": "t || t || t || t"}))
+    done = apply(table, SetStep({"t": "s || s || s || s"}), SetStep({"u": "t || t || t || t"}))
     assert done.rejects.index == [0]
     assert done.rows["u"].to_pylist() == ["y" * 16]
 
@@ -167,7 +176,7 @@ def test_the_envelope_can_be_read() -> None:
         "at": "_timestamp",
         "how": "_timestamp_type",
     }
-    done = Transform([Set(wanted), Drop(tuple(PAYLOAD.names))]).apply(rows({}, {}), envelopes(2, headers), NOW)
+    done = Transform([SetStep(wanted), DropStep(tuple(PAYLOAD.names))]).apply(rows({}, {}), envelopes(2, headers), NOW)
     assert done.rows.to_pylist() == [
         {"t": "shop/3/100", "k": "k0", "h": "2", "n": None, "at": NOW, "how": 1},
         {"t": "shop/3/101", "k": "k1", "h": None, "n": None, "at": NOW, "how": 1},
@@ -178,18 +187,18 @@ def test_headers_in_many_chunks_and_slices() -> None:
     headers = [[{"key": "n", "value": b"%d" % nth}, {"key": None, "value": b"?"}] for nth in range(10)]
     parts = envelopes(10, headers)
     split = pa.concat_tables([parts.slice(7), parts.slice(2, 3), parts.slice(0, 0)])
-    done = Transform([Set({"n": "decode(_headers['n'])::int"})]).apply(rows(*[{}] * 6), split, NOW)
+    done = Transform([SetStep({"n": "decode(_headers['n'])::int"})]).apply(rows(*[{}] * 6), split, NOW)
     assert done.rows["n"].to_pylist() == [7, 8, 9, 2, 3, 4]
 
 
 def test_payload_fields_named_like_the_envelope_are_shadowed_and_stored() -> None:
     table = pa.table({"_topic": ["mine"], "_KEY": ["k"]})
-    done = Transform([Set({"x": "_topic", "y": "decode(_key)"})]).apply(table, envelopes(1), NOW)
+    done = Transform([SetStep({"x": "_topic", "y": "decode(_key)"})]).apply(table, envelopes(1), NOW)
     assert done.rows.to_pylist() == [{"_topic": "mine", "_KEY": "k", "x": "shop", "y": "k0"}]
 
 
 def test_a_made_column_wins_over_the_envelope() -> None:
-    done = apply(rows({}), Set({"_key": "decode(_key)"}), Set({"x": "upper(_key)"}))
+    done = apply(rows({}), SetStep({"_key": "decode(_key)"}), SetStep({"x": "upper(_key)"}))
     assert (done.rows["_key"].to_pylist(), done.rows["x"].to_pylist()) == (["k0"], ["K0"])
 
 
@@ -202,11 +211,11 @@ def test_the_clock_is_the_batches() -> None:
 
 def test_names_are_case_insensitive_as_in_the_table() -> None:
     assert one("S || DEEP.X.Y", s="x", deep={"x": {"y": 4}}) == "x4"
-    assert apply(rows({"s": "x"}), Set({"S": "s || '!'"})).rows["s"].to_pylist() == ["x!"]
+    assert apply(rows({"s": "x"}), SetStep({"S": "s || '!'"})).rows["s"].to_pylist() == ["x!"]
 
 
 def test_untouched_columns_keep_their_metadata_and_nullability() -> None:
-    done = apply(rows({"a": 1, "j": '{"k": 1.70}'}), Set({"x": "j ->> 'k'"}), Rename({"j": "raw"}))
+    done = apply(rows({"a": 1, "j": '{"k": 1.70}'}), SetStep({"x": "j ->> 'k'"}), RenameStep({"j": "raw"}))
     assert done.rows.schema.field("raw").metadata == {JSON_TEXT: b"true"}
     assert not done.rows.schema.field("a").nullable
     assert done.rows["raw"].to_pylist() == ['{"k": 1.70}']
@@ -241,7 +250,7 @@ def test_untouched_columns_keep_their_metadata_and_nullability() -> None:
 )
 def test_results_have_a_type_of_our_language(expression: str, expected: pa.DataType) -> None:
     assert kind(expression) == expected
-    done = apply(rows({"a": 1, "s": None, "l": [1]}), Set({"made": expression}))
+    done = apply(rows({"a": 1, "s": None, "l": [1]}), SetStep({"made": expression}))
     assert done.rows.schema.field("made").type == expected
 
 
@@ -256,11 +265,11 @@ def test_what_no_table_can_hold_is_named_before_any_record(expression: str) -> N
 
 def test_a_where_must_be_true_or_false() -> None:
     with pytest.raises(UsageError, match="not true or false"):
-        Transform([Where("a + 1")]).output(PAYLOAD)
+        Transform([WhereStep("a + 1")]).output(PAYLOAD)
 
 
 def test_a_hugeint_beyond_38_digits_is_a_reject() -> None:
-    done = apply(rows({"a": 1}, {"a": 17}), Set({"x": "a::hugeint * 10000000000000000000000000000000000000"}))
+    done = apply(rows({"a": 1}, {"a": 17}), SetStep({"x": "a::hugeint * 10000000000000000000000000000000000000"}))
     assert done.rejects.index == [1]
     assert done.rows["x"].to_pylist() == [Decimal(10**37)]
 
@@ -275,37 +284,41 @@ def test_a_field_nobody_has_sent_can_still_be_used() -> None:
     assert one("coalesce(gone, 'none')") == "none"
     assert kind("coalesce(gone, 1)") == pa.int64()
     assert kind("substr(gone, 1, 10)") == pa.string()
-    assert apply(rows({}), Where("gone > 1")).filtered.to_pylist() == [0]
-    assert apply(rows({}), Where("gone IS NULL"), Drop(("other",)), Rename({"x": "y"})).index.to_pylist() == [0]
+    assert apply(rows({}), WhereStep("gone > 1")).filtered.to_pylist() == [0]
+    assert apply(
+        rows({}), WhereStep("gone IS NULL"), DropStep(("other",)), RenameStep({"x": "y"})
+    ).index.to_pylist() == [0]
 
 
 def test_a_null_typed_column_stands_for_an_absent_field() -> None:
     table = rows({"s": "x"}).append_column("S", pa.nulls(1)).append_column("gone", pa.nulls(1))
-    done = apply(table, Set({"x": "s", "y": "gone"}))
+    done = apply(table, SetStep({"x": "s", "y": "gone"}))
     assert done.rows["x"].to_pylist() == ["x"]
     assert done.rows.schema.field("y").type == pa.null()
 
 
 def test_setting_a_column_to_null_keeps_its_type() -> None:
-    done = apply(rows({"s": "secret"}), Set({"s": "NULL"}))
+    done = apply(rows({"s": "secret"}), SetStep({"s": "NULL"}))
     assert done.rows.schema.field("s").type == pa.string()
     assert done.rows["s"].to_pylist() == [None]
 
 
 def test_rename_never_overwrites() -> None:
     with pytest.raises(UsageError, match="already"):
-        Transform([Rename({"a": "s"})]).output(PAYLOAD)
-    swapped = apply(rows({"a": 1, "s": "x"}), Rename({"a": "old"}), Rename({"s": "a"}), Rename({"old": "s"}))
+        Transform([RenameStep({"a": "s"})]).output(PAYLOAD)
+    swapped = apply(
+        rows({"a": 1, "s": "x"}), RenameStep({"a": "old"}), RenameStep({"s": "a"}), RenameStep({"old": "s"})
+    )
     assert swapped.rows.select(["s", "a"]).to_pylist() == [{"s": 1, "a": "x"}]
 
 
 def test_inputs_targets_and_where_a_field_ends_up() -> None:
     transform = Transform(
         [
-            Set({"date": "substr(modified, 1, 10)", "date2": "date || _topic"}),
-            Rename({"id": "key", "date": "day"}),
-            Where("key > now() AND day IS NOT NULL"),
-            Drop(("modified",)),
+            SetStep({"date": "substr(modified, 1, 10)", "date2": "date || _topic"}),
+            RenameStep({"id": "key", "date": "day"}),
+            WhereStep("key > now() AND day IS NOT NULL"),
+            DropStep(("modified",)),
         ]
     )
     assert transform.inputs() == {"modified", "id"}
@@ -316,17 +329,17 @@ def test_inputs_targets_and_where_a_field_ends_up() -> None:
 
 
 def test_a_column_replaced_by_itself_is_an_input() -> None:
-    assert Transform([Set({"a": "a + 1"}), Set({"b": "a"})]).inputs() == {"a"}
+    assert Transform([SetStep({"a": "a + 1"}), SetStep({"b": "a"})]).inputs() == {"a"}
 
 
 def test_hostile_expressions_do_not_become_a_transform() -> None:
-    for step in (Set({"x": "(SELECT 1)"}), Where("random() < 0.5")):
+    for step in (SetStep({"x": "(SELECT 1)"}), WhereStep("random() < 0.5")):
         with pytest.raises(UsageError, match="not allowed"):
             Transform([step])
 
 
 def test_steps_cross_processes() -> None:
-    steps = (Set({"x": "a + 1"}), Where("x > 1"), Drop(("s",)), Rename({"x": "y"}))
+    steps = (SetStep({"x": "a + 1"}), WhereStep("x > 1"), DropStep(("s",)), RenameStep({"x": "y"}))
     again = pickle.loads(pickle.dumps(Transform(steps)))  # noqa: S301 our own bytes
     assert again.steps == steps
     assert again.output(PAYLOAD).names == ["a", "f", "j", "deep", "l", "y"]
@@ -334,18 +347,18 @@ def test_steps_cross_processes() -> None:
 
 
 def test_empty_tables_have_the_output_schema() -> None:
-    transform = Transform([Set({"x": "a + 1"}), Where("x > 1"), Drop(("s",))])
+    transform = Transform([SetStep({"x": "a + 1"}), WhereStep("x > 1"), DropStep(("s",))])
     done = transform.apply(PAYLOAD.empty_table(), envelopes(0), NOW)
     assert done.rows.schema.equals(transform.output(PAYLOAD), check_metadata=True)
     assert len(done.rows) == 0
 
 
 def test_constants_need_no_column() -> None:
-    assert apply(rows({}, {}), Set({"x": "'v'"})).rows["x"].to_pylist() == ["v", "v"]
+    assert apply(rows({}, {}), SetStep({"x": "'v'"})).rows["x"].to_pylist() == ["v", "v"]
 
 
 def test_many_failures_are_all_rejects_and_the_first_are_explained() -> None:
-    done = apply(rows(*[{"s": f"x{nth}"} for nth in range(3000)]), Set({"n": "s::int"}))
+    done = apply(rows(*[{"s": f"x{nth}"} for nth in range(3000)]), SetStep({"n": "s::int"}))
     assert done.rejects.index == list(range(3000))
     assert "x7" in done.rejects.detail[7]
     assert all(detail.startswith("set n: ") for detail in done.rejects.detail)
@@ -382,16 +395,16 @@ def test_memory_that_runs_out_for_one_record_costs_that_record() -> None:
 
 
 def test_many_steps_stay_affordable() -> None:
-    chained = Set({f"c{nth}": f"c{nth - 1} + 1" if nth else "a" for nth in range(30)})
+    chained = SetStep({f"c{nth}": f"c{nth - 1} + 1" if nth else "a" for nth in range(30)})
     assert apply(rows({"a": 1}), chained).rows["c29"].to_pylist() == [30]
 
 
 def test_evaluate_gives_text_in_the_place_of_each_row() -> None:
     table = rows({"a": 1, "s": "1"}, {"a": 2, "s": "x"}, {"a": 3, "s": None})
-    values, rejects = evaluate("'t' || s::int -- comment", table, envelopes(3), NOW)
+    values, rejects = evaluate_expression("'t' || s::int -- comment", table, envelopes(3), NOW)
     assert values.to_pylist() == ["t1", None, None]
     assert rejects.index == [1]
-    values, rejects = evaluate("a", table, envelopes(3), NOW)
+    values, rejects = evaluate_expression("a", table, envelopes(3), NOW)
     assert (values.to_pylist(), rejects.index) == (["1", "2", "3"], [])
 
 
@@ -404,12 +417,12 @@ VALUES = st.fixed_dictionaries(
 )
 WHOLE = Transform(
     [
-        Set({"n": "s::int", "q": "f * f / a"}),
-        Where("n IS NULL OR n < 2"),
-        Set({"m": "10 // a", "r": "sqrt(q)"}),
-        Rename({"m": "mm"}),
-        Where("mm <> 5"),
-        Drop(("f",)),
+        SetStep({"n": "s::int", "q": "f * f / a"}),
+        WhereStep("n IS NULL OR n < 2"),
+        SetStep({"m": "10 // a", "r": "sqrt(q)"}),
+        RenameStep({"m": "mm"}),
+        WhereStep("mm <> 5"),
+        DropStep(("f",)),
     ]
 )
 
@@ -430,7 +443,11 @@ def test_a_record_fares_the_same_alone_and_among_others(values: list[dict[str, A
 
 def test_a_column_that_is_another_is_copied_and_read_by_later_steps() -> None:
     headers = [[{"key": "n", "value": b"1"}], [], [{"key": "n", "value": b"3"}]]
-    steps = [Set({"h": "_headers", "b": "a", "x": "deep"}), Set({"a": "b + 1", "n": "h['n']"}), Where("b <> 2")]
+    steps = [
+        SetStep({"h": "_headers", "b": "a", "x": "deep"}),
+        SetStep({"a": "b + 1", "n": "h['n']"}),
+        WhereStep("b <> 2"),
+    ]
     table = rows({"a": 1, "deep": {"x": {"y": 7}}}, {"a": 2}, {"a": 3})
     done = Transform(steps).apply(table, envelopes(3, headers), NOW)
     assert done.index.to_pylist() == [0, 2]
@@ -440,6 +457,6 @@ def test_a_column_that_is_another_is_copied_and_read_by_later_steps() -> None:
         {"h": [("n", b"1")], "b": 1, "x": {"x": {"y": 7}}, "a": 2, "n": b"1"},
         {"h": [("n", b"3")], "b": 3, "x": None, "a": 4, "n": b"3"},
     ]
-    copies = Transform([Set({"h": "_headers", "b": "a"})])
+    copies = Transform([SetStep({"h": "_headers", "b": "a"})])
     assert copies._program(PAYLOAD).checks == ()
     assert copies.apply(table, envelopes(3, headers), NOW).rows["b"].to_pylist() == [1, 2, 3]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UnknownColumn
-from headrace.pipeline.preview import look
+from headrace.pipeline.preview import preview_records
 from headrace.plan.plan import Plan
 from headrace.plan.unknown_names import nowhere
 from headrace.validate import online
@@ -135,10 +135,10 @@ def test_only_the_first_batch_with_rows_is_looked_at(desk: Desk):
 
 def test_preview_and_check_online_tell_it(desk: Desk, monkeypatch: pytest.MonkeyPatch):
     desk.options["transform"] = [{"drop": ["id"]}, {"where": "staus < 600"}]
-    found = look(desk.spec, envelopes(RECORDS))
+    found = preview_records(desk.spec, envelopes(RECORDS))
     assert found.account["filtered"] == 2
     assert any("transform[1].where" in note and "did you mean 'status'" in note for note in found.notes)
-    monkeypatch.setattr(online, "look", lambda spec, _, count: look(spec, envelopes(RECORDS), count))
+    monkeypatch.setattr(online, "look", lambda spec, _, count: preview_records(spec, envelopes(RECORDS), count))
     (finding,) = online._names(desk.spec)
     assert (finding.severity, finding.key, finding.meant) == ("error", "transform[1].where", "status")
     desk.options["allow_missing"] = ["staus"]

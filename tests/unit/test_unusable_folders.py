@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headrace.errors import PermissionRefused, SetupError
+from headrace.errors import PermissionDenied, SetupError
 from headrace.pipeline.lease import Lease
 from headrace.runtime import cache, work_folder
 from headrace.runtime.session import log_folder
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_store_and_a_lease_name_the_folder(folder: Path, place: str):
     store = Store(str(folder / place))
     for attempt in (lambda: store.put("a/b", b""), lambda: store.put_new("c", b""), lambda: Lease.take(store)):
-        with pytest.raises(PermissionRefused, match=r"The folder .* cannot be created.*Name a folder"):
+        with pytest.raises(PermissionDenied, match=r"The folder .* cannot be created.*Name a folder"):
             attempt()
     assert store.tag("a/b") is None
 
@@ -51,7 +51,7 @@ def test_check_online_finds_the_folder(folder: Path, place: str, key: str):
     spec = Desk(folder, options).spec
     found = online._asked(spec, "storage", online._storage) + online._asked(spec, "table.path", online._folders)
     assert [each.key for each in found] == [key]
-    assert "PermissionRefused" in found[0].seen
+    assert "PermissionDenied" in found[0].seen
 
 
 @pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME", "HEADRACE_LOG_DIR"])
@@ -59,7 +59,7 @@ def test_the_folders_of_this_machine_name_their_setting(folder: Path, monkeypatc
     monkeypatch.setenv(variable, str(folder / "file/below"))
     makes = {
         "XDG_STATE_HOME": lambda: work_folder.work_folder("shop"),
-        "XDG_CACHE_HOME": lambda: cache.folder("jars"),
+        "XDG_CACHE_HOME": lambda: cache.cache_folder("jars"),
         "HEADRACE_LOG_DIR": log_folder,
     }
     with pytest.raises(SetupError, match=rf"cannot be created: Not a directory\. Set {variable}"):
@@ -71,7 +71,7 @@ def test_a_run_ends_with_the_name_and_no_traceback(folder: Path):
     (folder / "web.yaml").write_text(f"{text}retry: {{refused: 1}}\n")
     done = subprocess.run([HEADRACE, "run", "web.yaml"], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "PermissionRefused: The folder" in done.stderr
+    assert "PermissionDenied: The folder" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 
 
@@ -124,11 +124,13 @@ def test_every_column_that_disagrees_is_told(tmp_path: Path):
 
 def test_every_column_that_changed_is_told():
     from headrace.delta.evolution import check_fits
-    from headrace.delta.log import Metadata, Protocol, TableState
+    from headrace.delta.log import MetadataAction, Protocol, TableState
     from headrace.delta.schema import to_delta
     from headrace.errors import TableChanged
 
     files = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.string())])
-    state = TableState(4, Metadata("id", to_delta(pa.schema([("a", pa.string()), ("c", pa.string())]))), Protocol())
+    state = TableState(
+        4, MetadataAction("id", to_delta(pa.schema([("a", pa.string()), ("c", pa.string())]))), Protocol()
+    )
     with pytest.raises(TableChanged, match=r"column a is string.*; column b is not in the table"):
         check_fits(to_delta(files), state)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from headrace import Table
 from headrace.delta.deletion_vectors import bitmap, deleted
-from headrace.delta.files import Vector, active
-from headrace.delta.log_writer import Tail
-from headrace.delta.rows import rows_of
+from headrace.delta.files import DeletionVector, active
+from headrace.delta.log_writer import LogWriter
+from headrace.delta.rows import read_rows
 from headrace.delta.schema import SOURCE, to_delta
 from headrace.errors import ChangesUnknown, TableDamaged, TableFeature
 from headrace.pipeline.deduplicate import _told
 from headrace.storage.store import Store
-from headrace.table.ownership import Writers
+from headrace.table.ownership import TableOwners
 from headrace.table.vacuum import unneeded
 from services.staging import SCHEMA, staged
 from services.vectors import encoded, vectored, z85
@@ -33,7 +33,7 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 
 def test_a_vector_that_is_not_of_our_making():
     """The one that Delta's kernel is tested with."""
-    told = Vector("i", "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", None, 6)
+    told = DeletionVector("i", "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", None, 6)
     assert deleted(Store("/nowhere"), told).tolist() == [3, 4, 7, 11, 18, 29]
 
 
@@ -52,11 +52,11 @@ def test_what_is_no_bitmap_is_damage(data: bytes, tmp_path: Path):
     store = Store(str(tmp_path))
     (tmp_path / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin").write_bytes(b"\1" + data)
     with pytest.raises(TableDamaged, match=r"d2c639aa.*is corrupt"):
-        deleted(store, Vector("u", "^-aqEH.-t@S}K{vb[*k^", 1, 9))
+        deleted(store, DeletionVector("u", "^-aqEH.-t@S}K{vb[*k^", 1, 9))
     with pytest.raises(TableDamaged, match="is missing"):
-        deleted(store, Vector("u", "ab^-aqEH.-t@S}K{vb[*k^", 1, 9))
+        deleted(store, DeletionVector("u", "ab^-aqEH.-t@S}K{vb[*k^", 1, 9))
     with pytest.raises(TableFeature, match="outside of the table"):
-        deleted(store, Vector("p", "s3://elsewhere/x.bin", 1, 9))
+        deleted(store, DeletionVector("p", "s3://elsewhere/x.bin", 1, 9))
 
 
 def test_spoiled_bits_and_order_are_damage():
@@ -66,7 +66,7 @@ def test_spoiled_bits_and_order_are_damage():
     numbers = bytearray(encoded([1, 2, 3]))
     numbers[-6:] = struct.pack("<3H", 1, 3, 2)
     for data, rows in ((bits, 5_001), (numbers, 3)):
-        inline = Vector("i", z85(bytes(data) + b"\0" * (-len(data) % 4)), None, rows)
+        inline = DeletionVector("i", z85(bytes(data) + b"\0" * (-len(data) % 4)), None, rows)
         with pytest.raises(TableDamaged, match="is corrupt"):
             deleted(Store("/nowhere"), inline)
 
@@ -76,7 +76,7 @@ def test_a_row_that_the_file_does_not_have_is_damage(row: int, store: Store):
     vectored(store, [2, row], inline=True)
     (file,) = active(store, 1).values()
     with pytest.raises(TableDamaged, match=f"deletes row {row:,} of a file of 10 rows"):
-        rows_of(store, file, SCHEMA, ())
+        read_rows(store, file, SCHEMA, ())
 
 
 # ---- tables ----
@@ -85,7 +85,7 @@ def test_a_row_that_the_file_does_not_have_is_damage(row: int, store: Store):
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     made = Store(str(tmp_path / "t"))
-    Tail.open(made).create(to_delta(SCHEMA), (), FEED, str(uuid.uuid4()), [staged(made, list(range(10)))], {}, {})
+    LogWriter.open(made).create(to_delta(SCHEMA), (), FEED, str(uuid.uuid4()), [staged(made, list(range(10)))], {}, {})
     return made
 
 
@@ -117,7 +117,7 @@ def test_deleted_rows_are_nowhere(store: Store):
 
 def test_without_change_data_rows_that_went_are_unknown(tmp_path: Path):
     store = Store(str(tmp_path / "t"))
-    Tail.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1, 2, 3])], {}, {})
+    LogWriter.open(store).create(to_delta(SCHEMA), (), {}, str(uuid.uuid4()), [staged(store, [1, 2, 3])], {}, {})
     vectored(store, [0])
     vectored(store, None)
     vectored(store, [1])
@@ -135,7 +135,7 @@ def test_such_a_table_is_spark_s_and_anybody_vacuums_it(store: Store):
     assert (table.repair().missing, table.checkpoint()) == ((), table.resolve())
     first, second, third = (_vector(store, at) for at in (1, 2, 3))
     assert table.vacuum(dry_run=True, force=True).files == ()
-    aged = unneeded(store, Writers(store, {}), timedelta(hours=1), datetime.now(UTC) + timedelta(hours=2))
+    aged = unneeded(store, TableOwners(store, {}), timedelta(hours=1), datetime.now(UTC) + timedelta(hours=2))
     assert set(aged.files) == {first, second}
     assert set(table.vacuum("0s", force=True).files) == {first, second}
     assert ids(table.query().records()) == list("0134789")

@@ -413,20 +413,20 @@ def _leave_to_spark(way: Way) -> None:
     (way.table() / version_path(version)).write_text("\n".join(map(json.dumps, lines)))
 
 
-@case("NotAdoptable")
+@case("DirectCommitBlocked")
 def a_feature_is_turned_on_in_the_middle_of_a_batch(way: Way) -> None:
     """The first stop is told by the running commit, those of later starts by the table that is opened."""
     way.ran(2)
     way.send(2)
     with armed(Point.ALL_STAGED, lambda: _leave_to_spark(way)), pytest.raises(HeadraceError) as stopped:
         way.desk.run()
-    assert stopped.value.name == "NotAdoptable"
+    assert stopped.value.name == "DirectCommitBlocked"
     assert "Take the feature away" in stopped.value.next
     version = DeltaTable(str(way.table())).version()
     (way.table() / version_path(version)).unlink()  # as a RESTORE of the log from a backup would
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def the_txn_of_a_table_is_gone(way: Way) -> None:
     way.ran(2)
     _forget_txns(way)
@@ -443,7 +443,7 @@ def _forget_txns(way: Way) -> None:
     pq.write_table(content.filter(content["txn"].is_null()), path)
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def nothing_tells_whether_an_open_batch_is_in_its_table(way: Way) -> None:
     way.send(2)
     way.dies()
@@ -458,7 +458,7 @@ def nothing_tells_whether_an_open_batch_is_in_its_table(way: Way) -> None:
     way.follows(stop)
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def the_state_is_lost(way: Way) -> None:
     way.ran(2, 2)
     shutil.rmtree(way.state() / "ledger")
@@ -467,7 +467,7 @@ def the_state_is_lost(way: Way) -> None:
     way.follows(way.stops())
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def the_ledger_is_lost_and_the_log_of_the_table_was_cleaned_up(way: Way) -> None:
     """Where to go on is told by the txns; whether the table was restored is another question, with its own answer."""
     way.ran(2, 2)
@@ -484,7 +484,7 @@ def the_ledger_is_lost_and_the_log_of_the_table_was_cleaned_up(way: Way) -> None
     way.follows(way.stops())
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def the_state_is_set_back(way: Way) -> None:
     way.ran(2)
     shutil.copytree(way.state(), way.desk.folder / "old")
@@ -496,7 +496,7 @@ def the_state_is_set_back(way: Way) -> None:
     shutil.move(way.desk.folder / "new", way.state())
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def a_state_that_was_set_back_is_lost_for_good(way: Way) -> None:
     way.ran(2)
     shutil.copytree(way.state(), way.desk.folder / "old")
@@ -506,7 +506,7 @@ def a_state_that_was_set_back_is_lost_for_good(way: Way) -> None:
     way.follows(way.stops())
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def what_was_begun_is_lost_after_one_table_has_it(way: Way) -> None:
     also = {"name": "other", "table": {"path": f"{way.desk.folder}/lake/a_copy"}}
     way.desk.options["branches"] = [also]
@@ -519,7 +519,7 @@ def what_was_begun_is_lost_after_one_table_has_it(way: Way) -> None:
     assert sorted(row["id"] for row in way.desk.rows("lake/a_copy")) == list(range(4))
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def what_is_known_of_topics_and_tables_is_lost(way: Way) -> None:
     """Without the ids, a topic or a table that was created again would be taken for the one before."""
     way.ran(2, 2)
@@ -532,7 +532,7 @@ def what_is_known_of_topics_and_tables_is_lost(way: Way) -> None:
     way.follows(stopped.value)
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def the_state_is_of_another_pipeline(way: Way) -> None:
     way.desk.options["state"] = str(way.state())
     way.ran(2)
@@ -541,7 +541,7 @@ def the_state_is_of_another_pipeline(way: Way) -> None:
     way.desk.options["pipeline"] = "shop"
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def the_deletes_of_a_table_that_merges_are_lost(way: Way) -> None:
     merge = {"keys": ["id"], "delete_when": "gone = true"}
     way.desk.options["table"] = {**way.desk.options["table"], "mode": "upsert", "merge": merge}
@@ -555,7 +555,7 @@ def the_deletes_of_a_table_that_merges_are_lost(way: Way) -> None:
     way.always = {"gone": False}
 
 
-@case("MarksDisagree")
+@case("TxnMismatch")
 def another_tool_set_the_txn_back(way: Way) -> None:
     way.ran(2, 2)
     way.send(2)
@@ -565,7 +565,7 @@ def another_tool_set_the_txn_back(way: Way) -> None:
         data = pa.table({"id": pa.array([-1], pa.int64())})
         write_deltalake(str(way.table()), data, mode="append", schema_mode="merge", commit_properties=txn)
 
-    with armed(Point.ALL_STAGED, set_back), pytest.raises(errors.MarksDisagree) as stopped:
+    with armed(Point.ALL_STAGED, set_back), pytest.raises(errors.TxnMismatch) as stopped:
         way.desk.run()
     assert "Find out who else writes to this table, then run again" in stopped.value.next
 
@@ -576,9 +576,9 @@ def other_writers_are_first_each_time(way: Way) -> None:
     way.desk.options["retry"] = {"conflict": 2, "unreachable": {"initial_interval": "10ms", "max_interval": "20ms"}}
     way.ran(2)
     way.send(2)
-    from headrace.write.row_edit import Editing
+    from headrace.write.row_edit import EditAttempt
 
-    with mock.patch.object(Editing, "carry_out", side_effect=Conflict("Others came first.", next="Run again.")):
+    with mock.patch.object(EditAttempt, "carry_out", side_effect=Conflict("Others came first.", next="Run again.")):
         way.stops()
 
 
@@ -591,7 +591,7 @@ def a_batch_has_too_many_partitions(way: Way) -> None:
     way.desk.options["limits"] = {"partition_values": 10}
 
 
-@case("ContractBroken")
+@case("ContractViolation")
 def a_record_breaks_a_contract_that_stops(way: Way) -> None:
     before = way.desk.options["table"]
     way.ran(2)
@@ -601,7 +601,7 @@ def a_record_breaks_a_contract_that_stops(way: Way) -> None:
     way.desk.options["table"] = before
 
 
-@case("ContractBroken")
+@case("ContractViolation")
 def a_message_keeps_what_a_record_brings_into_it(way: Way) -> None:
     """Field names are the producer's: none of their characters cuts the message, or the way out that follows it."""
     before = way.desk.options["table"]
@@ -648,20 +648,20 @@ def an_expression_names_what_nobody_has(way: Way) -> None:
 # ---- the surroundings ----
 
 
-@case("PermissionRefused")
+@case("PermissionDenied")
 def a_store_refuses_a_write(way: Way) -> None:
     way.ran(2)
     way.send(2)
-    refused = errors.PermissionRefused("Refused.", next="Grant it, then run again.")
+    refused = errors.PermissionDenied("Refused.", next="Grant it, then run again.")
     with mock.patch.object(Store, "put_new", side_effect=refused):
         way.stops()
 
 
-@case("AuthenticationRefused")
+@case("AuthenticationFailed")
 def a_store_refuses_the_credentials(way: Way) -> None:
     way.ran(2)
     way.send(2)
-    refused = errors.AuthenticationRefused("Refused.", next="Look at storage.s3, then run again.")
+    refused = errors.AuthenticationFailed("Refused.", next="Look at storage.s3, then run again.")
     with mock.patch.object(Store, "put_new", side_effect=refused):
         way.stops()
 
@@ -699,17 +699,17 @@ def the_state_is_of_a_newer_release(way: Way) -> None:
     newest.write_text(before)
 
 
-@case("Stop")
+@case("PipelineStopped")
 def spark_fails_in_a_way_that_has_no_name(way: Way) -> None:
     way.ran(2)
     way.send(2)
 
     def fail() -> None:
-        raise spark_errors.named(RuntimeError("something in Spark"), way.desk.folder)
+        raise spark_errors.error_of(RuntimeError("something in Spark"), way.desk.folder)
 
-    with armed(Point.ALL_STAGED, fail), pytest.raises(errors.Stop) as stopped:
+    with armed(Point.ALL_STAGED, fail), pytest.raises(errors.PipelineStopped) as stopped:
         way.desk.run()
-    assert stopped.value.name == "Stop"
+    assert stopped.value.name == "PipelineStopped"
 
 
 @case("HeadraceError")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decode.inference import evolve, merge, struct
+from headrace.decode.inference import evolve, merge_inferred, struct
 from headrace.delta.schema import SOURCE
 from headrace.delta.type_widening import holding_both, wide_enough, widens
 from headrace.plan.plan import Plan
@@ -94,7 +94,7 @@ def test_a_structure_asks_and_only_known_columns_answer() -> None:
     assert [type_name(item.type) for item in grown] == ["long", "array<double>", "byte"]
     assert evolve(grown, asks) == grown
     more = struct({"a": {"type": "wider", "to": "decimal(20,0)"}, "c": {"type": "string"}})
-    assert [type_name(item.type) for item in evolve(schema, merge(more, asks))] == [
+    assert [type_name(item.type) for item in evolve(schema, merge_inferred(more, asks))] == [
         "decimal(20,0)",
         "array<double>",
         "byte",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode import widening
-from headrace.decode.base import Limits
+from headrace.decode.base import DecodeLimits
 from headrace.decode.distinct_texts import alike
 from headrace.decode.json.strict import Parser
 from headrace.spec.types import parse_type, type_name
@@ -34,7 +34,7 @@ TEXTS = st.one_of(INTEGERS, FRACTIONS, FLOATS, st.one_of(TIMES, INTEGERS, FRACTI
 
 
 def asked(kind: pa.DataType, text: str) -> Any:
-    return widening._asks(pa.field("v", kind), Parser(Limits()).value(text))
+    return widening._asks(pa.field("v", kind), Parser(DecodeLimits()).value(text))
 
 
 @settings(max_examples=300, deadline=None)

@@ -24,7 +24,7 @@ from headrace.errors import HeadraceError
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from headrace.spec import Finding, Spec
+    from headrace.spec import Diagnostic, Spec
 
 app = typer.Typer(
     name="headrace",
@@ -52,7 +52,7 @@ def _options(
     """Streams events from brokers into Delta Lake tables, exactly once, on Spark."""
 
 
-def _online(spec: Spec) -> list[Finding]:
+def _online(spec: Spec) -> list[Diagnostic]:
     from headrace.validate.online import online  # asks brokers and stores: not needed by any other command
 
     return online(spec)

@@ -12,10 +12,10 @@ import typer
 from headrace.cli.console import say
 
 if TYPE_CHECKING:  # the models of specs take long to import, and every command imports this one
-    from headrace.spec import Finding, Spec
+    from headrace.spec import Diagnostic, Spec
 
-Online: TypeAlias = "Callable[[Spec], list[Finding]]"
-Say: TypeAlias = "Callable[[Finding], None]"
+Online: TypeAlias = "Callable[[Spec], list[Diagnostic]]"
+Say: TypeAlias = "Callable[[Diagnostic], None]"
 
 OK, WRONG_ONLINE, WRONG = 0, 1, 2
 
@@ -50,9 +50,9 @@ def run(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
     return WRONG if wrong else WRONG_ONLINE if _errors(asked) else OK
 
 
-def _twice(files: Sequence[Path], examined: Sequence[tuple[list[Spec], list[Finding]]]) -> list[Finding]:
+def _twice(files: Sequence[Path], examined: Sequence[tuple[list[Spec], list[Diagnostic]]]) -> list[Diagnostic]:
     """Pipelines of one name in several files."""
-    from headrace.spec import Finding
+    from headrace.spec import Diagnostic
 
     first: dict[str, Path] = {}
     findings = []
@@ -61,24 +61,24 @@ def _twice(files: Sequence[Path], examined: Sequence[tuple[list[Spec], list[Find
             other = first.setdefault(spec.pipeline, file)
             if other != file:
                 seen = f"'{spec.pipeline}' is in {other}, too"
-                findings.append(Finding(str(file), 1, 1, "pipeline", seen, "a name of its own for each"))
+                findings.append(Diagnostic(str(file), 1, 1, "pipeline", seen, "a name of its own for each"))
     return findings
 
 
-def _errors(findings: Sequence[Finding]) -> int:
+def _errors(findings: Sequence[Diagnostic]) -> int:
     return sum(finding.severity == "error" for finding in findings)
 
 
-def _say(finding: Finding) -> None:
+def _say(finding: Diagnostic) -> None:
     style = "bold red" if finding.severity == "error" else "yellow"
     say(str(finding), style, head=f"{finding.severity}: ")
 
 
-def _say_json(finding: Finding) -> None:
+def _say_json(finding: Diagnostic) -> None:
     typer.echo(json.dumps({"event": "diagnostic", **finding.fields()}, ensure_ascii=False))
 
 
-def _sum_up(specs: Sequence[Spec], findings: Sequence[Finding], *, as_json: bool) -> None:
+def _sum_up(specs: Sequence[Spec], findings: Sequence[Diagnostic], *, as_json: bool) -> None:
     names, errors = [spec.pipeline for spec in specs], _errors(findings)
     warnings = len(findings) - errors
     if as_json:

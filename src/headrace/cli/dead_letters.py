@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from headrace.dead_letters.dry_run import Tried
-    from headrace.dead_letters.reader import Group, Selection
+    from headrace.dead_letters.dry_run import DryRunResult
+    from headrace.dead_letters.reader import DeadLetterGroup, Selection
     from headrace.spec import Spec
 
 app = typer.Typer(
@@ -43,11 +43,11 @@ def list_letters(
 ) -> None:
     """Count the letters that are still dead, by reason, step and table; show when they came, and one of each."""
     from headrace.cli.output import emit
-    from headrace.dead_letters.reader import Letters
+    from headrace.dead_letters.reader import DeadLetters
     from headrace.validate.load import load
 
     for each in load(spec):
-        groups = Letters(each).groups(_selection(each, reason, table, since))
+        groups = DeadLetters(each).groups(_selection(each, reason, table, since))
         total = sum(group.count for group in groups)
         if not as_json:
             _print_groups(each.pipeline, groups, total)
@@ -66,13 +66,13 @@ def show_letter(
 ) -> None:
     """Show one letter: its bytes as text and hex, where and why it was rejected, and what became of it."""
     from headrace.cli.output import emit
-    from headrace.dead_letters.reader import Letters
+    from headrace.dead_letters.reader import DeadLetters
     from headrace.errors import UsageError
     from headrace.validate.load import load
 
     shown = 0
     for each in load(spec):
-        for letter in Letters(each).find(_place(each, position)):
+        for letter in DeadLetters(each).find(_place(each, position)):
             shown += 1
             emit({"event": "dead_letter", **_plain(letter)}) if as_json else _print_letter(letter, most)
     if not shown:
@@ -94,12 +94,12 @@ def try_letters(
     as_json: AsJson = False,
 ) -> None:
     """Take some letters through the plan of the spec, or of a changed one, and show what they would become."""
-    from headrace.dead_letters.dry_run import tryout
+    from headrace.dead_letters.dry_run import dry_run
     from headrace.validate.load import load
     from headrace.validate.override import amended
 
     for each in load(spec):
-        tried = tryout(each, amended(each, changes or ()), _selection(each, reason, table, since), sample)
+        tried = dry_run(each, amended(each, changes or ()), _selection(each, reason, table, since), sample)
         _emit_tried(each.pipeline, tried) if as_json else _print_tried(tried)
 
 
@@ -143,7 +143,7 @@ def purge_letters(
     """Delete old letters for good, whole days of them; shows what would go, then asks."""
     from headrace.cli.confirm import agreed
     from headrace.cli.output import emit
-    from headrace.dead_letters.reader import Letters
+    from headrace.dead_letters.reader import DeadLetters
     from headrace.dead_letters.replay import purge
     from headrace.ledger.ledger import Ledger
     from headrace.storage.store import Profile, Store
@@ -153,7 +153,7 @@ def purge_letters(
     for each in load(spec):
         ledger = Ledger.open(Store(each.state_uri, Profile(**each.storage_profile())), each.pipeline)
         before = first_day_kept(_age(each, older_than), ledger.proved_time(datetime.now(UTC)))
-        planned = due(Letters(each).store, before)
+        planned = due(DeadLetters(each).store, before)
         if not as_json:
             typer.echo(f"{each.pipeline}: {planned}")
         done = bool(planned.files) and agreed("Delete them for good?", yes, as_json)
@@ -207,7 +207,7 @@ def _moment(text: str) -> datetime:
 
 
 def _place(spec: Spec, text: str) -> Any:
-    from headrace.dead_letters.reader import Place
+    from headrace.dead_letters.reader import RecordPosition
     from headrace.errors import UsageError
 
     found = re.fullmatch(r"([^/]+)/(\d{1,9})[/@](\d{1,18})(?:/(.+))?", text)
@@ -215,7 +215,7 @@ def _place(spec: Spec, text: str) -> Any:
         raise UsageError(
             f"'{text}' is not a record position.", next="Write topic/partition/offset, such as orders/0/42."
         )
-    return Place(found[1], int(found[2]), int(found[3]), found[4] and _table(spec, found[4]))
+    return RecordPosition(found[1], int(found[2]), int(found[3]), found[4] and _table(spec, found[4]))
 
 
 def _age(spec: Spec, older_than: str | None) -> timedelta:
@@ -256,7 +256,7 @@ def _say(text: str, **how: Any) -> None:
     console().print(escape(cell(text)), soft_wrap=True, **how)
 
 
-def _print_groups(pipeline: str, groups: list[Group], total: int) -> None:
+def _print_groups(pipeline: str, groups: list[DeadLetterGroup], total: int) -> None:
     _say(f"{pipeline}: {total:,} dead letters" if total else f"{pipeline}: no dead letters")
     for group in groups:
         _say(f"{group.count:>10,}  {group.reason} · {group.step} · {group.table or 'no table yet'}", style="bold")
@@ -321,7 +321,7 @@ def _text_lines(data: bytes) -> list[str]:
         return []
 
 
-def _print_tried(tried: list[Tried]) -> None:
+def _print_tried(tried: list[DryRunResult]) -> None:
     from headrace.cli.preview import cell
 
     for each in tried:
@@ -338,13 +338,13 @@ def _print_tried(tried: list[Tried]) -> None:
 _OUTCOMES = {"replayed": "rows", "still_dead": "still dead", "filtered": "filtered"}
 
 
-def _emit_tried(pipeline: str, tried: list[Tried]) -> None:
+def _emit_tried(pipeline: str, tried: list[DryRunResult]) -> None:
     from headrace.cli.output import emit
-    from headrace.cli.preview import readable
+    from headrace.cli.preview import readable_value
 
     for each in tried:
         said = {key: each.letter[key] for key in ("topic", "partition", "offset", "table", "reason", "detail")}
-        rows = [{"table": table, "row": readable(row)} for table, row in each.rows]
+        rows = [{"table": table, "row": readable_value(row)} for table, row in each.rows]
         would = {key: each.outcome[key] for key in ("outcome", "reason", "detail")}
         emit({"event": "dry_run", "pipeline": pipeline, "dead_letter": said, "outcome": would, "rows": rows})
     counts = {name: sum(each.outcome["outcome"] == name for each in tried) for name in _OUTCOMES}
@@ -353,10 +353,10 @@ def _emit_tried(pipeline: str, tried: list[Tried]) -> None:
 
 def _plain(letter: dict[str, Any]) -> dict[str, Any]:
     """A letter for programs: bytes as hex, and as text where they are."""
-    from headrace.cli.preview import readable
+    from headrace.cli.preview import readable_value
 
     headers = [{"key": each["key"], "value": _both(each["value"])} for each in letter["headers"] or ()]
-    columns = {name: readable(value) for name, value in letter["columns"].items()}
+    columns = {name: readable_value(value) for name, value in letter["columns"].items()}
     both = {"key": _both(letter["key"]), "value": _both(letter["value"])}
     return {**letter, **both, "headers": headers, "columns": columns}
 

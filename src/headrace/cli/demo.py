@@ -14,11 +14,11 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Events and a summary as JSON lines on stdout.")] = False,
 ) -> None:
     """Start a real Kafka, produce events of three types with some bad ones, and stream them into Delta tables."""
-    from headrace.cli.output import Show, emit
-    from headrace.dev.demo import Demonstration, words
+    from headrace.cli.output import EventOutput, emit
+    from headrace.dev.demo import Demo, words
 
-    with Show(as_json) as show:
-        done = Demonstration(folder, records, show).run()
+    with EventOutput(as_json) as show:
+        done = Demo(folder, records, show).run()
     emit({"event": "summary", **done}) if as_json else typer.echo(words(done))
     if not done["proven"]:
         raise typer.Exit(1)

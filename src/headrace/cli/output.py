@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli.console import console
-from headrace.cli.preview import spelled
+from headrace.cli.preview import cell_text
 
 _SILENT = ("tick", "progress")
 _HANGING = timedelta(seconds=10)  # shorter transactions are the everyday of a transactional producer
@@ -24,7 +24,7 @@ _LEAST_TELLING = ("tables", "last commit", "rows/s", "read", "dead")
 
 
 @dataclass
-class Line:
+class StatusLine:
     """One pipeline's figures."""
 
     began: float = field(default_factory=time.monotonic)
@@ -40,18 +40,18 @@ class Line:
     transaction: str | None = None  # the start of the hanging transaction last told of
 
 
-class Show:
+class EventOutput:
     """Takes a pipeline's events and shows them; stdout is for JSON alone."""
 
     def __init__(self, as_json: bool, announced: bool = False) -> None:
         self.as_json = as_json
         self._announced = announced  # whether people were told already that Spark starts
         self.console = console(stderr=True)
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, StatusLine] = {}
         self._lock = threading.RLock()  # a signal may come while an event is shown
         self._live: Live | None = None
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> EventOutput:
         if not self.as_json and self.console.is_terminal:
             self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -74,7 +74,7 @@ class Show:
                 self._say(event)
 
     def _keep(self, event: Mapping[str, Any]) -> None:
-        line = self.lines.setdefault(event["pipeline"], Line())
+        line = self.lines.setdefault(event["pipeline"], StatusLine())
         kind = event["event"]
         if kind == "batch":
             line.read += event["read"]
@@ -115,7 +115,7 @@ class Show:
         return table
 
 
-def cells(name: str, line: Line) -> dict[str, str]:
+def cells(name: str, line: StatusLine) -> dict[str, str]:
     """A pipeline's live line, title by title."""
     return {
         "pipeline": name,
@@ -140,7 +140,7 @@ def fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
 
 def emit(event: Mapping[str, Any]) -> None:
     """One JSON object on a line of stdout."""
-    sys.stdout.write(json.dumps(event, default=spelled) + "\n")
+    sys.stdout.write(json.dumps(event, default=cell_text) + "\n")
     sys.stdout.flush()
 
 

@@ -23,13 +23,13 @@ def preview(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Show what records become: rows by table, dead letters with their reasons. Writes nothing."""
-    from headrace.pipeline.preview import look
+    from headrace.pipeline.preview import preview_records
     from headrace.validate.load import load
 
     loaded = load(spec)
     envelopes = payloads(file, raw) if file is not None else None
     for each in loaded:
-        found = look(each, envelopes, records, where)
+        found = preview_records(each, envelopes, records, where)
         _print_json(found) if as_json else _print(found)
 
 
@@ -67,9 +67,9 @@ def _print_json(found: Any) -> None:
         emit(each.event(found.pipeline))
     for uri, rows in found.tables.items():
         for row in rows.to_pylist():
-            emit({"event": "row", "table": uri, "row": readable(row)})
+            emit({"event": "row", "table": uri, "row": readable_value(row)})
     for letter in found.letters.to_pylist():
-        emit({"event": "dead_letter", **{key: readable(value) for key, value in letter.items()}})
+        emit({"event": "dead_letter", **{key: readable_value(value) for key, value in letter.items()}})
     emit({"event": "summary", "pipeline": found.pipeline, **found.account})
 
 
@@ -112,17 +112,17 @@ def _block(row: Mapping[str, Any], width: int | None) -> str:
 
 def cell(value: Any) -> str:
     """A value as one harmless line: control characters are escaped, bytes shown as text where they are."""
-    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else spelled(value)
-    text = json.dumps(value, default=spelled, ensure_ascii=False) if isinstance(value, dict | list) else text
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else cell_text(value)
+    text = json.dumps(value, default=cell_text, ensure_ascii=False) if isinstance(value, dict | list) else text
     return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
 
 
-def spelled(value: object) -> str:
+def cell_text(value: object) -> str:
     """What JSON has no form for, as text: times as RFC 3339, which options and records take again."""
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def readable(value: Any) -> Any:
+def readable_value(value: Any) -> Any:
     """Bytes as text where they are text, else as hex."""
     if isinstance(value, bytes):
         try:
@@ -130,5 +130,5 @@ def readable(value: Any) -> Any:
         except UnicodeDecodeError:
             return {"hex": value.hex()}
     if isinstance(value, list):
-        return [readable(item) for item in value]
-    return {key: readable(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [readable_value(item) for item in value]
+    return {key: readable_value(item) for key, item in value.items()} if isinstance(value, dict) else value

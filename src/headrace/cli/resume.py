@@ -38,9 +38,9 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Decide what a stopped pipeline asked, then run it again; each stop names the option it needs."""
-    from headrace.cli.output import Show, emit
+    from headrace.cli.output import EventOutput, emit
     from headrace.cli.run import ends_when_asked
-    from headrace.errors import StopAsked, UsageError
+    from headrace.errors import StopRequested, UsageError
     from headrace.recovery.resume import Decision, decide
     from headrace.validate.load import load
 
@@ -62,8 +62,8 @@ def resume(
     with ends_when_asked(stop):
         for each in load(spec):
             try:
-                said = decide(each, chosen, Show(as_json), stop)
-            except StopAsked as asked:  # to wait no longer is no failure of a run, but here nothing was decided
+                said = decide(each, chosen, EventOutput(as_json), stop)
+            except StopRequested as asked:  # to wait no longer is no failure of a run, but here nothing was decided
                 typer.echo(f"{each.pipeline}: not decided. {asked}", err=True)
                 raise typer.Exit(1) from None
             for line in said:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from headrace.serve.runner import Outcome
+    from headrace.serve.runner import RunResult
 
 STARTING = "Starting Spark…"
 
@@ -31,12 +31,12 @@ def run(
     if not as_json:
         announce(until)
     with Signals() as signals:  # before what takes long to import
-        from headrace.cli.output import Show, emit
+        from headrace.cli.output import EventOutput, emit
         from headrace.serve.runner import run_all
         from headrace.validate.load import load
 
         loaded = [spec for path in specs for spec in load(path)]
-        with Show(as_json, announced=until is None) as show:
+        with EventOutput(as_json, announced=until is None) as show:
             signals.say = show.say
             outcomes = run_all(loaded, until=until, report=show, stop=signals.stop, wait=wait, abandon=signals.abandon)
         for outcome in outcomes:
@@ -53,7 +53,7 @@ def announce(until: str | None) -> None:
     _write(STARTING if until is None else "Checking for new records before starting Spark…")
 
 
-def exit_code(outcomes: Sequence[Outcome]) -> int:
+def exit_code(outcomes: Sequence[RunResult]) -> int:
     """That of the worst outcome; a drain that did not come to its end is one."""
     return max(
         (each.error.exit_code if each.error else int(each.summary.drained is False) for each in outcomes), default=0
@@ -107,7 +107,7 @@ def ends_when_asked(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def summary_event(outcome: Outcome) -> dict[str, Any]:
+def summary_event(outcome: RunResult) -> dict[str, Any]:
     """The last line of a run, as programs read it."""
     summary, counts = outcome.summary, outcome.summary.counts
     return {

@@ -27,7 +27,7 @@ def setup(
     java = find_java(progress=_say)
     _say(f"Java {java.version} in {java.home}")
     for group in wanted:
-        jars.verify(group)
+        jars.verify_jars(group)
         found = jars.ensure(group, progress=_say)
         _say(f"{group}: {len(found)} jars, checked")
     if warm:

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline.preview import Look, look
-from headrace.plan.inferred_columns import Inferred
+from headrace.pipeline.preview import Preview, preview_records
+from headrace.plan.inferred_columns import InferredColumns
 from headrace.spec import Spec
 from headrace.validate.load import loads
 
@@ -63,7 +63,7 @@ class Sample:
     empty: int  # of them, those without a value
     framed: bool
     decode: Any
-    found: Look | None  # what becomes of them; None where there are none
+    found: Preview | None  # what becomes of them; None where there are none
 
 
 def draft(connection: Connection, records: int, base: Path) -> str:
@@ -82,15 +82,15 @@ def draft(connection: Connection, records: int, base: Path) -> str:
     return "\n".join(_lines(connection, sample)) + "\n"
 
 
-def _detected(connection: Connection, values: list[bytes], full: pa.Table, base: Path) -> tuple[Any, Look | None]:
+def _detected(connection: Connection, values: list[bytes], full: pa.Table, base: Path) -> tuple[Any, Preview | None]:
     """The first format that makes rows of enough records, the most telling ones tried first; else bytes."""
     if not len(full):
         return "json", None
     for decode in _candidates(values, connection.registry):
-        found = look(connection.spec(decode, base), full)
+        found = preview_records(connection.spec(decode, base), full)
         if found.account["routed"] >= _ENOUGH * len(full):
             return decode, found
-    return "raw", look(connection.spec("raw", base), full)
+    return "raw", preview_records(connection.spec("raw", base), full)
 
 
 def _candidates(values: list[bytes], registry: Mapping[str, Any] | None) -> Iterator[Any]:
@@ -180,7 +180,7 @@ def _notes(connection: Connection, sample: Sample) -> Iterator[str]:
         yield "# Change events: `mode: upsert` and `merge: {keys: [id]}` in the table keep one row for each key."
 
 
-def _columns(found: Inferred, several: bool) -> Iterator[str]:
+def _columns(found: InferredColumns, several: bool) -> Iterator[str]:
     """The columns as comments, so that they can be declared by taking the signs away."""
     of = f" of {found.table}" if several else ""
     yield f"  # Columns found in the records{of}. A run infers them again; declare them to fix names and types."
@@ -193,7 +193,7 @@ def _columns(found: Inferred, several: bool) -> Iterator[str]:
             yield f"  #   - {{name: {_text(name)}, type: {_text(kind)}}}"
 
 
-def _text_reason(found: Inferred, name: str) -> str:
+def _text_reason(found: InferredColumns, name: str) -> str:
     reasons = [
         f"values{each.removeprefix(name)} are {why}"
         for each, why in found.json_text.items()

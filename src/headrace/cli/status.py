@@ -19,12 +19,12 @@ def status(
 ) -> None:
     """Show who runs the pipeline, what was booked, its lag, and an open batch if there is one."""
     from headrace.cli.output import emit
-    from headrace.serve.status import standing
+    from headrace.serve.status import pipeline_status
     from headrace.validate.load import load
 
     for path in specs:
         for spec in load(path):
-            found = standing(spec, batches, orphans)
+            found = pipeline_status(spec, batches, orphans)
             emit({"event": "status", **found}) if as_json else _print(found)
 
 

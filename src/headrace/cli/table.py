@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from headrace.table import Repaired, Table
-    from headrace.table.query import Rows
+    from headrace.table.query import RowQuery
 
 app = typer.Typer(
     name="table",
@@ -64,10 +64,10 @@ def list_tables(
 @app.command()
 def info(path: Place, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False) -> None:
     """Show what a table is: version, columns, partitioning, properties, features, who writes it."""
-    from headrace.cli.table_show import described, pairs
+    from headrace.cli.table_show import info_text, pairs
 
-    table = opened(path, spec, direct_commit)
-    said = described(table.metadata())
+    table = open_table(path, spec, direct_commit)
+    said = info_text(table.metadata())
     concluded("info", table.path, said, as_json) if as_json else pairs(said)
 
 
@@ -76,7 +76,7 @@ def stats(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None:
     """Show how large a table is: bytes, files, partitions, rows, small files, deletion vectors."""
     from headrace.cli.table_show import counted, pairs
 
-    table = opened(path, spec)
+    table = open_table(path, spec)
     said = counted(table.statistics())
     concluded("stats", table.path, said, as_json) if as_json else pairs(said)
 
@@ -94,7 +94,7 @@ def history(
     from headrace.cli.output import emit
     from headrace.cli.table_show import versions
 
-    entries = opened(path, spec).history(limit or None)
+    entries = open_table(path, spec).history(limit or None)
     if not as_json:
         versions(entries)
     for entry in entries if as_json else ():
@@ -111,7 +111,7 @@ def metrics(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None
     from headrace.cli.output import emit
     from headrace.cli.table_show import latencies
 
-    table = opened(path, spec)
+    table = open_table(path, spec)
     table.resolve()  # or TableNotFound: what is not there has no latencies either
     took = table.operation_metrics().history
     if not as_json:
@@ -137,7 +137,7 @@ def query(
     as_json: AsJson = False,
 ) -> None:
     """Show rows of a table, now or as they were."""
-    asked = opened(path, spec).query().at(version, timestamp)
+    asked = open_table(path, spec).query().at(version, timestamp)
     asked = asked.with_deleted() if deleted else asked
     _show_rows(_narrowed(asked, where, select, order_by, limit), vertical, as_json)
 
@@ -155,9 +155,9 @@ def sql(
 ) -> None:
     """Run one SELECT over tables, with joins and aggregates; nothing is changed."""
     from headrace.cli.table_show import answer
-    from headrace.table.sql import select
+    from headrace.table.sql import select_tables
 
-    answer(select(query, lambda path: opened(path, spec), pairs_of(tables)), limit, vertical, as_json)
+    answer(select_tables(query, lambda path: open_table(path, spec), pairs_of(tables)), limit, vertical, as_json)
 
 
 @app.command()
@@ -177,7 +177,7 @@ def changes(
 ) -> None:
     """Show rows that came and went between versions."""
     last = None if until is None else _version_or_time(until)
-    asked = opened(path, spec).changes(_version_or_time(start), last)
+    asked = open_table(path, spec).changes(_version_or_time(start), last)
     _show_rows(_narrowed(asked, where, select, order_by, limit), vertical, as_json)
 
 
@@ -194,7 +194,7 @@ def optimize(
     """Make fewer, larger files of many small ones; appends may go on meanwhile."""
     from dataclasses import asdict
 
-    done = opened(path, spec, direct_commit).optimize(where, _size(target_size), z_order or ())
+    done = open_table(path, spec, direct_commit).optimize(where, _size(target_size), z_order or ())
     concluded("optimize", path, asdict(done), as_json)
 
 
@@ -211,12 +211,12 @@ def vacuum(
 ) -> None:
     """Delete files that no version within the retention needs; says what would go, then asks."""
     from headrace.cli.confirm import agreed
-    from headrace.cli.table_show import listed
+    from headrace.cli.table_show import list_text
 
-    table = opened(path, spec, direct_commit)
+    table = open_table(path, spec, direct_commit)
     plan = table.vacuum(retain, dry_run=True, force=force)
     if not as_json:
-        listed(f"{table.path}: {len(plan.files):,} files ({plan.bytes:,} bytes) to delete", plan.files)
+        list_text(f"{table.path}: {len(plan.files):,} files ({plan.bytes:,} bytes) to delete", plan.files)
     going = bool(plan.files) and not dry_run and agreed("Delete them for good?", yes, as_json)
     gone = table.vacuum(retain, force=force) if going else plan
     said = {"deleted": going, "files": len(gone.files), "bytes": gone.bytes, "paths": list(gone.files)}
@@ -228,7 +228,7 @@ def checkpoint(
     path: Place, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False
 ) -> None:
     """Write a log checkpoint, so that readers open few files of the log."""
-    table = opened(path, spec, direct_commit)
+    table = open_table(path, spec, direct_commit)
     concluded("checkpoint", table.path, {"version": table.checkpoint()}, as_json)
 
 
@@ -247,21 +247,21 @@ def repair(
 ) -> None:
     """Take files that are gone out of the log; name those that are unreadable, and the records that are lost."""
     from headrace.cli.confirm import agreed
-    from headrace.cli.table_show import damage, damage_event, mended
+    from headrace.cli.table_show import damage_event, damage_text, repair_text
     from headrace.errors import UsageError
 
     if reingest and spec is None:
         raise UsageError("--reingest needs the spec that wrote the rows.", next="Give --spec SPEC.")
     again = spec if reingest else None
-    table = opened(path, spec, direct_commit)
+    table = open_table(path, spec, direct_commit)
     found = table.repair(dry_run=True, deep=deep, reingest=again)
     if not as_json:
-        damage(table.path, found)
+        damage_text(table.path, found)
     readable = found.reingest is not None and bool(found.reingest.ranges)
     going = (bool(found.missing) or readable) and not dry_run and agreed(_question(found), yes, as_json)
     done = table.repair(deep=deep, reingest=again) if going else found
     if as_json or going:
-        concluded("repair", table.path, damage_event(done) if as_json else mended(done), as_json)
+        concluded("repair", table.path, damage_event(done) if as_json else repair_text(done), as_json)
     if found.unreadable or found.vectors:
         raise typer.Exit(1)
 
@@ -292,7 +292,7 @@ def restore(
 
     if version is None and timestamp is None:
         raise UsageError("Restored to what?", next="Give --version or --timestamp.")
-    table = opened(path, spec, direct_commit)
+    table = open_table(path, spec, direct_commit)
     to, now = table.resolve(version, timestamp), table.resolve()
     if not as_json:
         typer.echo(f"{table.path}: version {to} again, in place of version {now}")
@@ -310,7 +310,7 @@ def drop(
     """Delete a table with all its files and its history; says how much that is, then asks."""
     from headrace.cli.confirm import agreed
 
-    table = opened(path, spec, direct_commit)
+    table = open_table(path, spec, direct_commit)
     size = table.statistics()
     if not as_json:
         rows = "an unknown number of rows" if size.rows is None else f"{size.rows:,} rows"
@@ -322,7 +322,7 @@ def drop(
 # ---- what was asked ----
 
 
-def opened(path: str, spec: Path | None, direct_commit: bool = False) -> Table:
+def open_table(path: str, spec: Path | None, direct_commit: bool = False) -> Table:
     from headrace.table import Table
 
     return Table(path, storage_of(spec), states=_states(spec), direct_commit=direct_commit)
@@ -340,7 +340,9 @@ def _states(spec: Path | None) -> dict[str, str]:
     return {each.pipeline: each.state_uri for each in load(spec)} if spec else {}
 
 
-def _narrowed(asked: Rows, where: str | None, select: list[str] | None, order_by: list[str] | None, limit: int) -> Rows:
+def _narrowed(
+    asked: RowQuery, where: str | None, select: list[str] | None, order_by: list[str] | None, limit: int
+) -> RowQuery:
     for text in select or ():
         name, equals, expression = text.partition("=")
         asked = asked.select(**{name.strip(): expression}) if equals else asked.select(text)
@@ -385,9 +387,9 @@ def _size(text: str | None) -> int | None:
 # ---- what people and programs see ----
 
 
-def _show_rows(asked: Rows, vertical: bool, as_json: bool) -> None:
+def _show_rows(asked: RowQuery, vertical: bool, as_json: bool) -> None:
     from headrace.cli.output import emit
-    from headrace.cli.preview import readable
+    from headrace.cli.preview import readable_value
     from headrace.cli.table_show import grid
 
     if not as_json:
@@ -396,7 +398,7 @@ def _show_rows(asked: Rows, vertical: bool, as_json: bool) -> None:
     shown = 0
     for batch in asked.batches():
         for row in batch.to_pylist(maps_as_pydicts="strict"):
-            emit({"event": "row", "row": readable(row)})
+            emit({"event": "row", "row": readable_value(row)})
             shown += 1
     emit({"event": "summary", "rows": shown})
 

@@ -14,7 +14,7 @@ from headrace.cli.table import (
     Yes,
     concluded,
     content,
-    opened,
+    open_table,
     pairs_of,
     storage_of,
 )
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.table import Metadata, Table
+    from headrace.table import Table, TableInfo
     from headrace.table.schema_changes import SchemaChange
 
 SchemaFile = Annotated[
@@ -84,7 +84,7 @@ def set_properties(
 ) -> None:
     """Set table properties, or take them away; asks where that cannot be taken back."""
     from headrace.cli.confirm import agreed
-    from headrace.cli.table_show import listed
+    from headrace.cli.table_show import list_text
     from headrace.delta.properties import check_properties
     from headrace.errors import UsageError
 
@@ -92,17 +92,17 @@ def set_properties(
     if not wanted:
         raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
     check_properties({name: value for name, value in wanted.items() if value is not None})
-    table = opened(path, spec, direct_commit)
+    table = open_table(path, spec, direct_commit)
     if lasting := _lasting(wanted, table.metadata()):
         if not as_json:
-            listed(f"{table.path}: what cannot be taken back:", lasting)
+            list_text(f"{table.path}: what cannot be taken back:", lasting)
         if not agreed("Set them?", yes, as_json):
             return
     after = table.set_properties(wanted)
     concluded("set-properties", after.path, {"version": after.version, "properties": dict(after.properties)}, as_json)
 
 
-def _lasting(wanted: Mapping[str, str | None], about: Metadata) -> list[str]:
+def _lasting(wanted: Mapping[str, str | None], about: TableInfo) -> list[str]:
     """What becomes of properties for good, in words; features are Spark's to turn on, and refused elsewhere."""
     from headrace.delta.features import WriterKind
 
@@ -131,7 +131,7 @@ def update_schema(
     from headrace.errors import UsageError
     from headrace.table.schema_changes import SchemaChange
 
-    table = opened(path, spec, direct_commit)
+    table = open_table(path, spec, direct_commit)
     change = SchemaChange(
         columns_of(add or []) or None,
         pairs_of(comment) or None,
@@ -153,18 +153,18 @@ def update_schema(
 def _agreed(table: Table, change: SchemaChange, whole: pa.Schema | None, yes: bool, as_json: bool) -> bool:
     """Whether to go on: asked before what cannot be taken back, which no table but Spark's is able to do at all."""
     from headrace.cli.confirm import agreed
-    from headrace.cli.table_show import planned
+    from headrace.cli.table_show import plan_text
     from headrace.delta.features import WriterKind
-    from headrace.table.ownership import found
+    from headrace.table.ownership import existing_table
     from headrace.table.schema_changes import towards
 
     if table.metadata().writer == WriterKind.DIRECT:
         return True
-    plan = change if whole is None else towards(found(table._store), whole)
+    plan = change if whole is None else towards(existing_table(table._store), whole)
     if not (plan.widen or plan.rename or plan.drop):
         return True
     if not as_json:
-        planned(table.path, plan)
+        plan_text(table.path, plan)
     return agreed("Change them?", yes, as_json)
 
 

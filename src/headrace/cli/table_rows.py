@@ -15,7 +15,7 @@ from headrace.cli.table import (
     Yes,
     concluded,
     content,
-    opened,
+    open_table,
     pairs_of,
     storage_of,
 )
@@ -56,7 +56,7 @@ def insert(
     as_json: AsJson = False,
 ) -> None:
     """Add records to a table, all of them in one commit."""
-    table = _made(opened(path, spec, direct_commit), create, partition_by, properties, spec)
+    table = _made(open_table(path, spec, direct_commit), create, partition_by, properties, spec)
     concluded("insert", table.path, asdict(table.bulk_insert(_records(file, table), partition)), as_json)
 
 
@@ -78,7 +78,7 @@ def upsert(
     as_json: AsJson = False,
 ) -> None:
     """Put records in place of the rows with their key, and add the others; says how many there are, then asks."""
-    table = _made(opened(path, spec, direct_commit), create, partition_by, properties, spec)
+    table = _made(open_table(path, spec, direct_commit), create, partition_by, properties, spec)
     records = _records(file, table)
     plan = f"{len(records):,} records by {', '.join(key)}"
     _changed(
@@ -97,7 +97,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete rows, or hide them; says how many there are, then asks."""
-    table = opened(path, spec, direct_commit)
+    table = open_table(path, spec, direct_commit)
     what = f"{_met(table, where, partition, hidden=not soft)} rows to {'hide' if soft else 'delete'}"
     _changed("delete", table, what, lambda: table.delete(where, partition, hard=not soft), yes, as_json)
 
@@ -113,7 +113,7 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Set columns of rows; says how many there are, then asks."""
-    table, wanted = opened(path, spec, direct_commit), pairs_of(values)
+    table, wanted = open_table(path, spec, direct_commit), pairs_of(values)
     what = f"{_met(table, where, partition)} rows that get {', '.join(wanted)}"
     _changed("update", table, what, lambda: table.update(where, wanted, partition), yes, as_json)
 

@@ -13,23 +13,23 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from headrace.cli.console import console
-from headrace.cli.preview import cell, readable
+from headrace.cli.preview import cell, readable_value
 from headrace.spec.types import type_name
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.source.ranges import Range
-    from headrace.table import Damage, Entry, Metadata, Reingest, Repaired, Statistics
+    from headrace.table import Damage, HistoryEntry, Reingest, Repaired, Statistics, TableInfo
     from headrace.table.history import Latency
     from headrace.table.schema_changes import SchemaChange
-    from headrace.table.sql import Answer
+    from headrace.table.sql import SqlResult
 
 _MOST = 20  # paths that a person is shown
 _HUGE = pa.decimal128(38, 0)  # how DuckDB's sums of whole numbers arrive
 
 
-def described(found: Metadata) -> dict[str, Any]:
+def info_text(found: TableInfo) -> dict[str, Any]:
     """A table's metadata as plain values."""
     columns = [
         {"name": item.name, "type": type_name(item.type), "nullable": item.nullable, "comment": _comment(item)}
@@ -80,7 +80,7 @@ def figures(said: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in said.items())
 
 
-def versions(entries: Sequence[Entry]) -> None:
+def versions(entries: Sequence[HistoryEntry]) -> None:
     """One line a version."""
     grid = Grid("version", "timestamp", "operation", "rows written", "rows after", "by", "batch", box=None)
     for each in entries:
@@ -100,7 +100,7 @@ def latencies(took: Mapping[str, Latency]) -> None:
     console().print(grid if took else "no commit tells how long it took")
 
 
-def planned(path: str, change: SchemaChange) -> None:
+def plan_text(path: str, change: SchemaChange) -> None:
     """What is to become of a table's columns, in words."""
     added = change.add if isinstance(change.add, Mapping) else {x.name: type_name(x.type) for x in change.add or ()}
     words = [f"add {name} {kind}" for name, kind in added.items()]
@@ -108,7 +108,7 @@ def planned(path: str, change: SchemaChange) -> None:
     words += [f"widen {name} to {kind}" for name, kind in (change.widen or {}).items()]
     words += [f"rename {old} to {new}" for old, new in (change.rename or {}).items()]
     words += [f"drop {name}, with its values" for name in change.drop]
-    listed(f"{path}: columns to change:", words)
+    list_text(f"{path}: columns to change:", words)
 
 
 def grid(rows: pa.Table, vertical: bool = False, note: str = "") -> None:
@@ -140,7 +140,7 @@ def _records(out: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) 
             out.print(Text.assemble((head, "dim"), text), soft_wrap=True)
 
 
-def answer(found: Answer, limit: int, vertical: bool, as_json: bool) -> None:
+def answer(found: SqlResult, limit: int, vertical: bool, as_json: bool) -> None:
     """The rows of a query: at most so many, 0 for all; as JSON they are written while they are read."""
     from headrace.cli.output import emit
 
@@ -153,7 +153,7 @@ def answer(found: Answer, limit: int, vertical: bool, as_json: bool) -> None:
         if as_json:
             for row in part.to_pylist(maps_as_pydicts="strict"):
                 numbers = {name: None if row[name] is None else int(row[name]) for name in whole}
-                emit({"event": "row", "row": readable(row | numbers)})
+                emit({"event": "row", "row": readable_value(row | numbers)})
         else:
             batches.append(part)
         if more:
@@ -164,7 +164,7 @@ def answer(found: Answer, limit: int, vertical: bool, as_json: bool) -> None:
         grid(pa.Table.from_batches(batches, found.schema), vertical, "; there are more: --limit 0" if more else "")
 
 
-def listed(head: str, paths: Iterable[str]) -> None:
+def list_text(head: str, paths: Iterable[str]) -> None:
     """Some paths, and how many more there are."""
     out, names = console(), list(paths)
     out.print(escape(head), soft_wrap=True)
@@ -174,18 +174,18 @@ def listed(head: str, paths: Iterable[str]) -> None:
         out.print(f"  … and {len(names) - _MOST:,} more")
 
 
-def damage(path: str, found: Repaired) -> None:
+def damage_text(path: str, found: Repaired) -> None:
     """What is wrong with a table, in words."""
     if found.whole:
-        listed(f"{path}: nothing is missing, and every file can be read", ())
+        list_text(f"{path}: nothing is missing, and every file can be read", ())
     _spoiled("files are missing", found.missing)
     _spoiled("files cannot be read", found.unreadable)
     _spoiled("files lack their deletion vector", found.vectors)
     for each in found.lost:
         whose = "no pipeline's" if each.pipeline is None else f"of '{each.pipeline}', batch {each.batch}"
-        listed(f"lost rows of version {each.version}, {whose}", [_offsets(item) for item in each.ranges])
+        list_text(f"lost rows of version {each.version}, {whose}", [_offsets(item) for item in each.ranges])
     if found.untold:
-        listed("where these came from is no longer told by the log:", found.untold)
+        list_text("where these came from is no longer told by the log:", found.untold)
     if found.reingest is not None:
         _readable(found.reingest)
 
@@ -194,19 +194,21 @@ def _readable(plan: Reingest) -> None:
     """What can be read again, and what stays lost."""
     lost = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
     if not (plan.ranges or plan.unread or plan.untold):
-        listed("no rows are lost that could be read again", ())
+        list_text("no rows are lost that could be read again", ())
     if plan.ranges:
-        listed(f"{lost} rows are lost; to be read again:", [_offsets(each) for each in plan.ranges])
+        list_text(f"{lost} rows are lost; to be read again:", [_offsets(each) for each in plan.ranges])
     for each in plan.unread:
         whose = "" if each.pipeline is None else f" of '{each.pipeline}', batch {each.batch},"
-        listed(f"rows of version {each.version}{whose} stay lost: {each.why}", [_offsets(item) for item in each.ranges])
+        list_text(
+            f"rows of version {each.version}{whose} stay lost: {each.why}", [_offsets(item) for item in each.ranges]
+        )
 
 
 def _offsets(each: Range) -> str:
     return f"{each.topic}/{each.partition} from {each.start} to {each.until - 1}"
 
 
-def mended(done: Repaired) -> dict[str, Any]:
+def repair_text(done: Repaired) -> dict[str, Any]:
     """What a repair has done, in short."""
     said: dict[str, Any] = {} if done.version is None else {"version": done.version}
     if done.reingest is None:
@@ -216,7 +218,7 @@ def mended(done: Repaired) -> dict[str, Any]:
 
 def _spoiled(what: str, found: Sequence[Damage]) -> None:
     if found:
-        listed(f"{len(found):,} {what}:", [f"{each.path}: {each.why}" for each in found])
+        list_text(f"{len(found):,} {what}:", [f"{each.path}: {each.why}" for each in found])
 
 
 def damage_event(found: Repaired) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.dead_letters.evaluate import Judged, judge
-from headrace.dead_letters.reader import Letters, Selection
-from headrace.delta.log import load
-from headrace.errors import Stop
+from headrace.dead_letters.evaluate import Evaluation, evaluate_dead_letters
+from headrace.dead_letters.reader import DeadLetters, Selection
+from headrace.delta.log import load_state
+from headrace.errors import PipelineStopped
 from headrace.ledger.ledger import Ledger
 from headrace.plan.plan import Plan
 from headrace.spec import Spec
@@ -20,7 +20,7 @@ from headrace.storage.store import Profile, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class DryRunResult:
     """One letter and what would become of it."""
 
     letter: dict[str, Any]
@@ -28,22 +28,22 @@ class Tried:
     rows: tuple[tuple[str, dict[str, Any]], ...]  # table and row
 
 
-def tryout(spec: Spec, changed: Spec, selection: Selection, count: int) -> list[Tried]:
+def dry_run(spec: Spec, changed: Spec, selection: Selection, count: int) -> list[DryRunResult]:
     """A sample of the letters of a pipeline through the plan of a changed spec; existing tables lend their columns."""
-    letters = Letters(spec).sample(selection, count)
+    letters = DeadLetters(spec).sample(selection, count)
     if not len(letters):
         return []
-    judged = judge(Plan(changed, existing=_existing(spec, changed)), letters, 0, datetime.now(UTC))
+    judged = evaluate_dead_letters(Plan(changed, existing=_existing(spec, changed)), letters, 0, datetime.now(UTC))
     return list(_tried(changed, letters, judged))
 
 
-def _tried(spec: Spec, letters: pa.Table, judged: Judged) -> Iterator[Tried]:
+def _tried(spec: Spec, letters: pa.Table, judged: Evaluation) -> Iterator[DryRunResult]:
     rows: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     for name, table in judged.tables.items():
         for nth, row in zip(judged.origins[name].tolist(), table.to_pylist(), strict=True):
             rows.setdefault(nth, []).append((spec.uri_of(name), row))
     for nth, (letter, outcome) in enumerate(zip(letters.to_pylist(), judged.outcomes.to_pylist(), strict=True)):
-        yield Tried(letter, outcome, tuple(rows.get(nth, ())))
+        yield DryRunResult(letter, outcome, tuple(rows.get(nth, ())))
 
 
 def _existing(spec: Spec, changed: Spec) -> dict[str, pa.Schema]:
@@ -56,8 +56,8 @@ def _existing(spec: Spec, changed: Spec) -> dict[str, pa.Schema]:
         if (name := changed.name_of(uri)) is None:
             continue
         try:
-            state = load(Store(uri, profile))
-        except Stop:
+            state = load_state(Store(uri, profile))
+        except PipelineStopped:
             continue
         if state is not None:
             found[name] = state.schema

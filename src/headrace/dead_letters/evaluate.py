@@ -14,16 +14,16 @@ import pyarrow.compute as pc
 from headrace.dead_letters.reader import envelopes_of
 from headrace.decode.inference import Structure
 from headrace.delta.schema import DEAD_LETTERS
-from headrace.ledger.replays import LETTER, OUTCOMES, Outcome
+from headrace.ledger.replays import LETTER, OUTCOMES, ReplayOutcome
 from headrace.plan.accounting import Counts
-from headrace.plan.batch_result import Applied
+from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.reasons import Reason
 from headrace.spec import Spec
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluation:
     """What became of some letters."""
 
     tables: Mapping[str, pa.Table]  # rows per route
@@ -34,7 +34,7 @@ class Judged:
     origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the letter of each row
 
 
-def judge(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Judged:
+def evaluate_dead_letters(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Evaluation:
     """Take letters through the plan; a letter of a table goes only there, one of no table is routed anew.
 
     A branch sees the letters of its own tables alone. Those of no table, and of tables that the spec has no more, are
@@ -44,7 +44,7 @@ def judge(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Judged:
     return _judged(plan, letters, applied, number, at)
 
 
-def judge_in_parts(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Iterator[Judged]:
+def judge_in_parts(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Iterator[Evaluation]:
     """The same with given shapes, in as many parts as memory asks for."""
     start = 0
     for applied in plan.parts(envelopes_of(letters), _meant(plan.spec, letters.column("table"))):
@@ -52,9 +52,9 @@ def judge_in_parts(plan: Plan, letters: pa.Table, number: int, at: datetime) -> 
         start += applied.counts.read
 
 
-def _judged(plan: Plan, letters: pa.Table, applied: Applied, number: int, at: datetime) -> Judged:
+def _judged(plan: Plan, letters: pa.Table, applied: BatchResult, number: int, at: datetime) -> Evaluation:
     if applied.discovered:
-        return Judged({}, OUTCOMES.empty_table(), DEAD_LETTERS.empty_table(), Counts(), applied.discovered)
+        return Evaluation({}, OUTCOMES.empty_table(), DEAD_LETTERS.empty_table(), Counts(), applied.discovered)
     return _Judgement(plan, letters, applied).spoken(number, at)
 
 
@@ -74,7 +74,7 @@ def _prefix(name: str | None) -> str:
 class _Judgement:
     """The fate of every letter of one page."""
 
-    def __init__(self, plan: Plan, letters: pa.Table, applied: Applied) -> None:
+    def __init__(self, plan: Plan, letters: pa.Table, applied: BatchResult) -> None:
         self.plan, self.letters, self.applied = plan, letters, applied
         patterns = [branch.table.path for branch in plan.spec.branch_specs().values() if branch.route.kind != "fixed"]
         open_ = pc.is_in(letters.column("table"), value_set=pa.array(patterns, pa.string()))
@@ -87,12 +87,14 @@ class _Judgement:
         self.tables: dict[str, pa.Table] = {}
         self.origins: dict[str, np.ndarray] = {}
 
-    def spoken(self, number: int, at: datetime) -> Judged:
+    def spoken(self, number: int, at: datetime) -> Evaluation:
         for name, rows in self.applied.tables.items():
             self._take(name, rows)
         fresh = self._reject()
         said = [self._outcome(nth) for nth in range(len(self.letters))]
-        return Judged(self.tables, self._outcomes(said, number, at), fresh, self._counts(said), origins=self.origins)
+        return Evaluation(
+            self.tables, self._outcomes(said, number, at), fresh, self._counts(said), origins=self.origins
+        )
 
     def _take(self, name: str, rows: pa.Table) -> None:
         """Keep the rows of letters that are meant for this table, or for any."""
@@ -117,15 +119,15 @@ class _Judgement:
                 fresh.append(position)
         return found.take(pa.array(fresh, pa.int64()))
 
-    def _outcome(self, nth: int) -> tuple[Outcome, list[str] | None, str | None, str | None]:
+    def _outcome(self, nth: int) -> tuple[ReplayOutcome, list[str] | None, str | None, str | None]:
         if nth in self.into:
-            return Outcome.REPLAYED, self.into[nth], None, None
+            return ReplayOutcome.REPLAYED, self.into[nth], None, None
         if nth in self.refused:
-            return Outcome.STILL_DEAD, None, *self.refused[nth]
+            return ReplayOutcome.STILL_DEAD, None, *self.refused[nth]
         if nth in self.elsewhere:
             detail = f"the spec no longer sends the record to {self.meant[nth]}"
-            return Outcome.STILL_DEAD, None, Reason.UNROUTED.value, detail[:512]
-        return Outcome.FILTERED, None, None, None
+            return ReplayOutcome.STILL_DEAD, None, Reason.UNROUTED.value, detail[:512]
+        return ReplayOutcome.FILTERED, None, None, None
 
     def _outcomes(self, said: list[Any], number: int, at: datetime) -> pa.Table:
         outcome, into, reason, detail = zip(*said, strict=True) if said else ((), (), (), ())
@@ -151,9 +153,9 @@ class _Judgement:
                 reasons[reason] = reasons.get(reason, 0) + 1
         return Counts(
             read=len(said),
-            routed=outcomes.count(Outcome.REPLAYED),
-            dead=outcomes.count(Outcome.STILL_DEAD),
-            filtered=outcomes.count(Outcome.FILTERED),
+            routed=outcomes.count(ReplayOutcome.REPLAYED),
+            dead=outcomes.count(ReplayOutcome.STILL_DEAD),
+            filtered=outcomes.count(ReplayOutcome.FILTERED),
             value_bytes=self.applied.counts.value_bytes,
             reasons=reasons,
             ignored=self.applied.counts.ignored,

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
-from headrace.delta.log import newest, open_at
+from headrace.delta.log import newest_version, open_at
 from headrace.delta.rows import filesystem
 from headrace.delta.schema import DEAD_LETTERS, ENVELOPE
 from headrace.engine import duck
 from headrace.errors import StorageUnreachable, TableFeature
-from headrace.ledger.replays import LETTER, OUTCOMES, Outcome, Replays
+from headrace.ledger.replays import LETTER, OUTCOMES, ReplayOutcome, Replays
 from headrace.spec import Spec
 from headrace.storage.store import Profile, Store
 
@@ -50,7 +50,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPosition:
     """A record's place in its topic; `table` tells its letters apart where there are several."""
 
     topic: str
@@ -60,7 +60,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DeadLetterGroup:
     """Letters with one reason, step and table."""
 
     reason: str
@@ -72,7 +72,7 @@ class Group:
     sample: dict[str, Any]  # the newest one's place and detail
 
 
-class Letters:
+class DeadLetters:
     """The dead-letter table of a pipeline and what became of its letters."""
 
     def __init__(self, spec: Spec) -> None:
@@ -82,7 +82,7 @@ class Letters:
 
     def version(self) -> int | None:
         """The table's newest version; None while there is none."""
-        return newest(self.store)
+        return newest_version(self.store)
 
     def pages(self, selection: Selection, version: int | None = None) -> Iterator[pa.Table]:
         """The letters that are not settled, in pages that fit into memory."""
@@ -91,11 +91,11 @@ class Letters:
             unsettled = page.take(_apart(page, settled))
             yield from _within(unsettled, _PAGE_BYTES)
 
-    def groups(self, selection: Selection) -> list[Group]:
+    def groups(self, selection: Selection) -> list[DeadLetterGroup]:
         """What is dead, by reason, step and table, the most frequent first; only small columns are read."""
         names = [*dict.fromkeys((*LETTER, *_GROUP, "detail"))]
         found = _grouped(self._scan(names, selection.expression()), self._settled(), names)
-        return [Group(**row) for row in found.to_pylist()]
+        return [DeadLetterGroup(**row) for row in found.to_pylist()]
 
     def sample(self, selection: Selection, count: int) -> pa.Table:
         """Some letters that are not settled, of as many groups as can be, the newest of each first."""
@@ -105,7 +105,7 @@ class Letters:
         pages = [page.take(_common(page, places)) for page in self._scan(DEAD_LETTERS.names, wanted)]
         return pa.concat_tables(pages) if pages else DEAD_LETTERS.empty_table()
 
-    def find(self, place: Place) -> list[dict[str, Any]]:
+    def find(self, place: RecordPosition) -> list[dict[str, Any]]:
         """The letters of one record, each with the columns of the user's own and its outcomes so far, oldest first."""
         here = (
             (pc.field("topic") == place.topic)
@@ -133,7 +133,7 @@ class Letters:
 
     def _settled(self) -> pa.Table:
         """The letters that are dead no more."""
-        final = pc.field("outcome") != Outcome.STILL_DEAD.value
+        final = pc.field("outcome") != ReplayOutcome.STILL_DEAD.value
         schema = pa.schema([OUTCOMES.field(name) for name in LETTER])
         pages = list(_batches(self._outcomes, OUTCOMES, LETTER, final))
         return pa.concat_tables(pages) if pages else schema.empty_table()
@@ -148,7 +148,7 @@ def envelopes_of(letters: pa.Table) -> pa.Table:
 
 def dataset(store: Store, version: int | None = None) -> ds.Dataset | None:
     """A Delta table as a dataset that leaves out files by partition and statistics; None where there is no table."""
-    at = newest(store) if version is None else version
+    at = newest_version(store) if version is None else version
     if at is None:
         return None
     try:

@@ -11,13 +11,13 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from headrace import faults
-from headrace.dead_letters.evaluate import Judged, judge_in_parts
-from headrace.dead_letters.reader import Letters, Selection
+from headrace.dead_letters.evaluate import Evaluation, judge_in_parts
+from headrace.dead_letters.reader import DeadLetters, Selection
 from headrace.decode.inference import Structure
-from headrace.decode.inference import merge as merge_structures
+from headrace.decode.inference import merge_inferred as merge_structures
 from headrace.delta.files import as_file
 from headrace.delta.receipt import Receipt
-from headrace.delta.rows import rows_of
+from headrace.delta.rows import read_rows
 from headrace.delta.staged_file import StagedFile
 from headrace.ledger.replays import OUTCOMES, Replays, without_doubles, writer
 from headrace.pipeline.deduplicate import PLACE
@@ -32,7 +32,7 @@ from headrace.recovery.startup import StartupRecovery
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.spec.reader import reread
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, ReplayInput, TableIntent
 from headrace.write.retention import Purge
@@ -48,7 +48,7 @@ def replay(
 ) -> Summary:
     """Finish a plan that was begun, then take the selected letters through the spec; LeaseHeld while it runs."""
     shared = SharedSession([spec])
-    replaying = Replaying(spec, shared.get, selection or Selection(), report=report, stop=stop)
+    replaying = ReplayPipeline(spec, shared.get, selection or Selection(), report=report, stop=stop)
     try:
         with replaying.take_lease(wait):
             return replaying.run()
@@ -60,7 +60,7 @@ def replay(
 def purge(spec: Spec, before: date) -> Purge:
     """Drop the dead letters of the days before; what was begun, batch or plan, is finished first."""
     shared = SharedSession([spec])
-    replaying = Replaying(spec, shared.get, Selection())
+    replaying = ReplayPipeline(spec, shared.get, Selection())
     pipeline = Pipeline(spec, shared.get, recovery=replaying.recovery)
     try:
         with replaying.take_lease() as lease:
@@ -77,7 +77,7 @@ def purge(spec: Spec, before: date) -> Purge:
         shared.close()
 
 
-class Replaying(Pipeline):
+class ReplayPipeline(Pipeline):
     """A pipeline that writes under a name of its own, reads dead letters, and books their outcomes."""
 
     unit = "plan"
@@ -94,7 +94,7 @@ class Replaying(Pipeline):
         super().__init__(spec, spark, recovery=StartupRecovery(), report=report, stop=stop)
         self.writer = writer(spec.pipeline)
         self.selection = selection
-        self.letters = Letters(spec)
+        self.letters = DeadLetters(spec)
         self._version: int | None = None
         self._outcomes: tuple[StagedFile, ...] = ()
         self._planned: float = math.inf
@@ -192,7 +192,7 @@ class Replaying(Pipeline):
         }
         try:
             for item in self._outcomes:
-                stager.add(layout, without_doubles(rows_of(store, as_file(item), OUTCOMES, ()), left_out))
+                stager.add(layout, without_doubles(read_rows(store, as_file(item), OUTCOMES, ()), left_out))
             staged = stager.finish()
         except BaseException:
             stager.abandon()
@@ -200,8 +200,8 @@ class Replaying(Pipeline):
         self.discard(self._outcomes)
         return staged
 
-    def _booked(self) -> Layout:
-        return Layout(self.state.child(Replays.folder).uri, OUTCOMES)
+    def _booked(self) -> FileLayout:
+        return FileLayout(self.state.child(Replays.folder).uri, OUTCOMES)
 
     def missing(self, begun: Intent) -> list[str]:
         """Staged files that somebody deleted before they were committed, outcomes among them."""
@@ -216,7 +216,7 @@ class Replaying(Pipeline):
         since = datetime.fromisoformat(taken.since) if taken.since else None
         chosen = Selection(taken.reasons, taken.tables, since)
         spec = reread(begun.spec, self.spec.base)
-        old = Replaying(spec, lambda: self.spark, chosen, report=self.report, stop=self.stop)
+        old = ReplayPipeline(spec, lambda: self.spark, chosen, report=self.report, stop=self.stop)
         old.lease, old.ledger, old._version = self.lease, self.ledger, taken.version
         catalog = old.open_catalog()
         catalog.open()
@@ -228,7 +228,7 @@ class Replaying(Pipeline):
         self.report(_replay_event(self.spec.pipeline, intent, receipts))
 
 
-def _together(discovered: dict[str, Structure], judged: Judged) -> dict[str, Structure]:
+def _together(discovered: dict[str, Structure], judged: Evaluation) -> dict[str, Structure]:
     found = dict(discovered)
     for name, structure in judged.discovered.items():
         found[name] = merge_structures(found[name], structure) if name in found else structure

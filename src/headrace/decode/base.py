@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.byte_scan import Numbers
-from headrace.decode.inference import Structure, merge
+from headrace.decode.inference import Structure, merge_inferred
 from headrace.decode.registry.client import Registered
 from headrace.reasons import Reason
 
@@ -23,7 +23,7 @@ UNTOLD = "…"  # ignored new fields that are too many to be told by name
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DecodeLimits:
     """How large, deep and wide one value may be, and how many rows it may hold."""
 
     record_bytes: int = 16 * 1024 * 1024
@@ -35,7 +35,7 @@ class Limits:
     repeated_bytes: int = 256_000_000  # of what all rows of one record have in common
 
 
-LIMITS = Limits()
+LIMITS = DecodeLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Decoder(Protocol):
 
 
 @runtime_checkable
-class Typed(Protocol):
+class TypedDecoder(Protocol):
     """A format whose values tell their type."""
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
@@ -135,7 +135,7 @@ class Typed(Protocol):
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
+class SchemaPredictor(Protocol):
     """A format that can tell from a registry's schema alone what would become of its records."""
 
     def foresee(self, schema: Registered) -> tuple[str, Decoded]:
@@ -149,14 +149,14 @@ def fills_of(decoder: Decoder) -> Mapping[str, str]:
     return fills
 
 
-def joined(parts: list[Decoded], schema: pa.Schema) -> Decoded:
+def join_rejects(parts: list[Decoded], schema: pa.Schema) -> Decoded:
     """Parts of one input, decoded apart, as one answer in the order of the input."""
     rejects, ignored, unknown = Rejects(), Counter[str](), None
     for part in parts:
         rejects.join(part.rejects)
         ignored.update(part.ignored)
         if part.unknown:
-            unknown = merge(unknown, part.unknown) if unknown else part.unknown
+            unknown = merge_inferred(unknown, part.unknown) if unknown else part.unknown
     filled = [part.rows for part in parts if len(part.index)] or [part.rows for part in parts]
     rows = pa.concat_tables(filled) if filled else schema.empty_table()
     index = np.concatenate([part.index.to_numpy() for part in parts]) if parts else np.zeros(0, np.int64)
@@ -167,7 +167,7 @@ def joined(parts: list[Decoded], schema: pa.Schema) -> Decoded:
     return Decoded(rows.combine_chunks(), pa.array(index), rejects.in_order(), unknown, dict(ignored))
 
 
-def too_many(structure: Structure, columns: int, limits: Limits) -> str:
+def too_many(structure: Structure, columns: int, limits: DecodeLimits) -> str:
     """What a dead letter says of a record with more new fields than there is room for."""
     name = next(iter(structure.get("fields", {})), "")[:100]
     return f"{name}: {columns} new columns, {limits.new_columns} may be added (limits.new_columns, limits.columns)"

@@ -20,7 +20,7 @@ _KEPT = 100_000  # pieces; the places of fewer are not made anew each time
 _KEY_END = _QUOTE | _COLON << 8  # as a little-endian number
 
 
-class Bytes:
+class TextBytes:
     """The bytes of a text column, laid end to end, with the position where each text begins."""
 
     def __init__(self, texts: pa.StringArray | pa.BinaryArray) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.decode.avro.decoder import avro_decoder
-from headrace.decode.base import LIMITS, Decoded, Decoder, Limits, NewField, Rejects, Typed, fills_of
+from headrace.decode.base import LIMITS, Decoded, DecodeLimits, Decoder, NewField, Rejects, TypedDecoder, fills_of
 from headrace.decode.json.decoder import json_decoder
 from headrace.decode.msgpack.decoder import msgpack_decoder
 from headrace.decode.payload import RESCUE
@@ -17,9 +17,19 @@ from headrace.decode.protobuf.decoder import protobuf_decoder
 from headrace.errors import UsageError
 from headrace.spec.decode import Decode, Format
 
-__all__ = ["FORMATS", "Decoded", "Decoder", "Limits", "NewField", "Rejects", "Typed", "decoder", "fills_of"]
+__all__ = [
+    "FORMATS",
+    "DecodeLimits",
+    "Decoded",
+    "Decoder",
+    "NewField",
+    "Rejects",
+    "TypedDecoder",
+    "decoder",
+    "fills_of",
+]
 
-Factory = Callable[[pa.Schema, NewField, Limits, Any], Decoder]
+Factory = Callable[[pa.Schema, NewField, DecodeLimits, Any], Decoder]
 
 # Every format by its name in a spec; a new one is one file and one line.
 FORMATS: Mapping[str, Factory] = {
@@ -40,7 +50,7 @@ def decoder(
     payload: pa.Schema,
     *,
     new_field: NewField = "ignore",
-    limits: Limits | None = None,
+    limits: DecodeLimits | None = None,
     options: Format | None = None,
 ) -> Decoder:
     """A format's decoder for a payload schema; null values are rejects whatever the spec makes of them."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.decode.byte_scan import Mask, bools
 from headrace.decode.json.scalar_text import leaf
-from headrace.decode.payload import Node
+from headrace.decode.payload import PayloadNode
 from headrace.spec.types import TIMESTAMP_NTZ
 
 _SHORT = r"^-?\d{1,18}$"  # surely within 64 bits
@@ -75,6 +75,6 @@ def _by_time(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _fits(kind: pa.DataType, texts: pa.StringArray) -> Mask:
-    made, good = leaf(Node("leaf", kind), texts)
+    made, good = leaf(PayloadNode("leaf", kind), texts)
     there = bools(made.is_valid())
     return there if good is None else there & good

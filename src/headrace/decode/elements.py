@@ -17,30 +17,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, few, joined
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, few, join_rejects
 from headrace.decode.byte_scan import Mask, Numbers, bools
-from headrace.decode.inference import Structure, merge, struct
+from headrace.decode.inference import Structure, merge_inferred, struct
 from headrace.decode.input import without_bom
-from headrace.decode.json.exact import Exact
+from headrace.decode.json.exact import ExactReader
 from headrace.decode.json.strict import Parser
 from headrace.decode.json.template import Path
-from headrace.decode.payload import Column, Elements, Layout, Node
-from headrace.decode.rescue import Json
+from headrace.decode.payload import Elements, PayloadColumn, PayloadNode, PayloadSchema
+from headrace.decode.rescue import RescuableDecoder
 from headrace.decode.scalars import seen
-from headrace.decode.unpack import Pieces
-from headrace.decode.unpack import elements as split
+from headrace.decode.unpack import UnpackedValues
+from headrace.decode.unpack import json_elements as split
 from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import MISFITS, Reason
 
 _OFTEN = 2  # where one record in so many needs mending, the next batch is not tried as if none did
 
 
-def as_text(layout: Layout, elements: Elements) -> Layout:
+def as_text(layout: PayloadSchema, elements: Elements) -> PayloadSchema:
     """The layout with the list as JSON text, and without what is kept of its elements."""
     column = elements.column
-    node = Node("json", pa.string(), column.node.nullable)
+    node = PayloadNode("json", pa.string(), column.node.nullable)
     item = pa.field(column.name, pa.string(), column.node.nullable, {JSON_TEXT: b"true"})
-    text = Column(column.name, column.path, node, item)
+    text = PayloadColumn(column.name, column.path, node, item)
     columns = tuple(text if each is column else each for each in layout.columns)
     own = pa.schema([item if each.name == column.name else each for each in layout.own if each != layout.schema[-1]])
     schema = pa.schema([*(each.field for each in columns), layout.schema.field(-2)])
@@ -48,7 +48,7 @@ def as_text(layout: Layout, elements: Elements) -> Layout:
     return replace(layout, schema=schema, columns=columns, root=root, own=own, message=None, elements=None)
 
 
-def _replaced(root: Node, path: Path, node: Node) -> Node:
+def _replaced(root: PayloadNode, path: Path, node: PayloadNode) -> PayloadNode:
     key, *rest = path
     child = _replaced(root.children[key], tuple(rest), node) if rest else node
     return replace(root, children={**root.children, key: child})
@@ -70,13 +70,19 @@ class ElementsDecoder:
     """A JSON decoder whose rejects are read once more, their lists element by element."""
 
     def __init__(
-        self, clean: Json, records: Decoder, each: Decoder, layout: Layout, new_field: NewField, limits: Limits
+        self,
+        clean: RescuableDecoder,
+        records: Decoder,
+        each: Decoder,
+        layout: PayloadSchema,
+        new_field: NewField,
+        limits: DecodeLimits,
     ) -> None:
         assert layout.elements is not None  # noqa: S101
         self._clean, self._records, self._each = clean, records, each
         self._layout, self._elements = layout, layout.elements
         self._new_field, self._limits = new_field, limits
-        self._exact = Exact(layout.bare(), new_field, limits)
+        self._exact = ExactReader(layout.bare(), new_field, limits)
         rescued = any(column.rescued for column in (*layout.columns, *layout.elements.layout.columns))
         wrong = MISFITS if rescued else frozenset()
         self._mendable = wrong | {Reason.NEW_FIELD} if new_field == "rescue" else wrong
@@ -113,7 +119,7 @@ class ElementsDecoder:
         refused = Rejects()
         refused.join(mended.rejects, there)
         mended = replace(mended, index=pa.array(there[mended.index.to_numpy()]), rejects=refused)
-        return joined([found, mended], self._layout.schema)
+        return join_rejects([found, mended], self._layout.schema)
 
     def _mended(self, values: pa.BinaryArray) -> Decoded:
         """Every value in two parts: the record without what is in its list, and the elements of that."""
@@ -129,7 +135,7 @@ class ElementsDecoder:
         rows = pa.Table.from_arrays([*columns, made.texts], schema=self._layout.schema)
         unknown = found.unknown
         if made.unknown:
-            unknown = merge(unknown, made.unknown) if unknown else made.unknown
+            unknown = merge_inferred(unknown, made.unknown) if unknown else made.unknown
         index = index[made.good]
         ignored = Counter(found.ignored) + (self._ignored(values, index) if made.ignored else Counter())
         return Decoded(rows, pa.array(index), rejects.in_order(), unknown, few(ignored))
@@ -164,7 +170,7 @@ class ElementsDecoder:
             bool(found.ignored),
         )
 
-    def _refused(self, texts: pa.StringArray, there: Numbers, pieces: Pieces, found: Rejects) -> Rejects:
+    def _refused(self, texts: pa.StringArray, there: Numbers, pieces: UnpackedValues, found: Rejects) -> Rejects:
         """Rejects of lists: those that are none, and those with a bad element, of which the first is told."""
         where, made = ".".join(self._elements.column.path), Rejects()
         for position, reason, detail in pieces.rejects:

@@ -196,7 +196,7 @@ def distinct(values: pa.StringArray) -> tuple[list[Structure], np.ndarray]:
 def _by_shape(values: pa.StringArray, which: str) -> tuple[pa.StringArray, list[Structure], np.ndarray]:
     """What DuckDB says of most values, the structures of the odd ones, and which those are."""
     rare = pc.match_substring_regex(values, _MISLEADING)
-    shapes = duck.planned(
+    shapes = duck.plan_of_query(
         f"SELECT {which} CAST(json_structure(v) AS VARCHAR) AS shape FROM seen",  # noqa: S608 - DISTINCT or ALL
         seen=pa.table({"v": values.filter(pc.invert(rare))}),
     )
@@ -222,10 +222,10 @@ def _from_duck(shape: Any) -> Structure:
 
 def merge_all(structures: Iterable[Structure]) -> Structure:
     """All of them as one."""
-    return reduce(merge, structures, {})
+    return reduce(merge_inferred, structures, {})
 
 
-def merge(one: Structure, two: Structure) -> Structure:
+def merge_inferred(one: Structure, two: Structure) -> Structure:
     """What holds both: long and double make double, objects unite, other conflicts become JSON text.
 
     So do a double and a long that it cannot hold.
@@ -296,18 +296,18 @@ def _wider(one: Structure, two: Structure) -> Structure:
     return {"type": WIDER, "to": type_name(reduce(holding_both, asked))}
 
 
-def widening(structure: Structure) -> Structure:
+def inferred_widening(structure: Structure) -> Structure:
     """The part of a structure that asks for wider types."""
     kind = _kind(structure)
     if kind == "struct":
-        parts = {name: widening(item) for name, item in structure["fields"].items()}
+        parts = {name: inferred_widening(item) for name, item in structure["fields"].items()}
         found = {name: part for name, part in parts.items() if part}
         return struct(found) if found else {}
     if kind == "list":
-        element = widening(structure["element"])
+        element = inferred_widening(structure["element"])
         return {"type": "list", "element": element} if element else {}
     if kind == "map":
-        value = widening(structure["value"])
+        value = inferred_widening(structure["value"])
         return {"type": "map", "value": value} if value else {}
     return structure if kind == WIDER else {}
 
@@ -336,7 +336,7 @@ def certain(structure: Structure) -> Structure:
     return structure if kind in _ARROW else {}
 
 
-def fields(structure: Structure) -> list[pa.Field]:
+def inferred_fields(structure: Structure) -> list[pa.Field]:
     """The columns an object's structure asks for; what was only ever null or empty asks for none."""
     made: dict[str, pa.Field] = {}
     for name, item in structure.get("fields", {}).items():
@@ -357,7 +357,7 @@ def arrow_type(structure: Structure) -> pa.DataType | None:
     """The Arrow type, or None where only the text can hold it (also lists of what needs text: they carry no note)."""
     kind = _kind(structure)
     if kind == "struct":
-        inner = fields(structure) if len(structure["fields"]) <= KEYS else []
+        inner = inferred_fields(structure) if len(structure["fields"]) <= KEYS else []
         return pa.struct(inner) if inner else None
     if kind == "list":
         element = arrow_type(structure["element"])
@@ -384,7 +384,7 @@ def evolve(schema: pa.Schema, structure: Structure) -> pa.Schema:
 
 
 @dataclass(slots=True)
-class Room:
+class ColumnBudget:
     """For how many columns there is room; nested fields count as columns."""
 
     left: int
@@ -421,12 +421,12 @@ def by_key(columns: Iterable[pa.Field]) -> Known:
 
 def added(known: Known, structure: Structure) -> int:
     """How many columns a structure would add to those that are known."""
-    room = Room(2**62)
+    room = ColumnBudget(2**62)
     admitted(known, structure, room)
     return 2**62 - room.left
 
 
-def admitted(known: Known, structure: Structure, room: Room) -> Structure:
+def admitted(known: Known, structure: Structure, room: ColumnBudget) -> Structure:
     """The part of an object's structure for which there is room.
 
     Fields are taken by name, so that it is the same part in whatever order they were met.
@@ -446,7 +446,7 @@ def _columns(name: str, structure: Structure) -> int:
     return 0 if (column := _field(name, structure)) is None else width([column])
 
 
-def _admitted(known: pa.DataType, structure: Structure, room: Room) -> Structure:
+def _admitted(known: pa.DataType, structure: Structure, room: ColumnBudget) -> Structure:
     if pa.types.is_struct(known) and _kind(structure) == "struct":
         return admitted(by_key(known), structure, room)
     if pa.types.is_list(known) and _kind(structure) == "list":
@@ -463,7 +463,7 @@ def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:
     seen: Mapping[str, Structure] = structure.get("fields", {})
     grown = [_grown_field(item, _at_path(item, seen)) for item in known]
     taken = {name.lower() for item in known for name in (item.name, _key(item))}
-    return grown + [item for item in fields(structure) if item.name.lower() not in taken]
+    return grown + [item for item in inferred_fields(structure) if item.name.lower() not in taken]
 
 
 def _key(item: pa.Field) -> str:
@@ -478,7 +478,7 @@ def _at_path(item: pa.Field, seen: Mapping[str, Structure]) -> Structure | None:
         return seen.get(last or item.name)
     for key in way:
         seen = seen.get(key, {}).get("fields", {})
-    return widening(seen[last]) if last in seen else None
+    return inferred_widening(seen[last]) if last in seen else None
 
 
 def _grown_field(item: pa.Field, structure: Structure | None) -> pa.Field:

@@ -6,26 +6,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Limits, Rejects
-from headrace.decode.byte_scan import Bytes, Numbers
+from headrace.decode.base import DecodeLimits, Rejects
+from headrace.decode.byte_scan import Numbers, TextBytes
 from headrace.decode.json import nesting
 from headrace.decode.json.strict import Parser
-from headrace.decode.scalars import Unfit
+from headrace.decode.scalars import UnfitValue
 from headrace.reasons import Reason
 
 _BOM = b"\xef\xbb\xbf"
 
 
-def triage(values: pa.BinaryArray, limits: Limits) -> tuple[pa.StringArray, Numbers, Rejects]:
+def triage(values: pa.BinaryArray, limits: DecodeLimits) -> tuple[pa.StringArray, Numbers, Rejects]:
     """The values that are texts, with their positions; absent, empty, huge and undecodable ones are rejects."""
     kept, at, rejects = sized(values, limits)
     texts, at = texts_of(without_bom(kept), at, rejects)
     return (*_countable(texts, at, rejects, limits), rejects)
 
 
-def _countable(texts: pa.StringArray, at: Numbers, rejects: Rejects, limits: Limits) -> tuple[pa.StringArray, Numbers]:
+def _countable(
+    texts: pa.StringArray, at: Numbers, rejects: Rejects, limits: DecodeLimits
+) -> tuple[pa.StringArray, Numbers]:
     """The texts that hold no more values than the limit: what is made of a value takes up many times its bytes."""
-    content = Bytes(texts)
+    content = TextBytes(texts)
     good = np.ones(len(texts), bool)
     for row in np.flatnonzero(content.sizes > 2 * limits.values).tolist():  # a value and its comma are two bytes
         if (count := nesting.values(content.text(row))) > limits.values:
@@ -34,7 +36,9 @@ def _countable(texts: pa.StringArray, at: Numbers, rejects: Rejects, limits: Lim
     return (texts, at) if good.all() else (texts.filter(pa.array(good)), at[good])
 
 
-def sized(values: pa.BinaryArray, limits: Limits, *, empty: bool = False) -> tuple[pa.BinaryArray, Numbers, Rejects]:
+def sized(
+    values: pa.BinaryArray, limits: DecodeLimits, *, empty: bool = False
+) -> tuple[pa.BinaryArray, Numbers, Rejects]:
     """The values that are there and within the limit; `empty`: no bytes are a value, too."""
     rejects = Rejects()
     sizes = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
@@ -54,10 +58,10 @@ def texts_of(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.
         return values.cast(pa.string()), at
     except pa.ArrowInvalid:
         valid = np.ones(len(values), bool)
-        for position in np.flatnonzero(Bytes(values).beyond_ascii()).tolist():
+        for position in np.flatnonzero(TextBytes(values).beyond_ascii()).tolist():
             try:
                 Parser.text(values[position].as_py())
-            except Unfit as unfit:
+            except UnfitValue as unfit:
                 valid[position] = False
                 rejects.add(int(at[position]), unfit.reason, unfit.detail)
         return values.filter(pa.array(valid)).cast(pa.string()), at[valid]

@@ -48,7 +48,7 @@ def plain(values: pa.Array) -> pa.Array:
     return values
 
 
-def field_of(values: pa.Array, name: str) -> pa.Array | None:
+def struct_field(values: pa.Array, name: str) -> pa.Array | None:
     """A field of structs, NULL where the struct is."""
     if pa.types.is_null(values.type):
         return pa.nulls(len(values))
@@ -66,7 +66,7 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def elements(values: pa.Array) -> tuple[pa.Array, Numbers]:
+def list_elements(values: pa.Array) -> tuple[pa.Array, Numbers]:
     """All elements of lists, and which list each is in."""
     return values.flatten(), pc.list_parent_indices(values).to_numpy(zero_copy_only=False).astype(np.int64)
 
@@ -78,13 +78,13 @@ def _entries(values: pa.MapArray) -> pa.ListArray:
 
 def map_items(values: pa.MapArray) -> tuple[pa.Array, Numbers]:
     """All values of maps, and which map each is in."""
-    inner, owner = elements(_entries(values))
+    inner, owner = list_elements(_entries(values))
     return inner.field(1), owner
 
 
 def map_keys(values: pa.MapArray) -> pa.Array:
     """All keys of maps."""
-    return elements(_entries(values))[0].field(0)
+    return list_elements(_entries(values))[0].field(0)
 
 
 def offsets_of(values: pa.Array, owner: Numbers) -> pa.Int32Array:

@@ -27,7 +27,7 @@ Kind = Literal["object", "list", "map", "leaf", "json", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PayloadNode:
     """One place in a value: what must stand there, and the known places below it."""
 
     kind: Kind
@@ -35,7 +35,7 @@ class Node:
     nullable: bool = True
     unit: str = ""
     default: str | None = None  # JSON text
-    children: dict[str, Node] = field(default_factory=dict)  # an object's by key; list and map: one, under "*"
+    children: dict[str, PayloadNode] = field(default_factory=dict)  # an object's by key; list and map: one, under "*"
     open: bool = False  # an object whose other keys are not the table's: they are no new fields to rescue
 
     @property
@@ -45,23 +45,23 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PayloadColumn:
     """A column and the way to its value."""
 
     name: str
     path: tuple[str, ...]
-    node: Node
+    node: PayloadNode
     field: pa.Field
     rescued: bool = False  # a value that does not fit is kept beside the row, and NULL here
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PayloadSchema:
     """A payload schema, compiled once for both ways of decoding."""
 
     schema: pa.Schema  # of the rows: without skipped columns
-    columns: tuple[Column, ...]
-    root: Node
+    columns: tuple[PayloadColumn, ...]
+    root: PayloadNode
     overlaps: bool  # two columns read the same place, or one reads what another reads a part of
     own: pa.Schema  # the payload without the columns that an envelope brings
     way: tuple[str, ...] = ()  # from the top of a value to its row
@@ -75,7 +75,7 @@ class Layout:
             return rows
         return pa.Table.from_arrays([*rows.columns, texts()], schema=rows.schema.append(self.message))
 
-    def bare(self) -> Layout:
+    def bare(self) -> PayloadSchema:
         """The columns alone: without what is kept beside them, and without the message."""
         own = pa.schema([column.field for column in self.columns])
         return replace(self, schema=own, message=None, rescue="", elements=None)
@@ -89,19 +89,21 @@ class Elements:
     the columns of one element, each behind the path of the list, and what is rescued of it.
     """
 
-    column: Column
-    layout: Layout
+    column: PayloadColumn
+    layout: PayloadSchema
 
 
-def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()) -> Layout:
+def payload_schema_of(
+    payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()
+) -> PayloadSchema:
     """Compile a payload schema whose row lies at `way`; UsageError when its names or paths contradict each other."""
     beside = [item for item in payload if RESCUE in (item.metadata or {})]
     rescue = beside[0].metadata[RESCUE].decode() if beside else ""
     exploded = next((item.metadata[ELEMENTS].decode() for item in beside if ELEMENTS in item.metadata), None)
-    root = Node("object", nullable=False, open=exploded is not None)
+    root = PayloadNode("object", nullable=False, open=exploded is not None)
     for place in known:
-        _insert(root, place, Node("skip"))
-    columns: list[Column] = []
+        _insert(root, place, PayloadNode("skip"))
+    columns: list[PayloadColumn] = []
     overlaps = False
     message: pa.Field | None = None
     for item in payload:
@@ -110,34 +112,34 @@ def layout_of(payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tup
         if item in beside or item is message:
             continue
         skipped = (item.metadata or {}).get(SKIP) == b"true"
-        node, path = Node("skip") if skipped else node_of(item), _path(item, way)
+        node, path = PayloadNode("skip") if skipped else node_of(item), _path(item, way)
         overlaps = _insert(root, path, node) or overlaps
         if node.kind != "skip":
             rescued = bool(beside) and item.name != exploded and _is_rescued(item, rescue)
-            columns.append(Column(item.name, path, node, item, rescued))
+            columns.append(PayloadColumn(item.name, path, node, item, rescued))
     _refuse_twins(root, "")
     own = pa.schema([item for item in payload if not {PLACE, MESSAGE} & (item.metadata or {}).keys()], payload.metadata)
     schema = pa.schema([*(column.field for column in columns), *beside])
     elements = next((_elements(column, beside[0]) for column in columns if column.name == exploded), None)
-    return Layout(schema, tuple(columns), root, overlaps, own, way, message, rescue, elements)
+    return PayloadSchema(schema, tuple(columns), root, overlaps, own, way, message, rescue, elements)
 
 
-def _elements(column: Column, rescue: pa.Field) -> Elements:
+def _elements(column: PayloadColumn, rescue: pa.Field) -> Elements:
     element = column.field.type.value_field
     if pa.types.is_struct(element.type):
-        return Elements(column, layout_of(pa.schema([*element.type, rescue]), column.path))
+        return Elements(column, payload_schema_of(pa.schema([*element.type, rescue]), column.path))
     alone = column.field.with_type(element.type).with_nullable(element.nullable)
-    return Elements(column, layout_of(pa.schema([alone, rescue]), column.path[:-1]))
+    return Elements(column, payload_schema_of(pa.schema([alone, rescue]), column.path[:-1]))
 
 
-def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
+def walk_nodes(node: PayloadNode, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], PayloadNode]]:
     """Every known place below a node, parents first; `*` stands for a list's elements and a map's values."""
     for key, child in node.children.items():
         yield (*path, key), child
-        yield from walk(child, (*path, key))
+        yield from walk_nodes(child, (*path, key))
 
 
-def with_skipped(layout: Layout, paths: Iterable[tuple[str, ...]]) -> Layout:
+def with_skipped(layout: PayloadSchema, paths: Iterable[tuple[str, ...]]) -> PayloadSchema:
     """The layout with more places known but not read; parents come before what is below them."""
     root = layout.root
     for path in paths:
@@ -145,9 +147,9 @@ def with_skipped(layout: Layout, paths: Iterable[tuple[str, ...]]) -> Layout:
     return replace(layout, root=root)
 
 
-def _grafted(node: Node, path: tuple[str, ...]) -> Node:
+def _grafted(node: PayloadNode, path: tuple[str, ...]) -> PayloadNode:
     key, *rest = path
-    child = node.children.get(key, Node("skip"))
+    child = node.children.get(key, PayloadNode("skip"))
     return replace(node, children={**node.children, key: _grafted(child, tuple(rest)) if rest else child})
 
 
@@ -170,18 +172,18 @@ def _path(item: pa.Field, way: tuple[str, ...]) -> tuple[str, ...]:
     return (*way, *(metadata[PATH].decode().split(".") if PATH in metadata else (item.name,)))
 
 
-def node_of(item: pa.Field) -> Node:
+def node_of(item: pa.Field) -> PayloadNode:
     """What a field asks of the value in its place."""
     metadata = item.metadata or {}
     unit = metadata.get(UNIT, b"").decode()
     default = metadata[DEFAULT].decode() if DEFAULT in metadata else None
     if metadata.get(JSON_TEXT) == b"true":
-        return Node("json", item.type, item.nullable, default=default)
+        return PayloadNode("json", item.type, item.nullable, default=default)
     kind, children = _below(item.type, unit)
-    return Node(kind, item.type, item.nullable, unit, default, children)
+    return PayloadNode(kind, item.type, item.nullable, unit, default, children)
 
 
-def _below(kind: pa.DataType, unit: str) -> tuple[Kind, dict[str, Node]]:
+def _below(kind: pa.DataType, unit: str) -> tuple[Kind, dict[str, PayloadNode]]:
     if pa.types.is_struct(kind):
         return "object", {item.name: node_of(item) for item in kind}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -191,26 +193,26 @@ def _below(kind: pa.DataType, unit: str) -> tuple[Kind, dict[str, Node]]:
     return "leaf", {}
 
 
-def _element(item: pa.Field, unit: str) -> Node:
+def _element(item: pa.Field, unit: str) -> PayloadNode:
     # Delta keeps no metadata on an array's elements: the column's unit is theirs too.
     kind, children = _below(item.type, unit)
-    return Node(kind, item.type, item.nullable, unit, None, children)
+    return PayloadNode(kind, item.type, item.nullable, unit, None, children)
 
 
-def _insert(root: Node, path: tuple[str, ...], node: Node) -> bool:
+def _insert(root: PayloadNode, path: tuple[str, ...], node: PayloadNode) -> bool:
     """Put a column's node at its path; True when the place is already taken."""
     here = root
     for key in path[:-1]:
-        here = here.children.setdefault(key, Node("object", open=root.open))
+        here = here.children.setdefault(key, PayloadNode("object", open=root.open))
         if here.kind != "object" or not pa.types.is_null(here.type):
             return True
     taken = path[-1] in here.children
     # Where two readers meet, nothing below counts as new: one of them keeps it.
-    here.children[path[-1]] = Node("skip") if taken else node
+    here.children[path[-1]] = PayloadNode("skip") if taken else node
     return taken
 
 
-def _refuse_twins(node: Node, where: str) -> None:
+def _refuse_twins(node: PayloadNode, where: str) -> None:
     seen: dict[str, str] = {}
     for key, child in node.children.items():
         if (twin := seen.setdefault(key.lower(), key)) != key:

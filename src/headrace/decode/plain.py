@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects
 from headrace.decode.byte_scan import Mask, Numbers, bools
 from headrace.decode.input import sized, spread, texts_of
-from headrace.decode.json.decoder import bound
-from headrace.decode.payload import layout_of
+from headrace.decode.json.decoder import bound_errors
+from headrace.decode.payload import payload_schema_of
 from headrace.decode.scalars import seen
-from headrace.decode.typed.fit import fitted
+from headrace.decode.typed.fit import fit_values
 from headrace.decode.typed.text import as_json
-from headrace.decode.unpack import Pieces, Prepared
+from headrace.decode.unpack import UnpackedValues, UnpackingDecoder
 from headrace.reasons import Reason
-from headrace.spec.decode import Bytes, Int64, Number, Raw, String
+from headrace.spec.decode import BytesFormat, Int64Format, NumberFormat, RawFormat, StringFormat
 
 # Values and their positions in, natural columns and the positions kept out; what is refused is added to the rejects.
 Reading = Callable[[pa.BinaryArray, Numbers, Rejects], tuple[pa.Table, Numbers]]
@@ -35,10 +35,10 @@ class PlainDecoder:
     """Values without inner structure into the rows of one payload schema."""
 
     def __init__(
-        self, read: Reading, payload: pa.Schema, new_field: NewField, limits: Limits, *, empty: bool = False
+        self, read: Reading, payload: pa.Schema, new_field: NewField, limits: DecodeLimits, *, empty: bool = False
     ) -> None:
         self._read = read
-        self._layout = layout_of(payload)
+        self._layout = payload_schema_of(payload)
         self._new_field = new_field
         self._limits = limits
         self._empty = empty  # whether a value without bytes is one
@@ -46,7 +46,7 @@ class PlainDecoder:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Typed rows and rejects of a column of values."""
         natural, at, rejects = self._natural(values)
-        return fitted(natural, at, self._layout, self._new_field, rejects, self._limits)
+        return fit_values(natural, at, self._layout, self._new_field, rejects, self._limits)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """A field as text, NULL where there is none of that name; unreadable values are rejects."""
@@ -80,7 +80,7 @@ def _bytes(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.Ta
 def _base64(values: pa.BinaryArray) -> pa.Array:
     from headrace.engine import duck
 
-    answer = duck.planned("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
+    answer = duck.plan_of_query("SELECT to_base64(v) AS t FROM seen", seen=pa.table({"v": values}))
     return answer["t"].combine_chunks()
 
 
@@ -119,7 +119,7 @@ def _is_integer(text: str) -> bool:
     return bool(re.fullmatch(r"-?(?:0|[1-9][0-9]*)", text))
 
 
-def _as_objects(values: pa.BinaryArray, limits: Limits) -> Pieces:
+def _as_objects(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
     """Numbers as the one field of JSON objects; what is no number is a reject."""
     kept, at, rejects = sized(values, limits)
     texts, at = texts_of(kept, at, rejects)
@@ -128,34 +128,36 @@ def _as_objects(values: pa.BinaryArray, limits: Limits) -> Pieces:
     for position in np.flatnonzero(~fit).tolist():
         rejects.add(int(at[position]), Reason.TYPE, f"expected a number, saw {seen(texts[position].as_py())}")
     objects = pc.binary_join_element_wise(_BEFORE, texts.filter(pa.array(fit)), _AFTER, "")
-    return Pieces(objects.cast(pa.binary()), at[fit], rejects)
+    return UnpackedValues(objects.cast(pa.binary()), at[fit], rejects)
 
 
 def _matches(texts: pa.StringArray, pattern: str) -> Mask:
     return bools(pc.match_substring_regex(texts, pattern))
 
 
-def string_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: String) -> PlainDecoder:
+def string_decoder(
+    payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: StringFormat
+) -> PlainDecoder:
     """Text, also none."""
     return PlainDecoder(_texts, payload, new_field, limits, empty=True)
 
 
-def int64_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Int64) -> PlainDecoder:
+def int64_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: Int64Format) -> PlainDecoder:
     """A whole number of 64 bits."""
     return PlainDecoder(_decimal_text if options.text else _big_endian, payload, new_field, limits)
 
 
-def bytes_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Bytes) -> PlainDecoder:
+def bytes_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: BytesFormat) -> PlainDecoder:
     """Bytes in base64, also none."""
     return PlainDecoder(_bytes, payload, new_field, limits, empty=True)
 
 
-def number_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Number) -> Decoder:
+def number_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: NumberFormat) -> Decoder:
     """A number as JSON writes it, by the rules that JSON's numbers have: exact, and each by itself."""
     wider = replace(limits, record_bytes=limits.record_bytes + len(_BEFORE) + len(_AFTER))
-    return Prepared(bound(layout_of(payload), new_field, wider), _as_objects, limits)
+    return UnpackingDecoder(bound_errors(payload_schema_of(payload), new_field, wider), _as_objects, limits)
 
 
-def raw_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Raw) -> PlainDecoder:
+def raw_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: RawFormat) -> PlainDecoder:
     """Bytes as they are, also none."""
     return PlainDecoder(_raw, payload, new_field, limits, empty=True)

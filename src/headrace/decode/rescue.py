@@ -15,23 +15,25 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, few, joined
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, few, join_rejects
 from headrace.decode.byte_scan import Numbers
-from headrace.decode.inference import Structure, merge
+from headrace.decode.inference import Structure, merge_inferred
 from headrace.decode.input import triage, without_bom
-from headrace.decode.json.exact import Exact, Row
+from headrace.decode.json.exact import ExactReader, Row
 from headrace.decode.json.strict import Cutter, Parser
-from headrace.decode.json.template import Path, spelled
-from headrace.decode.json.template_match import Fitting, Stencils
-from headrace.decode.payload import Layout, Node
-from headrace.decode.scalars import Unfit
+from headrace.decode.json.template import Path, template_text
+from headrace.decode.json.template_match import TemplateMatch, TemplateMatchers
+from headrace.decode.payload import PayloadNode, PayloadSchema
+from headrace.decode.scalars import UnfitValue
 from headrace.reasons import MISFITS, Reason
 
 
 def rescued(parts: Mapping[Path, str]) -> str | None:
     """The text of `_rescued`: each path with its own text; None where nothing was kept."""
     return (
-        "{" + ",".join(f"{json.dumps(spelled(path))}:{text}" for path, text in parts.items()) + "}" if parts else None
+        "{" + ",".join(f"{json.dumps(template_text(path))}:{text}" for path, text in parts.items()) + "}"
+        if parts
+        else None
     )
 
 
@@ -44,9 +46,9 @@ def outermost(paths: Sequence[Path]) -> list[Path]:
 class Rescuer:
     """The exact way of JSON, with an answer for what does not fit."""
 
-    def __init__(self, layout: Layout, new_field: NewField, limits: Limits) -> None:
+    def __init__(self, layout: PayloadSchema, new_field: NewField, limits: DecodeLimits) -> None:
         self._layout = layout
-        self._exact = Exact(layout, new_field, limits)
+        self._exact = ExactReader(layout, new_field, limits)
         self._new_field = new_field
 
     def read(self, raw: bytes) -> tuple[Row, str | None]:
@@ -57,7 +59,7 @@ class Rescuer:
         for column, (read, given) in zip(self._layout.columns, self._exact.readers(text, value), strict=True):
             try:
                 row.append(read(given))
-            except Unfit as unfit:
+            except UnfitValue as unfit:
                 if not (column.rescued and unfit.reason in MISFITS):
                     raise
                 row.append(None)
@@ -78,7 +80,7 @@ def _place(value: Any, path: Path) -> Path:
     return path
 
 
-def strange_places(node: Node, value: Any, path: Path) -> Iterator[Path]:
+def strange_places(node: PayloadNode, value: Any, path: Path) -> Iterator[Path]:
     """The places of new fields, or of the arrays and maps that hold them."""
     if node.kind != "object" or not isinstance(value, dict):
         return
@@ -92,7 +94,7 @@ def strange_places(node: Node, value: Any, path: Path) -> Iterator[Path]:
             yield from strange_places(child, item, (*path, key))
 
 
-def _not_ours(node: Node, value: Any, where: str) -> Iterator[str]:
+def _not_ours(node: PayloadNode, value: Any, where: str) -> Iterator[str]:
     """The dotted names of fields that are not the table's."""
     for key, item in value.items() if node.open and isinstance(value, dict) else ():
         if key in node.children:
@@ -101,7 +103,7 @@ def _not_ours(node: Node, value: Any, where: str) -> Iterator[str]:
             yield where + key
 
 
-def _holds_strangers(node: Node, value: Any) -> bool:
+def _holds_strangers(node: PayloadNode, value: Any) -> bool:
     if node.kind == "object":
         return isinstance(value, dict) and any(
             key not in node.children or _holds_strangers(node.children[key], item) for key, item in value.items()
@@ -115,12 +117,12 @@ def _cut(parser: Parser, text: str, paths: Sequence[Path]) -> dict[Path, str]:
     """The original text at each place."""
     if not paths:
         return {}
-    root = Node("object")
+    root = PayloadNode("object")
     for *way, last in paths:
         here = root
         for key in way:
-            here = here.children.setdefault(key, Node("object"))
-        here.children[last] = Node("json")
+            here = here.children.setdefault(key, PayloadNode("object"))
+        here.children[last] = PayloadNode("json")
     found = Cutter(parser, root).cut(text)
     return {path: _dug(found, path) for path in paths}
 
@@ -131,7 +133,7 @@ def _dug(value: Any, path: Path) -> str:
     return "null" if value is None else str(value)
 
 
-class Json(Decoder, Protocol):
+class RescuableDecoder(Decoder, Protocol):
     """What is asked of the JSON decoder inside."""
 
     def unknown(self, texts: pa.StringArray) -> tuple[Structure | None, dict[int, str]]:
@@ -150,7 +152,12 @@ class RescuingDecoder:
     """
 
     def __init__(
-        self, inner: Json, layout: Layout, new_field: NewField, limits: Limits, stencils: Stencils | None = None
+        self,
+        inner: RescuableDecoder,
+        layout: PayloadSchema,
+        new_field: NewField,
+        limits: DecodeLimits,
+        stencils: TemplateMatchers | None = None,
     ) -> None:
         self._inner = inner
         self._limits = limits
@@ -184,9 +191,9 @@ class RescuingDecoder:
             rejects = Rejects()
             rejects.join(rest.rejects, there)
             parts.append(replace(rest, index=pa.array(there[rest.index.to_numpy()]), rejects=rejects))
-        return joined(parts, self._schema)
+        return join_rejects(parts, self._schema)
 
-    def _taken(self, fitting: Fitting, at: Numbers) -> Decoded:
+    def _taken(self, fitting: TemplateMatch, at: Numbers) -> Decoded:
         """What a stencil took, as rows."""
         kept = pa.nulls(len(fitting.index), pa.string()) if fitting.kept is None else fitting.kept
         rows = pa.Table.from_arrays([*fitting.columns, kept], schema=self._schema)
@@ -231,7 +238,7 @@ class RescuingDecoder:
                 continue
             try:
                 row, text = self._rescuer.read(values[position].as_py())
-            except Unfit as unfit:
+            except UnfitValue as unfit:
                 rejects.add(position, unfit.reason, unfit.detail)
                 continue
             rows.append(row)
@@ -246,7 +253,7 @@ class RescuingDecoder:
         strange = [position for row, position in zip(rows, at, strict=True) if row.strangers]
         if self._new_field == "evolve" and strange:
             more, wide = self._inner.unknown(_texts(values, pa.array(strange)))
-            unknown = merge(found.unknown, more) if found.unknown and more else more or found.unknown
+            unknown = merge_inferred(found.unknown, more) if found.unknown and more else more or found.unknown
             return replace(found, unknown=unknown), {strange[nth]: detail for nth, detail in wide.items()}
         if self._new_field in ("ignore", "rescue") and strange:
             names = Counter(found.ignored)

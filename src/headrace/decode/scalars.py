@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.byte_scan import Bytes
-from headrace.decode.payload import Node
+from headrace.decode.byte_scan import TextBytes
+from headrace.decode.payload import PayloadNode
 from headrace.engine import decimals, duck
 from headrace.reasons import Reason
 from headrace.spec.types import type_name
@@ -44,7 +44,7 @@ FROM (SELECT v, CASE WHEN regexp_full_match(v, '(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0
 """
 
 
-class Unfit(Exception):
+class UnfitValue(Exception):
     """A value that cannot become a row: the reason, what was seen, and where; the way there is told on the way up."""
 
     def __init__(self, reason: Reason, what: str) -> None:
@@ -53,7 +53,7 @@ class Unfit(Exception):
         self.what = what
         self.where = ""
 
-    def within(self, step: str) -> Unfit:
+    def within(self, step: str) -> UnfitValue:
         """The same, seen from one level further up."""
         self.where = step + self.where
         return self
@@ -83,7 +83,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def leaf_reader(node: Node) -> Callable[[Any], Any]:
+def leaf_reader(node: PayloadNode) -> Callable[[Any], Any]:
     """How one JSON scalar becomes a value of the node's type; Unfit when it does not."""
     kind = node.type
     if pa.types.is_boolean(kind):
@@ -106,21 +106,21 @@ def leaf_reader(node: Node) -> Callable[[Any], Any]:
     return _text_reader(kind, _moment_reader(kind, node.unit), Reason.TIMESTAMP, wanted)
 
 
-def _misfit(kind: pa.DataType, value: object) -> Unfit:
-    return Unfit(Reason.TYPE, f"expected {type_name(kind)}, saw {seen(value)}")
+def _misfit(kind: pa.DataType, value: object) -> UnfitValue:
+    return UnfitValue(Reason.TYPE, f"expected {type_name(kind)}, saw {seen(value)}")
 
 
-def _time_misfit(kind: pa.DataType, wanted: str, value: object) -> Unfit:
+def _time_misfit(kind: pa.DataType, wanted: str, value: object) -> UnfitValue:
     """The same for times, which a bare number does not tell: 1700000000 may be seconds or milliseconds."""
     if isinstance(value, bool) or not isinstance(value, int):
         return _misfit(kind, value)
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
     advice = " (for numbers, declare the column's unit: s, ms, us or ns)" if zoned else ""
-    return Unfit(Reason.TYPE, f"expected {wanted}, saw {seen(value)}{advice}")
+    return UnfitValue(Reason.TYPE, f"expected {wanted}, saw {seen(value)}{advice}")
 
 
-def _overflow(kind: pa.DataType, value: object) -> Unfit:
-    return Unfit(Reason.OVERFLOW, f"{seen(value)} does not fit {type_name(kind)}")
+def _overflow(kind: pa.DataType, value: object) -> UnfitValue:
+    return UnfitValue(Reason.OVERFLOW, f"{seen(value)} does not fit {type_name(kind)}")
 
 
 def _plain(wanted: type, kind: pa.DataType) -> Callable[[Any], Any]:
@@ -168,7 +168,7 @@ def _decimal_reader(kind: pa.DataType) -> Callable[[Any], Decimal]:
     def read(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _misfit(kind, value)
-        exact = decimals.exact(getattr(value, "text", None) or str(value), kind)
+        exact = decimals.exact_decimals(getattr(value, "text", None) or str(value), kind)
         if exact is None:
             raise _overflow(kind, value)
         return exact
@@ -183,7 +183,7 @@ def _text_reader(kind: pa.DataType, parse: Callable[[str], Any], reason: Reason,
         try:
             return parse(value)
         except ValueError:
-            raise Unfit(reason, f"expected {wanted}, saw {seen(value)}") from None
+            raise UnfitValue(reason, f"expected {wanted}, saw {seen(value)}") from None
 
     return read
 
@@ -246,12 +246,12 @@ def _epoch_reader(kind: pa.DataType, unit: str) -> Callable[[Any], int]:
         try:
             return _in_range(value // 1000 if unit == "ns" else value * _PER_UNIT[unit])
         except ValueError:
-            raise Unfit(Reason.TIMESTAMP, f"{seen(value)} is no time in {unit} of the years 1 to 9999") from None
+            raise UnfitValue(Reason.TIMESTAMP, f"{seen(value)} is no time in {unit} of the years 1 to 9999") from None
 
     return read
 
 
-def sql_type(node: Node) -> str:
+def duckdb_type(node: PayloadNode) -> str:
     """The type DuckDB reads a leaf as; what it would read too freely is read as text and proven here."""
     kind = node.type
     if node.kind == "json":
@@ -265,7 +265,7 @@ def sql_type(node: Node) -> str:
     return "BIGINT" if node.unit in ("s", "ms", "us", "ns") else "VARCHAR"
 
 
-def json_types(node: Node) -> tuple[str, ...]:
+def json_types(node: PayloadNode) -> tuple[str, ...]:
     """The JSON types DuckDB may see where the leaf stands, null apart."""
     kind = node.type
     if pa.types.is_boolean(kind):
@@ -277,7 +277,7 @@ def json_types(node: Node) -> tuple[str, ...]:
     return ("VARCHAR",)
 
 
-def proven(node: Node, column: pa.Array) -> pa.Array:
+def proven(node: PayloadNode, column: pa.Array) -> pa.Array:
     """A column as DuckDB read it in the leaf's own type; NULL where that is not proven to be right."""
     kind = node.type
     if pa.types.is_floating(kind):
@@ -307,10 +307,10 @@ def _proven_floats(kind: pa.DataType, column: pa.Array) -> pa.Array:
 
 
 def _proven_base64(column: pa.Array) -> pa.Array:
-    return duck.planned(_FROM_BASE64, leaf=pa.table({"v": column}))["bytes"].combine_chunks().cast(pa.binary())
+    return duck.plan_of_query(_FROM_BASE64, leaf=pa.table({"v": column}))["bytes"].combine_chunks().cast(pa.binary())
 
 
-def _proven_moments(node: Node, column: pa.Array) -> pa.Array:
+def _proven_moments(node: PayloadNode, column: pa.Array) -> pa.Array:
     kind = node.type
     if node.unit in ("s", "ms", "us", "ns"):
         return _proven_epochs(kind, column, node.unit)
@@ -370,7 +370,7 @@ def _alike(column: pa.StringArray, pattern: str) -> bool:
     """
     if column.null_count or not len(column) or not re.fullmatch(pattern, column[0].as_py(), re.ASCII):
         return False
-    texts = Bytes(column)
+    texts = TextBytes(column)
     first = texts.content[: texts.starts[1]]
     if not (texts.sizes == len(first)).all():
         return False

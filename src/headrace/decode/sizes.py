@@ -62,7 +62,7 @@ def row_bytes(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     return np.full(len(column), 0 if pa.types.is_null(kind) else -(-kind.bit_width // 8), np.int64)
 
 
-def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def plain_array(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column whose values are there for each row, where they were kept once for several."""
     if not pa.types.is_dictionary(column.type):
         return column

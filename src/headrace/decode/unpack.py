@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, Decoder, Limits, Rejects, Typed, fills_of
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, Rejects, TypedDecoder, fills_of
 from headrace.decode.byte_scan import Mask, Numbers, bools
 from headrace.decode.input import sized, spread, without_bom
 from headrace.reasons import Reason
@@ -22,7 +22,7 @@ _XERIAL = b"\x82SNAPPY\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class UnpackedValues:
     """Values made of values: which each is made of, and what could not be."""
 
     values: pa.BinaryArray
@@ -31,13 +31,13 @@ class Pieces:
     word: str = ""  # what a piece is called where there are many
 
 
-Prepare = Callable[[pa.BinaryArray, Limits], Pieces]
+Prepare = Callable[[pa.BinaryArray, DecodeLimits], UnpackedValues]
 
 
-class Prepared:
+class UnpackingDecoder:
     """A format behind a preparation; a value with one bad piece is rejected whole."""
 
-    def __init__(self, inner: Decoder, prepare: Prepare, limits: Limits) -> None:
+    def __init__(self, inner: Decoder, prepare: Prepare, limits: DecodeLimits) -> None:
         self._inner = inner
         self._prepare = prepare
         self._limits = limits
@@ -64,18 +64,18 @@ class Prepared:
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The type of each value (of its last piece, where there are many)."""
-        if not isinstance(self._inner, Typed):
+        if not isinstance(self._inner, TypedDecoder):
             return pa.nulls(len(values), pa.string()), Rejects()
         pieces = self._prepare(values, self._limits)
         return self._spread(pieces, len(values), *self._inner.types(pieces.values))
 
     def _spread(
-        self, pieces: Pieces, count: int, texts: pa.StringArray, rejects: Rejects
+        self, pieces: UnpackedValues, count: int, texts: pa.StringArray, rejects: Rejects
     ) -> tuple[pa.StringArray, Rejects]:
         return spread(texts, pieces.owner, count), _of_owners(pieces, rejects)
 
 
-def _of_owners(pieces: Pieces, found: Rejects) -> Rejects:
+def _of_owners(pieces: UnpackedValues, found: Rejects) -> Rejects:
     """Rejects of pieces as rejects of the values they are of: the first of each."""
     first = {owner: at for at, owner in reversed(list(enumerate(pieces.owner.tolist())))} if pieces.word else {}
     rejects, met = pieces.rejects, set(pieces.rejects.index)
@@ -95,7 +95,7 @@ def _of_owners(pieces: Pieces, found: Rejects) -> Rejects:
 def unpacking(codec: str) -> Prepare:
     """Unpack with a codec, never more than the limits allow."""
 
-    def unpack(values: pa.BinaryArray, limits: Limits) -> Pieces:
+    def unpack(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
         packed, at, rejects = sized(values, limits)
         made: list[bytes] = []
         kept: list[int] = []
@@ -105,7 +105,7 @@ def unpacking(codec: str) -> Prepare:
                 kept.append(position)
             except _Refused as refused:
                 rejects.add(position, refused.reason, str(refused))
-        return Pieces(pa.array(made, pa.binary()), np.array(kept, np.int64), rejects)
+        return UnpackedValues(pa.array(made, pa.binary()), np.array(kept, np.int64), rejects)
 
     return unpack
 
@@ -116,7 +116,7 @@ class _Refused(Exception):
         self.reason = reason
 
 
-def _unpacked(codec: str, raw: bytes, limits: Limits) -> bytes:
+def _unpacked(codec: str, raw: bytes, limits: DecodeLimits) -> bytes:
     most = min(limits.record_bytes, max(SMALL, RATIO * len(raw)))
     try:
         made = (
@@ -177,7 +177,7 @@ def stream(codec: str, raw: bytes, most: int) -> bytes:
 # ---- values that hold many ----
 
 
-def lines(values: pa.BinaryArray, limits: Limits) -> Pieces:
+def lines(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
     """One value a line; blank lines do not count."""
     whole, at, rejects = sized(values, limits)
     cut = pc.split_pattern(without_bom(whole), b"\n")
@@ -187,7 +187,7 @@ def lines(values: pa.BinaryArray, limits: Limits) -> Pieces:
     pieces, owner = pieces.filter(pa.array(there)), owner[there]
     for position in np.setdiff1d(at, owner).tolist():
         rejects.add(position, Reason.MALFORMED, "nothing but white space")
-    return _within(Pieces(pieces, owner, rejects, "line"), limits)
+    return _within(UnpackedValues(pieces, owner, rejects, "line"), limits)
 
 
 def _there(pieces: pa.BinaryArray) -> Mask:
@@ -195,7 +195,7 @@ def _there(pieces: pa.BinaryArray) -> Mask:
     return ~bools(pc.match_substring_regex(pieces, rb"^[ \t\r\n]*$"))
 
 
-def elements(values: pa.BinaryArray, limits: Limits) -> Pieces:
+def json_elements(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
     """The elements of JSON arrays, cut from the original bytes; what they hold is for the format to judge."""
     whole, at, rejects = sized(values, limits)
     whole = without_bom(whole)
@@ -204,10 +204,10 @@ def elements(values: pa.BinaryArray, limits: Limits) -> Pieces:
         rejects.add(int(at[position]), Reason.TYPE, "expected an array of objects, saw something else")
     for position in np.flatnonzero(~cuts.arrays & ~cuts.others).tolist():
         rejects.add(int(at[position]), Reason.MALFORMED, "an array that does not end where the value does")
-    return _within(Pieces(cuts.pieces, at[cuts.owner], rejects, "element"), limits)
+    return _within(UnpackedValues(cuts.pieces, at[cuts.owner], rejects, "element"), limits)
 
 
-def _within(pieces: Pieces, limits: Limits) -> Pieces:
+def _within(pieces: UnpackedValues, limits: DecodeLimits) -> UnpackedValues:
     """Without the values that hold more rows than they may."""
     counts = np.bincount(pieces.owner) if len(pieces.owner) else np.zeros(0, np.int64)
     for position in np.flatnonzero(counts > limits.rows).tolist():

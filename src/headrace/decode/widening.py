@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, Limits, NewField
+from headrace.decode.base import Decoded, DecodeLimits, NewField
 from headrace.decode.byte_scan import Numbers
 from headrace.decode.distinct_texts import alike
 from headrace.decode.inference import WIDER, Structure, evolve, merge_all, struct
 from headrace.decode.json.strict import Parser
-from headrace.decode.payload import MESSAGE, PATH, PLACE, RESCUE, SKIP, Node
-from headrace.decode.scalars import Unfit, leaf_reader
+from headrace.decode.payload import MESSAGE, PATH, PLACE, RESCUE, SKIP, PayloadNode
+from headrace.decode.scalars import UnfitValue, leaf_reader
 from headrace.delta.schema import JSON_TEXT
 from headrace.delta.type_widening import wide_enough
 from headrace.spec.types import TIMESTAMP_NTZ, type_name
@@ -30,7 +30,7 @@ from headrace.spec.types import TIMESTAMP_NTZ, type_name
 Decode = Callable[[pa.Schema, NewField, pa.BinaryArray], Decoded]
 
 
-def wider(
+def widened_types(
     payload: pa.Schema, new_field: NewField, values: pa.BinaryArray, decode: Decode, fixed: Collection[str] = ()
 ) -> Structure | None:
     """What misfits ask of a payload's types, and the new fields of those it helps; None where nothing would help.
@@ -64,7 +64,7 @@ def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Num
 
 def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbers]:
     """The few different things that the values of a column ask of it, and which of them each does."""
-    parser, known = Parser(Limits()), {"{}": 0}
+    parser, known = Parser(DecodeLimits()), {"{}": 0}
     encoded = alike(item.type, texts).dictionary_encode()
     codes = [0]  # of the texts, and before them of none
     for text in encoded.dictionary.to_pylist():
@@ -103,8 +103,8 @@ def _leaf(kind: pa.DataType, value: Any) -> Structure | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        leaf_reader(Node("leaf", kind))(value)
-    except Unfit:
+        leaf_reader(PayloadNode("leaf", kind))(value)
+    except UnfitValue:
         # Formats with decimals of their own write them as texts, too; where that was JSON's, the last decode tells.
         written = getattr(value, "text", None) or str(value)
         wide = _moment(value) if pa.types.is_date(kind) else wide_enough(kind, written)
@@ -115,8 +115,8 @@ def _leaf(kind: pa.DataType, value: Any) -> Structure | None:
 def _moment(value: Any) -> pa.DataType | None:
     """The type of a day with a time and without a zone."""
     try:
-        leaf_reader(Node("leaf", TIMESTAMP_NTZ))(value)
-    except Unfit:
+        leaf_reader(PayloadNode("leaf", TIMESTAMP_NTZ))(value)
+    except UnfitValue:
         return None
     return TIMESTAMP_NTZ
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.delta.files import File
-from headrace.delta.log import Metadata
+from headrace.delta.log import MetadataAction
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import pipeline_of
@@ -36,7 +36,7 @@ def commit(lines: Iterable[Mapping[str, Any]]) -> bytes:
     return "\n".join(map(_JSON.encode, lines)).encode() + b"\n"
 
 
-def adds(files: Sequence[StagedFile], *, new: bool = True) -> Iterator[dict[str, Any]]:
+def add_actions(files: Sequence[StagedFile], *, new: bool = True) -> Iterator[dict[str, Any]]:
     """The staged files as the table's own; not `new` when others held their rows before.
 
     A path in the log is a URI: the escapes of a folder are escaped again.
@@ -101,7 +101,7 @@ def appended(
 
 
 def created(
-    metadata: Metadata,
+    metadata: MetadataAction,
     files: Sequence[StagedFile],
     commit_id: str,
     account: Mapping[str, Any],

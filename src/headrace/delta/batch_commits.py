@@ -14,7 +14,7 @@ from headrace.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchCommit:
     """What one batch did to one table."""
 
     version: int
@@ -25,7 +25,7 @@ class Part:
     at: int  # milliseconds
 
 
-def part_of(commit: Commit, mark: str) -> Part | None:
+def part_of(commit: Commit, mark: str) -> BatchCommit | None:
     """The part that a commit is; None when it is not one of this pipeline."""
     if mark not in commit.marks:
         return None
@@ -33,21 +33,21 @@ def part_of(commit: Commit, mark: str) -> Part | None:
     account = info.get("headrace") or json.loads(info.get("userMetadata") or "{}").get("headrace") or {}
     rows = int(account.get("rows") or (info.get("operationMetrics") or {}).get("numOutputRows", 0))
     marks = {**account.get("txns", {}), **commit.marks}
-    return Part(commit.version, commit.marks[mark], rows, marks, account, int(info.get("timestamp", 0)))
+    return BatchCommit(commit.version, commit.marks[mark], rows, marks, account, int(info.get("timestamp", 0)))
 
 
-def newest_part(store: Store, version: int, mark: str) -> Part | None:
+def newest_part(store: Store, version: int, mark: str) -> BatchCommit | None:
     """The last part at or below a version; None when the log does not tell it (any more)."""
     return next((part for commit in commits(store, version) if (part := part_of(commit, mark))), None)
 
 
-def undone(store: Store, newest: int, oldest: int, mark: str, refills: Collection[int] = ()) -> list[Part]:
+def undone(store: Store, newest: int, oldest: int, mark: str, refills: Collection[int] = ()) -> list[BatchCommit]:
     """The parts that RESTOREs took away, newest first: those between `newest` and the `oldest` that is not answered.
 
     Two walks go back through the log: one through every version, one through those the table now stands on, which a
     RESTORE lets jump. What only the first meets is undone. An undone refill owes again what it had brought back.
     """
-    found: list[Part] = []
+    found: list[BatchCommit] = []
     stands, seen, reopened = newest, newest + 1, 0
     for commit in commits(store, newest):
         part, restore, seen = part_of(commit, mark), commit.operation == "RESTORE", commit.version

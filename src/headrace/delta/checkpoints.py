@@ -14,7 +14,7 @@ INTERVAL = 100  # where the table names none
 _log = logging.getLogger(__name__)
 
 
-class Checkpoints:
+class CheckpointWriter:
     """One background thread that writes the checkpoints of all tables, one after the other."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Checkpoints:
 
     def note(self, store: Store, state: TableState) -> None:
         """A commit was made: ask for a checkpoint when the interval is full. Never blocks, never raises."""
-        every = interval(state)
+        every = checkpoint_interval(state)
         with self._changed:
             last = self._reached.setdefault(store.uri, 0)  # a process that commits once may be the one that is due
             if state.version // every == last // every:
@@ -61,11 +61,11 @@ class Checkpoints:
             return None
 
 
-SHARED = Checkpoints()
+SHARED = CheckpointWriter()
 atexit.register(SHARED.wait, 10)  # one that has begun is finished rather than torn
 
 
-def interval(state: TableState) -> int:
+def checkpoint_interval(state: TableState) -> int:
     """Commits between two log checkpoints."""
     text = state.properties.get("delta.checkpointInterval", "")
     return int(text) if text.isdecimal() and int(text) > 0 else INTERVAL

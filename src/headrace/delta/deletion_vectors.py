@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from headrace.delta.files import File, Vector
+from headrace.delta.files import DeletionVector, File
 from headrace.errors import TableDamaged, TableFeature
 from headrace.storage.base import NotThere
 from headrace.storage.store import Store
@@ -30,7 +30,7 @@ def living(store: Store, file: File, rows: pa.Table) -> pa.Table:
     return rows if file.vector is None else rows.filter(pa.array(not_deleted(store, file.vector, len(rows))))
 
 
-def not_deleted(store: Store, vector: Vector | None, count: int) -> Mask:
+def not_deleted(store: Store, vector: DeletionVector | None, count: int) -> Mask:
     """Which of the `count` rows of a file a vector keeps; TableDamaged if the vector is missing or invalid."""
     mask = np.ones(count, bool)
     if vector is not None:
@@ -41,7 +41,7 @@ def not_deleted(store: Store, vector: Vector | None, count: int) -> Mask:
     return mask
 
 
-def deleted(store: Store, vector: Vector) -> Rows:
+def deleted(store: Store, vector: DeletionVector) -> Rows:
     """The numbers of the rows that a vector deletes, ascending; TableDamaged if it is missing or invalid."""
     try:
         rows = bitmap(_content(store, vector))
@@ -54,14 +54,14 @@ def deleted(store: Store, vector: Vector) -> Rows:
     return rows
 
 
-def _damaged(store: Store, vector: Vector, what: str) -> TableDamaged:
+def _damaged(store: Store, vector: DeletionVector, what: str) -> TableDamaged:
     return TableDamaged(
         f"{store.uri}: the deletion vector {vector.path or 'in its log'} {what}.",
         next="`headrace table repair PATH --dry-run` lists the files whose deletion vector is missing.",
     )
 
 
-def _content(store: Store, vector: Vector) -> bytes:
+def _content(store: Store, vector: DeletionVector) -> bytes:
     """The bytes of the bitmap, from the log or from a file, where its size precedes it and its checksum follows."""
     if vector.kind == "i":
         return vector.inline

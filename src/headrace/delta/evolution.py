@@ -66,7 +66,7 @@ def _spelled(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
-def merge(current: str, wanted: str) -> str:
+def merge_schemas(current: str, wanted: str) -> str:
     """The current schema with the columns only `wanted` has, in its order; TableChanged where they contradict."""
     fields = _merge_fields(json.loads(current)["fields"], json.loads(wanted)["fields"], "")
     if fields == json.loads(current)["fields"]:

@@ -102,12 +102,12 @@ _PROPERTIES: dict[str, Callable[[str], bool]] = {
 }
 
 
-def may_adopt(state: TableState) -> str | None:
+def append_blocker(state: TableState) -> str | None:
     """Why the log tail must not append to this table; None when it may."""
     return next(_objections(state), None)
 
 
-def may_rewrite(state: TableState) -> str | None:
+def rewrite_blocker(state: TableState) -> str | None:
     """Why the log tail must not put other rows in place of this table's, also where Spark writes it; None: it may."""
     if state.properties.get("delta.appendOnly", "").lower() == "true":
         return "it only takes rows"
@@ -123,14 +123,14 @@ def _strict(kind: pa.DataType) -> bool:
     return any(not item.nullable or _strict(item.type) for item in (kind.field(at) for at in range(kind.num_fields)))
 
 
-def may_forget(state: TableState) -> str | None:
+def metadata_only_blocker(state: TableState) -> str | None:
     """Why the log tail must not take files out of this table, also where Spark writes it; None when it may."""
     return next(_protocol_objections(state.protocol, _UNTOUCHED), None)
 
 
 def writer_of(state: TableState) -> WriterKind:
     """The kind of writer that a table needs, as it says itself."""
-    if may_adopt(state) is None:
+    if append_blocker(state) is None:
         return WriterKind.DIRECT
     return WriterKind.MERGE if state.properties.get(WRITER) == WriterKind.MERGE else WriterKind.SPARK
 

@@ -30,7 +30,7 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 
 
 @dataclass(frozen=True, slots=True)
-class Vector:
+class DeletionVector:
     """A deletion vector: which rows of a file are no more."""
 
     kind: str  # "u": in a file below the table, "p": in a file anywhere, "i": in the log itself
@@ -59,7 +59,7 @@ class Vector:
         return _decoded(self.where)
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Vector:
+    def of(cls, raw: Mapping[str, Any]) -> DeletionVector:
         """Out of a file's action."""
         size, rows = int(raw.get("sizeInBytes") or 0), int(raw["cardinality"])
         return cls(raw["storageType"], raw["pathOrInlineDv"], raw.get("offset"), rows, size)
@@ -89,7 +89,7 @@ class File:
     partition: Mapping[str, str | None]
     size: int
     held: int | None  # rows in the file, None where its statistics do not tell
-    vector: Vector | None = None
+    vector: DeletionVector | None = None
     stats: str = ""  # Delta's statistics as JSON, where the log has them so
     changes_data: bool = True  # false for files that only hold anew what others held
     modified: int = 0  # milliseconds; 0 where a log does not tell
@@ -126,7 +126,7 @@ class File:
             dict(raw.get("partitionValues") or {}),
             int(raw.get("size") or 0),
             _held(raw),
-            Vector.of(vector) if vector else None,
+            DeletionVector.of(vector) if vector else None,
             raw.get("stats") or "",
             bool(raw.get("dataChange", True)),
             int(raw.get("modificationTime") or 0),
@@ -147,7 +147,7 @@ def _held(raw: Mapping[str, Any]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class CommitFiles:
     """One version of a log with its files."""
 
     version: int
@@ -186,7 +186,7 @@ class Logged:
         return own if isinstance(own, dict) else {}
 
 
-def parse(version: int, data: bytes) -> Logged:
+def parse_files(version: int, data: bytes) -> CommitFiles:
     """Read one version's JSON; StorageUnreachable while it is not whole."""
     facts: dict[str, Any] = {}
     named: dict[str, list[File]] = {"add": [], "remove": [], "cdc": []}
@@ -203,21 +203,21 @@ def parse(version: int, data: bytes) -> Logged:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageUnreachable(f"Version {version} of a log is no whole commit: {error}.") from error
     added, removed, fed = map(tuple, named.values())
-    return Logged(version, facts.get("commitInfo") or {}, added, removed, marks, facts.get("metaData"), fed)
+    return CommitFiles(version, facts.get("commitInfo") or {}, added, removed, marks, facts.get("metaData"), fed)
 
 
-def read(store: Store, version: int) -> Logged | None:
+def read(store: Store, version: int) -> CommitFiles | None:
     """One version of the log; None when it is not there."""
     data = _content(store, version)
-    return parse(version, data) if data else None
+    return parse_files(version, data) if data else None
 
 
-def back(store: Store, version: int, most: int | None = None) -> Iterator[Logged]:
+def back(store: Store, version: int, most: int | None = None) -> Iterator[CommitFiles]:
     """The log from a version back to its first, or to where it was cleaned away, many commits at once."""
     last = -1 if most is None else max(-1, version - most)
     for start in range(version, last, -_BLOCK):
         block = range(start, max(last, start - _BLOCK), -1)
-        found = [parse(at, data) for at, data in zip(block, _contents(store, block), strict=False)]
+        found = [parse_files(at, data) for at, data in zip(block, _contents(store, block), strict=False)]
         yield from found
         if len(found) < len(block):
             return
@@ -262,7 +262,7 @@ def active(store: Store, version: int) -> dict[tuple[str, str], File]:
     return _after(files, _since(store, version, checkpoint))
 
 
-def _after(files: dict[tuple[str, str], File], commits: Iterable[Logged]) -> dict[tuple[str, str], File]:
+def _after(files: dict[tuple[str, str], File], commits: Iterable[CommitFiles]) -> dict[tuple[str, str], File]:
     for commit in commits:
         for file in commit.removed:
             files.pop(file.key, None)
@@ -270,7 +270,7 @@ def _after(files: dict[tuple[str, str], File], commits: Iterable[Logged]) -> dic
     return files
 
 
-class Standing:
+class ActiveFiles:
     """The files that a table stands on, followed from version to version: only what is new is read."""
 
     def __init__(self, store: Store) -> None:
@@ -349,7 +349,7 @@ def _checkpoint(store: Store, version: int) -> tuple[int, Sequence[str]]:
     return -1, ()
 
 
-def _since(store: Store, version: int, checkpoint: int) -> list[Logged]:
+def _since(store: Store, version: int, checkpoint: int) -> list[CommitFiles]:
     """The commits past a checkpoint, oldest first."""
     found = list(back(store, version, version - checkpoint))
     if len(found) < version - checkpoint:

@@ -11,7 +11,7 @@ from headrace.delta.log import Commit, TableState
 from headrace.storage.store import Store
 
 
-class Kind(StrEnum):
+class CommitKind(StrEnum):
     """The ways in which a version matters; it may be of several kinds."""
 
     MARKED = "marked"  # carries a mark we know: another driver of the pipeline
@@ -23,27 +23,27 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ForeignCommit:
     """One version of the log."""
 
     version: int
-    kinds: frozenset[Kind]
+    kinds: frozenset[CommitKind]
     operation: str
     commit_id: str
 
 
-def change_of(commit: Commit, known: TableState) -> Change:
+def change_of(commit: Commit, known: TableState) -> ForeignCommit:
     """Classify one version against the state before it."""
     facts = {
-        Kind.MARKED: not commit.marks.keys().isdisjoint(known.marks),
-        Kind.APPEND: commit.added > 0 and not commit.removed,
-        Kind.REMOVE: commit.removed > 0,
-        Kind.METADATA: commit.metadata is not None,
-        Kind.PROTOCOL: commit.protocol is not None,
-        Kind.RESTORE: commit.operation == "RESTORE",
+        CommitKind.MARKED: not commit.marks.keys().isdisjoint(known.marks),
+        CommitKind.APPEND: commit.added > 0 and not commit.removed,
+        CommitKind.REMOVE: commit.removed > 0,
+        CommitKind.METADATA: commit.metadata is not None,
+        CommitKind.PROTOCOL: commit.protocol is not None,
+        CommitKind.RESTORE: commit.operation == "RESTORE",
     }
     kinds = frozenset(kind for kind, true in facts.items() if true)
-    return Change(commit.version, kinds, commit.operation, commit.commit_id)
+    return ForeignCommit(commit.version, kinds, commit.operation, commit.commit_id)
 
 
 @dataclass(frozen=True, slots=True)

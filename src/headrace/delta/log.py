@@ -29,7 +29,7 @@ _VERSION = re.compile(rf"{LOG}/(\d{{20}})\.(?:json|checkpoint\b.*\.parquet)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata:
+class MetadataAction:
     """The `metaData` action."""
 
     table_id: str
@@ -55,7 +55,7 @@ class Metadata:
         return {"metaData": {key: value for key, value in said.items() if value is not None}}
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Metadata:
+    def of(cls, raw: Mapping[str, Any]) -> MetadataAction:
         """Out of a commit's line."""
         return cls(
             raw["id"],
@@ -102,7 +102,7 @@ class TableState:
     """A table at one version, without its files."""
 
     version: int
-    metadata: Metadata
+    metadata: MetadataAction
     protocol: Protocol
     marks: Mapping[str, int] = field(default_factory=dict)  # those asked for, and every one met since
 
@@ -142,7 +142,7 @@ class Commit:
     """One version of a log, read on its own."""
 
     version: int
-    metadata: Metadata | None
+    metadata: MetadataAction | None
     protocol: Protocol | None
     marks: Mapping[str, int]
     info: Mapping[str, Any]  # commitInfo
@@ -187,7 +187,7 @@ def parse_commit(version: int, data: bytes) -> Commit:
                     marks[content["appId"]] = content["version"]
                 else:
                     facts[kind] = content
-        metadata = Metadata.of(facts["metaData"]) if "metaData" in facts else None
+        metadata = MetadataAction.of(facts["metaData"]) if "metaData" in facts else None
         protocol = Protocol.of(facts["protocol"]) if "protocol" in facts else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageUnreachable(f"Version {version} of a log is no whole commit: {error}.") from error
@@ -226,7 +226,7 @@ def proved_time(log: Store, clock: datetime, retain: timedelta, version: int | N
     pipeline would delete all that it keeps for less than a year. A commit of that very run is no proof either, until
     the clock has stood by it for a day; or for a seventh of `retain`, where that is less.
     """
-    at = newest(log) if version is None else version
+    at = newest_version(log) if version is None else version
     until = clock - min(_SURE, retain / 7)
     found = None if at is None else time_until(log, at, int(until.timestamp() * 1000))
     return EPOCH if found is None else datetime.fromtimestamp(found / 1000, UTC)
@@ -250,13 +250,13 @@ def apply(state: TableState, commit: Commit) -> TableState:
     )
 
 
-def load(store: Store, marks: Iterable[str] = ()) -> TableState | None:
+def load_state(store: Store, marks: Iterable[str] = ()) -> TableState | None:
     """The newest state through delta-rs; None where there is no table, TableFeature where delta-rs cannot read it."""
-    version = newest(store)
+    version = newest_version(store)
     return None if version is None else _state(open_at(store, version), marks)
 
 
-def newest(store: Store) -> int | None:
+def newest_version(store: Store) -> int | None:
     """The newest version of a log, as a listing shows it."""
     after = last_checkpoint(store)  # saves most of the listing where there is one
     found = _newest(store, None if after < 0 else f"{LOG}/{after:020}")
@@ -313,7 +313,7 @@ def _state(table: DeltaTable, marks: Iterable[str]) -> TableState:
     found = {name: table.transaction_version(name) for name in marks}
     return TableState(
         table.version(),
-        Metadata(
+        MetadataAction(
             str(metadata.id),
             table.schema().to_json(),
             tuple(metadata.partition_columns),

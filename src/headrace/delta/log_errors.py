@@ -6,33 +6,33 @@ from headrace.delta.log import TableState
 from headrace.delta.properties import EXPIRING
 from headrace.errors import (
     Fenced,
-    MarksDisagree,
-    Stop,
+    PipelineStopped,
     TableChanged,
     TableFeature,
     TableGone,
     TableReplaced,
     TableRestored,
+    TxnMismatch,
 )
 
-_NEXT: dict[type[Stop], str] = {
+_NEXT: dict[type[PipelineStopped], str] = {
     TableGone: "Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one.",
     TableReplaced: "Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with this one.",
     TableRestored: "Run `headrace resume SPEC --table-restored=refill` to read what was undone again for this table; "
     "or `--table-restored=keep` to go on from here, and what was undone stays undone.",
     TableChanged: "Change it back and run again, or `headrace resume SPEC --accept-new-table` goes on as it is now.",
-    MarksDisagree: "Find out who else writes to this table, then run again; where its txns are lost, "
+    TxnMismatch: "Find out who else writes to this table, then run again; where its txns are lost, "
     "`headrace resume SPEC --accept-new-table` goes on with the table as it is now.",
     Fenced: "Another instance of the pipeline has gone on; this one must not write.",
 }
 
 
-def stop(kind: type[Stop], seen: str) -> Stop:
+def table_stop(kind: type[PipelineStopped], seen: str) -> PipelineStopped:
     """The stop, with the command that goes on."""
     return kind(seen, next=advice(kind))
 
 
-def advice(kind: type[Stop]) -> str:
+def advice(kind: type[PipelineStopped]) -> str:
     """The command that goes on after a stop of this kind."""
     return _NEXT[kind]
 

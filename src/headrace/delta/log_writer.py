@@ -14,26 +14,26 @@ from typing import Any
 
 from headrace.delta import actions, log
 from headrace.delta.checkpoints import INTERVAL, SHARED
-from headrace.delta.evolution import check_fits, merge
-from headrace.delta.features import may_adopt, may_rewrite, protocol_for
+from headrace.delta.evolution import check_fits, merge_schemas
+from headrace.delta.features import append_blocker, protocol_for, rewrite_blocker
 from headrace.delta.files import File, active, read
-from headrace.delta.foreign_commits import Change, change_of, restored_between
-from headrace.delta.log import Commit, Metadata, TableState, version_path
-from headrace.delta.log_errors import set_back, stop, unreached
+from headrace.delta.foreign_commits import ForeignCommit, change_of, restored_between
+from headrace.delta.log import Commit, MetadataAction, TableState, version_path
+from headrace.delta.log_errors import set_back, table_stop, unreached
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import numbered
+from headrace.delta.txn import batch_number_of
 from headrace.errors import (
     Conflict,
+    DirectCommitBlocked,
     Fenced,
     HeadraceError,
-    MarksDisagree,
-    NotAdoptable,
     StorageUnreachable,
     TableChanged,
     TableGone,
     TableReplaced,
     TableRestored,
+    TxnMismatch,
 )
 from headrace.storage.base import AlreadyThere, NotThere
 from headrace.storage.store import Store
@@ -60,10 +60,10 @@ class _Step:
     after: TableState
 
 
-class Tail:
+class LogWriter:
     """Follows one table's log and appends to it; for one thread at a time."""
 
-    def __init__(self, store: Store, names: Sequence[str], objection: Objection = may_adopt) -> None:
+    def __init__(self, store: Store, names: Sequence[str], objection: Objection = append_blocker) -> None:
         self.store = store
         self._names = names
         self._objection = objection
@@ -73,7 +73,7 @@ class Tail:
         self.checkpoints = SHARED
 
     @classmethod
-    def open(cls, store: Store, marks: Iterable[str] = (), objection: Objection = may_adopt) -> Tail:
+    def open(cls, store: Store, marks: Iterable[str] = (), objection: Objection = append_blocker) -> LogWriter:
         """Begin at the newest version, or before the first one where there is no table.
 
         `objection` says why a table of some state may not be written; where it lets tables pass that Spark writes,
@@ -91,16 +91,16 @@ class Tail:
     def known(self) -> TableState:
         """The state of a table that must exist; TableGone when it does not."""
         if self._state is None:
-            raise stop(TableGone, f"{self.store.uri}: there is no table.")
+            raise table_stop(TableGone, f"{self.store.uri}: there is no table.")
         return self._state
 
-    def follow(self) -> list[Change]:
+    def follow(self) -> list[ForeignCommit]:
         """Read what is new and go along with it; what no batch may go along with is raised."""
         if self._state is None:
             self._reload()
             return []
         self._still_there(None)
-        changes: list[Change] = []
+        changes: list[ForeignCommit] = []
         while (commit := self._read_next()) is not None:
             changes.append(change_of(commit, self.known()))
             self._go_along(commit, None)
@@ -130,7 +130,7 @@ class Tail:
         wish = self._wish(marks, schema, files, state)
         self._check(state, wish)
         said = actions.created(metadata, files, wish.commit_id, info, began)
-        lines = [said, state.protocol.action(), metadata.action(), *actions.adds(files), *actions.txns(marks)]
+        lines = [said, state.protocol.action(), metadata.action(), *actions.add_actions(files), *actions.txns(marks)]
         tag = self._put(0, actions.commit(lines))
         if tag is None and _commit_id(self.store, 0) != wish.commit_id:
             self._reload()
@@ -157,7 +157,9 @@ class Tail:
         """
         known = self.known()
         if table_id is not None and known.table_id != table_id:
-            raise stop(TableReplaced, f"{self.store.uri} has the id {known.table_id}; the batch is for {table_id}.")
+            raise table_stop(
+                TableReplaced, f"{self.store.uri} has the id {known.table_id}; the batch is for {table_id}."
+            )
         wish = self._wish(marks, schema or known.schema_json, files, known)
 
         def step(state: TableState) -> _Step | None:
@@ -171,7 +173,7 @@ class Tail:
             )
             replaced = None if instead is None else old
             said = actions.appended(files, wish.number, wish.commit_id, info, replaced, began)
-            text = actions.commit([said, *actions.removes(old), *actions.adds(files), *actions.txns(marks)])
+            text = actions.commit([said, *actions.removes(old), *actions.add_actions(files), *actions.txns(marks)])
             return _Step(text, replace(state, version=state.version + 1, marks={**state.marks, **marks}))
 
         version, wrote = self._commit(wish, step)
@@ -184,8 +186,8 @@ class Tail:
         """
         seen = self.known().schema_json
 
-        def merged(metadata: Metadata) -> Metadata:
-            return replace(metadata, schema_json=merge(metadata.schema_json, schema))
+        def merged(metadata: MetadataAction) -> MetadataAction:
+            return replace(metadata, schema_json=merge_schemas(metadata.schema_json, schema))
 
         return self.alter(
             merged, lambda metadata: ("CHANGE COLUMNS", {"schema": metadata.schema_json}), info, schema=seen
@@ -193,8 +195,8 @@ class Tail:
 
     def alter(
         self,
-        change: Callable[[Metadata], Metadata],
-        said: Callable[[Metadata], tuple[str, Mapping[str, str]]],
+        change: Callable[[MetadataAction], MetadataAction],
+        said: Callable[[MetadataAction], tuple[str, Mapping[str, str]]],
         info: Mapping[str, Any],
         *,
         schema: str | None = None,
@@ -257,7 +259,7 @@ class Tail:
         state, marks = self.known(), marks or {}
         wish = self._wish(marks, state.schema_json, new, state)
         told, changes = actions.rewritten(old, new, said, wish.commit_id, info, change, began), change is not None
-        moved = (*actions.removes(old, lost=changes), *actions.adds(new, new=changes), *actions.fed(change))
+        moved = (*actions.removes(old, lost=changes), *actions.add_actions(new, new=changes), *actions.fed(change))
         text = actions.commit([told, *moved, *actions.txns(marks)])
         mine, looked = {file.key for file in old}, since
 
@@ -295,7 +297,7 @@ class Tail:
 
     def _note(self) -> None:
         """Ask for a log checkpoint when one is due, unless the table has features that delta-rs does not know."""
-        if may_rewrite(self.known()) is None:
+        if rewrite_blocker(self.known()) is None:
             self.checkpoints.note(self.store, self.known())
 
     def _put(self, version: int, text: bytes) -> str | None:
@@ -329,14 +331,16 @@ class Tail:
         """Take one version of others into the state, or raise what it means for us."""
         known, where = self.known(), f"Version {commit.version} of {self.store.uri}"
         if commit.operation == "RESTORE":
-            raise stop(TableRestored, f"{where} restored the table to an older one.")
+            raise table_stop(TableRestored, f"{where} restored the table to an older one.")
         after = log.apply(known, commit)
         if after.table_id != known.table_id:
-            raise stop(TableReplaced, f"{where} gave the table the id {after.table_id} in place of {known.table_id}.")
+            raise table_stop(
+                TableReplaced, f"{where} gave the table the id {after.table_id} in place of {known.table_id}."
+            )
         if wish is not None and wish.number is not None:
             name, _ = wish.number
             if after.marks.get(name, -1) < known.marks.get(name, -1):
-                raise stop(MarksDisagree, f"{where} set the mark {name} back to {after.marks[name]}.")
+                raise table_stop(TxnMismatch, f"{where} set the mark {name} back to {after.marks[name]}.")
         if commit.metadata is not None or commit.protocol is not None:
             self._check(after, wish)
         self._state = after
@@ -346,14 +350,14 @@ class Tail:
         if wish is not None and _is_in(state, wish):
             return
         if wish is not None and wish.partition_by not in (None, state.partition_by):
-            raise stop(
+            raise table_stop(
                 TableChanged, f"{self.store.uri} is partitioned by {list(state.partition_by)}; the files are not."
             )
         if wish is not None and wish.schema not in (None, state.schema_json):
             with self._named():
                 check_fits(wish.schema or "", state)
         if reason := self._objection(state):
-            raise NotAdoptable(
+            raise DirectCommitBlocked(
                 f"{self.store.uri} cannot be written by its log: {reason}.",
                 next="Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
                 "table to Spark from now on.",
@@ -365,7 +369,7 @@ class Tail:
         try:
             yield
         except TableChanged as problem:
-            raise stop(TableChanged, f"{self.store.uri}: {problem.seen}") from None
+            raise table_stop(TableChanged, f"{self.store.uri}: {problem.seen}") from None
 
     def _still_there(self, wish: _Wish | None) -> TableState:
         """The state, once it is sure that the log still is the one we know up to our version."""
@@ -374,7 +378,7 @@ class Tail:
             return known
         found = self._load(known.marks)
         if found is None:
-            raise stop(TableGone, f"{self.store.uri}: the table is gone; it was at version {known.version}.")
+            raise table_stop(TableGone, f"{self.store.uri}: the table is gone; it was at version {known.version}.")
         self._compare(known, found)
         self._check(found, wish)
         self._state = found
@@ -384,13 +388,15 @@ class Tail:
     def _compare(self, known: TableState, found: TableState) -> None:
         """Whether a log read anew continues the one we knew (old versions may be cleaned away)."""
         if found.table_id != known.table_id:
-            raise stop(TableReplaced, f"{self.store.uri} has the id {found.table_id} in place of {known.table_id}.")
+            raise table_stop(
+                TableReplaced, f"{self.store.uri} has the id {found.table_id} in place of {known.table_id}."
+            )
         if found.version < known.version:
             raise set_back(self.store.uri, found.version, known.version)
         for name in self._names:
             was, seen = known.marks.get(name, -1), found.marks.get(name, -1)
             if seen < was:
-                raise stop(MarksDisagree, f"{self.store.uri}: {name} was {was} and is {seen}: a version was lost.")
+                raise table_stop(TxnMismatch, f"{self.store.uri}: {name} was {was} and is {seen}: a version was lost.")
             if seen > was:
                 return  # another driver of the pipeline has followed the log meanwhile
         self._not_restored(known.version, found.version)
@@ -400,12 +406,12 @@ class Tail:
         restores = restored_between(self.store, known, found + 1)
         if restores.newest is not None:
             where = f"Version {restores.newest} of {self.store.uri}"
-            raise stop(TableRestored, f"{where} restored the table to an older one.")
+            raise table_stop(TableRestored, f"{where} restored the table to an older one.")
         if not restores.reached:
             raise unreached(self.store.uri, known)
 
     def _load(self, names: Iterable[str] = ()) -> TableState | None:
-        return log.load(self.store, sorted({*self._names, *names}))
+        return log.load_state(self.store, sorted({*self._names, *names}))
 
     def _reload(self) -> None:
         self._state = self._load()
@@ -415,18 +421,20 @@ class Tail:
         self._tag = self.store.tag(version_path(self._state.version)) if self._state else None
 
     def _wish(self, marks: Mapping[str, int], schema: str, files: Sequence[StagedFile], state: TableState) -> _Wish:
-        number = numbered(marks)
+        number = batch_number_of(marks)
         commit_id = uuid.uuid5(self._driver, f"{number[0]}={number[1]}") if number else uuid.uuid4()
         layouts = {tuple(name for name, _ in file.partition) for file in files} or {state.partition_by}
         if len(layouts) > 1:
-            raise stop(TableChanged, f"{self.store.uri}: files of one batch are partitioned in {len(layouts)} ways.")
+            raise table_stop(
+                TableChanged, f"{self.store.uri}: files of one batch are partitioned in {len(layouts)} ways."
+            )
         return _Wish(str(commit_id), number, schema, layouts.pop())
 
 
 def first_state(schema: str, partition_by: Sequence[str], properties: Mapping[str, str], table_id: str) -> TableState:
     """What a table begins with."""
     wanted = {**_DEFAULTS, **properties}
-    metadata = Metadata(table_id, schema, tuple(partition_by), wanted, actions.now())
+    metadata = MetadataAction(table_id, schema, tuple(partition_by), wanted, actions.now())
     return TableState(0, metadata, protocol_for(schema, wanted))
 
 
@@ -441,7 +449,9 @@ def _is_marked(state: TableState, wish: _Wish, uri: str) -> bool:
     name, number = wish.number
     mark = state.marks.get(name)
     if mark is not None and mark > number:
-        raise stop(Fenced, f"{uri} is at {name} = {mark}; this driver is still at {number}: another one has gone on.")
+        raise table_stop(
+            Fenced, f"{uri} is at {name} = {mark}; this driver is still at {number}: another one has gone on."
+        )
     return mark == number
 
 

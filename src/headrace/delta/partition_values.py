@@ -51,7 +51,7 @@ def value_in(values: Mapping[str, str | None], item: pa.Field) -> pa.Scalar:
 def partition_value(text: str | None, item: pa.Field) -> pa.Scalar:
     """A partition value out of its text; TableDamaged where the text is no value of the column's type."""
     try:
-        return parsed(text, item.type)
+        return parse_partition_value(text, item.type)
     except ValueError:
         raise TableDamaged(
             f"The log of the table has the partition value '{text}' for the column {item.name}, "
@@ -61,7 +61,7 @@ def partition_value(text: str | None, item: pa.Field) -> pa.Scalar:
 
 
 @lru_cache(maxsize=1 << 14)
-def parsed(text: str | None, kind: pa.DataType) -> pa.Scalar:
+def parse_partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
     """A value out of any text that Spark, delta-rs or Headrace writes for it; ValueError where it is none."""
     if not text:
         return pa.scalar(None, kind)

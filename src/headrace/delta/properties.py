@@ -55,11 +55,11 @@ def text_of(value: object) -> str:
 def check_properties(properties: Mapping[str, object]) -> None:
     """UsageError for a value that Spark or other readers would stumble over, with what it may be."""
     for name, value in properties.items():
-        if wanted := expected(name, text_of(value)):
+        if wanted := expected_value(name, text_of(value)):
             raise UsageError(f"The property {name} cannot be '{value}'.", next=f"It is {wanted}.")
 
 
-def expected(name: str, value: str) -> str | None:
+def expected_value(name: str, value: str) -> str | None:
     """What a property must be, where it cannot be this value; None where it can, or nothing is known of it."""
     fits, wanted = _RULES.get(name, (None, ""))
     return None if fits is None or fits(value.strip()) else wanted

@@ -21,7 +21,7 @@ INT96 = "us"  # as what times in Spark's old form are read; nanoseconds do not r
 PIECE = 1 << 18  # rows held at once
 
 
-def rows_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
+def read_rows(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> pa.Table:
     """The rows of one file that are not deleted, in the columns of its table; one that it lacks is NULL."""
     return living(store, file, held_in(store, file, schema, partition_by))
 
@@ -65,7 +65,7 @@ def filesystem(store: Store) -> FileSystem:
 def pieces_of(store: Store, file: File, schema: pa.Schema, partition_by: Iterable[str]) -> Iterator[pa.Table]:
     """The rows of one file that are not deleted, in these of its table's columns, some at a time."""
     if file.vector is not None:
-        yield rows_of(store, file, schema, partition_by)
+        yield read_rows(store, file, schema, partition_by)
         return
     by = set(partition_by)
     for batch in _batches(store, file, [name for name in schema.names if name not in by]):
@@ -86,7 +86,7 @@ def _batches(store: Store, file: File, names: list[str]) -> Iterator[pa.RecordBa
         yield batch
 
 
-class Columns:
+class ColumnReader:
     """Some columns of a table's files; only their bytes are fetched."""
 
     def __init__(self, store: Store, names: Sequence[str]) -> None:
@@ -121,7 +121,7 @@ def _reading(store: Store, file: File) -> Iterator[None]:
 
 def _unreadable(store: Store, file: File, error: Exception) -> HeadraceError:
     """What a failure to read a file means: its own bytes tell whether it is damaged, or the store has failed."""
-    if (found := damage(store, file)) is None:
+    if (found := file_damage(store, file)) is None:
         return StorageUnreachable(f"{store.uri}: {file.path}: {_first_line(error)}")
     if found.certain:
         return TableDamaged(
@@ -136,14 +136,14 @@ def _unreadable(store: Store, file: File, error: Exception) -> HeadraceError:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableFile:
     """Why a file cannot be read; `certain` where nobody could: its footer is missing or cut."""
 
     why: str
     certain: bool
 
 
-def damage(store: Store, file: File) -> Unreadable | None:
+def file_damage(store: Store, file: File) -> UnreadableFile | None:
     """What is wrong with a data file, by its bytes alone; None where it can be read. A failing store is an error."""
     try:
         data = store.get(file.path)
@@ -152,12 +152,12 @@ def damage(store: Store, file: File) -> Unreadable | None:
     try:
         pq.read_metadata(pa.BufferReader(data))
     except (pa.ArrowInvalid, OSError) as error:
-        return Unreadable(_first_line(error), certain=True)
+        return UnreadableFile(_first_line(error), certain=True)
     try:
         for _ in _parquet(data).iter_batches(PIECE):
             pass
     except (pa.ArrowException, OSError) as error:
-        return Unreadable(_first_line(error), certain=False)
+        return UnreadableFile(_first_line(error), certain=False)
     return None
 
 

@@ -38,7 +38,7 @@ class Relation:
     rows: Any
 
 
-def rows_in(
+def scan_files(
     store: Store, stands: Iterable[File], schema: pa.Schema, by: tuple[str, ...], asked: Collection[str] = ()
 ) -> Relation:
     """The rows of some files, each described by its partition and its bounds in the columns `asked` about."""

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.dev.kafka import Broker
 from headrace.errors import UsageError
 from headrace.pipeline.events import Summary
-from headrace.runtime.cache import folder
+from headrace.runtime.cache import cache_folder
 from headrace.runtime.jars import ensure, pinned
 from headrace.runtime.java import find_java
 from headrace.serve.runner import run_all
@@ -63,7 +63,7 @@ spark.read.format("delta").load("{table}").groupBy("path").count().show(truncate
 """
 
 
-class Demonstration:
+class Demo:
     """One demo in one folder; it clears only what an earlier demo made."""
 
     def __init__(self, folder: Path, records: int, report: Callable[[dict[str, Any]], None]) -> None:
@@ -202,7 +202,7 @@ def _rows(path: str) -> int:
 def _java_home() -> str:
     """Lines that name the Java in use; not the one that Headrace fetched: it lacks a module that PySpark asks for."""
     home = find_java().home
-    if home.is_relative_to(folder()):
+    if home.is_relative_to(cache_folder()):
         return ""
     return f'import os\n\nos.environ.setdefault("JAVA_HOME", "{home}")\n'
 

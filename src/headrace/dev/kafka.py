@@ -68,7 +68,7 @@ _JVM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class BrokerTls:
     """PEM files of the broker: its key with the chain, and the authority that clients' certificates must come from."""
 
     key_and_chain: Path
@@ -94,7 +94,7 @@ class Broker:
         listeners: Sequence[str] = ("plain",),
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
-        tls: Tls | None = None,
+        tls: BrokerTls | None = None,
         users: Mapping[str, str] | None = None,
         jvm: Sequence[str] = (),
         progress: jars.Progress | None = None,
@@ -201,7 +201,7 @@ class Broker:
 
 
 def _properties(
-    folder: Path, ports: Mapping[str, int], tls: Tls | None, users: Mapping[str, str], settings: Mapping[str, str]
+    folder: Path, ports: Mapping[str, int], tls: BrokerTls | None, users: Mapping[str, str], settings: Mapping[str, str]
 ) -> str:
     protocols = {name.upper(): PROTOCOLS.get(name, "PLAINTEXT") for name in ports}
     addresses = {name.upper(): f"{name.upper()}://127.0.0.1:{port}" for name, port in ports.items()}
@@ -219,7 +219,7 @@ def _properties(
     return "".join(f"{key}={value}\n" for key, value in lines.items())
 
 
-def _tls_settings(tls: Tls | None) -> dict[str, str]:
+def _tls_settings(tls: BrokerTls | None) -> dict[str, str]:
     if tls is None:
         return {}
     return {

@@ -34,7 +34,7 @@ def _run_once(scratch: Path, spark_jvm: list[str], kafka_jvm: list[str]) -> None
         if spark_jvm:
             spark = session.start("warm", cores=1, jvm=["-XX:TieredStopAtLevel=1", *spark_jvm], work=scratch)
             _stream(spark, broker.bootstrap, scratch)
-            session.stop(spark, within=120)
+            session.stop_session(spark, within=120)
 
 
 def _produce(bootstrap: str) -> None:

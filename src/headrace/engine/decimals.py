@@ -29,7 +29,7 @@ def plain_pattern(kind: pa.DataType) -> str:
     return rf"^-?(?:{digits})(?:{fraction})?$"
 
 
-def exact(text: str, kind: pa.DataType) -> Decimal | None:
+def exact_decimals(text: str, kind: pa.DataType) -> Decimal | None:
     """A number, written as JSON writes it, as a decimal of the type; None when it is none, or that would change it."""
     found = _NUMBER.fullmatch(text)
     if found is None:
@@ -55,7 +55,7 @@ def from_texts(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
         return texts.cast(kind)
     made = pc.if_else(plain, texts, pa.scalar(None, texts.type)).cast(kind)
     rest = pc.fill_null(pc.invert(plain), False)
-    others = [exact(text, kind) for text in texts.filter(rest).to_pylist()]
+    others = [exact_decimals(text, kind) for text in texts.filter(rest).to_pylist()]
     return pc.replace_with_mask(made, rest, pa.array(others, kind))
 
 

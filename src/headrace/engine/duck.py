@@ -55,7 +55,7 @@ CREATE MACRO {PLAIN_DIGITS}(x VARCHAR) AS list_transform([x], lambda v: CASE
 _BOUNDS = ("SET threads = 1", "SET memory_limit = '1GB'")  # beside a Spark task, and others like it
 
 
-def locked(*, bounded: bool = True) -> Any:
+def locked_connection(*, bounded: bool = True) -> Any:
     """A DuckDB that reaches nothing beyond what is registered with it; without `bounded` it may take all cores."""
     made = duckdb.connect(":memory:")
     made.execute(_MACRO)
@@ -68,7 +68,7 @@ class _Duck:
     """An in-memory DuckDB and the statements it has planned."""
 
     def __init__(self) -> None:
-        self.connection = locked()
+        self.connection = locked_connection()
         self.plans: OrderedDict[Any, _Plan] = OrderedDict()
 
 
@@ -168,7 +168,7 @@ class _Plan:
             connection().unregister(source.name)
 
 
-def planned(sql: str, **tables: pa.Table) -> Any:
+def plan_of_query(sql: str, **tables: pa.Table) -> Any:
     """As `query`, for a SELECT that runs for every batch: planned at its first run only, which costs more than it."""
     plans = _mine().plans
     key = (sql, *((name, table.schema.to_string()) for name, table in tables.items()))

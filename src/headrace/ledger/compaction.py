@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from headrace.delta.files import File, active
 from headrace.delta.log import EPOCH, LOG, expired
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.ledger import row
-from headrace.stage.parquet import rows_in
+from headrace.stage.parquet import read_parquet
 from headrace.storage.store import Store
 
 STEP = 100  # files of one size that become one of the next; a power of it is what a size has in rows
@@ -29,7 +29,7 @@ _PAST_LOG = f"{LOG}0"  # in the order of a listing, where the data files begin
 _NAME = re.compile(r"batch-(\d{12})-[0-9a-f-]{36}\.parquet$")
 
 
-def compact(tail: Tail, batch: int, proved_time: Callable[[datetime], datetime]) -> None:
+def compact(tail: LogWriter, batch: int, proved_time: Callable[[datetime], datetime]) -> None:
     """Join, sweep and clean what is due after a batch; `proved_time` is what the ledger proves to have passed."""
     rows = STEP
     while batch % (rows * STEP) == 0:
@@ -42,7 +42,7 @@ def compact(tail: Tail, batch: int, proved_time: Callable[[datetime], datetime])
         tail.store.delete([item.path for item in expired(tail.store, until)])
 
 
-def _join(tail: Tail, rows: int) -> None:
+def _join(tail: LogWriter, rows: int) -> None:
     """Let one file hold the rows of all that have fewer than so many."""
     state, began = tail.known(), time.monotonic()
     old = [file for file in active(tail.store, state.version).values() if (file.rows or 0) < rows]
@@ -53,11 +53,11 @@ def _join(tail: Tail, rows: int) -> None:
 
 
 def _rows(store: Store, files: Iterable[File]) -> pa.Table:
-    held = [rows_in(store.get(file.path)) for file in files]
+    held = [read_parquet(store.get(file.path)) for file in files]
     return pa.concat_tables(held).cast(row.SCHEMA).sort_by("batch")
 
 
-def _sweep(tail: Tail, until: int) -> None:
+def _sweep(tail: LogWriter, until: int) -> None:
     """Delete files of batches up to one that the ledger does not stand on any more."""
     stands = {file.path for file in active(tail.store, tail.known().version).values()}
     old = time.time() - _SWEPT_AFTER

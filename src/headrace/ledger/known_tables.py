@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.errors import Fenced, NewerFormat
 from headrace.storage.base import AlreadyThere
-from headrace.storage.numbered_objects import Chain
+from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Store
 
 FORMAT = 2
@@ -58,10 +58,10 @@ class FullRefresh:
     open: bool = False  # until its drain has ended
 
 
-class Known:
+class KnownTables:
     """The newest of `known_tables/`; one is added when something changes, and never past another driver's."""
 
-    def __init__(self, chain: Chain, number: int, raw: Mapping[str, Any]) -> None:
+    def __init__(self, chain: NumberedObjects, number: int, raw: Mapping[str, Any]) -> None:
         self._chain, self._number = chain, number
         self.tables = {path: _known_table(item) for path, item in raw.get("tables", {}).items()}
         self.topics: dict[str, str] = dict(raw.get("topics", {}))
@@ -70,9 +70,9 @@ class Known:
         self.start = _offsets(raw["start"]) if "start" in raw else None  # None: the first start is not decided
 
     @classmethod
-    def load(cls, store: Store) -> Known:
+    def load(cls, store: Store) -> KnownTables:
         """What is there, or nothing yet."""
-        chain = Chain(store, FOLDER)
+        chain = NumberedObjects(store, FOLDER)
         number, data = chain.newest()
         raw = json.loads(data) if data is not None else {"format": FORMAT}
         check_format(store, raw.get("format"))

@@ -17,20 +17,20 @@ import pyarrow as pa
 from headrace.delta.actions import ENGINE
 from headrace.delta.files import all_marks, commits
 from headrace.delta.log import EPOCH, TableState, proved_time
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import batch_mark, range_mark
-from headrace.errors import Fenced, HeadraceError, MarksDisagree
+from headrace.delta.txn import batch_txn, partition_txn
+from headrace.errors import Fenced, HeadraceError, TxnMismatch
 from headrace.ledger import compaction, row
-from headrace.ledger.known_tables import FORMAT, FullRefresh, Known, KnownTable, check_format
+from headrace.ledger.known_tables import FORMAT, FullRefresh, KnownTable, KnownTables, check_format
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.storage.base import AlreadyThere, NotThere
 from headrace.storage.store import Store
 from headrace.write.intent import Intent
 
-__all__ = ["FullRefresh", "Known", "KnownTable", "Ledger", "Position", "is_decision", "is_refill", "is_reingest"]
+__all__ = ["FullRefresh", "KnownTable", "KnownTables", "Ledger", "Position", "is_decision", "is_refill", "is_reingest"]
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32
@@ -59,26 +59,26 @@ class Ledger:
     intents = "intents"  # the folder of the batches' write-ahead records
     schema = row.SCHEMA_JSON
 
-    def __init__(self, store: Store, pipeline: str, tail: Tail, marks: Mapping[str, int]) -> None:
+    def __init__(self, store: Store, pipeline: str, tail: LogWriter, marks: Mapping[str, int]) -> None:
         self._store, self._pipeline, self._tail = store, pipeline, tail
         self._table = store.child(self.folder)
         self._marks = dict(marks)
         self._half = False
         self.resumed = EPOCH  # the time of its newest commit when it was opened
-        self.known = Known.load(store)
+        self.known = KnownTables.load(store)
         self._versions: dict[str, tuple[str, int]] = {}  # by table, its id and its version after the last batch
 
     @classmethod
     def open(cls, store: Store, pipeline: str) -> Self:
         """Load where the pipeline stands from the ledger's own marks; no row is read."""
         table = store.child(cls.folder)
-        tail = Tail.open(table, [batch_mark(pipeline)])
+        tail = LogWriter.open(table, [batch_txn(pipeline)])
         if tail.state is None:
             return cls(store, pipeline, tail, {})
         check_format(store, tail.state.properties.get("headrace.format"))
-        marks, versions = _last_booking(table, tail.state, batch_mark(pipeline))
+        marks, versions = _last_booking(table, tail.state, batch_txn(pipeline))
         if not marks:
-            raise MarksDisagree(
+            raise TxnMismatch(
                 f"The ledger at {table.uri} has no mark of pipeline '{pipeline}'.",
                 next="Give each pipeline a state folder of its own; a renamed pipeline is a new one.",
             )
@@ -104,10 +104,10 @@ class Ledger:
     @property
     def batch(self) -> int:
         """The number of the last batch booked, 0 before the first."""
-        return self._marks.get(batch_mark(self._pipeline), 0)
+        return self._marks.get(batch_txn(self._pipeline), 0)
 
     @property
-    def tail(self) -> Tail:
+    def tail(self) -> LogWriter:
         """The log of the ledger's own table, for whoever looks after its files between two batches."""
         return self._tail
 
@@ -213,8 +213,8 @@ class Ledger:
         `half`: some tables have the next batch too, and it is about to be begun again.
         """
         self._half = half
-        marks = {range_mark(self._pipeline, *each): at - 1 for each, at in position.items()}
-        self._marks = {batch_mark(self._pipeline): batch, **marks}
+        marks = {partition_txn(self._pipeline, *each): at - 1 for each, at in position.items()}
+        self._marks = {batch_txn(self._pipeline): batch, **marks}
 
     def rebuild(self, note: str) -> None:
         """Write what was assumed as the first row of a new ledger, or as the next row of one that was set back.
@@ -238,10 +238,10 @@ class Ledger:
         return Intent(self._pipeline, batch, ranges, (), Counts(), now, token, note, "", release, idle_ranges=rests)
 
     def check_mark(self, path: str, mark: int | None) -> None:
-        """MarksDisagree when a table cannot be where its mark says it is, given what is booked and begun."""
+        """TxnMismatch when a table cannot be where its mark says it is, given what is booked and begun."""
         known = self.known.tables.get(path)
         if mark is None and known is not None and self._pipeline in known.writers:
-            raise MarksDisagree(
+            raise TxnMismatch(
                 f"{path} was written by '{self._pipeline}' before, but has no txn of '{self._pipeline}' any more: it "
                 "expired, or the table was set back.",
                 next="Bring the table back if it was set back; else `headrace resume SPEC --accept-new-table` goes on "
@@ -253,7 +253,7 @@ class Ledger:
             return
         if self._is_booked(self.batch + 1):
             raise self._fenced(f"{path} holds batch {mark} of another driver")
-        raise MarksDisagree(
+        raise TxnMismatch(
             f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
             next="Was the state folder lost or set back? Restore it; or run `headrace resume SPEC "
             "--accept-lost-ledger` to go on after what the tables hold.",
@@ -267,7 +267,7 @@ class Ledger:
 
     def rows(self, last: int) -> list[dict[str, Any]]:
         """The newest rows, oldest first."""
-        return row.newest(self._table, self.batch - last) if self.batch else []
+        return row.newest_rows(self._table, self.batch - last) if self.batch else []
 
     def _rows(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> Sequence[StagedFile]:
         """What the booking adds to the ledger."""
@@ -294,7 +294,7 @@ class Ledger:
         """Looked at after each put and each read of an intent: one that is dropped some batches later may come back by
         a driver that slept since before its `begin`, and only what is not booked is a decision."""
         self._tail.follow()
-        return self._tail.state is not None and self._tail.state.marks.get(batch_mark(self._pipeline), 0) >= batch
+        return self._tail.state is not None and self._tail.state.marks.get(batch_txn(self._pipeline), 0) >= batch
 
     def _commit(self, staged: Sequence[StagedFile], marks: Mapping[str, int], info: Mapping[str, Any]) -> None:
         if not self._create(staged, marks, info):
@@ -353,7 +353,7 @@ def _of_pipeline(marks: Mapping[str, int], name: str) -> dict[str, int]:
 def position_of(marks: Mapping[str, int], pipeline: str) -> Position:
     """The next offset to read of every partition that has a mark."""
     found: Position = {}
-    name = batch_mark(pipeline)
+    name = batch_txn(pipeline)
     for key, last in marks.items():
         topic, colon, partition = key.removeprefix(f"{name}:").rpartition(":")
         if key.startswith(f"{name}:") and colon:

@@ -17,7 +17,7 @@ from headrace.spec.types import TIMESTAMP
 from headrace.write.intent import Intent
 
 
-class Outcome(StrEnum):
+class ReplayOutcome(StrEnum):
     """What a plan made of a letter."""
 
     REPLAYED = "replayed"  # it is a row now
@@ -56,7 +56,7 @@ def without_doubles(outcomes: pa.Table, left_out: Mapping[str, Counter[tuple[str
             left_out[uri][at] -= 1
             row["into"] = [each for each in row["into"] if each != uri] or None
         if doubled and row["into"] is None:
-            row |= {"outcome": Outcome.FILTERED.value, "detail": f"{doubled[0]} has a row with its keys already"}
+            row |= {"outcome": ReplayOutcome.FILTERED.value, "detail": f"{doubled[0]} has a row with its keys already"}
     return pa.Table.from_pylist(said, OUTCOMES)
 
 

@@ -16,7 +16,7 @@ from headrace.delta.receipt import Receipt
 from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.parquet import rows_in
+from headrace.stage.parquet import read_parquet
 from headrace.storage.store import Store
 from headrace.write.intent import Intent
 
@@ -100,12 +100,12 @@ def stage_rows(store: Store, rows: pa.Table) -> StagedFile:
     return StagedFile(store.uri, path, (), len(data), len(rows), json.dumps(stats))
 
 
-def newest(store: Store, above: int) -> list[dict[str, Any]]:
+def newest_rows(store: Store, above: int) -> list[dict[str, Any]]:
     """The rows of the batches past `above`, oldest first; the statistics tell which files have them."""
     table = DeltaTable(store.delta_uri, storage_options=store.delta_options)
     found: list[dict[str, Any]] = []
     for file in pa.table(table.get_add_actions(flatten=True)).select(["path", "max.batch"]).to_pylist():
         if file["max.batch"] is None or file["max.batch"] > above:
-            content = rows_in(store.get(file["path"]))
+            content = read_parquet(store.get(file["path"]))
             found += content.to_pylist(maps_as_pydicts="strict")
     return sorted((row for row in found if row["batch"] > above), key=lambda row: row["batch"])

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.delta import log
-from headrace.delta.batch_commits import Part, newest_part
+from headrace.delta.batch_commits import BatchCommit, newest_part
 from headrace.delta.files import all_marks
 from headrace.delta.log import TableState
-from headrace.delta.txn import batch_mark
-from headrace.errors import MarksDisagree
+from headrace.delta.txn import batch_txn
+from headrace.errors import TxnMismatch
 from headrace.ledger.ledger import Position, position_of
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
@@ -26,28 +26,28 @@ ACCEPT = "Bring the state folder back, or run `headrace resume SPEC --accept-los
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class TableEvidence:
     """What a pipeline has left in its tables."""
 
     batch: int  # the highest of their marks
     tables: Mapping[str, TableState]
-    parts: Mapping[str, Part | None]  # of the tables at that batch; None where the log no longer tells it
+    parts: Mapping[str, BatchCommit | None]  # of the tables at that batch; None where the log no longer tells it
     marks: Mapping[str, int]  # the txns of a table at that batch, which outlive its commits
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RebuiltPosition:
     """Where a ledger that is written anew begins."""
 
     batch: int  # the last one that every table has
     position: Position
-    half: Part | None = None  # one table's part of the next batch, which others may lack
+    half: BatchCommit | None = None  # one table's part of the next batch, which others may lack
 
 
-def traces(stores: Iterable[Store], pipeline: str) -> Traces | None:
+def traces(stores: Iterable[Store], pipeline: str) -> TableEvidence | None:
     """What the tables tell; None when no table has a mark of the pipeline."""
-    mark = batch_mark(pipeline)
-    found = {store.uri: (store, state) for store in stores if (state := log.load(store, [mark])) is not None}
+    mark = batch_txn(pipeline)
+    found = {store.uri: (store, state) for store in stores if (state := log.load_state(store, [mark])) is not None}
     marked = {uri: each for uri, each in found.items() if mark in each[1].marks}
     if not marked:
         return None
@@ -60,10 +60,12 @@ def traces(stores: Iterable[Store], pipeline: str) -> Traces | None:
     marks: dict[str, int] = {}
     for uri in (uri for uri, part in parts.items() if part is None):
         marks |= all_marks(marked[uri][0], marked[uri][1].version)
-    return Traces(batch, {uri: state for uri, (_, state) in marked.items()}, parts, marks)
+    return TableEvidence(batch, {uri: state for uri, (_, state) in marked.items()}, parts, marks)
 
 
-def standing(found: Traces, pipeline: str, letters: str, alone: bool, since: Mapping[str, int]) -> Standing:
+def rebuilt_position(
+    found: TableEvidence, pipeline: str, letters: str, alone: bool, since: Mapping[str, int]
+) -> RebuiltPosition:
     """Where to go on: after the last batch if every table has it, else before it.
 
     `letters` is the dead-letter table, `alone` whether there is but one table beside it, `since` the batch that first
@@ -72,41 +74,41 @@ def standing(found: Traces, pipeline: str, letters: str, alone: bool, since: Map
     told = [part for part in found.parts.values() if part is not None]
     account = next((part for part in told if "ranges" in part.account), None)
     if account is None or len(told) < len(found.parts):
-        raise MarksDisagree(
+        raise TxnMismatch(
             f"The ledger of '{pipeline}' is lost, and no log tells whether every table has batch {found.batch}.",
             next=f"{ACCEPT} to go on after that batch." if _last_marks(found, pipeline) else _UNTOLD,
         )
     after = position_of(account.marks, pipeline)
     if max(since.values(), default=0) > found.batch or _is_whole(found, account, letters, alone):
-        return Standing(found.batch, after)
+        return RebuiltPosition(found.batch, after)
     before = {(each.topic, each.partition): each.start for each in ranges_of(account)}
-    return Standing(found.batch - 1, after | before, account)
+    return RebuiltPosition(found.batch - 1, after | before, account)
 
 
-def topics(found: Traces, pipeline: str) -> set[str]:
+def topics(found: TableEvidence, pipeline: str) -> set[str]:
     """The topics whose offsets the marks are."""
     marks = [part.marks for part in found.parts.values() if part is not None]
     return {topic for each in (*marks, found.marks) for topic, _ in position_of(each, pipeline)}
 
 
-def beyond(found: Traces, pipeline: str) -> Standing:
+def beyond(found: TableEvidence, pipeline: str) -> RebuiltPosition:
     """After the last batch, whether or not every table has it: only a person may say so."""
     marks = _last_marks(found, pipeline)
     if not marks:
-        raise MarksDisagree(
+        raise TxnMismatch(
             f"The ledger of '{pipeline}' is lost, and no log tells any more what batch {found.batch} read.",
             next=_UNTOLD,
         )
-    return Standing(found.batch, position_of(marks, pipeline))
+    return RebuiltPosition(found.batch, position_of(marks, pipeline))
 
 
-def _last_marks(found: Traces, pipeline: str) -> Mapping[str, int]:
+def _last_marks(found: TableEvidence, pipeline: str) -> Mapping[str, int]:
     """The txns of the last batch, where some table tells them; tables that Spark writes have them in commits only."""
     told = next((part.marks for part in found.parts.values() if part is not None), found.marks)
     return told if position_of(told, pipeline) else {}
 
 
-def ranges_of(part: Part, topics: Mapping[str, str] | None = None) -> tuple[Range, ...]:
+def ranges_of(part: BatchCommit, topics: Mapping[str, str] | None = None) -> tuple[Range, ...]:
     """The ranges of the batch that a part belongs to."""
     known = topics or {}
     return tuple(
@@ -115,12 +117,12 @@ def ranges_of(part: Part, topics: Mapping[str, str] | None = None) -> tuple[Rang
     )
 
 
-def counts_of(part: Part) -> Counts:
+def counts_of(part: BatchCommit) -> Counts:
     """The account of the batch that a part belongs to."""
     return Counts(**{name: part.account[name] for name in ("read", "routed", "dead", "filtered", "skipped")})
 
 
-def _is_whole(found: Traces, part: Part, letters: str, alone: bool) -> bool:
+def _is_whole(found: TableEvidence, part: BatchCommit, letters: str, alone: bool) -> bool:
     """Whether every table is sure to have the batch: letters are committed last, and a refill has one table.
 
     Rows do not tell: a record may have become many.

@@ -16,16 +16,16 @@ KEEP = "`headrace resume SPEC --table-restored=keep` goes on without the rows th
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class UndoneRows:
     """The rows that a table is owed, and where their records are."""
 
     rows: int = 0
     pieces: tuple[tuple[Range, ...], ...] = ()  # each with at most one range of a partition
 
 
-def owed(
+def undone_rows(
     store: Store, newest: int, oldest: int, mark: str, digest: str, rows_from: Callable[[int], Sequence[Row]]
-) -> Owed:
+) -> UndoneRows:
     """What the RESTOREs from version `oldest` to `newest` undid; TableRestored when this spec did not write it.
 
     Another spec may route a record elsewhere: it would then be in neither table, or in both.
@@ -42,7 +42,7 @@ def owed(
                 f"(digest {booked[batch]['spec'][:12]}; this one has {digest[:12]}).",
                 next=f"Run the refill with that spec; or {KEEP}.",
             )
-    return Owed(sum(rows.values()), _pieces(rows, booked, digest))
+    return UndoneRows(sum(rows.values()), _pieces(rows, booked, digest))
 
 
 def _undone(

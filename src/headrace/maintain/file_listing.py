@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from headrace.delta import files
-from headrace.delta.files import File, Logged
+from headrace.delta.files import CommitFiles, File
 from headrace.storage.store import Store
 
 
-class Picture:
+class FileListing:
     """Only the files that matter are held, so its size is that of the debt, not of the table."""
 
     def __init__(self, store: Store, matters: Callable[[File], bool]) -> None:
@@ -35,7 +35,7 @@ class Picture:
             self._take(files.active(self._store, version).values())
         self.version = version
 
-    def _apply(self, commit: Logged) -> None:
+    def _apply(self, commit: CommitFiles) -> None:
         for file in commit.removed:
             self._files.pop(file.key, None)
         self._take(commit.added)

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.maintain.planner import Action
 from headrace.storage.base import AlreadyThere
-from headrace.storage.numbered_objects import Chain
+from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Store
 
 FOLDER = "maintenance"
@@ -18,11 +18,11 @@ _KEPT = 50  # actions
 _ORDERED = 1_000  # partitions of a table whose order is noted; one that is forgotten is put in order once more
 
 
-class Record:
+class Journal:
     """One chain of small notes; a note that is lost costs a vacuum too early, no more."""
 
     def __init__(self, state: Store) -> None:
-        self._chain = Chain(state, FOLDER)
+        self._chain = NumberedObjects(state, FOLDER)
         self._number, data = self._chain.newest()
         raw = json.loads(data) if data else {}
         self.done: list[dict[str, Any]] = list(raw.get("done", []))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from headrace.delta.checkpoints import interval
+from headrace.delta.checkpoints import checkpoint_interval
 from headrace.delta.log import EPOCH, TableState, expired, last_checkpoint, number, open_at
 from headrace.maintain.planner import Action
 from headrace.storage.store import Store
@@ -19,11 +19,11 @@ def checkpoint_due(store: Store, state: TableState) -> Iterator[Action]:
     A pipeline that commits all the time writes its own; one that runs now and then for a batch would never.
     """
     behind = state.version - last_checkpoint(store)
-    if behind >= 2 * interval(state):
+    if behind >= 2 * checkpoint_interval(state):
         yield Action("checkpoint", store.uri, f"{behind:,} commits since the last one", 0, 0)
 
 
-def checkpoint(store: Store, state: TableState) -> None:
+def write_checkpoint(store: Store, state: TableState) -> None:
     """Write it."""
     open_at(store, state.version).create_checkpoint()
 

@@ -13,42 +13,42 @@ from typing import Any
 
 from headrace.delta.files import File
 from headrace.delta.log import TableState
-from headrace.delta.log_errors import stop
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_errors import table_stop
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.errors import Conflict, TableError, TableGone
 from headrace.maintain import log_cleanup
-from headrace.maintain.file_listing import Picture
-from headrace.maintain.planner import Action, Wishes
+from headrace.maintain.file_listing import FileListing
+from headrace.maintain.planner import Action, FileTargets
 from headrace.spec.table import TableSpec
-from headrace.stage.partitions import folder
-from headrace.stage.stager import Layout, layout_of
+from headrace.stage.partitions import partition_folder
+from headrace.stage.stager import FileLayout, file_layout_of
 from headrace.storage.store import Store
 from headrace.table.optimize import ENOUGH, Optimized, Rewriter, can_order, ordered_name
-from headrace.table.spark_files import Packing, SparkUpkeep
-from headrace.write.spark_append import SparkTable
+from headrace.table.spark_files import SparkCompaction, SparkFileOperations
+from headrace.write.spark_append import SparkAppendWriter
 
 _SPENT = 0.2  # of a file's rows deleted by its vector: then it is worth a rewrite
 
 
-class Kept(ABC):
+class MaintainedTable(ABC):
     """One table in the pipeline's care."""
 
     def __init__(self, store: Store, state: TableState, rules: TableSpec | None) -> None:
         self.store, self.layout = store, _layout(state, store.uri, rules)
         self.wishes = self._wishes(state, rules)
         self._partition = PartitionKeys.of(state.schema, state.partition_by)
-        self.picture = Picture(store, self.wishes.matters)
+        self.picture = FileListing(store, self.wishes.matters)
         self.seen = -1  # the version of the last look
 
-    def _wishes(self, state: TableState, rules: TableSpec | None) -> Wishes:
+    def _wishes(self, state: TableState, rules: TableSpec | None) -> FileTargets:
         enough = (rules.min_file_size if rules else None) or int(ENOUGH * self.layout.target_file_bytes)
         columns = rules.z_order if rules is not None else ()
         order = columns if all(can_order(state, name) for name in columns) else ()  # once the table has all of them
         most = rules.max_file_size if rules is not None else None
-        return Wishes(self.layout.target_file_bytes, enough, order, most=most)
+        return FileTargets(self.layout.target_file_bytes, enough, order, most=most)
 
-    def after(self, known: Kept | None) -> Kept:
+    def after(self, known: MaintainedTable | None) -> MaintainedTable:
         """This one, with what was seen of the table before, where that is of the same wishes."""
         if known is not None and known.wishes == self.wishes:
             self.picture, self.seen = known.picture, known.seen
@@ -56,7 +56,7 @@ class Kept(ABC):
 
     def partition(self, file: File) -> str:
         """The partition of a file as one text, however its values are spelled."""
-        return folder(self._partition(file.partition))
+        return partition_folder(self._partition(file.partition))
 
     @property
     @abstractmethod
@@ -80,10 +80,10 @@ class Kept(ABC):
         """Let the table's history tell of a vacuum, where that needs no commit of Spark's."""
 
 
-class LogKept(Kept):
+class LogMaintainedTable(MaintainedTable):
     """A table that is appended to by its log."""
 
-    def __init__(self, tail: Tail, rules: TableSpec | None) -> None:
+    def __init__(self, tail: LogWriter, rules: TableSpec | None) -> None:
         self._tail = tail
         super().__init__(tail.store, tail.known(), rules)
         self._mark = f"part-{ordered_name(self.wishes.z_order)}-"
@@ -117,12 +117,12 @@ class LogKept(Kept):
         return {"version": self._tail.note("VACUUM END", metrics, said)}
 
 
-class SparkKept(Kept):
+class SparkMaintainedTable(MaintainedTable):
     """A table that Spark merges into, or appends to; `ordered` says until when each partition was put in order."""
 
     def __init__(
         self,
-        table: SparkTable,
+        table: SparkAppendWriter,
         store: Store,
         rules: TableSpec | None,
         spark: Any,  # its session
@@ -131,7 +131,7 @@ class SparkKept(Kept):
         self._table, self._spark, self._ordered = table, spark, ordered
         super().__init__(store, self.state, rules)
 
-    def _wishes(self, state: TableState, rules: TableSpec | None) -> Wishes:
+    def _wishes(self, state: TableState, rules: TableSpec | None) -> FileTargets:
         clusters = "clustering" in state.protocol.writer_features
         wishes = super()._wishes(state, rules)
         return replace(wishes, spent=_SPENT, whole=True, clusters=clusters, z_order=() if clusters else wishes.z_order)
@@ -140,7 +140,7 @@ class SparkKept(Kept):
     def state(self) -> TableState:
         """As of the last batch, or of what was done last."""
         if self._table.state is None:
-            raise stop(TableGone, "A table is gone that was there a moment ago.")
+            raise table_stop(TableGone, "A table is gone that was there a moment ago.")
         return self._table.state
 
     def in_order(self, file: File) -> bool:
@@ -157,14 +157,14 @@ class SparkKept(Kept):
         """One OPTIMIZE: of no larger files than were planned, in the same partitions."""
         files = [file for each in action.bins for file in each]
         small = [file.size for file in files if file.size < self.wishes.enough]
-        wanted = Packing(
+        wanted = SparkCompaction(
             self.wishes.target,
             max(small, default=-1) + 1,
             self.wishes.z_order if action.what == "z_order" else (),
             _SPENT,
             said,
         )
-        done = SparkUpkeep(self.store, self._spark).pack(wanted, [each[0].partition for each in action.bins])
+        done = SparkFileOperations(self.store, self._spark).pack(wanted, [each[0].partition for each in action.bins])
         self._table.follow()
         return done
 
@@ -173,9 +173,9 @@ class SparkKept(Kept):
         return {}
 
 
-def _layout(state: TableState, uri: str, rules: TableSpec | None) -> Layout:
+def _layout(state: TableState, uri: str, rules: TableSpec | None) -> FileLayout:
     """How the files of the table are: as the spec wants them, else as its properties do."""
-    layout = layout_of(state, uri)
+    layout = file_layout_of(state, uri)
     if rules is None:
         return layout
     return replace(layout, target_file_bytes=rules.target_file_size, compression=rules.compression)

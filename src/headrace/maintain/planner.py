@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headrace.delta.files import File
-from headrace.spec.maintenance import Maintenance
-from headrace.table.optimize import filled
+from headrace.spec.maintenance import MaintenanceSpec
+from headrace.table.optimize import fill_bins
 
 What = Literal["look", "compact", "z_order", "cluster", "vacuum", "checkpoint", "clean_log"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class FileTargets:
     """How large the files of a table are to be, and how ordered."""
 
     target: int
@@ -93,8 +93,8 @@ class _Bin:
 def rewrites(
     table: str,
     stands: Iterable[File],
-    wishes: Wishes,
-    rules: Maintenance,
+    wishes: FileTargets,
+    rules: MaintenanceSpec,
     now: float,
     in_order: Callable[[File], bool],
     key: Callable[[File], str],
@@ -116,12 +116,12 @@ def rewrites(
 
 
 def _of_partition(
-    part: Sequence[File], wishes: Wishes, rules: Maintenance, now: float, in_order: Callable[[File], bool]
+    part: Sequence[File], wishes: FileTargets, rules: MaintenanceSpec, now: float, in_order: Callable[[File], bool]
 ) -> Iterator[_Bin]:
     newest = max(file.modified for file in part)
     cold = now - newest / 1000 >= rules.idle_after.total_seconds()
     if why := _disorder(part, wishes, cold, in_order):
-        for held in [part] if wishes.whole else filled(part, rules.max_bytes_per_run):
+        for held in [part] if wishes.whole else fill_bins(part, rules.max_bytes_per_run):
             yield _Bin(tuple(held), why, newest, cold, "cluster" if wishes.clusters else "z_order")
         return
     if spent := [file for file in part if wishes.is_spent(file)]:
@@ -134,12 +134,12 @@ def _of_partition(
         return
     small = sorted((file for file in part if file.size < wishes.enough), key=lambda file: file.size)
     chosen, why = (small, "cold") if cold else (_indebted(small, rules.min_input_files), "small files")
-    for held in filled(chosen, wishes.target):
+    for held in fill_bins(chosen, wishes.target):
         if len(held) > 1:
             yield _Bin(tuple(held), why, newest, cold)
 
 
-def _disorder(part: Sequence[File], wishes: Wishes, cold: bool, in_order: Callable[[File], bool]) -> str:
+def _disorder(part: Sequence[File], wishes: FileTargets, cold: bool, in_order: Callable[[File], bool]) -> str:
     """Why a partition is to be ordered; empty when it is not."""
     if not wishes.ordered:
         return ""

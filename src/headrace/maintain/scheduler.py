@@ -14,40 +14,40 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.properties import interval_of
-from headrace.errors import Conflict, HeadraceError, PermissionRefused, TableError, Transient
+from headrace.errors import Conflict, HeadraceError, PermissionDenied, TableError, TransientError
 from headrace.maintain import log_cleanup
-from headrace.maintain.journal import Record
-from headrace.maintain.maintained_table import Kept, LogKept, SparkKept
+from headrace.maintain.journal import Journal
+from headrace.maintain.maintained_table import LogMaintainedTable, MaintainedTable, SparkMaintainedTable
 from headrace.maintain.planner import Action, rewrites
 from headrace.pipeline.pipeline import Pipeline
-from headrace.spec.maintenance import Maintenance
-from headrace.table.ownership import Writers
+from headrace.spec.maintenance import MaintenanceSpec
+from headrace.table.ownership import TableOwners
 from headrace.table.vacuum import retention, unneeded
-from headrace.write.append import LogTable
-from headrace.write.spark_append import SparkTable
+from headrace.write.append import AppendWriter
+from headrace.write.spark_append import SparkAppendWriter
 from headrace.write.tombstones import TOMBSTONES
 
-_PASSES = (Conflict, Transient, TableError, PermissionRefused)  # told, and tried again at a later look
+_PASSES = (Conflict, TransientError, TableError, PermissionDenied)  # told, and tried again at a later look
 
 
-def maintained(pipeline: Pipeline) -> Pipeline:
+def with_maintenance(pipeline: Pipeline) -> Pipeline:
     """The pipeline, with upkeep where its spec asks for it."""
     if pipeline.spec.maintenance is not None:
-        pipeline.upkeep = Maintainer(pipeline, pipeline.spec.maintenance)
+        pipeline.upkeep = MaintenanceScheduler(pipeline, pipeline.spec.maintenance)
     return pipeline
 
 
-class Maintainer:
+class MaintenanceScheduler:
     """The upkeep of one pipeline; called between batches, never beside one."""
 
-    def __init__(self, pipeline: Pipeline, rules: Maintenance, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, pipeline: Pipeline, rules: MaintenanceSpec, clock: Callable[[], float] = time.time) -> None:
         self._pipeline, self._rules, self._clock = pipeline, rules, clock
-        self._tables: dict[str, Kept] = {}
+        self._tables: dict[str, MaintainedTable] = {}
         self._plan: deque[Action] = deque()
         self._looked = float("-inf")
-        self._record: Record | None = None
+        self._record: Journal | None = None
 
     def __call__(self, at_end: bool = False) -> None:
         """Do one thing, if one is due and the pipeline has time for it; at the end of a bounded run all of them."""
@@ -78,28 +78,28 @@ class Maintainer:
             found += self._vacuum_due(now, proved)
         self._plan = deque(sorted(found, key=lambda action: not action.cold))
 
-    def _kept(self) -> list[Kept]:
+    def _kept(self) -> list[MaintainedTable]:
         """The pipeline's tables, its letters, its ledger, its tombstones; with what was seen of them before."""
         there = {each.store.uri: each.after(self._tables.get(each.store.uri)) for each in self._there()}
         self._tables = there
         return list(there.values())
 
-    def _there(self) -> Iterator[Kept]:
+    def _there(self) -> Iterator[MaintainedTable]:
         pipeline = self._pipeline
         for store, committer, rules in pipeline.catalog.written():
-            if isinstance(committer, LogTable):
-                yield LogKept(committer.tail, rules)
-            elif isinstance(committer, SparkTable):
-                yield SparkKept(committer, store, rules, pipeline.spark, self._notes().ordered_until)
+            if isinstance(committer, AppendWriter):
+                yield LogMaintainedTable(committer.tail, rules)
+            elif isinstance(committer, SparkAppendWriter):
+                yield SparkMaintainedTable(committer, store, rules, pipeline.spark, self._notes().ordered_until)
         for tail in (pipeline.ledger.tail, *self._tombstones()):
             if tail.state is not None:
-                yield LogKept(tail, None)
+                yield LogMaintainedTable(tail, None)
 
-    def _tombstones(self) -> Iterator[Tail]:
+    def _tombstones(self) -> Iterator[LogWriter]:
         for folder in self._pipeline.state.child(TOMBSTONES).folders():
-            yield Tail.open(self._pipeline.state.child(f"{TOMBSTONES}/{folder}"))
+            yield LogWriter.open(self._pipeline.state.child(f"{TOMBSTONES}/{folder}"))
 
-    def _due(self, kept: Kept, now: float, proved: datetime) -> Iterator[Action]:
+    def _due(self, kept: MaintainedTable, now: float, proved: datetime) -> Iterator[Action]:
         store, state = kept.store, kept.state
         if state.version != kept.seen:
             kept.picture.follow(state.version)
@@ -115,7 +115,7 @@ class Maintainer:
         for uri, kept in self._tables.items():
             if 0 <= now - record.vacuumed.get(uri, 0.0) < self._rules.vacuum_every.total_seconds():
                 continue
-            writers = Writers(kept.store, {self._pipeline.spec.pipeline: self._pipeline.state.uri})
+            writers = TableOwners(kept.store, {self._pipeline.spec.pipeline: self._pipeline.state.uri})
             try:
                 retain = max(self._rules.retention, retention(kept.state))
             except TableError:  # told; the other tables must not wait until somebody mends it
@@ -145,7 +145,7 @@ class Maintainer:
         if action.bins:
             return self._rewritten(kept, action)
         if action.what == "checkpoint":
-            log_cleanup.checkpoint(kept.store, kept.state)
+            log_cleanup.write_checkpoint(kept.store, kept.state)
             return {"version": kept.state.version}
         if action.what == "clean_log":
             self._pipeline.note_tables()  # or the next start could not tell whether a table was restored
@@ -155,13 +155,13 @@ class Maintainer:
             return kept.note(metrics, self._said(action))
         return {}
 
-    def _rewritten(self, kept: Kept, action: Action) -> Mapping[str, Any]:
+    def _rewritten(self, kept: MaintainedTable, action: Action) -> Mapping[str, Any]:
         done = kept.rewrite(action, self._said(action))
-        if action.what == "z_order" and isinstance(kept, SparkKept):
+        if action.what == "z_order" and isinstance(kept, SparkMaintainedTable):
             self._note_order(kept, action)
         return {"version": done.version, "files_added": done.files_added, "bytes_added": done.bytes_added}
 
-    def _note_order(self, kept: Kept, action: Action) -> None:
+    def _note_order(self, kept: MaintainedTable, action: Action) -> None:
         """Spark names its files itself, so it is noted until when those of a partition are in order."""
         kept.picture.follow(kept.state.version)
         kept.seen = kept.state.version
@@ -177,9 +177,9 @@ class Maintainer:
 
     # ---- telling ----
 
-    def _notes(self) -> Record:
+    def _notes(self) -> Journal:
         if self._record is None:
-            self._record = Record(self._pipeline.state)
+            self._record = Journal(self._pipeline.state)
         return self._record
 
     @contextmanager

@@ -10,7 +10,7 @@ from headrace.errors import TooManyRejected
 from headrace.plan.accounting import Counts
 
 if TYPE_CHECKING:
-    from headrace.spec.running import CircuitBreaker as Rule
+    from headrace.spec.running import CircuitBreakerSpec as Rule
 
 
 class CircuitBreaker:

@@ -19,18 +19,18 @@ import pyarrow.compute as pc
 
 from headrace.delta import files as logged
 from headrace.delta.files import File, as_file
-from headrace.delta.partition_values import log_name, parsed, value_in
-from headrace.delta.rows import Columns, rows_of
+from headrace.delta.partition_values import log_name, parse_partition_value, value_in
+from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.schema import RESCUED, SOURCE
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.errors import TableFeature
-from headrace.pipeline.table_entry import Entry
-from headrace.pipeline.tables import Catalog
+from headrace.pipeline.table_entry import OpenTable
+from headrace.pipeline.tables import PipelineTables
 from headrace.plan.accounting import Counts
 from headrace.spec.merge import Deduplicate
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
 
 TIME = "_headrace_time"  # of the record, in microseconds
@@ -49,10 +49,10 @@ class _Seen:
     parts: list[pa.Table] = field(default_factory=list)
 
 
-class Doubles:
+class Deduplication:
     """What the tables of a pipeline have already, as far as they are not to have it twice."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: PipelineTables) -> None:
         self._catalog = catalog
         self._seen: dict[str, _Seen] = {}
         self.places: dict[str, pa.Table] = {}  # by table, the records of the rows that were left out last
@@ -73,11 +73,17 @@ class Doubles:
         return tuple(files), counts, old
 
     def _of_table(
-        self, entry: Entry, layout: Layout, mine: list[StagedFile], counts: Counts, batch: int, started: datetime
+        self,
+        entry: OpenTable,
+        layout: FileLayout,
+        mine: list[StagedFile],
+        counts: Counts,
+        batch: int,
+        started: datetime,
     ) -> tuple[list[StagedFile], list[StagedFile], Counts]:
         rules = entry.rules.deduplicate
         assert rules is not None  # noqa: S101
-        staged = Columns(Store(layout.path, entry.store.profile), [*rules.keys, SOURCE.name])
+        staged = ColumnReader(Store(layout.path, entry.store.profile), [*rules.keys, SOURCE.name])
         parts = [_keys(staged, as_file(each), rules.keys, layout.schema) for each in mine]
         rows, within = pa.concat_tables(parts), rules.within // _MICRO
         newest = min(_newest(rows), (started - _EPOCH) // _MICRO)
@@ -88,7 +94,7 @@ class Doubles:
         ends = np.cumsum([0, *(len(part) for part in parts)])
         masks = [doubled[low:high] for low, high in pairwise(ends)]
         touched = [(each, mask) for each, mask in zip(mine, masks, strict=True) if mask.any()]
-        new, rescued = without(entry.store, layout, touched, f"{batch:08d}-once")
+        new, rescued = without_duplicates(entry.store, layout, touched, f"{batch:08d}-once")
         count = int(doubled.sum())
         told = {**counts.duplicates, entry.store.uri: count} if count else counts.duplicates
         counts = replace(
@@ -100,7 +106,7 @@ class Doubles:
         )
         return [each for each, _ in touched], new, counts
 
-    def _known(self, entry: Entry, rules: Deduplicate, schema: pa.Schema, since: int) -> _Seen:
+    def _known(self, entry: OpenTable, rules: Deduplicate, schema: pa.Schema, since: int) -> _Seen:
         """What is kept of the table, or what it tells now: others may have changed it."""
         state, seen = entry.committer.state, self._seen.get(entry.store.uri)
         version = -1 if state is None else state.version
@@ -201,17 +207,17 @@ def _newest(rows: pa.Table) -> int:
     return int(pc.max(rows[TIME]).as_py() or 0)
 
 
-def _has(entry: Entry, writer: str, batch: int) -> bool:
+def _has(entry: OpenTable, writer: str, batch: int) -> bool:
     """Whether the table has the batch already: then all of it would be doubles."""
     state = entry.committer.state
-    return state is not None and state.marks.get(batch_mark(writer), 0) >= batch
+    return state is not None and state.marks.get(batch_txn(writer), 0) >= batch
 
 
 # ---- rows of files ----
 
 
 def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
-    columns = Columns(store, [*keys, f"{SOURCE.name}.timestamp"])
+    columns = ColumnReader(store, [*keys, f"{SOURCE.name}.timestamp"])
     for file in logged.active(store, version).values():
         if _may_hold(file, since):
             if file.elsewhere:
@@ -228,13 +234,13 @@ def _may_hold(file: File, since: int) -> bool:
     """Whether a file may have rows since a moment; statistics may be cut to milliseconds."""
     text = json.loads(file.stats or "{}").get("maxValues", {}).get(SOURCE.name, {}).get("timestamp")
     try:
-        newest = parsed(text, TIMESTAMP).cast(pa.int64()).as_py()
+        newest = parse_partition_value(text, TIMESTAMP).cast(pa.int64()).as_py()
     except (ValueError, TypeError):  # of another writer: it does not tell
         return True
     return newest is None or newest + 1000 >= since
 
 
-def _keys(columns: Columns, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
+def _keys(columns: ColumnReader, file: File, keys: Sequence[str], schema: pa.Schema) -> pa.Table:
     """Keys and time of a file's rows, and their place where it is read."""
     held = columns.living(file)
     made: dict[str, pa.Array] = {key: _column(held, file.partition, schema.field(key)) for key in keys}
@@ -251,14 +257,14 @@ def _column(held: pa.Table, partition: Mapping[str, str | None], item: pa.Field)
     return held[item.name].cast(item.type) if item.name in held.column_names else pa.nulls(len(held), item.type)
 
 
-def without(
-    store: Store, layout: Layout, touched: Sequence[tuple[StagedFile, np.ndarray]], name: str
+def without_duplicates(
+    store: Store, layout: FileLayout, touched: Sequence[tuple[StagedFile, np.ndarray]], name: str
 ) -> tuple[list[StagedFile], int]:
     """Files without the rows that are marked, and how many of those had something rescued."""
     stager, rescued = Stager(lambda uri: Store(uri, store.profile), name), 0
     try:
         for each, marked in touched:
-            rows = rows_of(Store(each.table, store.profile), as_file(each), layout.schema, layout.partition_by)
+            rows = read_rows(Store(each.table, store.profile), as_file(each), layout.schema, layout.partition_by)
             gone = rows.filter(pa.array(marked))
             if RESCUED.name in rows.column_names:
                 rescued += len(gone) - gone[RESCUED.name].null_count

@@ -19,10 +19,10 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
 
-from headrace.errors import Fenced, HeadraceError, LeaseHeld, StopAsked
+from headrace.errors import Fenced, HeadraceError, LeaseHeld, StopRequested
 from headrace.storage.base import AlreadyThere
 from headrace.storage.local import make_private
-from headrace.storage.numbered_objects import Chain
+from headrace.storage.numbered_objects import NumberedObjects
 from headrace.storage.store import Store
 
 FOLDER = "lease"
@@ -71,7 +71,7 @@ class Lease:
     """A taken lease: renews itself in the background until it is released or somebody else has it."""
 
     def __init__(self, store: Store, note: Note, number: int, renew: float, clock: Clock) -> None:
-        self._chain, self._note, self._number, self._clock = Chain(store, FOLDER), note, number, clock
+        self._chain, self._note, self._number, self._clock = NumberedObjects(store, FOLDER), note, number, clock
         self._where = store.uri
         self._renewed = clock.monotonic()
         self._turn = Lock()
@@ -100,7 +100,7 @@ class Lease:
         try:
             while (number := taker.attempt()) is None:
                 if clock.wait(stop, taker.pause):
-                    raise StopAsked("Asked to stop while waiting for the lease.")
+                    raise StopRequested("Asked to stop while waiting for the lease.")
         except BaseException:
             _ours.discard(taker.note.token)
             raise
@@ -162,7 +162,7 @@ class Lease:
 
 def holder(store: Store) -> dict[str, object] | None:
     """Who holds the lease now, as far as its note tells; None when nobody does."""
-    _, data = Chain(store, FOLDER).newest()
+    _, data = NumberedObjects(store, FOLDER).newest()
     note = _note(data or b"")
     if note is None or note.released or _dead(note) or note.expires_at < time.time():
         return None
@@ -173,7 +173,7 @@ class _Taker:
     """One attempt after the other at a lease that others may hold."""
 
     def __init__(self, store: Store, ttl: float, pause: float, clock: Clock, wait: bool) -> None:
-        self._chain, self._clock, self._wait, self.pause = Chain(store, FOLDER), clock, wait, pause
+        self._chain, self._clock, self._wait, self.pause = NumberedObjects(store, FOLDER), clock, wait, pause
         self.note = _me(ttl)
         self._watched: tuple[bytes, float] | None = None  # what was seen, and since when it has not changed
 

@@ -40,7 +40,7 @@ class Manifest:
         )
 
 
-def merge(manifests: Iterable[Manifest]) -> tuple[tuple[StagedFile, ...], Counts]:
+def merge_manifests(manifests: Iterable[Manifest]) -> tuple[tuple[StagedFile, ...], Counts]:
     """All files and the whole account of a batch's tasks."""
     files: list[StagedFile] = []
     counts = Counts()

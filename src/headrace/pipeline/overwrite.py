@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from headrace.delta.files import all_marks
-from headrace.delta.log import newest
+from headrace.delta.log import newest_version
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import numbered, pipeline_of
+from headrace.delta.txn import batch_number_of, pipeline_of
 from headrace.errors import UsageError
 from headrace.ledger.known_tables import FullRefresh, KnownTable
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import Replays, writer
 from headrace.source.base import Source
 from headrace.spec import Spec, TableSpec
-from headrace.stage.partitions import folder
+from headrace.stage.partitions import partition_folder
 from headrace.storage.store import Profile, Store
 from headrace.write.intent import ALL, Intent
 
@@ -61,7 +61,7 @@ def replaced(rules: TableSpec, known: KnownTable | None, number: int, files: Ite
     if not rules.overwrites:
         return ()
     done = known.overwritten if known is not None and known.full_refresh == number else ()
-    wanted = {ALL} if rules.mode == "overwrite" else {folder(file.partition) for file in files}
+    wanted = {ALL} if rules.mode == "overwrite" else {partition_folder(file.partition) for file in files}
     return tuple(sorted(wanted - set(done)))
 
 
@@ -70,9 +70,9 @@ def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Stor
     done = known.overwritten if known is not None and known.full_refresh == number else ()
     if not spec.table.overwrites or ALL in done:
         return ()
-    version = newest(store)
+    version = newest_version(store)
     marks = all_marks(store, version) if version is not None else {}
-    others = {pipeline_of(name) for name in marks if numbered({name: 0})} - {spec.pipeline}
+    others = {pipeline_of(name) for name in marks if batch_number_of({name: 0})} - {spec.pipeline}
     return () if others else (ALL,)
 
 

@@ -17,19 +17,19 @@ from headrace import faults, retry
 from headrace.delta.log import EPOCH
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
-from headrace.errors import Fenced, HeadraceError, StopAsked, TableChanged, TableFeature, Transient
+from headrace.errors import Fenced, HeadraceError, StopRequested, TableChanged, TableFeature, TransientError
 from headrace.ledger.ledger import Ledger, is_decision, is_refill, is_reingest
 from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
 from headrace.pipeline import inference_minimum, overwrite, task
 from headrace.pipeline.circuit_breaker import CircuitBreaker
-from headrace.pipeline.deduplicate import Doubles
+from headrace.pipeline.deduplicate import Deduplication
 from headrace.pipeline.events import Report, Summary, batch_event
 from headrace.pipeline.lease import Lease
-from headrace.pipeline.manifest import Manifest, merge
-from headrace.pipeline.streaming_query import Stream
-from headrace.pipeline.tables import STAGING, Catalog
-from headrace.pipeline.verify_source import ordered_by_offset, readable, same_topics, still_there, verify
+from headrace.pipeline.manifest import Manifest, merge_manifests
+from headrace.pipeline.streaming_query import StreamingBatches
+from headrace.pipeline.tables import STAGING, PipelineTables
+from headrace.pipeline.verify_source import ordered_by_offset, readable_ranges, same_topics, still_there, verify_source
 from headrace.plan.accounting import Counts
 from headrace.runtime import session
 from headrace.source.base import Offsets, Source, lag_event, open_source
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.decode.inference import Structure
-    from headrace.plan.route_schema import Shape
+    from headrace.plan.route_schema import RouteSchema
 
 T = TypeVar("T")
 _COMMITS_AT_ONCE = 8
@@ -69,7 +69,7 @@ class Recovery(Protocol):
         ...
 
 
-class Upkeep(Protocol):
+class Maintenance(Protocol):
     """What keeps tables in order while no batch is at work."""
 
     def __call__(self, at_end: bool = False) -> None: ...
@@ -103,7 +103,7 @@ class Pipeline:
         self.position: Offsets = {}
         self.topics: dict[str, str] = {}
         self.repartitioned = False  # whether the source has other partitions now than the query reads
-        self.upkeep: Upkeep = lambda at_end=False: None  # what is done to the tables between two batches
+        self.upkeep: Maintenance = lambda at_end=False: None  # what is done to the tables between two batches
         self.behind: float | None = math.inf  # seconds, as last asked; None where the source does not tell
         self.gives_up = False  # whether a person gives up what cannot be read again of an open batch
         self.given_up: list[str] = []  # what that was, in words
@@ -131,7 +131,7 @@ class Pipeline:
         """Until the end asked for, or a request to stop; what passes by itself is waited out."""
         try:
             self._retrying(self._attempt)
-        except StopAsked:
+        except StopRequested:
             pass
         finally:
             self.source.close()
@@ -172,7 +172,7 @@ class Pipeline:
 
     def verify_source(self) -> None:
         """The partitions to read and where each goes on."""
-        self.topics, self.position = verify(self.source, self.ledger, ordered_by_offset(self.spec))
+        self.topics, self.position = verify_source(self.source, self.ledger, ordered_by_offset(self.spec))
         self.repartitioned = False
 
     def _stream(self) -> bool:
@@ -180,7 +180,7 @@ class Pipeline:
         if self.stop.is_set() or (self.until is not None and not self._waits()):
             return False
         if self.position:
-            return Stream(self).run()
+            return StreamingBatches(self).run()
         self.stop.wait(_LOOK_EVERY)  # no topic matches yet
         self.lease.check()
         self.on_tick()
@@ -202,10 +202,10 @@ class Pipeline:
         self.open_catalog()
         return self.ledger
 
-    def open_catalog(self) -> Catalog:
+    def open_catalog(self) -> PipelineTables:
         """The tables, with nothing learned of them yet."""
-        self.catalog = Catalog(self.spec, self.profile, self.ledger, self._spark_table, self.writer)
-        self._doubles = Doubles(self.catalog)
+        self.catalog = PipelineTables(self.spec, self.profile, self.ledger, self._spark_table, self.writer)
+        self._doubles = Deduplication(self.catalog)
         return self.catalog
 
     def finish_open_batch(self, anew: bool = False) -> None:
@@ -254,10 +254,10 @@ class Pipeline:
         return retention.carry_out(store, before)
 
     def _spark_table(self, store: Store) -> Any:
-        from headrace.write.upsert import MergeTable
+        from headrace.write.upsert import UpsertWriter
 
         by_hand = self.spec.limits.merge_bytes
-        return MergeTable(lambda: self.spark, store, self.writer, self.state.child(TOMBSTONES), by_hand)
+        return UpsertWriter(lambda: self.spark, store, self.writer, self.state.child(TOMBSTONES), by_hand)
 
     # ---- one batch ----
 
@@ -284,7 +284,7 @@ class Pipeline:
         try:
             self.catalog.check_names(reports)
         except HeadraceError:
-            self.discard(merge(manifests)[0])
+            self.discard(merge_manifests(manifests)[0])
             raise
         self._unchecked -= {route[: route.rfind("/") + 1] for route, _ in reports}
 
@@ -309,10 +309,10 @@ class Pipeline:
             stands = not discovered and self.catalog.bears_out(assumed)
         finally:
             if not stands:
-                self.discard(merge(manifests)[0])
+                self.discard(merge_manifests(manifests)[0])
         return stands
 
-    def _tell_columns(self, known: Mapping[str, Shape | None], discovered: Mapping[str, Structure]) -> None:
+    def _tell_columns(self, known: Mapping[str, RouteSchema | None], discovered: Mapping[str, Structure]) -> None:
         """Report the columns that tables get because records have them."""
         for found in self.catalog.inferred(known, discovered):
             self.summary.keep_as_text(found.table, found.json_text)
@@ -329,7 +329,7 @@ class Pipeline:
 
     def stage(self, frame: DataFrame, batch: int, now: datetime) -> list[Manifest]:
         """Run the plan over the batch in Spark's tasks; only manifests come back."""
-        run = partial(task.run, self.order(batch), batch, now)
+        run = partial(task.run_task, self.order(batch), batch, now)
         rows = session.map_in_arrow(frame, run, "manifest string").collect()
         manifests = [Manifest.from_json(row.manifest) for row in rows]
         task.raise_if_stopped(manifests)
@@ -339,13 +339,13 @@ class Pipeline:
         """What tasks must know of the batch."""
         catalog = self.catalog
         layouts, letters = catalog.layouts(batch), catalog.letters()
-        return task.Order(self.spec, catalog.shapes, layouts, letters, self.profile, self._unchecked).to_bytes()
+        return task.TaskInput(self.spec, catalog.shapes, layouts, letters, self.profile, self._unchecked).to_bytes()
 
     def intend(
         self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int
     ) -> Intent:
         """The whole decision of the batch, to be made durable before any of it is visible."""
-        files, counts, old = self._doubles.leave_out(*merge(manifests), batch, started)
+        files, counts, old = self._doubles.leave_out(*merge_manifests(manifests), batch, started)
         self.discard(old)
         check_partition_count(files, self.spec.limits.partition_values)
         tables = self.catalog.intents(files, batch)
@@ -544,7 +544,7 @@ class Pipeline:
             self._same_topics(begun.ranges)
             still_there(self.source, begun.ranges)
             return begun.ranges
-        ranges = readable(self.source, begun.ranges)
+        ranges = readable_ranges(self.source, begun.ranges)
         lost = sum(each.until - each.start for each in begun.ranges) - sum(each.until - each.start for each in ranges)
         if lost:
             self.given_up.append(f"batch {begun.batch}: {lost} offsets that are gone are given up")
@@ -566,13 +566,13 @@ class Pipeline:
             lag = self.source.lag(self.position)
             self.behind, told = lag.seconds, lag.event()
             self.repartitioned = lag.partitions != self.position.keys()
-        except Transient:
+        except TransientError:
             self.behind, told = math.inf, lag_event()
         self.report({"event": "progress", "pipeline": self.spec.pipeline, **told})
 
 
 def _discovered(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    from headrace.decode.inference import merge as merge_structures
+    from headrace.decode.inference import merge_inferred as merge_structures
 
     found: dict[str, Any] = {}
     for manifest in manifests:

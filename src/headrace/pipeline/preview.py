@@ -10,12 +10,12 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from headrace.delta.log import load
+from headrace.delta.log import load_state
 from headrace.errors import HeadraceError, UsageError
 from headrace.plan.branch import EVERY
-from headrace.plan.inferred_columns import Inferred, inferred
+from headrace.plan.inferred_columns import InferredColumns, inferred_columns
 from headrace.plan.plan import Plan
-from headrace.plan.unknown_names import Unknown, nowhere
+from headrace.plan.unknown_names import UnknownName, nowhere
 from headrace.source.base import open_source
 from headrace.spec import Spec
 from headrace.storage.store import Profile, Store
@@ -24,7 +24,7 @@ _PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
-class Look:
+class Preview:
     """What was seen."""
 
     pipeline: str
@@ -32,11 +32,11 @@ class Look:
     letters: pa.Table
     account: Mapping[str, int]
     notes: tuple[str, ...]
-    inferred: tuple[Inferred, ...] = ()
-    unknown: tuple[Unknown, ...] = ()  # names that neither the records shown nor the tables have
+    inferred: tuple[InferredColumns, ...] = ()
+    unknown: tuple[UnknownName, ...] = ()  # names that neither the records shown nor the tables have
 
 
-def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Look:
+def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str = "end") -> Preview:
     """Records of the source (or those given) through the plan; existing tables lend their columns."""
     if envelopes is None:
         _check_place(where)
@@ -59,16 +59,16 @@ def look(spec: Spec, envelopes: pa.Table | None, records: int = 10, where: str =
     account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
     tables = {spec.uri_of(name): rows for name, rows in applied.tables.items()}
     shown = tuple(_inferred(plan, existing))
-    return Look(spec.pipeline, tables, applied.letters, account, tuple(notes), shown, tuple(unknown))
+    return Preview(spec.pipeline, tables, applied.letters, account, tuple(notes), shown, tuple(unknown))
 
 
-def _inferred(plan: Plan, existing: Mapping[str, pa.Schema]) -> Iterator[Inferred]:
+def _inferred(plan: Plan, existing: Mapping[str, pa.Schema]) -> Iterator[InferredColumns]:
     """The columns that the records gave to tables."""
     for prefix, branch in plan.branches.items():
         for route, shape in branch.shapes.items():
             if route != EVERY:
                 known = existing.get(prefix + route)
-                found = inferred(known.names if known else (), shape, branch.learned(route), branch.transform)
+                found = inferred_columns(known.names if known else (), shape, branch.learned(route), branch.transform)
                 yield from [found] if found else []
 
 
@@ -90,7 +90,7 @@ def _existing(spec: Spec) -> tuple[pa.Schema | None, str]:
     uri = spec.table.path
     pool = ThreadPoolExecutor(1)
     try:
-        state = pool.submit(load, Store(uri, Profile(**spec.storage_profile()))).result(_PATIENCE)
+        state = pool.submit(load_state, Store(uri, Profile(**spec.storage_profile()))).result(_PATIENCE)
     except TooLate:
         return None, f"{uri} does not answer within {_PATIENCE:.0f} s: columns are taken from the spec or the records."
     except HeadraceError as error:

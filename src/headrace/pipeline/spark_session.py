@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.delta.features import may_adopt
-from headrace.delta.log import load as load_table
+from headrace.delta.features import append_blocker
+from headrace.delta.log import load_state as load_table
 from headrace.pipeline.events import Report
 from headrace.spec import Spec
 from headrace.storage.store import Profile, Store
@@ -34,7 +34,7 @@ class SharedSession:
 
         with self._lock:
             if self._spark is not None:
-                session.stop(self._spark, within=within)
+                session.stop_session(self._spark, within=within)
                 self._spark = None
 
     def get(self) -> SparkSession:
@@ -62,4 +62,4 @@ def spark_touches_s3(spec: Spec) -> bool:
         return True
     profile = Profile(**spec.storage_profile())
     states = [load_table(Store(each.table.path, profile)) for each in branches if each.route.kind == "fixed"]
-    return any(state is not None and may_adopt(state) is not None for state in states)
+    return any(state is not None and append_blocker(state) is not None for state in states)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SparkDied
 from headrace.faults import Abandoned
-from headrace.pipeline.verify_source import ordered_by_offset, same_topics, verify
+from headrace.pipeline.verify_source import ordered_by_offset, same_topics, verify_source
 from headrace.runtime import session, spark_errors
 from headrace.runtime.work_folder import work_folder
 from headrace.source.ranges import Range
@@ -27,7 +27,7 @@ _TICK = 0.2
 _BURIAL = 1.0
 
 
-class Stream:
+class StreamingBatches:
     """One streaming query on a checkpoint of its own, thrown away at the end: nothing rests on it."""
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -61,7 +61,7 @@ class Stream:
         except HeadraceError:
             raise
         except Exception as error:
-            raise spark_errors.named(error, self.checkpoint.parent) from error
+            raise spark_errors.error_of(error, self.checkpoint.parent) from error
 
     def _start(self) -> Any:
         pipeline = self.pipeline
@@ -172,8 +172,8 @@ class Stream:
         if error is None or self.pipeline.stop.is_set():
             return
         same_topics(self.pipeline.source, self.pipeline.topics)
-        verify(self.pipeline.source, self.pipeline.ledger, ordered_by_offset(self.pipeline.spec))
-        raise spark_errors.named(error, self.checkpoint.parent)
+        verify_source(self.pipeline.source, self.pipeline.ledger, ordered_by_offset(self.pipeline.spec))
+        raise spark_errors.error_of(error, self.checkpoint.parent)
 
     def _jvm_is_gone(self) -> bool:
         """Its connections end a moment before the operating system calls it dead."""

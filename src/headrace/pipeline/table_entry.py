@@ -9,34 +9,34 @@ import pyarrow as pa
 
 from headrace.decode.inference import Structure
 from headrace.delta.evolution import check_fits
-from headrace.delta.features import WriterKind, may_adopt
+from headrace.delta.features import WriterKind, append_blocker
 from headrace.delta.files import active, commits
 from headrace.delta.foreign_commits import Restores, restored_since
 from headrace.delta.log import TableState
-from headrace.delta.log_errors import check_txns_last, set_back, stop, unreached
-from headrace.delta.txn import batch_mark
+from headrace.delta.log_errors import check_txns_last, set_back, table_stop, unreached
+from headrace.delta.txn import batch_txn
 from headrace.errors import TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import writer as replays_writer
-from headrace.plan.branch import Branch
+from headrace.plan.branch import CompiledBranch
 from headrace.plan.route_schema import Offsets
 from headrace.spec import TableSpec
 from headrace.storage.store import Store
-from headrace.write.append import LogTable
-from headrace.write.intent import Intent, Merging, Scd2Columns, TableIntent
-from headrace.write.table_writer import Committer
+from headrace.write.append import AppendWriter
+from headrace.write.intent import Intent, MergeRules, Scd2Columns, TableIntent
+from headrace.write.table_writer import TableWriter
 
 
 @dataclass
-class Entry:
+class OpenTable:
     """One table of the pipeline and what the driver knows of it."""
 
     name: str  # the branch's prefix, and the route
-    branch: Branch
+    branch: CompiledBranch
     store: Store
     rules: TableSpec
-    committer: Committer
+    committer: TableWriter
     table_id: str
     learned: Structure | None = None
     floors: Offsets = field(default_factory=dict)
@@ -61,20 +61,20 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Opener:
+class TableOpener:
     """Opens tables for one writer, and stops where one is no longer what the ledger knows."""
 
     ledger: Ledger
-    spark_table: Callable[[Store], Committer]
+    spark_table: Callable[[Store], TableWriter]
     pipeline: str
     writer: str  # whose marks the commits carry
 
-    def open(self, store: Store, rules: TableSpec | None, apart: bool) -> Committer:
+    def open(self, store: Store, rules: TableSpec | None, apart: bool) -> TableWriter:
         """A table with what the spec says of it (None: nothing, the dead letters); `apart`: Spark writes it."""
-        uri, tail = store.uri, LogTable.open(store, self.writer)
+        uri, tail = store.uri, AppendWriter.open(store, self.writer)
         known = self.ledger.known.tables.get(uri)
         apart = apart or (rules is not None and rules.by_spark)
-        committer: Committer = tail
+        committer: TableWriter = tail
         if tail.state is not None or apart:
             merges = rules is not None and rules.merges is not None
             committer = self._of_its_kind(tail, store, known, apart, merges)
@@ -88,15 +88,15 @@ class Opener:
             raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
         return committer
 
-    def _check(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
+    def _check(self, store: Store, committer: TableWriter, known: KnownTable | None) -> None:
         check_identity(store.uri, committer.state, known)
         self._check_restored(store, committer, known)
         if committer.state is not None:
             check_txns_last(store.uri, committer.state)
             # A ledger set back would take the next batch for one that is there.
-            self.ledger.check_mark(store.uri, committer.state.marks.get(batch_mark(self.writer)))
+            self.ledger.check_mark(store.uri, committer.state.marks.get(batch_txn(self.writer)))
 
-    def _check_restored(self, store: Store, committer: Committer, known: KnownTable | None) -> None:
+    def _check_restored(self, store: Store, committer: TableWriter, known: KnownTable | None) -> None:
         """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
         if known is None or committer.state is None:
             return
@@ -105,17 +105,17 @@ class Opener:
             raise set_back(store.uri, version, before)
         found = restores_of(store, committer.state, known, self.pipeline)
         if found.newest is not None:
-            raise stop(
+            raise table_stop(
                 TableRestored, f"{store.uri} was restored in version {found.newest}, after our last commit to it."
             )
         if not found.reached:
             raise unreached(store.uri, known.scanned)
 
     def _of_its_kind(
-        self, tail: Committer, store: Store, known: KnownTable | None, apart: bool, merges: bool
-    ) -> Committer:
+        self, tail: TableWriter, store: Store, known: KnownTable | None, apart: bool, merges: bool
+    ) -> TableWriter:
         """One kind of committer per table, for good: what it was first written with, or is to be (`apart`: Spark)."""
-        why_not = may_adopt(tail.state) if tail.state is not None else None
+        why_not = append_blocker(tail.state) if tail.state is not None else None
         asked = apart and not why_not
         if asked:
             asks = "rows that are merged, which" if merges else "features that"
@@ -141,18 +141,18 @@ def was_at(known: KnownTable, ledger: Ledger, uri: str) -> int:
 def restores_of(store: Store, state: TableState, known: KnownTable, pipeline: str) -> Restores:
     """The RESTOREs of a table that nobody has answered."""
     answered = max(known.scanned, known.restored)
-    marks = [batch_mark(pipeline), batch_mark(replays_writer(pipeline))]
+    marks = [batch_txn(pipeline), batch_txn(replays_writer(pipeline))]
     found = restored_since(store, state, *marks, seen=answered)
     return found if known.writers else replace(found, reached=True)  # without rows of ours, none can be undone
 
 
-def holds(store: Store, table: TableIntent, intent: Intent, state: TableState) -> bool | None:
+def batch_in_table(store: Store, table: TableIntent, intent: Intent, state: TableState) -> bool | None:
     """Whether a table without the txn of an open batch holds its part all the same; None where nothing tells.
 
     Txns expire. A commit of the batch can only be past the version at which it was planned; where the log no longer
     reaches back to that, the files of the batch tell, as long as nobody has rewritten them.
     """
-    mark, reached = batch_mark(intent.pipeline), state.version
+    mark, reached = batch_txn(intent.pipeline), state.version
     for commit in commits(store, state.version, table.version):
         if commit.marks.get(mark) == intent.batch:
             return True
@@ -163,10 +163,10 @@ def holds(store: Store, table: TableIntent, intent: Intent, state: TableState) -
     return True if any(file.table == table.path and file.path in paths for file in table.files) else None
 
 
-def fits(table: TableIntent, state: TableState) -> bool:
+def staged_for_schema(table: TableIntent, state: TableState) -> bool:
     """Whether the files that a batch has for a table may still become the table's."""
     adopted = all(file.table == table.path for file in table.files)
-    if adopted and (may_adopt(state) is not None or table.partition_by != state.partition_by):
+    if adopted and (append_blocker(state) is not None or table.partition_by != state.partition_by):
         return False
     try:
         check_fits(table.schema, state)
@@ -175,7 +175,7 @@ def fits(table: TableIntent, state: TableState) -> bool:
     return True
 
 
-def merging_of(rules: TableSpec) -> Merging | None:
+def merging_of(rules: TableSpec) -> MergeRules | None:
     """What the batch decides of the merge; whoever finishes it finishes this one."""
     if rules.merges is None:
         return None
@@ -184,17 +184,17 @@ def merging_of(rules: TableSpec) -> Merging | None:
     own = rules.merges.scd2
     scd2 = Scd2Columns(*own.columns, own.track) if own else None
     keys, sequence = rules.merges.keys, rules.merges.sequence_by
-    return Merging(keys, sequence, update is not None, columns, ignore_nulls, retention, scd2)
+    return MergeRules(keys, sequence, update is not None, columns, ignore_nulls, retention, scd2)
 
 
-def rows_of(merging: Merging | None) -> str:
+def row_identity(merging: MergeRules | None) -> str:
     """What is one row of a table that is written so."""
     return merging.rows if merging else "rows that are only added"
 
 
-def check_rows(uri: str, rules: TableSpec, known: KnownTable | None) -> None:
+def check_row_identity(uri: str, rules: TableSpec, known: KnownTable | None) -> None:
     """TableFeature where the rows that are there were told apart in another way: they do not become what is asked."""
-    wanted = rows_of(merging_of(rules))
+    wanted = row_identity(merging_of(rules))
     if known is not None and known.rows not in ("", wanted):
         raise TableFeature(
             f"{uri} has {known.rows}, and the spec asks for {wanted}.",

@@ -12,40 +12,48 @@ import pyarrow as pa
 
 from headrace import faults
 from headrace.decode.inference import Structure, stated
-from headrace.decode.inference import merge as merge_structures
+from headrace.decode.inference import merge_inferred as merge_structures
 from headrace.decode.payload import NOTES
 from headrace.delta.batch_commits import newest_part
-from headrace.delta.log import newest
-from headrace.delta.log_writer import Tail
+from headrace.delta.log import newest_version
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
 from headrace.delta.schema import from_delta, to_delta
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import batch_mark
-from headrace.errors import ColumnsDisagree, MarksDisagree, Stop, TableChanged, UnknownColumn
+from headrace.delta.txn import batch_txn
+from headrace.errors import ColumnsDisagree, PipelineStopped, TableChanged, TxnMismatch, UnknownColumn
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger
 from headrace.pipeline.overwrite import replaced, stale_letters
-from headrace.pipeline.table_entry import Entry, Opener, check_rows, fits, holds, merging_of, rows_of
-from headrace.plan.branch import EVERY, Branch
+from headrace.pipeline.table_entry import (
+    OpenTable,
+    TableOpener,
+    batch_in_table,
+    check_row_identity,
+    merging_of,
+    row_identity,
+    staged_for_schema,
+)
+from headrace.plan.branch import EVERY, CompiledBranch
 from headrace.plan.explode import without_conflict
-from headrace.plan.inferred_columns import Inferred, inferred
+from headrace.plan.inferred_columns import InferredColumns, inferred_columns
 from headrace.plan.plan import Plan
-from headrace.plan.route_schema import Offsets, Shape, columns_of, disagreement, payload_of, shape_of
-from headrace.plan.unknown_names import Unknown, nowhere
+from headrace.plan.route_schema import Offsets, RouteSchema, columns_of_route, disagreement, payload_of, route_schema_of
+from headrace.plan.unknown_names import UnknownName, nowhere
 from headrace.spec import Spec, TableSpec
 from headrace.stage.change_schema import staged
-from headrace.stage.stager import Layout
+from headrace.stage.stager import FileLayout
 from headrace.storage.store import Profile, Store
 from headrace.transform.sql.constraints import constraints_of
 from headrace.write.append import account
 from headrace.write.intent import ALL, Intent, TableIntent
-from headrace.write.table_writer import Committer
+from headrace.write.table_writer import TableWriter
 
 LETTERS = "dead letters"  # a route no record can have: names match no blank
 STAGING = "staging"  # the folder of the state for files that are merged, or appended by Spark
 
 
-class Catalog:
+class PipelineTables:
     """Every table the pipeline has met."""
 
     def __init__(
@@ -53,7 +61,7 @@ class Catalog:
         spec: Spec,
         profile: Profile,
         ledger: Ledger,
-        spark_table: Callable[[Store], Committer],
+        spark_table: Callable[[Store], TableWriter],
         writer: str = "",  # whose marks the commits carry; the pipeline's own unless given
     ) -> None:
         self.spec = spec
@@ -62,14 +70,14 @@ class Catalog:
         self.ledger = ledger
         plan = Plan(spec, {})
         self.branches, self._letters_schema = plan.branches, plan.letter_columns.schema
-        self.shapes: dict[str, Shape | None] = {}
+        self.shapes: dict[str, RouteSchema | None] = {}
         self.shared: dict[str, Structure] = {}  # by branch, what the one payload of its SQL route has shown
-        self._opener = Opener(ledger, spark_table, spec.pipeline, self.writer)
+        self._opener = TableOpener(ledger, spark_table, spec.pipeline, self.writer)
         self._foreseen: set[str] = set()  # routes met on a guess in the batch at hand
         self._new: set[str] = set()  # routes that the batch at hand is the first to have
         self._late: set[str] = set()  # routes that were one too many for it, and may come in the next
         self._added: Counter[str] = Counter()  # by route: columns that the batch at hand has brought
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, OpenTable] = {}
 
     # ---- opening ----
 
@@ -95,30 +103,30 @@ class Catalog:
                 continue
             try:
                 self._meet(name)
-            except Stop:
+            except PipelineStopped:
                 if self._branch(name).routing.by == "sql":
                     raise
 
-    def _meet(self, name: str) -> Entry:
+    def _meet(self, name: str) -> OpenTable:
         if name not in self._entries:
             self._entries[name] = self._open(name, self.spec.uri_of(name))
         return self._entries[name]
 
-    def _branch(self, name: str) -> Branch:
+    def _branch(self, name: str) -> CompiledBranch:
         """The branch of a route; the pipeline's own for what is of none."""
         return self.branches.get(name[: name.rfind("/") + 1], self.branches[""])
 
-    def _open(self, name: str, uri: str, apart: bool = False) -> Entry:
+    def _open(self, name: str, uri: str, apart: bool = False) -> OpenTable:
         branch, route = self._branch(name), name.rpartition("/")[2]
         rules = branch.rules(route if name == branch.prefix + route and name != LETTERS else "")
         store, letters = Store(uri, self.profile), name == LETTERS
         routed = not letters and self.spec.name_of(uri) is not None  # without a route to it, the rules are unknown
         committer = self._opener.open(store, rules if routed else None, apart)
         if routed:
-            check_rows(uri, rules, self.ledger.known.tables.get(uri))
+            check_row_identity(uri, rules, self.ledger.known.tables.get(uri))
         table_id = str(uuid.uuid4()) if committer.state is None else committer.state.table_id
         seen = -1 if committer.state is None else committer.state.version
-        return Entry(name, branch, store, rules, committer, table_id, seen=seen)
+        return OpenTable(name, branch, store, rules, committer, table_id, seen=seen)
 
     # ---- shapes ----
 
@@ -143,14 +151,16 @@ class Catalog:
         self._refresh()
         self._evolve_all(batch)
 
-    def inferred(self, known: Mapping[str, Shape | None], discovered: Mapping[str, Structure]) -> Iterator[Inferred]:
+    def inferred(
+        self, known: Mapping[str, RouteSchema | None], discovered: Mapping[str, Structure]
+    ) -> Iterator[InferredColumns]:
         """The columns that records gave to tables since their shapes were the known ones."""
         for name, entry in self._entries.items():
             structure = discovered.get(entry.branch.prefix + EVERY) or discovered.get(name)
             if name != LETTERS and structure:
                 before, there = known.get(name), entry.existing
                 names = before.table.names if before else there.names if there else ()
-                found = inferred(names, self.shapes.get(name), structure, entry.branch.transform)
+                found = inferred_columns(names, self.shapes.get(name), structure, entry.branch.transform)
                 yield from [found] if found else []
 
     def bears_out(self, assumed: Iterable[str]) -> bool:
@@ -173,7 +183,7 @@ class Catalog:
         """Read the tables again that did not exist: another tool or pipeline may have created one since."""
         appeared = False
         for name, entry in self._entries.items():
-            if entry.committer.state is None and newest(entry.store) is not None:
+            if entry.committer.state is None and newest_version(entry.store) is not None:
                 found = self._open(name, entry.store.uri)
                 entry.committer, entry.table_id, entry.seen = found.committer, found.table_id, found.seen
                 appeared = True
@@ -232,7 +242,7 @@ class Catalog:
     def _foresee(self, name: str, structure: Structure) -> None:
         """A route that records seem to have: it stops and refuses nothing, for it may never come."""
         if name not in self._entries and self._has_room():
-            with suppress(Stop):
+            with suppress(PipelineStopped):
                 self._welcome(name, structure)
                 self._foreseen.add(name)
 
@@ -266,12 +276,12 @@ class Catalog:
             if name != LETTERS and not self._unknown(entry):
                 self.shapes[name] = self._shape(entry)
 
-    def _unknown(self, entry: Entry) -> bool:
+    def _unknown(self, entry: OpenTable) -> bool:
         """Nothing says yet which columns the table has: its first records must show them."""
         learned = entry.learned is not None or entry.branch.prefix in self.shared
         return entry.existing is None and not entry.rules.columns and not learned
 
-    def _learned(self, entry: Entry) -> Structure | None:
+    def _learned(self, entry: OpenTable) -> Structure | None:
         """What records have shown of the table; a new one of an SQL route has the columns that its route is read by."""
         if entry.branch.routing.by != "sql":
             return entry.learned
@@ -280,11 +290,11 @@ class Catalog:
             return stated(item for item in every.payload if not NOTES & (item.metadata or {}).keys())
         return self.shared.get(entry.branch.prefix)
 
-    def _shape(self, entry: Entry) -> Shape:
+    def _shape(self, entry: OpenTable) -> RouteSchema:
         state, existing = entry.committer.state, entry.existing
         by = self.partition_by(entry)
         generated = () if state is None or existing is None else set(state.schema.names) - set(existing.names)
-        shape = shape_of(
+        shape = route_schema_of(
             entry.store.uri,
             entry.rules,
             entry.branch.transform,
@@ -298,7 +308,7 @@ class Catalog:
         shape = replace(shape, constraints=constraints_of(entry.store.uri, state, entry.rules))
         return entry.branch.bounded(shape, self._added[entry.name])
 
-    def _share(self, prefix: str, branch: Branch) -> None:
+    def _share(self, prefix: str, branch: CompiledBranch) -> None:
         """One payload for all tables of an SQL route: the sum of what they have and what records have shown."""
         rules, explode = branch.rules(EVERY), branch.explode
         columns: dict[str, pa.Field] = {}
@@ -306,7 +316,7 @@ class Catalog:
             if name != LETTERS and entry.branch is branch and entry.existing is not None:
                 with disagreement(entry.store.uri, met=True):
                     payload = payload_of(rules, branch.transform, entry.existing, None, explode)
-                columns |= {item.name: item for item in columns_of(payload, explode)}
+                columns |= {item.name: item for item in columns_of_route(payload, explode)}
         learned = self.shared.get(prefix)
         if not columns and learned is None and not rules.columns:
             return
@@ -314,7 +324,7 @@ class Catalog:
         shape = branch.shape_of(EVERY, existing=existing, learned=learned)
         self.shapes[prefix + EVERY] = branch.bounded(shape, self._added[prefix + EVERY])
 
-    def _evolve(self, entry: Entry, batch: int) -> None:
+    def _evolve(self, entry: OpenTable, batch: int) -> None:
         shape = self.shapes.get(entry.name)
         have = entry.existing
         if shape is None or have is None or shape.table == have:
@@ -331,7 +341,7 @@ class Catalog:
         faults.reach(faults.Point.EVOLVED, batch=batch)
         self.shapes[entry.name] = self._shape(entry)
 
-    def layouts(self, batch: int) -> dict[str, Layout]:
+    def layouts(self, batch: int) -> dict[str, FileLayout]:
         """Where each route's files are staged in this batch."""
         return {
             name: self._layout(name, shape, batch)
@@ -339,10 +349,10 @@ class Catalog:
             if shape is not None and name in self._entries  # no files are of the payload that an SQL route shares
         }
 
-    def _layout(self, name: str, shape: Shape, batch: int) -> Layout:
+    def _layout(self, name: str, shape: RouteSchema, batch: int) -> FileLayout:
         entry = self._entries[name]
         adopted, merges = entry.committer.adopts, entry.rules.merges
-        return Layout(
+        return FileLayout(
             entry.store.uri if adopted else self.staging(entry, batch),
             staged(shape.table, merges.keys) if merges else shape.table,
             self.partition_by(entry) if adopted else (),
@@ -350,28 +360,28 @@ class Catalog:
             entry.rules.target_file_size,
         )
 
-    def once(self, batch: int) -> list[tuple[Entry, Layout]]:
+    def once(self, batch: int) -> list[tuple[OpenTable, FileLayout]]:
         """The tables that are to have no doubles, and where their files of this batch are."""
         named = {name: entry for name, entry in self._entries.items() if name != LETTERS and entry.rules.deduplicate}
         layouts = self.layouts(batch) if named else {}
         return [(entry, layouts[name]) for name, entry in named.items() if name in layouts]
 
-    def letters(self) -> Layout:
+    def letters(self) -> FileLayout:
         """The dead-letter table's layout."""
-        return Layout(self._entries[LETTERS].store.uri, self._letters_schema, ("date",))
+        return FileLayout(self._entries[LETTERS].store.uri, self._letters_schema, ("date",))
 
-    def staging(self, entry: Entry, batch: int) -> str:
+    def staging(self, entry: OpenTable, batch: int) -> str:
         """Where files wait that Spark will append: never inside the table."""
         return f"{self.spec.state_uri}/{STAGING}/{batch}/{entry.table_id}"
 
-    def partition_by(self, entry: Entry) -> tuple[str, ...]:
+    def partition_by(self, entry: OpenTable) -> tuple[str, ...]:
         """The table's own partitioning rules once it exists."""
         state = entry.committer.state
         return entry.rules.partitions if state is None else tuple(state.partition_by)
 
     def check_names(self, reports: Iterable[tuple[str, Iterable[tuple[str, str, str]]]]) -> None:
         """UnknownColumn where the spec names what no table, no record and no earlier batch has."""
-        told = [(route, {Unknown(*each) for each in found}) for route, found in reports]
+        told = [(route, {UnknownName(*each) for each in found}) for route, found in reports]
         known = {name for table in self.ledger.known.tables.values() for name in table.names}
         if found := nowhere(told, self.branches, self.shapes, known):
             raise UnknownColumn(
@@ -393,13 +403,13 @@ class Catalog:
         self._forget(self._foreseen - {by_path[path][0] for path in grouped})
         return tuple(self._intent(*by_path[path], grouped[path]) for _, path in named)
 
-    def _left_over(self) -> list[Entry]:
+    def _left_over(self) -> list[OpenTable]:
         """Tables with rows of earlier full refreshes only: they are emptied where no record is theirs now."""
         known = {*self.shapes, LETTERS}
         there = [entry for name, entry in self._entries.items() if name in known and entry.existing is not None]
         return [entry for entry in there if ALL in self._instead(entry, ())]
 
-    def _instead(self, entry: Entry, files: Iterable[StagedFile]) -> tuple[str, ...]:
+    def _instead(self, entry: OpenTable, files: Iterable[StagedFile]) -> tuple[str, ...]:
         """What the files take the place of; those of a replay are added to what is there."""
         if self.writer != self.spec.pipeline:
             return ()
@@ -409,10 +419,10 @@ class Catalog:
             return stale_letters(self.spec, before, number, entry.store)
         return replaced(entry.rules, before, number, files)
 
-    def _intent(self, name: str, layout: Layout, files: list[StagedFile]) -> TableIntent:
+    def _intent(self, name: str, layout: FileLayout, files: list[StagedFile]) -> TableIntent:
         entry = self._entries[name]
         if name != LETTERS:
-            check_rows(entry.store.uri, entry.rules, self.ledger.known.tables.get(entry.store.uri))
+            check_row_identity(entry.store.uri, entry.rules, self.ledger.known.tables.get(entry.store.uri))
         shape = self.shapes.get(name)
         properties = entry.rules.all_properties if name != LETTERS else {}
         partition_by = ("date",) if name == LETTERS else self.partition_by(entry)
@@ -436,7 +446,7 @@ class Catalog:
         """One table's part of a batch; the same part twice changes nothing."""
         entry = self._entry_of(table)
         receipt = entry.committer.commit(table, intent)
-        entry.rows, entry.wrote = rows_of(table.merging), True
+        entry.rows, entry.wrote = row_identity(table.merging), True
         if entry.committer.state is not None:
             entry.table_id = entry.committer.state.table_id  # Spark names the tables that it makes
         if table.create and receipt.version == 0:
@@ -453,24 +463,24 @@ class Catalog:
     def has(self, table: TableIntent, intent: Intent) -> bool:
         """Whether a table already holds its part of a batch."""
         state = self._entry_of(table).committer.state
-        return state is not None and state.marks.get(batch_mark(intent.pipeline), 0) >= intent.batch
+        return state is not None and state.marks.get(batch_txn(intent.pipeline), 0) >= intent.batch
 
     def find(self, table: TableIntent, intent: Intent, accepted: bool) -> None:
         """Look for a table's part of an open batch whose txn is gone, and set the txn again where it is there.
 
-        MarksDisagree where nothing tells, unless a person has `accepted` that it is not there.
+        TxnMismatch where nothing tells, unless a person has `accepted` that it is not there.
         """
         entry = self._entry_of(table)
         state = entry.committer.state
         if state is None or self.has(table, intent) or not (table.create or state.table_id == table.table_id):
             return
-        found = holds(entry.store, table, intent, state)
+        found = batch_in_table(entry.store, table, intent, state)
         if found:
-            tail = Tail.open(entry.store, [batch_mark(intent.pipeline)], lambda _: None)
+            tail = LogWriter.open(entry.store, [batch_txn(intent.pipeline)], lambda _: None)
             tail.append((), intent.marks(), account(intent, table.plan))
             self._entries.pop(entry.name)  # to be opened again, with the txn
         elif found is None and not accepted:
-            raise MarksDisagree(
+            raise TxnMismatch(
                 f"{table.path} has no txn of '{intent.pipeline}', and its log no longer tells whether batch "
                 f"{intent.batch} is in it ({_offsets(intent)}).",
                 next="Look for rows of these offsets (column _source) and delete them; then `headrace resume SPEC "
@@ -487,7 +497,7 @@ class Catalog:
             if not table.dead_letters and not self.has(table, intent) and self._constraints(table) != table.constraints:
                 return True
             unknown = table.create and table.path not in self.ledger.known.tables
-            if unknown and state is not None and not self.has(table, intent) and not fits(table, state):
+            if unknown and state is not None and not self.has(table, intent) and not staged_for_schema(table, state):
                 return True
         return False
 
@@ -499,11 +509,11 @@ class Catalog:
     def plan_of(self, table: TableIntent, intent: Intent) -> int:
         """By which plan of the batch a table holds its part; that of the part at hand where the log no longer tells."""
         entry = self._entry_of(table)
-        version = newest(entry.store)
-        part = newest_part(entry.store, version, batch_mark(intent.pipeline)) if version is not None else None
+        version = newest_version(entry.store)
+        part = newest_part(entry.store, version, batch_txn(intent.pipeline)) if version is not None else None
         return int(part.account.get("plan", 0)) if part is not None else table.plan
 
-    def _entry_of(self, table: TableIntent) -> Entry:
+    def _entry_of(self, table: TableIntent) -> OpenTable:
         for entry in self._entries.values():
             if entry.store.uri == table.path:
                 return entry
@@ -514,7 +524,7 @@ class Catalog:
         self._entries[name] = self._open(name, table.path, apart)
         return self._entries[name]
 
-    def written(self) -> Iterator[tuple[Store, Committer, TableSpec | None]]:
+    def written(self) -> Iterator[tuple[Store, TableWriter, TableSpec | None]]:
         """The tables that there are, who writes them, and what the spec says of each; nothing of the letters."""
         for name, entry in self._entries.items():
             if entry.committer.state is not None:
@@ -528,14 +538,14 @@ class Catalog:
             if entry.committer.state is not None
         }
 
-    def _read_only(self, entry: Entry) -> set[str]:
+    def _read_only(self, entry: OpenTable) -> set[str]:
         """Fields that records have, expressions read and the table does not keep: nothing else tells of them later."""
         shape = self.shapes.get(entry.name)
         if shape is None:
             return set()
         return {name for name in shape.payload.names if name in entry.branch.transform.inputs()} - {*shape.table.names}
 
-    def _known_as(self, entry: Entry) -> KnownTable:
+    def _known_as(self, entry: OpenTable) -> KnownTable:
         assert entry.committer.state is not None  # noqa: S101
         before = self.ledger.known.tables.get(entry.store.uri, KnownTable("", ""))
         return replace(
@@ -549,7 +559,7 @@ class Catalog:
         )
 
 
-def _clusters(entry: Entry, shape: Shape | None) -> tuple[str, ...]:
+def _clusters(entry: OpenTable, shape: RouteSchema | None) -> tuple[str, ...]:
     """The columns that a table is made to be clustered by; once it is there, it says so itself."""
     if entry.committer.state is not None or shape is None:
         return ()
@@ -570,7 +580,7 @@ def _merged(known: Structure | None, seen: Structure) -> Structure:
     return seen if known is None else merge_structures(known, seen)
 
 
-def _check_declared(entry: Entry, have: pa.Schema) -> None:
+def _check_declared(entry: OpenTable, have: pa.Schema) -> None:
     if absent := [column.name for column in entry.rules.columns if column.name not in have.names]:
         raise ColumnsDisagree(
             f"{entry.store.uri} lacks the declared {', '.join(map(repr, absent))}, and the spec says create: never.",

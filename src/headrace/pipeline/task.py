@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from headrace import errors, faults
 from headrace.decode.inference import Structure
-from headrace.decode.inference import merge as merge_structures
+from headrace.decode.inference import merge_inferred as merge_structures
 from headrace.pipeline.manifest import Manifest
 from headrace.plan.accounting import Counts
 from headrace.plan.plan import Plan
-from headrace.plan.route_schema import Shape
-from headrace.plan.unknown_names import Unknown
+from headrace.plan.route_schema import RouteSchema
+from headrace.plan.unknown_names import UnknownName
 from headrace.runtime.heap import keep_freed_memory
 from headrace.source.ranges import Range
 from headrace.spec import Spec
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Profile, Store
 
 MANY = 8  # shapes
@@ -37,13 +37,13 @@ TASK_PARTITIONS = 16  # that one task reads one after the other
 
 
 @dataclass(frozen=True)
-class Order:
+class TaskInput:
     """All that a task must know, the same for every batch until a shape changes."""
 
     spec: Spec
-    shapes: Mapping[str, Shape | None]
-    layouts: Mapping[str, Layout]  # where each route's files go
-    letters: Layout
+    shapes: Mapping[str, RouteSchema | None]
+    layouts: Mapping[str, FileLayout]  # where each route's files go
+    letters: FileLayout
     profile: Profile = field(repr=False)
     unchecked: frozenset[str] = frozenset()  # branches whose names are to be held against the records
 
@@ -59,7 +59,7 @@ def tasks_for(ranges: Sequence[Range], mean_bytes: float) -> int:
     return max(1, *map(ceil, worth))
 
 
-def run(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_task(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The body of `mapInArrow`."""
     manifest = _manifest(order, batch, now, batches)
     yield pa.RecordBatch.from_pydict({"manifest": [manifest.to_json()]}, schema=MANIFEST)
@@ -89,9 +89,9 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
         raise
 
 
-def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
+def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
     counts, discovered, assumed = Counts(), dict[str, Structure](), set[str]()
-    unknown = dict[str, frozenset[Unknown]]()
+    unknown = dict[str, frozenset[UnknownName]]()
     layouts = dict(order.layouts)
     for applied in (part for each in gathered(batches, len(order.shapes)) for part in plan.parts(each)):
         layouts |= {name: _layout(plan, name) for name in applied.assumed - assumed}
@@ -115,12 +115,12 @@ def _stage_all(order: Order, plan: Plan, stager: Stager, batches: Iterable[pa.Re
     return Manifest(stager.finish(), counts, assumed=tuple(assumed), unknown=lacks)
 
 
-def _layout(plan: Plan, name: str) -> Layout:
+def _layout(plan: Plan, name: str) -> FileLayout:
     """Where the files of a table go that is assumed to be new."""
     shape = plan.shapes[name]
     assert shape is not None  # noqa: S101
     rules = plan.spec.table_for(name)
-    return Layout(shape.uri, shape.table, shape.partition_by, rules.compression, rules.target_file_size)
+    return FileLayout(shape.uri, shape.table, shape.partition_by, rules.compression, rules.target_file_size)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Table]:
@@ -138,10 +138,10 @@ def gathered(batches: Iterable[pa.RecordBatch], shapes: int) -> Iterator[pa.Tabl
 
 
 @lru_cache(maxsize=4)
-def _compiled(order: bytes) -> tuple[Order, Plan, Any]:
+def _compiled(order: bytes) -> tuple[TaskInput, Plan, Any]:
     """Kept in the worker from batch to batch."""
     keep_freed_memory()
-    given: Order = pickle.loads(order)  # noqa: S301 (our own bytes, from our own driver)
+    given: TaskInput = pickle.loads(order)  # noqa: S301 (our own bytes, from our own driver)
     stores: dict[str, Store] = {}
 
     def store_for(uri: str) -> Store:

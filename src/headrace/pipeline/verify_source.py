@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.spec import Spec
 
 
-def verify(source: Source, ledger: Ledger, by_offset: bool = False) -> tuple[dict[str, str], Offsets]:
+def verify_source(source: Source, ledger: Ledger, by_offset: bool = False) -> tuple[dict[str, str], Offsets]:
     """The topics with their ids, and the position to read from; a named stop when the two disagree.
 
     `by_offset` says that a table orders changes by the offsets of their records.
@@ -104,7 +104,7 @@ def still_there(source: Source, ranges: Iterable[Range]) -> None:
             ) from None
 
 
-def readable(source: Source, ranges: Iterable[Range]) -> tuple[Range, ...]:
+def readable_ranges(source: Source, ranges: Iterable[Range]) -> tuple[Range, ...]:
     """The ranges, as far as the source still has the records that were read then."""
     topics, bounds, found = source.topics(), source.bounds(), []
     for each in ranges:

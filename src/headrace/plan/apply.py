@@ -10,38 +10,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, Rejects, Typed
+from headrace.decode.base import Decoded, Rejects, TypedDecoder
 from headrace.decode.inference import Structure
-from headrace.decode.inference import merge as merge_structures
+from headrace.decode.inference import merge_inferred as merge_structures
 from headrace.decode.sizes import check_rows
 from headrace.errors import HeadraceError, UsageError
 from headrace.plan import outcomes
 from headrace.plan import routing as route
 from headrace.plan.arrow import lent, spans, take, values_of, with_nulls, without
-from headrace.plan.batch_result import Gathering
-from headrace.plan.branch import EVERY, Branch
+from headrace.plan.batch_result import ResultBuilder
+from headrace.plan.branch import EVERY, CompiledBranch
 from headrace.plan.changes import deletes_by_key, fit_changes
 from headrace.plan.conform import fit
-from headrace.plan.decoding import Reading
-from headrace.plan.expectations import judged
+from headrace.plan.decoding import BranchDecoding
+from headrace.plan.expectations import apply_expectations
 from headrace.plan.rejects import hold_to_contract
-from headrace.plan.route_schema import Shape, columns_disagree, foreseen
+from headrace.plan.route_schema import RouteSchema, columns_disagree, predict_schema
 from headrace.plan.unknown_names import unknown_names
 from headrace.reasons import Reason
 from headrace.spec import TableSpec
-from headrace.transform.steps import Transformed, evaluate
+from headrace.transform.steps import Transformed, evaluate_expression
 
 ROW = (
     "a row"  # Arrow counts no rows without a column, so each has this one (no column of a table: Delta takes no blank)
 )
 
 
-class Application:
+class BranchRun:
     """One branch and one batch; what comes of it goes into the gathering."""
 
-    def __init__(self, branch: Branch, envelopes: pa.Table, gathering: Gathering) -> None:
+    def __init__(self, branch: CompiledBranch, envelopes: pa.Table, gathering: ResultBuilder) -> None:
         self.branch, self.envelopes, self.gathering = branch, envelopes, gathering
-        self.reading = Reading(branch, gathering)
+        self.reading = BranchDecoding(branch, gathering)
         self.fates = gathering.fates
 
     def run(self) -> None:
@@ -56,7 +56,7 @@ class Application:
         routed = route.routes(routing, envelopes, peeked)
         self.fates.are_filtered(envelopes, routed.filtered.to_numpy())
         self._reject(envelopes, routed.rejects, "route", self.branch.unrouted)
-        self._by_way(envelopes, route.split(routed.values))
+        self._by_way(envelopes, route.split_by_route(routed.values))
 
     # ---- route, before anything is read ----
 
@@ -64,7 +64,7 @@ class Application:
         """The field or the type that a record's route is, before any column is read."""
         values, decoder = values_of(self.envelopes), self.branch.decoder("", pa.schema([]), "ignore")
         if self.branch.routing.by == "type":
-            assert isinstance(decoder, Typed)  # noqa: S101 - the spec's check has seen to it
+            assert isinstance(decoder, TypedDecoder)  # noqa: S101 - the spec's check has seen to it
             peeked, rejects = decoder.types(values)
         else:
             peeked, rejects = decoder.peek(values, self.branch.routing.value or "")
@@ -116,7 +116,7 @@ class Application:
         return True
 
     def _transform_each(
-        self, shape: Shape, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray
+        self, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray
     ) -> None:
         self._check_names(names, rows)
         done = self._stepped(shape, rows, envelopes)
@@ -135,7 +135,9 @@ class Application:
         same = all((each.table, each.partition_by, each.derived, each.constraints) == alike for each in others)
         return same and not any(self.branch.rules(name).expectations for name in names)
 
-    def _fit_each(self, shape: Shape, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray) -> None:
+    def _fit_each(
+        self, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table, names: list[str], owner: np.ndarray
+    ) -> None:
         table, keep, rejects = fit(rows, envelopes, shape)
         self._reject_each(envelopes, rejects, "stage", names, owner)
         envelopes, owner = take(envelopes, keep), owner if keep is None else owner[keep.to_numpy()]
@@ -151,7 +153,7 @@ class Application:
             rules = self.branch.rules(names[nth]) if step != "transform" else None
             self._reject(envelopes, theirs, step, self._shape(names[nth]).uri, rules)
 
-    def _shape(self, name: str) -> Shape:
+    def _shape(self, name: str) -> RouteSchema:
         shape = self.branch.shapes[name]
         assert shape is not None  # noqa: S101
         return shape
@@ -182,7 +184,7 @@ class Application:
         if not self.gathering.discovered:
             self._transform(name, shape, found.rows, self._of_rows(envelopes, found.index))
 
-    def _delete_by_key(self, name: str, shape: Shape, envelopes: pa.Table, found: Decoded) -> Decoded:
+    def _delete_by_key(self, name: str, shape: RouteSchema, envelopes: pa.Table, found: Decoded) -> Decoded:
         """Null values delete by their key where the table merges and the spec does not say otherwise.
 
         Not from a history: they do not say when the row ended.
@@ -199,7 +201,7 @@ class Application:
         self.gathering.add(self.branch.prefix + name, table, theirs.take(index))
         return replace(found, rejects=found.rejects.without(Reason.TOMBSTONE))
 
-    def _meets_elements(self, name: str, shape: Shape, envelopes: pa.Table) -> bool:
+    def _meets_elements(self, name: str, shape: RouteSchema, envelopes: pa.Table) -> bool:
         """Whether records show for the first time what the elements are that a branch explodes."""
         explode = self.branch.explode
         if explode is None or explode.column in shape.payload.names or not shape.room:
@@ -210,7 +212,7 @@ class Application:
         self._note(name, found, envelopes)
         return True
 
-    def _uri(self, name: str, shape: Shape) -> str | None:
+    def _uri(self, name: str, shape: RouteSchema) -> str | None:
         """The table that a record was meant for; an SQL route picks it only after decode and transform."""
         return self.branch.unrouted if name == EVERY else shape.uri
 
@@ -229,9 +231,9 @@ class Application:
 
         Others may see other types and then another table: what was foreseen in vain is forgotten again.
         """
-        trial = Application(self.branch, envelopes, self.gathering.blank())
+        trial = BranchRun(self.branch, envelopes, self.gathering.blank())
         with suppress(HeadraceError):  # if it is more than a passing guess, the next run stops by it
-            shape = foreseen(self.branch.shapes.get(EVERY), structure, self.branch.transform, self.branch.explode)
+            shape = predict_schema(self.branch.shapes.get(EVERY), structure, self.branch.transform, self.branch.explode)
             found = trial.reading.foresee(shape, envelopes)
             trial._transform(EVERY, shape, found.rows, trial._of_rows(envelopes, found.index))
         for name in trial.gathering.discovered:
@@ -245,7 +247,7 @@ class Application:
         rejects = Rejects(everyone, reasons, [detail] * len(everyone))
         self._reject(envelopes, rejects, "route", self.branch.uri(name))
 
-    def _hold(self, envelopes: pa.Table, shape: Shape) -> pa.Table:
+    def _hold(self, envelopes: pa.Table, shape: RouteSchema) -> pa.Table:
         """Leave out what the table's marks say it already has."""
         if not shape.floors:
             return envelopes
@@ -267,7 +269,7 @@ class Application:
             known = self.gathering.unknown.get(self.branch.prefix + name)
             self.gathering.unknown[self.branch.prefix + name] = unknown if known is None else unknown & known
 
-    def _transform(self, name: str, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> None:
+    def _transform(self, name: str, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table) -> None:
         if shape is self.branch.shapes.get(name):
             self._check_names([name], rows)
         done = self._stepped(shape, rows, envelopes)
@@ -279,7 +281,7 @@ class Application:
         for target, part, theirs in self._by_sql(rows, envelopes):
             self._into(target, part, theirs)
 
-    def _stepped(self, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> Transformed:
+    def _stepped(self, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table) -> Transformed:
         given = with_nulls(rows, (*shape.absent, ROW), len(envelopes))
         done = self.branch.transform.apply(given, envelopes, self.gathering.now, shape.targets)
         self.fates.are_filtered(envelopes, done.filtered.to_numpy())
@@ -289,7 +291,7 @@ class Application:
     def _by_sql(self, rows: pa.Table, envelopes: pa.Table) -> list[tuple[str, pa.Table, pa.Table]]:
         """The table's name as an expression over the transformed row; a record that has none has no row anywhere."""
         try:
-            names, rejects = evaluate(self.branch.routing.value or "", rows, envelopes, self.gathering.now)
+            names, rejects = evaluate_expression(self.branch.routing.value or "", rows, envelopes, self.gathering.now)
         except UsageError as error:
             raise columns_disagree(f"{self.branch.spec.table.path}, route.by.sql", error) from None
         rejected = self._reject(envelopes, rejects, "route", self.branch.unrouted)
@@ -299,7 +301,7 @@ class Application:
         routed = route.routes(self.branch.routing, envelopes, names)
         self.fates.are_filtered(envelopes, routed.filtered.to_numpy())
         rejected = self._reject(envelopes, routed.rejects, "route", self.branch.unrouted)
-        parts = route.split(routed.values).items()
+        parts = route.split_by_route(routed.values).items()
         return [(each, *self._whole(take(rows, at), take(envelopes, at), rejected)) for each, at in parts]
 
     def _into(self, name: str, rows: pa.Table, envelopes: pa.Table) -> None:
@@ -315,7 +317,7 @@ class Application:
 
     # ---- rows, or letters ----
 
-    def _fit(self, name: str, shape: Shape, rows: pa.Table, envelopes: pa.Table) -> None:
+    def _fit(self, name: str, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table) -> None:
         rules = self.branch.rules(name)
         if rules.expectations:
             rows, envelopes = self._expect(shape.uri, rules, rows, envelopes)
@@ -331,7 +333,7 @@ class Application:
 
     def _expect(self, uri: str, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Rows without those that an expectation takes away."""
-        found = judged(rules.expectations, rows, envelopes, self.gathering.now, uri)
+        found = apply_expectations(rules.expectations, rows, envelopes, self.gathering.now, uri)
         self.gathering.miss(uri, found.violations)
         self.fates.are_filtered(envelopes, found.dropped)
         rejected = self._reject(envelopes, found.rejects, "expect", uri)
@@ -340,7 +342,7 @@ class Application:
 
     def _whole(self, rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Where a record has many rows and one is rejected, its others of the table are not rows either."""
-        return outcomes.without(rows, envelopes, rejected) if self.branch.many else (rows, envelopes)
+        return outcomes.without_records(rows, envelopes, rejected) if self.branch.many else (rows, envelopes)
 
     def _reject(
         self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None, rules: TableSpec | None = None

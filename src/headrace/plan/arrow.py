@@ -52,7 +52,7 @@ def without(length: int, gone: list[int]) -> pa.Int64Array | None:
     return pa.array(np.delete(np.arange(length), gone), pa.int64()) if gone else None
 
 
-def filled(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+def fill_columns(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
     """Rows whose NULLs of one column are filled."""
     at = rows.schema.get_field_index(name)
     item = rows.schema.field(at)

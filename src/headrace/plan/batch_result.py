@@ -12,22 +12,22 @@ import pyarrow as pa
 
 from headrace.decode.base import Rejects
 from headrace.decode.inference import Structure
-from headrace.decode.inference import merge as merge_structures
-from headrace.decode.sizes import plain
+from headrace.decode.inference import merge_inferred as merge_structures
+from headrace.decode.sizes import plain_array
 from headrace.delta.schema import DEAD_LETTERS, RESCUED
 from headrace.plan.accounting import Counts
-from headrace.plan.decode_cache import Shared
-from headrace.plan.outcomes import Fates, records
+from headrace.plan.decode_cache import DecodeCache
+from headrace.plan.outcomes import RecordOutcomes, records
 from headrace.plan.rejects import letters_of
-from headrace.plan.unknown_names import Unknown
+from headrace.plan.unknown_names import UnknownName
 from headrace.spec import Spec
-from headrace.transform.dead_letter_columns import LetterColumns
+from headrace.transform.dead_letter_columns import DeadLetterColumns
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Applied:
+class BatchResult:
     """What a batch of envelopes becomes."""
 
     tables: Mapping[str, pa.Table]  # rows per route, each with its shape's table schema
@@ -35,12 +35,14 @@ class Applied:
     counts: Counts
     discovered: Mapping[str, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
     assumed: frozenset[str] = frozenset()  # routes whose shape is only what the spec declares
-    unknown: Mapping[str, frozenset[Unknown]] = field(default_factory=dict)  # per route that has rows: names it lacks
+    unknown: Mapping[str, frozenset[UnknownName]] = field(
+        default_factory=dict
+    )  # per route that has rows: names it lacks
     origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
     dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter
 
 
-def merged(parts: Iterable[Applied]) -> Applied:
+def merge_results(parts: Iterable[BatchResult]) -> BatchResult:
     """What became of consecutive parts of a batch, as what became of all of it."""
     whole, *others = parts
     for part in others:
@@ -48,10 +50,10 @@ def merged(parts: Iterable[Applied]) -> Applied:
     return whole
 
 
-def _joined(one: Applied, two: Applied) -> Applied:
+def _joined(one: BatchResult, two: BatchResult) -> BatchResult:
     behind = one.counts.read  # so many records lie before those of the second
     origins = {name: of + behind for name, of in two.origins.items()}
-    return Applied(
+    return BatchResult(
         _united(one.tables, two.tables, lambda *both: pa.concat_tables(both)),
         pa.concat_tables([one.letters, two.letters]),
         one.counts + two.counts,
@@ -68,16 +70,16 @@ def _united(one: Mapping[str, T], two: Mapping[str, T], join: Callable[[T, T], T
     return {**one, **two, **both}
 
 
-class Gathering:
+class ResultBuilder:
     """Everything found out about one batch so far."""
 
     def __init__(self, spec: Spec, read: int, now: datetime) -> None:
         self.spec, self.now = spec, now
-        self.fates = Fates.of(read)
-        self.shared = Shared(1 + len(spec.branches))
+        self.fates = RecordOutcomes.of(read)
+        self.shared = DecodeCache(1 + len(spec.branches))
         self.discovered: dict[str, Structure] = {}
         self.assumed: set[str] = set()
-        self.unknown: dict[str, frozenset[Unknown]] = {}
+        self.unknown: dict[str, frozenset[UnknownName]] = {}
         self._tables: dict[str, list[pa.Table]] = {}
         self._origins: dict[str, list[np.ndarray]] = {}
         self._letters: list[pa.Table] = []
@@ -87,9 +89,9 @@ class Gathering:
         self._violations: dict[str, int] = {}
         self._rescued = 0
 
-    def blank(self) -> Gathering:
+    def blank(self) -> ResultBuilder:
         """One for the same batch with nothing in it."""
-        return Gathering(self.spec, len(self.fates.row), self.now)
+        return ResultBuilder(self.spec, len(self.fates.row), self.now)
 
     def add(self, name: str, table: pa.Table, envelopes: pa.Table) -> None:
         """Rows of a table, and the envelope of each."""
@@ -105,7 +107,7 @@ class Gathering:
         for reason in rejects.reason:
             self._reasons[reason.value] = self._reasons.get(reason.value, 0) + 1
         rejected = envelopes.take(rejects.index)
-        rejected = pa.table([plain(column) for column in rejected.columns], rejected.column_names)
+        rejected = pa.table([plain_array(column) for column in rejected.columns], rejected.column_names)
         self.fates.have_letter(rejected)
         self._dead.append(records(rejected))
         self._letters.append(letters_of(self.spec, rejected, rejects, step, table, self.now))
@@ -119,7 +121,7 @@ class Gathering:
         """Expectations that rows do not fulfil."""
         _count(self._violations, uri, expectations)
 
-    def applied(self, letter_columns: LetterColumns, value_bytes: int) -> Applied:
+    def applied(self, letter_columns: DeadLetterColumns, value_bytes: int) -> BatchResult:
         """The whole of it."""
         letters = pa.concat_tables(self._letters) if self._letters else DEAD_LETTERS.empty_table()
         fates = self.fates
@@ -135,7 +137,7 @@ class Gathering:
             violations=self._violations,
             rescued=self._rescued,
         )
-        return Applied(
+        return BatchResult(
             {name: pa.concat_tables(parts) for name, parts in self._tables.items()},
             letter_columns.add(letters, self.now),
             counts,

@@ -9,27 +9,27 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.decode.base import Decoder, Limits, NewField
+from headrace.decode.base import DecodeLimits, Decoder, NewField
 from headrace.decode.decoders import decoder
-from headrace.decode.inference import Room, Structure, admitted, by_key, width
-from headrace.decode.inference import merge as merge_structures
+from headrace.decode.inference import ColumnBudget, Structure, admitted, by_key, width
+from headrace.decode.inference import merge_inferred as merge_structures
 from headrace.plan import explode as exploding
-from headrace.plan.route_schema import Shape, disagreement, knows_fields, payload_of, shape_of
+from headrace.plan.route_schema import RouteSchema, disagreement, knows_fields, payload_of, route_schema_of
 from headrace.spec import Spec, TableSpec
-from headrace.transform.from_spec import steps_of
+from headrace.transform.from_spec import transform_steps
 from headrace.transform.steps import Transform
 
 EVERY = "*"  # the one payload of a branch whose SQL route picks the table after the decode
 
 
-class Branch:
+class CompiledBranch:
     """A spec with one `table`: the pipeline's own way, or one of those it has `also`."""
 
     def __init__(
         self,
         prefix: str,
         spec: Spec,
-        shapes: Mapping[str, Shape | None] | None = None,
+        shapes: Mapping[str, RouteSchema | None] | None = None,
         existing: Mapping[str, pa.Schema] | None = None,
         assumes: bool = False,
         checks_names: bool = False,
@@ -38,7 +38,7 @@ class Branch:
         self.prefix, self.spec = prefix, spec
         self.explode = spec.explode
         limits = spec.limits
-        self.limits = Limits(
+        self.limits = DecodeLimits(
             limits.record_bytes,
             limits.depth,
             limits.keys,
@@ -46,11 +46,11 @@ class Branch:
             limits.values,
             repeated_bytes=limits.repeated_bytes,
         )
-        self.transform = Transform(steps_of(spec), self.limits.repeated_bytes)
+        self.transform = Transform(transform_steps(spec), self.limits.repeated_bytes)
         self.routing = spec.routing()
         self.many = spec.decode.options.many or spec.explode is not None  # whether a record may have many rows
         self.lends = self.transform.lends()
-        self.shapes: dict[str, Shape | None] = dict(shapes or {})
+        self.shapes: dict[str, RouteSchema | None] = dict(shapes or {})
         self.apart: set[Hashable] = set()  # ways whose routes cannot be read together
         self.strange: dict[str, set[exploding.Way]] = {}  # by route: what its records have beside what is exploded
         self.assumed: set[str] = set()  # routes whose shape is only what the spec declares, and nobody's answer yet
@@ -73,15 +73,15 @@ class Branch:
         """The table of a route."""
         return self.spec.uri_of("" if route == EVERY else route)
 
-    def new_field(self, route: str, shape: Shape) -> NewField:
+    def new_field(self, route: str, shape: RouteSchema) -> NewField:
         """What the contract says to new fields; to a table that has no columns yet none of them is new."""
         return self.rules(route).contract.new_field if knows_fields(shape.payload, self.explode) else "evolve"
 
-    def shape_of(self, route: str, **known: Any) -> Shape:
+    def shape_of(self, route: str, **known: Any) -> RouteSchema:
         """The shape of a route's table, from what is known of it."""
-        return self.bounded(shape_of(self.uri(route), self.rules(route), self.transform, self.explode, **known))
+        return self.bounded(route_schema_of(self.uri(route), self.rules(route), self.transform, self.explode, **known))
 
-    def bounded(self, shape: Shape, added: int = 0) -> Shape:
+    def bounded(self, shape: RouteSchema, added: int = 0) -> RouteSchema:
         """The shape with the room that is left in a batch which has added so many columns."""
         return replace(shape, room=self._room_beside(shape.table, added))
 
@@ -90,7 +90,7 @@ class Branch:
         return max(0, min(limits.new_columns - added, limits.columns - width(columns)))
 
     def admitted(
-        self, route: str, shape: Shape | None, existing: pa.Schema | None, structure: Structure
+        self, route: str, shape: RouteSchema | None, existing: pa.Schema | None, structure: Structure
     ) -> tuple[Structure, int]:
         """What of the new fields becomes columns, and how many; if some do not, all that the batch may add.
 
@@ -101,9 +101,9 @@ class Branch:
         if shape is None:
             with disagreement(self.uri(route), existing is not None):
                 payload = payload_of(self.rules(route), self.transform, existing, None, self.explode)
-            room = Room(self._room_beside(existing or ()))
+            room = ColumnBudget(self._room_beside(existing or ()))
         else:
-            payload, room = shape.payload, Room(shape.room)
+            payload, room = shape.payload, ColumnBudget(shape.room)
         known = payload if self.explode is None else exploding.admitting(self.explode, payload)
         before = room.left
         part = admitted(by_key(known), structure, room)
@@ -125,20 +125,22 @@ class Branch:
             self.shapes[route] = self.shape_of(route)
             self.assumed.add(route)
 
-    def decoder(self, name: Hashable, payload: pa.Schema, new_field: NewField, shape: Shape | None = None) -> Decoder:
+    def decoder(
+        self, name: Hashable, payload: pa.Schema, new_field: NewField, shape: RouteSchema | None = None
+    ) -> Decoder:
         """One decoder per route or way, kept."""
         key = (name, self._room(shape))
         if key not in self._decoders:
             self._decoders[key] = self.fresh_decoder(payload, new_field, shape)
         return self._decoders[key]
 
-    def fresh_decoder(self, payload: pa.Schema, new_field: NewField, shape: Shape | None = None) -> Decoder:
+    def fresh_decoder(self, payload: pa.Schema, new_field: NewField, shape: RouteSchema | None = None) -> Decoder:
         """A decoder of the spec's format for a payload."""
         options = self.spec.decode.options
         limits = replace(self.limits, new_columns=self._room(shape))
         return decoder(self.spec.format, payload, new_field=new_field, limits=limits, options=options)
 
-    def _room(self, shape: Shape | None) -> int:
+    def _room(self, shape: RouteSchema | None) -> int:
         """New columns that one record may bring; where it is exploded, most of its fields are not the table's."""
         if self.explode is not None:
             return 2**31

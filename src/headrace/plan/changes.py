@@ -14,19 +14,19 @@ from headrace.decode.base import Rejects
 from headrace.delta.schema import SOURCE
 from headrace.errors import UsageError
 from headrace.plan.conform import broken, fit, source_of
-from headrace.plan.record_keys import keys_before, keys_of
-from headrace.plan.route_schema import Shape, columns_disagree
+from headrace.plan.record_keys import keys_before, keys_of_rows
+from headrace.plan.route_schema import RouteSchema, columns_disagree
 from headrace.reasons import Reason
 from headrace.spec.decode import Format
-from headrace.spec.merge import Merge
+from headrace.spec.merge import MergeSpec
 from headrace.stage.change_schema import CHANGE, DELETE, PUT, TRUNCATE, staged
 from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
-from headrace.transform.steps import Transform, Where
+from headrace.transform.steps import Transform, WhereStep
 
 Fitted = tuple[pa.Table, pa.Int64Array, Rejects]
 
 
-def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: Shape, merge: Merge, now: datetime) -> Fitted:
+def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime) -> Fitted:
     """Changes in the columns of staged files, the positions they are of, and who is rejected.
 
     A record that gives a row another key has two: the delete of the one that was, and the put of the one that is.
@@ -48,11 +48,11 @@ def fit_changes(rows: pa.Table, envelopes: pa.Table, shape: Shape, merge: Merge,
 
 
 def deletes_by_key(
-    envelopes: pa.Table, shape: Shape, merge: Merge, how: Format
+    envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, how: Format
 ) -> tuple[pa.Table, pa.Int64Array, Rejects]:
     """Deletes of the rows whose keys are the records' own; a key that cannot be read is a reject."""
     wanted = staged(shape.table, merge.keys)
-    keys, index, rejects = keys_of(envelopes["key"], shape, merge, how)
+    keys, index, rejects = keys_of_rows(envelopes["key"], shape, merge, how)
     return _only_keys(keys, envelopes.take(index), wanted, np.arange(len(index))), index, rejects
 
 
@@ -60,7 +60,7 @@ def deletes_by_key(
 
 
 def _operations(
-    rows: pa.Table, envelopes: pa.Table, shape: Shape, merge: Merge, now: datetime
+    rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, merge: MergeSpec, now: datetime
 ) -> tuple[np.ndarray, Rejects]:
     ops, rejects = np.full(len(envelopes), PUT, object), Rejects()
     for text, op in ((merge.deletes, DELETE), (merge.truncates, TRUNCATE)):
@@ -79,7 +79,9 @@ def _truncates(ops: np.ndarray) -> Rejects:
     return rejects
 
 
-def _holding(text: str, rows: pa.Table, envelopes: pa.Table, now: datetime, shape: Shape) -> tuple[np.ndarray, Rejects]:
+def _holding(
+    text: str, rows: pa.Table, envelopes: pa.Table, now: datetime, shape: RouteSchema
+) -> tuple[np.ndarray, Rejects]:
     """The rows for which a predicate is true, and those for which it fails; what no record has sent yet is NULL."""
     check = _compiled(text)
     named = {name.lower() for name in check.inputs()}
@@ -97,13 +99,13 @@ def _holding(text: str, rows: pa.Table, envelopes: pa.Table, now: datetime, shap
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> Transform:
-    return Transform([Where(text)])
+    return Transform([WhereStep(text)])
 
 
 # ---- what is needed for it ----
 
 
-def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: Shape, merge: Merge) -> Rejects:
+def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: RouteSchema, merge: MergeSpec) -> Rejects:
     """Keys and sequences that are NULL; and columns of a put that must not be."""
     rejects, ops = Rejects(), ops[at]
     keyed, puts = ops != TRUNCATE, ops == PUT
@@ -121,7 +123,7 @@ def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: Shape, merge
 
 
 def _broken(
-    table: pa.Table, envelopes: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, shape: Shape
+    table: pa.Table, envelopes: pa.Table, at: np.ndarray, ops: np.ndarray, rejects: Rejects, shape: RouteSchema
 ) -> Rejects:
     """Puts that break a constraint of the table."""
     if not shape.constraints:
@@ -158,7 +160,7 @@ def _silent(item: pa.Field, envelopes: pa.Table) -> pa.Array:
 
 
 def _moved(
-    rows: pa.Table, envelopes: pa.Table, made: pa.Table, at: np.ndarray, shape: Shape, merge: Merge
+    rows: pa.Table, envelopes: pa.Table, made: pa.Table, at: np.ndarray, shape: RouteSchema, merge: MergeSpec
 ) -> tuple[pa.Table, np.ndarray]:
     """Deletes at the keys that rows had before, where an event says that they have others now."""
     none = made.slice(0, 0), np.array([], np.int64)

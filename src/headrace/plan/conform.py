@@ -12,7 +12,7 @@ from headrace.decode.base import Rejects
 from headrace.delta.schema import METADATA, SOURCE
 from headrace.engine import duck
 from headrace.plan.danube_metadata import metadata_of
-from headrace.plan.route_schema import Shape, same_type
+from headrace.plan.route_schema import RouteSchema, same_type
 from headrace.reasons import Reason
 from headrace.spec.partition import PartitionBy
 from headrace.spec.types import type_name
@@ -22,7 +22,7 @@ from headrace.transform.sql.column_defaults import default_value
 from headrace.transform.sql.constraints import violations
 
 
-def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
+def fit(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
     """Rows with the table's schema, the positions kept (None: all), and why the others were not."""
     columns: list[pa.ChunkedArray | pa.Array] = []
     rejects = Rejects([], [], [])
@@ -49,7 +49,7 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: Shape) -> tuple[pa.Table, pa
     return _constrained(table, envelopes, shape, keep, rejects) if shape.constraints else (table, keep, rejects)
 
 
-def broken(table: pa.Table, envelopes: pa.Table, shape: Shape, at: np.ndarray) -> Rejects:
+def broken(table: pa.Table, envelopes: pa.Table, shape: RouteSchema, at: np.ndarray) -> Rejects:
     """The rows that break a constraint of the table; `at` says where each was."""
     rejects = Rejects([], [], [])
     for detail, rows in violations(shape.constraints, table, envelopes):
@@ -58,7 +58,7 @@ def broken(table: pa.Table, envelopes: pa.Table, shape: Shape, at: np.ndarray) -
 
 
 def _constrained(
-    table: pa.Table, envelopes: pa.Table, shape: Shape, keep: pa.Int64Array | None, rejects: Rejects
+    table: pa.Table, envelopes: pa.Table, shape: RouteSchema, keep: pa.Int64Array | None, rejects: Rejects
 ) -> tuple[pa.Table, pa.Int64Array | None, Rejects]:
     """Without the rows that break a constraint of the table."""
     at = np.arange(len(table)) if keep is None else keep.to_numpy()
@@ -84,7 +84,7 @@ def _column(rows: pa.Table, envelopes: pa.Table, item: pa.Field, rejects: Reject
     return _converted(column, item, rejects)
 
 
-def _origin(rows: pa.Table, envelopes: pa.Table, shape: Shape, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
+def _origin(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema, by: PartitionBy) -> pa.ChunkedArray | pa.Array:
     """What a partition column is made from; that it does not fit is said where it stands itself."""
     if by.origin == RECORD_TIME and by.origin not in shape.table.names:
         return envelopes["timestamp"]
@@ -171,7 +171,7 @@ def _check_partition(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects
     rejects.add_all(at, Reason.BAD_PARTITION, f"{item.name}: readers would not see this value of a partition column")
 
 
-def _check_path(columns: Mapping[str, pa.ChunkedArray | pa.Array], shape: Shape, rejects: Rejects) -> None:
+def _check_path(columns: Mapping[str, pa.ChunkedArray | pa.Array], shape: RouteSchema, rejects: Rejects) -> None:
     beyond = beyond_store(columns, shape.partition_by, shape.uri) if shape.partition_by else None
     if beyond is not None:
         at = pc.indices_nonzero(beyond).to_numpy()

@@ -10,11 +10,11 @@ import pyarrow as pa
 from headrace.decode.base import UNTOLD, Decoded
 from headrace.decode.payload import PATH, RESCUE
 from headrace.plan.explode import own_names
-from headrace.plan.route_schema import decoded
+from headrace.plan.route_schema import decoded_schema
 from headrace.spec.explode import Explode
 
 
-class Shared:
+class DecodeCache:
     """The values of one batch, as branches have decoded them so far."""
 
     def __init__(self, branches: int) -> None:
@@ -36,7 +36,7 @@ class Shared:
 
 def _covers(known: pa.Schema, payload: pa.Schema, explode: Explode | None) -> bool:
     """Whether one who reads `known` misses nothing of what the payload asks, and sees no more than it may."""
-    have, want = _by_path(decoded(known)), _by_path(decoded(payload))
+    have, want = _by_path(decoded_schema(known)), _by_path(decoded_schema(payload))
     if not want or any(RESCUE in (item.metadata or {}) for item in (*known, *payload)):
         return False
     if explode is None and not _by_path(known).keys() <= _by_path(payload).keys():
@@ -63,7 +63,7 @@ def _same(one: pa.Field, two: pa.Field) -> bool:
 
 
 def _in_columns(rows: pa.Table, known: pa.Schema, payload: pa.Schema) -> pa.Table:
-    have, want = _by_path(decoded(known)), _by_path(decoded(payload))
+    have, want = _by_path(decoded_schema(known)), _by_path(decoded_schema(payload))
     return pa.Table.from_arrays([rows[have[path].name] for path in want], schema=pa.schema(list(want.values())))
 
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, Decoder, Foreseeing, NewField, Rejects, fills_of
+from headrace.decode.base import Decoded, Decoder, NewField, Rejects, SchemaPredictor, fills_of
 from headrace.decode.inference import Structure
 from headrace.decode.registry.client import Registered
 from headrace.decode.sizes import row_bytes
-from headrace.decode.widening import wider
+from headrace.decode.widening import widened_types
 from headrace.plan import explode as exploding
-from headrace.plan.arrow import filled, values_of, with_blanks
-from headrace.plan.batch_result import Gathering
-from headrace.plan.branch import Branch
+from headrace.plan.arrow import fill_columns, values_of, with_blanks
+from headrace.plan.batch_result import ResultBuilder
+from headrace.plan.branch import CompiledBranch
 from headrace.plan.decode_cache import completed
-from headrace.plan.route_schema import Shape
+from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import MISFITS, Reason
 from headrace.spec.explode import Explode
 
@@ -26,13 +26,13 @@ _STRANGE = 1_000  # fields beside the exploded list that a decoder is told of
 _SAMPLE = 64  # records that are read first to learn of such fields, where each record with one is read one by one
 
 
-class Reading:
+class BranchDecoding:
     """How the records of one batch are read for one branch."""
 
-    def __init__(self, branch: Branch, gathering: Gathering) -> None:
+    def __init__(self, branch: CompiledBranch, gathering: ResultBuilder) -> None:
         self.branch, self.gathering, self.shared = branch, gathering, gathering.shared
 
-    def read(self, route: str, shape: Shape, envelopes: pa.Table) -> Decoded:
+    def read(self, route: str, shape: RouteSchema, envelopes: pa.Table) -> Decoded:
         """The rows of a route's records before the transform."""
         new_field = self.branch.new_field(route, shape)
         if self.branch.explode is None:
@@ -40,7 +40,7 @@ class Reading:
         found = self._settled(self._listed(self.branch.explode, route, shape, new_field, envelopes), envelopes)
         return self._exploded(self.branch.explode, found, envelopes)
 
-    def together(self, way: Hashable, shape: Shape, new_field: NewField, envelopes: pa.Table) -> Decoded:
+    def together(self, way: Hashable, shape: RouteSchema, new_field: NewField, envelopes: pa.Table) -> Decoded:
         """The rows of records that are read alike, of one route or several."""
         return self._settled(self._decoded(way, shape.payload, new_field, envelopes, shape), envelopes)
 
@@ -50,9 +50,9 @@ class Reading:
             return self.branch.decoder(f"{route}?", pa.schema([]), "evolve").decode(values_of(envelopes)).unknown
         # Such a decoder remembers what it has seen; but elements that disagreed before may agree now.
         fresh = self.branch.fresh_decoder(pa.schema([]), "evolve")
-        return exploding.shown(self.branch.explode, fresh.decode(values_of(envelopes)).unknown)
+        return exploding.show_elements(self.branch.explode, fresh.decode(values_of(envelopes)).unknown)
 
-    def wider(self, route: str, shape: Shape, envelopes: pa.Table, rejects: Rejects) -> Structure | None:
+    def wider(self, route: str, shape: RouteSchema, envelopes: pa.Table, rejects: Rejects) -> Structure | None:
         """The wider types that values ask for which do not fit; a partition's column keeps its own."""
         misfits = [at for at, reason in zip(rejects.index, rejects.reason, strict=True) if reason in MISFITS]
         contract, renamed = self.branch.rules(route).contract, self.branch.transform.renamed
@@ -71,26 +71,28 @@ class Reading:
             key = (new_field, payload.serialize().to_pybytes())
             return self.branch.decoder(key, payload, new_field, shape).decode(values)
 
-        asked = wider(shape.payload, self.branch.new_field(route, shape), values, decode, fixed)
-        return asked if explode is None else exploding.shown(explode, asked)
+        asked = widened_types(shape.payload, self.branch.new_field(route, shape), values, decode, fixed)
+        return asked if explode is None else exploding.show_elements(explode, asked)
 
-    def foresee(self, shape: Shape, envelopes: pa.Table) -> Decoded:
+    def foresee(self, shape: RouteSchema, envelopes: pa.Table) -> Decoded:
         """The rows that there would be, if the shape were the one."""
         key = shape.payload.serialize().to_pybytes()
         found = self.together(key, shape, "evolve", envelopes)
         return found if self.branch.explode is None else self._exploded(self.branch.explode, found, envelopes)
 
     def _decoded(
-        self, key: Hashable, payload: pa.Schema, new_field: NewField, envelopes: pa.Table, shape: Shape
+        self, key: Hashable, payload: pa.Schema, new_field: NewField, envelopes: pa.Table, shape: RouteSchema
     ) -> Decoded:
         """By a decoder, unless another branch has done it already; then only what was rejected there."""
         decoder = self.branch.decoder(key, payload, new_field, shape)
         lent = self.shared.find(envelopes, payload, self.branch.explode)
         if lent is None:
-            found = decoded(decoder, envelopes)
+            found = decode_records(decoder, envelopes)
             self.shared.keep(envelopes, payload, found)
             return found
-        return completed(lent, decoded(decoder, envelopes.take(lent.rejects.index))) if lent.rejects.index else lent
+        return (
+            completed(lent, decode_records(decoder, envelopes.take(lent.rejects.index))) if lent.rejects.index else lent
+        )
 
     # ---- values that are null ----
 
@@ -137,19 +139,21 @@ class Reading:
         sizes = (row_bytes(envelopes[name]) for name in self.branch.lends)
         return sum(sizes, np.zeros(len(envelopes), np.int64))
 
-    def _listed(self, explode: Explode, route: str, shape: Shape, new_field: NewField, envelopes: pa.Table) -> Decoded:
+    def _listed(
+        self, explode: Explode, route: str, shape: RouteSchema, new_field: NewField, envelopes: pa.Table
+    ) -> Decoded:
         """Records with their list; what is strange to the branch is learned: no decoder shall wonder about it again."""
         met = route in self.branch.strange
         strange = self.branch.strange.setdefault(route, set())
         if new_field == "rescue" and not met and len(envelopes) > _SAMPLE:
             self._listed(explode, route, shape, new_field, envelopes.slice(0, _SAMPLE))
-        payload = exploding.knowing(exploding.as_text(explode, shape.payload), strange)
+        payload = exploding.knowing(exploding.explain_explode(explode, shape.payload), strange)
 
         def ask(payload: pa.Schema, new_field: NewField) -> Decoded:
             return self._decoded((new_field, payload.serialize().to_pybytes()), payload, new_field, envelopes, shape)
 
         full = new_field == "evolve" and shape.room == 0
-        found, more = listed(explode, payload, "reject" if full else new_field, ask)
+        found, more = list_column(explode, payload, "reject" if full else new_field, ask)
         if full:
             found = replace(found, rejects=_without_room(found.rejects))
         strange.update(sorted(more)[: max(0, _STRANGE - len(strange))])
@@ -162,16 +166,16 @@ class Reading:
         return made
 
 
-def decoded(decoder: Decoder, envelopes: pa.Table) -> Decoded:
+def decode_records(decoder: Decoder, envelopes: pa.Table) -> Decoded:
     """Rows and rejects, with what the decoder asks to be taken from the record itself."""
     found = decoder.decode(values_of(envelopes))
     for column, source in fills_of(decoder).items():
         if column in found.rows.column_names:
-            found = replace(found, rows=filled(found.rows, column, envelopes[source].take(found.index)))
+            found = replace(found, rows=fill_columns(found.rows, column, envelopes[source].take(found.index)))
     return found
 
 
-def listed(
+def list_column(
     explode: Explode, payload: pa.Schema, new_field: NewField, ask: Callable[[pa.Schema, NewField], Decoded]
 ) -> tuple[Decoded, set[exploding.Way]]:
     """Records with their list, and the ways to all else that they hold: nothing to the table, whatever its contract.
@@ -180,10 +184,10 @@ def listed(
     """
     asked: NewField = "evolve" if new_field in ("reject", "stop") else new_field
     found = ask(payload, asked)
-    unknown, more = exploding.shown(explode, found.unknown), exploding.strange(explode, found.unknown)
+    unknown, more = exploding.show_elements(explode, found.unknown), exploding.strange(explode, found.unknown)
     if new_field == "rescue":
         more |= exploding.passed_over(explode, found.ignored)
-    if unknown is not None and not exploding.adds(explode, payload, unknown):
+    if unknown is not None and not exploding.added_columns(explode, payload, unknown):
         unknown = None
     if unknown is not None and asked != new_field:
         found, unknown = ask(exploding.knowing(payload, more), new_field), None
@@ -201,15 +205,15 @@ def _without_room(rejects: Rejects) -> Rejects:
     return made
 
 
-def foreseen(branch: Branch, route: str, shape: Shape, schema: Registered) -> Decoded:
+def predict_payload(branch: CompiledBranch, route: str, shape: RouteSchema, schema: Registered) -> Decoded:
     """What would become of a record of a registry's schema."""
 
     def ask(payload: pa.Schema, new_field: NewField) -> Decoded:
         decoder = branch.fresh_decoder(payload, new_field)
-        assert isinstance(decoder, Foreseeing)  # noqa: S101
+        assert isinstance(decoder, SchemaPredictor)  # noqa: S101
         return decoder.foresee(schema)[1]
 
     new_field = branch.rules(route).contract.new_field
     if branch.explode is None:
         return ask(shape.payload, new_field)
-    return listed(branch.explode, shape.payload, new_field, ask)[0]
+    return list_column(branch.explode, shape.payload, new_field, ask)[0]

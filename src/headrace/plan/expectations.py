@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.base import Rejects
-from headrace.errors import ContractBroken, UsageError
+from headrace.errors import ContractViolation, UsageError
 from headrace.plan.route_schema import columns_disagree
 from headrace.reasons import Reason
 from headrace.spec.table import Expectation
-from headrace.transform.steps import Transform, Where
+from headrace.transform.steps import Transform, WhereStep
 
 
 @dataclass
-class Judgement:
+class ExpectationResult:
     """What expectations make of rows: which stay, which are letters, and how many broke each."""
 
     keep: np.ndarray  # of bool
@@ -32,11 +32,11 @@ class Judgement:
         return np.setdiff1d(np.flatnonzero(~self.keep), self.rejects.index)
 
 
-def judged(
+def apply_expectations(
     expectations: Sequence[Expectation], rows: pa.Table, envelopes: pa.Table, now: datetime, uri: str
-) -> Judgement:
+) -> ExpectationResult:
     """Every expectation looks at every row; the first in the list that takes a row away says how."""
-    made = Judgement(np.ones(len(rows), bool))
+    made = ExpectationResult(np.ones(len(rows), bool))
     for each in expectations:
         at = _violations(each, rows, envelopes, now, uri)
         if not len(at):
@@ -64,7 +64,7 @@ def _violations(each: Expectation, rows: pa.Table, envelopes: pa.Table, now: dat
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> Transform:
-    return Transform([Where(f"coalesce((\n{text}\n), true)")])
+    return Transform([WhereStep(f"coalesce((\n{text}\n), true)")])
 
 
 def _read(check: Transform, rows: pa.Table) -> pa.Table:
@@ -74,9 +74,9 @@ def _read(check: Transform, rows: pa.Table) -> pa.Table:
     return rows.select(names or rows.column_names[:1])
 
 
-def _broken(each: Expectation, envelopes: pa.Table, at: int, uri: str) -> ContractBroken:
+def _broken(each: Expectation, envelopes: pa.Table, at: int, uri: str) -> ContractViolation:
     topic, partition, offset = (envelopes[name][at].as_py() for name in ("topic", "partition", "offset"))
-    return ContractBroken(
+    return ContractViolation(
         f"{uri}: the record at {topic}/{partition}/{offset} does not fulfil the expectation '{each.name}' "
         f"({each.expect}), which says stop.",
         next="Mend the producer or change the expectation, then run again: the record is read anew.",

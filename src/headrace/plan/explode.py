@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, Limits, Rejects
+from headrace.decode.base import Decoded, DecodeLimits, Rejects
 from headrace.decode.inference import Structure, arrow_type, evolve, name_fits, struct
 from headrace.decode.payload import ELEMENTS, KEEPS, MESSAGE, PATH, RECORD, RESCUE, SKIP, UNIT
 from headrace.decode.sizes import check_capacity, row_bytes
@@ -111,7 +111,7 @@ def knows_elements(explode: Explode, payload: pa.Schema) -> bool:
     return explode.column in payload.names and pa.types.is_list(payload.field(explode.column).type)
 
 
-def grown(explode: Explode, payload: pa.Schema, learned: Structure) -> pa.Schema:
+def grow_elements(explode: Explode, payload: pa.Schema, learned: Structure) -> pa.Schema:
     """The payload with the fields that `learned`, a structure by column, adds to it."""
     more = evolve(by_column(explode, payload), learned)
     if knows_elements(explode, more):
@@ -134,11 +134,11 @@ def admitting(explode: Explode, payload: pa.Schema) -> pa.Schema:
     return columns.append(pa.field(explode.column, pa.list_(pa.struct([]))))
 
 
-def adds(explode: Explode, payload: pa.Schema, learned: Structure) -> bool:
+def added_columns(explode: Explode, payload: pa.Schema, learned: Structure) -> bool:
     """Whether a structure by column has something that the payload does not read."""
     read = pa.schema([item for item in payload if SKIP not in (item.metadata or {})])
     try:
-        return not grown(explode, read, learned).equals(read)
+        return not grow_elements(explode, read, learned).equals(read)
     except UsageError:
         return True  # it does, and whoever adds it will say why that cannot be
 
@@ -153,7 +153,7 @@ def _at(item: pa.Field, path: str) -> pa.Field:
 # ---- what records show ----
 
 
-def shown(explode: Explode, structure: Structure | None) -> Structure | None:
+def show_elements(explode: Explode, structure: Structure | None) -> Structure | None:
     """What a structure tells of the columns, by their names; None when that is nothing."""
     if not structure:
         return None
@@ -222,7 +222,7 @@ def knowing(payload: pa.Schema, ways: Iterable[Way]) -> pa.Schema:
     return pa.schema([*payload, *more])
 
 
-def as_text(explode: Explode, payload: pa.Schema) -> pa.Schema:
+def explain_explode(explode: Explode, payload: pa.Schema) -> pa.Schema:
     """A payload that reads the list as JSON text while nobody knows its elements."""
     if explode.column in payload.names:
         return payload
@@ -233,7 +233,7 @@ def as_text(explode: Explode, payload: pa.Schema) -> pa.Schema:
 
 
 def exploded(
-    explode: Explode, found: Decoded, limits: Limits, lent: np.ndarray, *, record: bool = False
+    explode: Explode, found: Decoded, limits: DecodeLimits, lent: np.ndarray, *, record: bool = False
 ) -> tuple[Decoded, np.ndarray]:
     """Decoded records as decoded elements, and the positions of the records that have none.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.decode.inference import Structure, text_reasons
-from headrace.plan.route_schema import Shape
+from headrace.plan.route_schema import RouteSchema
 from headrace.spec.types import type_name
 from headrace.transform.steps import Transform
 
@@ -15,7 +15,7 @@ _SHOWN = 12  # columns that a sentence names
 
 
 @dataclass(frozen=True)
-class Inferred:
+class InferredColumns:
     """Columns that a table gets because records have them."""
 
     table: str
@@ -35,9 +35,9 @@ class Inferred:
         return "; ".join([text, *kept])
 
 
-def inferred(
-    known: Collection[str], after: Shape | None, structure: Structure, transform: Transform
-) -> Inferred | None:
+def inferred_columns(
+    known: Collection[str], after: RouteSchema | None, structure: Structure, transform: Transform
+) -> InferredColumns | None:
     """The columns that a structure of records adds to those known of a table; None when it adds none."""
     ends = {name: transform.renamed(name) for name in structure.get("fields", {})}
     added = [item for item in (after.table if after else ()) if item.name not in known and item.name in ends.values()]
@@ -49,4 +49,4 @@ def inferred(
         field_name, dot, inner = name.partition(".")
         if (end := ends.get(field_name)) in columns:
             text[f"{end}{dot}{inner}"] = why
-    return Inferred(after.uri, columns, text)
+    return InferredColumns(after.uri, columns, text)

@@ -14,7 +14,7 @@ from headrace.decode.base import Rejects
 RECORD = pa.field("record", pa.int64())  # the place of a row's record in its batch
 
 
-def numbered(envelopes: pa.Table) -> pa.Table:
+def with_record_numbers(envelopes: pa.Table) -> pa.Table:
     """Envelopes that know their record."""
     return envelopes.append_column(RECORD, pa.array(np.arange(len(envelopes)), RECORD.type))
 
@@ -29,7 +29,7 @@ def one_for_each(envelopes: pa.Table, rejects: Rejects) -> Rejects:
     return made
 
 
-def without(rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
+def without_records(rows: pa.Table, envelopes: pa.Table, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Rows and envelopes of the records of which nothing was rejected."""
     if not len(rejected):
         return rows, envelopes
@@ -50,7 +50,7 @@ def records(envelopes: pa.Table) -> np.ndarray:
 
 
 @dataclass
-class Fates:
+class RecordOutcomes:
     """What became of every record of a batch, in whatever table; each is found on its own, so that the sum can fail."""
 
     row: np.ndarray
@@ -59,7 +59,7 @@ class Fates:
     filtered: np.ndarray
 
     @classmethod
-    def of(cls, count: int) -> Fates:
+    def of(cls, count: int) -> RecordOutcomes:
         """Nothing known yet."""
         return cls(*(np.zeros(count, bool) for _ in range(4)))
 

@@ -12,17 +12,17 @@ import pyarrow as pa
 
 from headrace.decode.base import Rejects
 from headrace.decode.sizes import Oversized, is_overflow
-from headrace.plan.apply import Application
+from headrace.plan.apply import BranchRun
 from headrace.plan.arrow import as_envelopes
-from headrace.plan.batch_result import Applied, Gathering, merged
-from headrace.plan.branch import EVERY, Branch
-from headrace.plan.outcomes import numbered
-from headrace.plan.route_schema import Shape
+from headrace.plan.batch_result import BatchResult, ResultBuilder, merge_results
+from headrace.plan.branch import EVERY, CompiledBranch
+from headrace.plan.outcomes import with_record_numbers
+from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
 from headrace.spec import Spec
-from headrace.transform.dead_letter_columns import LetterColumns
+from headrace.transform.dead_letter_columns import DeadLetterColumns
 
-__all__ = ["EVERY", "Applied", "Branch", "Plan"]
+__all__ = ["EVERY", "BatchResult", "CompiledBranch", "Plan"]
 
 T = TypeVar("T")
 Meant = Mapping[str, np.ndarray] | None
@@ -39,7 +39,7 @@ class Plan:
     def __init__(
         self,
         spec: Spec,
-        shapes: Mapping[str, Shape | None] | None = None,
+        shapes: Mapping[str, RouteSchema | None] | None = None,
         *,
         existing: Mapping[str, pa.Schema] | None = None,
         assumes: bool = False,
@@ -47,11 +47,11 @@ class Plan:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.spec = spec
-        self.letter_columns = LetterColumns(
+        self.letter_columns = DeadLetterColumns(
             (each.set or {}, each.jmespath or {}) for each in spec.dead_letters.transform
         )
         self.branches = {
-            prefix: Branch(
+            prefix: CompiledBranch(
                 prefix,
                 each,
                 _under(prefix, shapes or {}),
@@ -65,12 +65,12 @@ class Plan:
         self._learns = shapes is None
 
     @property
-    def shapes(self) -> dict[str, Shape | None]:
+    def shapes(self) -> dict[str, RouteSchema | None]:
         """Those it has now, given or learned; None for a table that may not be."""
         branches = self.branches.values()
         return {branch.prefix + route: shape for branch in branches for route, shape in branch.shapes.items()}
 
-    def apply(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> Applied:
+    def apply(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> BatchResult:
         """Rows per route, dead letters, and the account of every record.
 
         `meant`: the records that each branch shall see; all of them, unless it is given.
@@ -78,21 +78,21 @@ class Plan:
         table = as_envelopes(envelopes)
         for branch in self.branches.values() if self._learns else ():
             branch.begin()
-        applied = merged(self._parts(table, meant))
+        applied = merge_results(self._parts(table, meant))
         while applied.discovered and self._learns:
             for prefix, branch in self.branches.items():
                 branch.learn(_under(prefix, applied.discovered))
-            applied = merged(self._parts(table, meant))
+            applied = merge_results(self._parts(table, meant))
         return applied
 
-    def parts(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> Iterator[Applied]:
+    def parts(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> Iterator[BatchResult]:
         """As `apply` with given shapes; record by record in order, in as many parts as memory asks for."""
         return self._parts(as_envelopes(envelopes), meant)
 
-    def _parts(self, envelopes: pa.Table, meant: Meant) -> Iterator[Applied]:
+    def _parts(self, envelopes: pa.Table, meant: Meant) -> Iterator[BatchResult]:
         """Halve what is too large for Arrow or for one pass, down to the record that alone is: a dead letter."""
         try:
-            applied: Applied | None = self._applied(envelopes, meant)
+            applied: BatchResult | None = self._applied(envelopes, meant)
         except _TooLarge:
             applied = self._without_oversized(envelopes, meant) if len(envelopes) == 1 else None
         if applied is not None:
@@ -102,7 +102,7 @@ class Plan:
         for start, end in ((0, half), (half, len(envelopes))):
             yield from self._parts(envelopes.slice(start, end - start), _between(meant, start, end))
 
-    def _without_oversized(self, envelopes: pa.Table, meant: Meant) -> Applied:
+    def _without_oversized(self, envelopes: pa.Table, meant: Meant) -> BatchResult:
         """One record, whose rows some branches cannot hold."""
         refused: set[str] = set()
         while True:
@@ -111,18 +111,18 @@ class Plan:
             except _TooLarge as found:
                 refused.add(found.prefix)
 
-    def _applied(self, envelopes: pa.Table, meant: Meant, refused: Collection[str] = ()) -> Applied:
-        gathering, envelopes = Gathering(self.spec, len(envelopes), self.now()), numbered(envelopes)
+    def _applied(self, envelopes: pa.Table, meant: Meant, refused: Collection[str] = ()) -> BatchResult:
+        gathering, envelopes = ResultBuilder(self.spec, len(envelopes), self.now()), with_record_numbers(envelopes)
         for prefix, branch in self.branches.items():
             theirs = envelopes if meant is None else envelopes.take(meant.get(prefix, np.array([], np.int64)))
             if prefix in refused:
                 gathering.reject(theirs, Rejects([0], [Reason.TOO_BIG], [_DETAIL]), "decode", branch.unrouted)
             elif len(theirs):
-                self._run(Application(branch, theirs, gathering), prefix)
+                self._run(BranchRun(branch, theirs, gathering), prefix)
         value_bytes = envelopes.column("value").nbytes if len(envelopes) else 0
         return gathering.applied(self.letter_columns, value_bytes)
 
-    def _run(self, application: Application, prefix: str) -> None:
+    def _run(self, application: BranchRun, prefix: str) -> None:
         try:
             application.run()
         except (Oversized, pa.ArrowException, duckdb.Error) as error:

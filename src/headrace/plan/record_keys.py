@@ -13,15 +13,15 @@ from headrace.decode.avro.decoder import VALUE
 from headrace.decode.base import Decoder, Rejects
 from headrace.decode.decoders import decoder
 from headrace.decode.payload import PATH
-from headrace.plan.route_schema import Shape
+from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
 from headrace.spec.decode import Format, Key
-from headrace.spec.merge import Merge
+from headrace.spec.merge import MergeSpec
 
 Keys = tuple[pa.Table, pa.Int64Array, Rejects]
 
 
-def keys_before(texts: pa.StringArray, shape: Shape, merge: Merge) -> tuple[pa.Table, pa.Int64Array]:
+def keys_before(texts: pa.StringArray, shape: RouteSchema, merge: MergeSpec) -> tuple[pa.Table, pa.Int64Array]:
     """Key columns out of rows as JSON text, and where they were; without those that do not tell all of them."""
     found = decoder("json", _payload(shape, merge)).decode(texts.cast(pa.binary()))
     table = found.rows.rename_columns(list(merge.keys))
@@ -29,7 +29,7 @@ def keys_before(texts: pa.StringArray, shape: Shape, merge: Merge) -> tuple[pa.T
     return table.filter(pa.array(whole)), found.index.filter(pa.array(whole))
 
 
-def _payload(shape: Shape, merge: Merge) -> pa.Schema:
+def _payload(shape: RouteSchema, merge: MergeSpec) -> pa.Schema:
     """The fields of a record that become its key columns, in their order; all may be absent."""
     fields = {item.name: item for item in shape.payload}
     return pa.schema(
@@ -40,7 +40,7 @@ def _payload(shape: Shape, merge: Merge) -> pa.Schema:
     )
 
 
-def keys_of(keys: pa.ChunkedArray, shape: Shape, merge: Merge, how: Format) -> Keys:
+def keys_of_rows(keys: pa.ChunkedArray, shape: RouteSchema, merge: MergeSpec, how: Format) -> Keys:
     """Key columns out of records' keys, the records that have them, and why the others have none."""
     values = keys.combine_chunks()
     there = values.is_valid().to_numpy(zero_copy_only=False)

@@ -11,10 +11,10 @@ import pyarrow as pa
 from headrace.decode.base import Rejects
 from headrace.decode.registry.framing import schema_ids
 from headrace.delta.schema import DEAD_LETTERS
-from headrace.errors import ContractBroken
+from headrace.errors import ContractViolation
 from headrace.plan.arrow import values_of
 from headrace.reasons import MISFITS, Reason
-from headrace.spec import Column, Spec, TableSpec
+from headrace.spec import ColumnSpec, Spec, TableSpec
 
 
 def letters_of(
@@ -44,13 +44,13 @@ def hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
         column = _column_of(detail, rules.columns) if contract.columns else ""
         wrong = reason in MISFITS and contract.wrong_type_of(column) == "stop"
         if wrong or (reason is Reason.MISSING and contract.missing_of(column) == "stop"):
-            raise ContractBroken(
+            raise ContractViolation(
                 f"{table}: {detail} ({reason.value}), and the contract says stop.",
                 next="Mend the producer or change table.contract, then run again: the record is read anew.",
             )
 
 
-def _column_of(detail: str, columns: Iterable[Column]) -> str:
+def _column_of(detail: str, columns: Iterable[ColumnSpec]) -> str:
     """The declared column that a detail speaks of, by the place it begins with; that may lie in an envelope."""
     where = detail.partition(": ")[0]
     found: list[tuple[int, int, str]] = []

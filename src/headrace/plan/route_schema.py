@@ -10,23 +10,23 @@ from functools import partial
 
 import pyarrow as pa
 
-from headrace.decode.inference import Structure, evolve, widening
+from headrace.decode.inference import Structure, evolve, inferred_widening
 from headrace.decode.payload import KEEPS, MERGES, MESSAGE, RESCUE
 from headrace.delta.schema import DATED, JSON_TEXT, KEPT, METADATA, READ, RESCUED, SOURCE, as_read, is_masked
 from headrace.delta.type_widening import widens
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.plan import explode as exploding
-from headrace.spec import Column, TableSpec
+from headrace.spec import ColumnSpec, TableSpec
 from headrace.spec.explode import Explode
 from headrace.spec.partition import PartitionBy
 from headrace.spec.types import parse_type, type_name
 from headrace.stage.change_schema import check_keys, check_merging, with_history
-from headrace.stage.derived_partitions import check_origin, field_of
+from headrace.stage.derived_partitions import check_origin, derived_field
 from headrace.stage.partitions import check_partitioning
 from headrace.transform.sql.column_defaults import default_value, with_default
 from headrace.transform.sql.constraints import Constraint
 from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
-from headrace.transform.steps import Rename, Transform
+from headrace.transform.steps import RenameStep, Transform
 
 SKIP = b"headrace.skip"
 _ASIDE: Mapping[str, Mapping[bytes, bytes] | None] = {"_op": None, "_before": {JSON_TEXT: b"true"}}
@@ -35,7 +35,7 @@ Offsets = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
-class Shape:
+class RouteSchema:
     """One route's table and the payload that feeds it."""
 
     uri: str
@@ -54,7 +54,7 @@ class Shape:
     room: int = 2**31  # for so many new columns, nested fields included, in the batch at hand
 
 
-def shape_of(
+def route_schema_of(
     uri: str,
     rules: TableSpec,
     transform: Transform,
@@ -65,7 +65,7 @@ def shape_of(
     floors: Offsets | None = None,
     partition_by: tuple[str, ...] | None = None,  # an existing table's own; else the spec's
     generated: Collection[str] = (),  # columns that Spark computes
-) -> Shape:
+) -> RouteSchema:
     """Bring together what the spec declares, what the table has, and what records have shown.
 
     UsageError where the spec contradicts itself; ColumnsDisagree where records or the table contradict it.
@@ -74,15 +74,15 @@ def shape_of(
     by = rules.partitions if partition_by is None else partition_by
     with disagreement(uri, met):
         payload = payload_of(rules, transform, existing, learned, explode, generated)
-        absent = absent_from(columns_of(payload, explode), transform)
+        absent = absent_from(columns_of_route(payload, explode), transform)
     known = _targets(transform, _with_existing(_declared(rules.columns), existing))
     # What a record has beside an exploded list never becomes a column.
     payload = with_message(payload, transform, known, open_=explode is None and _grows(rules, existing))
     with disagreement(uri, met):
-        seen = columns_of(payload, explode, record=bool(transform.queries()))
+        seen = columns_of_route(payload, explode, record=bool(transform.queries()))
         output = transform.output(with_absent(seen, absent), known)
         table = with_history(
-            table_of(rules, output, existing, _wanted(rules, columns_of(payload, explode))), output, rules.merges
+            table_of(rules, output, existing, _wanted(rules, columns_of_route(payload, explode))), output, rules.merges
         )
         if rules.columns or (met and (explode is None or knows_fields(payload, explode))):
             check_partitioning(table, by)
@@ -93,7 +93,7 @@ def shape_of(
         unfilled = _unfilled(rules, output, existing)
     made = _targets(transform, (*known, *(item for item in table if item.name not in known.names)))
     origins = _origins(payload, rules, transform) if explode is None else {}
-    return Shape(
+    return RouteSchema(
         uri, payload, table, by, absent, made, floors or {}, origins, _derived(rules, existing), unfilled=unfilled
     )
 
@@ -167,12 +167,14 @@ def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
     return ColumnsDisagree(f"{uri}: {error.seen}", next=f"{mend} Then run again: the batch is read anew.")
 
 
-def foreseen(known: Shape | None, structure: Structure, transform: Transform, explode: Explode | None = None) -> Shape:
+def predict_schema(
+    known: RouteSchema | None, structure: Structure, transform: Transform, explode: Explode | None = None
+) -> RouteSchema:
     """What expressions will see once the fields of this structure are known too; of no table."""
     payload = _grown_payload(pa.schema([]) if known is None else known.payload, structure, explode)
-    absent = absent_from(columns_of(payload, explode), transform)
+    absent = absent_from(columns_of_route(payload, explode), transform)
     payload = with_message(payload, transform, pa.schema([]), open_=explode is None)
-    return Shape("", payload, pa.schema([]), absent=absent)
+    return RouteSchema("", payload, pa.schema([]), absent=absent)
 
 
 def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *, open_: bool) -> pa.Schema:
@@ -181,10 +183,10 @@ def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *
     `open_`: what no column knows, no record has sent, because it would have become one.
     """
     plain = pa.schema([item for item in payload if MESSAGE not in (item.metadata or {})])
-    skipped = sorted({item.name for item in plain} - {item.name for item in decoded(plain)})
+    skipped = sorted({item.name for item in plain} - {item.name for item in decoded_schema(plain)})
     said = json.dumps({"open": open_, "skipped": skipped}).encode()
     whole = pa.schema([*plain, pa.field("the message", pa.string(), metadata={MESSAGE: said})])
-    return whole if transform.asks_message(pa.schema(decoded(whole)), targets) else plain
+    return whole if transform.asks_message(pa.schema(decoded_schema(whole)), targets) else plain
 
 
 def _targets(transform: Transform, columns: Iterable[pa.Field]) -> pa.Schema:
@@ -203,10 +205,10 @@ def absent_from(payload: pa.Schema, transform: Transform) -> tuple[str, ...]:
 
 def with_absent(payload: pa.Schema, absent: Iterable[str]) -> pa.Schema:
     """The payload as expressions see it: a field nobody has sent yet is NULL, of no type."""
-    return pa.schema([*decoded(payload), *(pa.field(name, pa.null()) for name in absent)])
+    return pa.schema([*decoded_schema(payload), *(pa.field(name, pa.null()) for name in absent)])
 
 
-def decoded(payload: pa.Schema) -> list[pa.Field]:
+def decoded_schema(payload: pa.Schema) -> list[pa.Field]:
     """The payload fields that become columns (a skipped key is known, not kept)."""
     return [item for item in payload if SKIP not in (item.metadata or {})]
 
@@ -230,7 +232,7 @@ def payload_of(
         made = derived | _results(explode, fields, transform)
         known = pa.schema(exploding.rolled(explode, [item for item in fields if item.name not in made]))
     grows = rules.contract.new_field == "evolve" or not knows_fields(known, explode)
-    payload = _grown_payload(known, learned if grows else widening(learned), explode) if learned else known
+    payload = _grown_payload(known, learned if grows else inferred_widening(learned), explode) if learned else known
     unread = [name for name in generated if name not in payload.names]
     payload = pa.schema([*payload, *(_skipped(pa.field(name, pa.string())) for name in unread)])
     payload = _for_changes(payload, rules)
@@ -280,12 +282,12 @@ def _widened(item: pa.Field, existing: pa.Schema, transform: Transform) -> pa.Fi
 
 
 def _grown_payload(payload: pa.Schema, learned: Structure, explode: Explode | None) -> pa.Schema:
-    return evolve(payload, learned) if explode is None else exploding.grown(explode, payload, learned)
+    return evolve(payload, learned) if explode is None else exploding.grow_elements(explode, payload, learned)
 
 
-def columns_of(payload: pa.Schema, explode: Explode | None, *, record: bool = False) -> pa.Schema:
+def columns_of_route(payload: pa.Schema, explode: Explode | None, *, record: bool = False) -> pa.Schema:
     """The columns that the payload's rows have before the transform; `record`: with the one that JMESPath reads."""
-    return payload if explode is None else exploding.flat(explode, decoded(payload), record=record)
+    return payload if explode is None else exploding.flat(explode, decoded_schema(payload), record=record)
 
 
 def knows_fields(payload: pa.Schema, explode: Explode | None = None) -> bool:
@@ -313,11 +315,11 @@ def _rescued(rules: TableSpec) -> pa.Field:
     return RESCUED.with_metadata({RESCUE: b"type" if rules.contract.wrong_type == "rescue" else b"field"})
 
 
-def _declared(columns: Iterable[Column]) -> list[pa.Field]:
+def _declared(columns: Iterable[ColumnSpec]) -> list[pa.Field]:
     return [declared_field(column) for column in columns]
 
 
-def declared_field(column: Column) -> pa.Field:
+def declared_field(column: ColumnSpec) -> pa.Field:
     """A column of the spec as a payload field."""
     said = {
         b"headrace.path": column.path,
@@ -334,7 +336,7 @@ def _stored(existing: pa.Schema | None, transform: Transform, own: Collection[st
     """An existing table's columns under the names they have in the payload, but those that are our own to fill."""
     if existing is None:
         return []
-    olds = [old for step in transform.steps if isinstance(step, Rename) for old in step.names]
+    olds = [old for step in transform.steps if isinstance(step, RenameStep) for old in step.names]
     origin = {transform.renamed(old): old for old in olds}
     stored = [item for item in existing if item.name not in KEPT and item.name not in own]
     return [as_read(item).with_name(origin.get(item.name, item.name)) for item in stored]
@@ -381,7 +383,7 @@ def _partitions(brought: Iterable[pa.Field], derived: Iterable[PartitionBy]) -> 
                 f"partition_by makes '{each.column}' of '{each.origin}', and rows have a column of that name.",
                 next="Give the made one another name (`as`), or partition by the one that is there.",
             )
-    return [field_of(each) for each in derived]
+    return [derived_field(each) for each in derived]
 
 
 def _metadata(rules: TableSpec) -> list[pa.Field]:
@@ -392,7 +394,7 @@ def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
     if declared is None:
         return item
     kind = item.type if is_masked(item) else declared.type
-    if not fits(item.type, kind):
+    if not same_columns(item.type, kind):
         raise UsageError(
             f"column '{item.name}' is declared as {type_name(kind)}, the transform makes it {type_name(item.type)}.",
             next="Write an explicit cast in the expression, or declare the type that it makes.",
@@ -413,7 +415,7 @@ def _followed(existing: pa.Schema, brought: Mapping[str, pa.Field], wide: bool) 
     wrong = [
         f"column '{have.name}' is {type_name(have.type)} in the table, the spec makes it {type_name(made.type)}"
         for (have, made), item in zip(pairs, grown, strict=True)
-        if not fits(made.type, item.type)
+        if not same_columns(made.type, item.type)
     ]
     if wrong:
         raise UsageError(
@@ -442,7 +444,7 @@ def _grown(have: pa.DataType, made: pa.DataType, *, wide: bool, adds: bool) -> p
     return made if wide and widens(have, made) else have
 
 
-def fits(have: pa.DataType, want: pa.DataType) -> bool:
+def same_columns(have: pa.DataType, want: pa.DataType) -> bool:
     """Whether values of one type may be offered to a column of another; each value is still checked."""
     if have == want or same_type(have, want):
         return True

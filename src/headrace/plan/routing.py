@@ -43,7 +43,7 @@ def routes(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | None 
     )
 
 
-def split(values: pa.StringArray) -> dict[str, pa.Int64Array]:
+def split_by_route(values: pa.StringArray) -> dict[str, pa.Int64Array]:
     """Positions per route, ascending; records without a route are in none."""
     kinds, kind_of = _distinct(values)
     order = np.argsort(kind_of, kind="stable")

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.plan.arrow import values_of
-from headrace.plan.branch import EVERY, Branch
-from headrace.plan.route_schema import Shape, columns_of, decoded
+from headrace.plan.branch import EVERY, CompiledBranch
+from headrace.plan.route_schema import RouteSchema, columns_of_route, decoded_schema
 from headrace.spec.diagnostics import closest
-from headrace.spec.steps import Step
+from headrace.spec.steps import StepSpec
 from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
-from headrace.transform.sql.expression import columns_of as names_in
+from headrace.transform.sql.expression import columns_in as names_in
 
 
 @dataclass(frozen=True, order=True)
-class Unknown:
+class UnknownName:
     """A name that nothing has, and where the spec uses it."""
 
     place: str  # in the spec, as `transform[0].where`
@@ -31,16 +31,18 @@ class Unknown:
         return f"{self.place}: no record, table or step has '{self.name}'{hint}"
 
 
-Reports = Iterable[tuple[str, Set[Unknown]]]  # of every route that had rows: what is unknown there
+Reports = Iterable[tuple[str, Set[UnknownName]]]  # of every route that had rows: what is unknown there
 
 
-def unknown_names(branch: Branch, route: str, shape: Shape, envelopes: pa.Table | None = None) -> frozenset[Unknown]:
+def unknown_names(
+    branch: CompiledBranch, route: str, shape: RouteSchema, envelopes: pa.Table | None = None
+) -> frozenset[UnknownName]:
     """The names that a route's rows do not have, without those that may be missing.
 
     `envelopes`: where records may bring new columns, a name that one of them holds, if only with a null, is known.
     """
     found = {
-        Unknown(place, name, closest(name, there))
+        UnknownName(place, name, closest(name, there))
         for place, name, there in _uses(branch, route, shape)
         if name.lower() not in {*map(str.lower, there), *ENVELOPE_NAMES, *map(str.lower, branch.spec.allow_missing)}
     }
@@ -57,11 +59,14 @@ def _holds(form: str, values: pa.BinaryArray, name: str) -> bool:
 
 
 def nowhere(
-    reports: Reports, branches: Mapping[str, Branch], shapes: Mapping[str, Shape | None], known: Iterable[str] = ()
-) -> list[Unknown]:
+    reports: Reports,
+    branches: Mapping[str, CompiledBranch],
+    shapes: Mapping[str, RouteSchema | None],
+    known: Iterable[str] = (),
+) -> list[UnknownName]:
     """What is unknown to all records and tables of a branch: its routes share their steps, and some may have more."""
     told = list(reports)
-    found = set[Unknown]()
+    found = set[UnknownName]()
     for prefix, branch in branches.items():
         theirs = [(route, unknown) for route, unknown in told if _prefix(route) == prefix]
         tables = [shape for route, shape in shapes.items() if shape and _prefix(route) == prefix]
@@ -78,14 +83,14 @@ def _prefix(name: str) -> str:
     return name[: name.rfind("/") + 1]
 
 
-def _used(branch: Branch, name: str, shapes: Mapping[str, Shape | None]) -> set[tuple[str, str]]:
+def _used(branch: CompiledBranch, name: str, shapes: Mapping[str, RouteSchema | None]) -> set[tuple[str, str]]:
     shape = shapes.get(name)
     return {(place, used) for place, used, _ in _uses(branch, name[len(branch.prefix) :], shape)} if shape else set()
 
 
-def _uses(branch: Branch, route: str, shape: Shape) -> Iterator[tuple[str, str, Sequence[str]]]:
+def _uses(branch: CompiledBranch, route: str, shape: RouteSchema) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Where the spec names a column, its name, and the columns that there are."""
-    names = list(columns_of(pa.schema(decoded(shape.payload)), branch.explode).names)
+    names = list(columns_of_route(pa.schema(decoded_schema(shape.payload)), branch.explode).names)
     if branch.explode is not None:
         names += [branch.explode.column, *branch.explode.keep]
         beside = sorted({way[0] for way in branch.strange.get(route, ())})
@@ -102,7 +107,7 @@ def _uses(branch: Branch, route: str, shape: Shape) -> Iterator[tuple[str, str, 
         yield from _of_table(branch, route, names)
 
 
-def _of_table(branch: Branch, route: str, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
+def _of_table(branch: CompiledBranch, route: str, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
     rules = branch.rules(route)
     for at, each in enumerate(rules.expectations):
         yield from ((f"table.expectations[{at}].expect", name, names) for name in sorted(names_in(each.expect)))
@@ -112,7 +117,7 @@ def _of_table(branch: Branch, route: str, names: Sequence[str]) -> Iterator[tupl
         yield from ((f"table.merge.{key}", name, there) for name in sorted(names_in(text)))
 
 
-def _read(step: Step, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
+def _read(step: StepSpec, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
     """The columns that a step reads, and the key that says so; JMESPath reads the message itself."""
     there = list(names)
     for target, text in (step.set or {}).items():
@@ -125,7 +130,7 @@ def _read(step: Step, names: Sequence[str]) -> Iterator[tuple[str, str, Sequence
     yield from (("mask", name.split(".")[0], names) for name in step.mask or {})
 
 
-def _after(step: Step, names: Sequence[str]) -> list[str]:
+def _after(step: StepSpec, names: Sequence[str]) -> list[str]:
     """The columns there are after a step."""
     dropped = {name.lower() for name in step.drop or ()}
     moved = {old.lower(): new for old, new in (step.rename or {}).items()}

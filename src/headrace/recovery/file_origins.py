@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headrace.delta import files
-from headrace.delta.files import File, Logged
+from headrace.delta.files import CommitFiles, File
 from headrace.delta.log import TableState
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.schema import SOURCE
-from headrace.delta.txn import batch_mark, numbered, pipeline_of
+from headrace.delta.txn import batch_number_of, batch_txn, pipeline_of
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
 
@@ -26,7 +26,7 @@ _CARRY_OVER = frozenset({"MERGE", "UPDATE", "DELETE"})  # write rows that they d
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class OriginCommit:
     """A commit that had brought rows which are gone."""
 
     version: int
@@ -37,19 +37,19 @@ class Brought:
     @property
     def pipeline(self) -> str | None:
         """Whose commit it was; None where it was no pipeline's."""
-        mark = numbered(self.marks)
+        mark = batch_number_of(self.marks)
         return pipeline_of(mark[0]) if mark else None
 
     @property
     def batch(self) -> int | None:
         """The number of the batch, or of the replay plan."""
-        mark = numbered(self.marks)
+        mark = batch_number_of(self.marks)
         return mark[1] if mark else None
 
     @property
     def replayed(self) -> bool:
         """Whether its rows were dead letters before."""
-        return self.pipeline is not None and batch_mark(self.pipeline) not in self.marks
+        return self.pipeline is not None and batch_txn(self.pipeline) not in self.marks
 
     @property
     def ranges(self) -> tuple[Range, ...] | None:
@@ -59,11 +59,11 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class FileOrigins:
     """What became of rows that are gone."""
 
     gone: tuple[File, ...] = ()  # the files that held them last
-    brought: tuple[Brought, ...] = ()  # newest first
+    brought: tuple[OriginCommit, ...] = ()  # newest first
     untold: tuple[str, ...] = ()  # files that no commit of the log tells any more
 
 
@@ -76,13 +76,13 @@ class _Search:
     through: bool
     key: PartitionKeys
     mended: set[str] = field(default_factory=set)
-    brought: list[Brought] = field(default_factory=list)
+    brought: list[OriginCommit] = field(default_factory=list)
     held: set[str] = field(default_factory=set)  # the missing files of which something is lost still
 
     def want(self, path: str, last: Iterable[str]) -> None:
         self.wanted.setdefault(path, set()).update(last)
 
-    def meet(self, commit: Logged) -> None:
+    def meet(self, commit: CommitFiles) -> None:
         """Go one commit back."""
         found = [(file, self.wanted.pop(file.path)) for file in commit.added if file.path in self.wanted]
         for file, last in found:
@@ -93,9 +93,11 @@ class _Search:
         first = [(file, last) for file, last in found if file.changes_data and file.path not in known]
         if first:
             self.held.update(*(last for _, last in first))
-            self.brought.append(Brought(commit.version, commit.marks, commit.account, tuple(file for file, _ in first)))
+            self.brought.append(
+                OriginCommit(commit.version, commit.marks, commit.account, tuple(file for file, _ in first))
+            )
 
-    def _held_before(self, file: File, commit: Logged) -> list[File]:
+    def _held_before(self, file: File, commit: CommitFiles) -> list[File]:
         """The files that may have held rows of this one until its commit."""
         if same := [old for old in commit.removed if old.path == file.path]:
             return same
@@ -110,9 +112,9 @@ class _Search:
         return not old.partition or self.key(old.partition) == self.key(file.partition)
 
 
-def trace(
+def file_origins(
     store: Store, state: TableState, missing: Iterable[File], *, forgotten: bool = False, through: bool = False
-) -> Trace:
+) -> FileOrigins:
     """The commits that brought what is missing, back through compactions.
 
     `forgotten`: also what earlier repairs took out of the log and nobody has put back. `through`: also back through
@@ -121,7 +123,7 @@ def trace(
     known = {file.path: file for file in missing}
     key = PartitionKeys.of(state.schema, state.partition_by)
     search = _Search({path: {path} for path in known}, known, through, key)
-    for commit in standing(store, state.version) if known or forgotten else ():
+    for commit in origins_of_active_files(store, state.version) if known or forgotten else ():
         if forgotten:
             search.mended.update(commit.account.get("reingested", ()))
         if forgotten and commit.operation == REPAIR:
@@ -132,12 +134,12 @@ def trace(
             break
     untold = sorted(set(search.wanted) - search.mended)
     held = search.held.union(*(search.wanted[path] for path in untold))
-    return Trace(
+    return FileOrigins(
         tuple(file for path, file in search.gone.items() if path in held), tuple(search.brought), tuple(untold)
     )
 
 
-def standing(store: Store, version: int) -> Iterator[Logged]:
+def origins_of_active_files(store: Store, version: int) -> Iterator[CommitFiles]:
     """The commits that a version stands on, newest first: without a RESTORE, and without what it has undone."""
     stands = version
     for commit in files.back(store, version):
@@ -150,7 +152,7 @@ def standing(store: Store, version: int) -> Iterator[Logged]:
             yield commit
 
 
-def _restored_to(store: Store, restore: Logged) -> int:
+def _restored_to(store: Store, restore: CommitFiles) -> int:
     """The version that a RESTORE went back to; of one to a time, which writers spell in their own ways, files tell."""
     version = str((restore.info.get("operationParameters") or {}).get("version"))
     if version.isdigit():
@@ -167,7 +169,7 @@ def _restored_to(store: Store, restore: Logged) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class OffsetBounds:
     """Between which places all rows of a file came from, as its statistics tell; None: they do not."""
 
     topics: tuple[str, str] | None = None
@@ -182,7 +184,7 @@ class Box:
             and _cross(self.offsets, (each.start, each.until - 1))
         )
 
-    def crosses(self, other: Box) -> bool:
+    def crosses(self, other: OffsetBounds) -> bool:
         """Whether two files may have rows of the same record."""
         return (
             _cross(self.topics, other.topics)
@@ -195,18 +197,18 @@ def _cross(one: tuple[T, T] | None, two: tuple[T, T] | None) -> bool:
     return one is None or two is None or (one[0] <= two[1] and two[0] <= one[1])
 
 
-def box_of(file: File) -> Box:
+def offset_bounds_of(file: File) -> OffsetBounds:
     """The box of a file."""
     stats = json.loads(file.stats or "{}")
     low, high = (stats.get(side, {}).get(SOURCE.name) or {} for side in ("minValues", "maxValues"))
     told = [(low[name], high[name]) if name in low and name in high else None for name in _PLACE]
-    return Box(*told)
+    return OffsetBounds(*told)
 
 
 _PLACE = ("topic", "partition", "offset")
 
 
-def narrowed(ranges: Iterable[Range], boxes: Iterable[Box]) -> tuple[Range, ...]:
+def narrowed(ranges: Iterable[Range], boxes: Iterable[OffsetBounds]) -> tuple[Range, ...]:
     """What of the ranges may be in one of the boxes."""
     known, found = tuple(boxes), []
     for each in ranges:
@@ -217,7 +219,7 @@ def narrowed(ranges: Iterable[Range], boxes: Iterable[Box]) -> tuple[Range, ...]
     return tuple(found)
 
 
-def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
+def join_ranges(ranges: Iterable[Range]) -> tuple[Range, ...]:
     """The same offsets as few ranges, each once."""
     found: list[Range] = []
     for each in sorted(ranges):

@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from headrace.delta.files import File, as_file
 from headrace.delta.partition_keys import Partition, PartitionKeys
-from headrace.delta.rows import Columns, rows_of
+from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.schema import SOURCE
 from headrace.delta.staged_file import StagedFile
 from headrace.engine import duck
 from headrace.errors import TableDamaged
-from headrace.pipeline.deduplicate import without
-from headrace.recovery.file_origins import Box, box_of
-from headrace.stage.stager import Layout
+from headrace.pipeline.deduplicate import without_duplicates
+from headrace.recovery.file_origins import OffsetBounds, offset_bounds_of
+from headrace.stage.stager import FileLayout
 from headrace.storage.store import Store
 
 _PLACE = ("topic", "partition", "offset")
@@ -54,7 +54,7 @@ _LOST = f"""
 
 def absent(
     store: Store,
-    layout: Layout,
+    layout: FileLayout,
     made: Sequence[StagedFile],
     gone: Sequence[File],
     there: Iterable[File],
@@ -64,11 +64,11 @@ def absent(
     parts = _Parts.of(layout, gone)
     mine = [item for item in made if parts.number(dict(item.partition)) is not None]
     left = [item for item in made if item not in mine]
-    boxes = [(parts.number(file.partition), box_of(file)) for file in gone]
+    boxes = [(parts.number(file.partition), offset_bounds_of(file)) for file in gone]
     stands = [file for file in there if _overlaps(file, boxes, parts)]
     if not mine:
         return [], left, 0
-    columns = Columns(store, [f"{SOURCE.name}.{name}" for name in _PLACE])
+    columns = ColumnReader(store, [f"{SOURCE.name}.{name}" for name in _PLACE])
     places = [_places(columns, as_file(item), parts) for item in mine]
     whole = pa.concat_tables(each.append_column("file", _same(at, len(each))) for at, each in enumerate(places))
     found = duck.query(_LOST, made=whole, there=_all_places(columns, stands, parts), boxes=_listed(boxes))
@@ -79,7 +79,7 @@ def absent(
         if mask.any() and not mask.all():
             new.append((item, ~mask))
     records = whole.filter(pa.array(np.concatenate(keep))).group_by(list(_PLACE)).aggregate([]).num_rows
-    return kept + without(store, layout, new, f"{batch:08d}-lost")[0], left + old, records
+    return kept + without_duplicates(store, layout, new, f"{batch:08d}-lost")[0], left + old, records
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class _Parts:
     numbers: Mapping[Partition, int]
 
     @classmethod
-    def of(cls, layout: Layout, gone: Sequence[File]) -> _Parts:
+    def of(cls, layout: FileLayout, gone: Sequence[File]) -> _Parts:
         key = PartitionKeys.of(layout.schema, layout.partition_by)
         return cls(key, {key(file.partition): number for number, file in enumerate(gone)})
 
@@ -99,7 +99,7 @@ class _Parts:
 
 
 def _kept(
-    store: Store, layout: Layout, mine: Sequence[StagedFile], stands: Sequence[File], found: pa.Table
+    store: Store, layout: FileLayout, mine: Sequence[StagedFile], stands: Sequence[File], found: pa.Table
 ) -> list[np.ndarray]:
     """For each file which of its rows are lost."""
     keep = [np.zeros(item.rows, bool) for item in mine]
@@ -114,7 +114,7 @@ def _kept(
 
 def _compare(
     store: Store,
-    layout: Layout,
+    layout: FileLayout,
     mine: Sequence[StagedFile],
     stands: Sequence[File],
     asked: Mapping[tuple[int, int], int],
@@ -126,12 +126,14 @@ def _compare(
     of one schema apart, and a NaN is one value. Where more differ than are lacking, the records make other rows now
     than they did, as `now()` does: then nobody can tell which of them are there.
     """
-    made = {at: rows_of(store, as_file(mine[at]), layout.schema, layout.partition_by) for at in {at for at, _ in asked}}
+    made = {
+        at: read_rows(store, as_file(mine[at]), layout.schema, layout.partition_by) for at in {at for at, _ in asked}
+    }
     spelled = {(at, nth): repr(made[at].slice(nth, 1).to_pylist()[0]) for at, nth in asked}
     places = pa.array([made[at][SOURCE.name][nth].as_py()["offset"] for at, nth in asked], pa.int64())
     left = Counter[str]()
     for file in stands:
-        rows = rows_of(store, file, layout.schema, layout.partition_by)
+        rows = read_rows(store, file, layout.schema, layout.partition_by)
         met = rows.filter(pc.is_in(pc.struct_field(rows[SOURCE.name], "offset"), value_set=places))
         left.update(map(repr, met.to_pylist()))
     differ, lacks = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], int]()
@@ -150,7 +152,7 @@ def _compare(
         )
 
 
-def _places(columns: Columns, file: File, parts: _Parts) -> pa.Table:
+def _places(columns: ColumnReader, file: File, parts: _Parts) -> pa.Table:
     """Where each row of a file came from; NULL where it has no record."""
     source, held = columns.of(file)
     kinds = dict(zip(_PLACE, (pa.string(), pa.int64(), pa.int64()), strict=True))
@@ -163,22 +165,22 @@ def _places(columns: Columns, file: File, parts: _Parts) -> pa.Table:
     return pa.table({"part": number, **made, "nth": pa.array(np.arange(held))})
 
 
-def _all_places(columns: Columns, stands: Sequence[File], parts: _Parts) -> pa.Table:
+def _all_places(columns: ColumnReader, stands: Sequence[File], parts: _Parts) -> pa.Table:
     empty = {"part": pa.int64(), "topic": pa.string(), "partition": pa.int64(), "offset": pa.int64(), "nth": pa.int64()}
     return pa.concat_tables([pa.schema(empty).empty_table(), *(_places(columns, file, parts) for file in stands)])
 
 
-def _overlaps(file: File, boxes: Iterable[tuple[int | None, Box]], parts: _Parts) -> bool:
+def _overlaps(file: File, boxes: Iterable[tuple[int | None, OffsetBounds]], parts: _Parts) -> bool:
     """Whether a file may have rows of records that a lost one had rows of."""
     part = parts.number(file.partition)
     if part is None:
         return False
-    mine = box_of(file)
+    mine = offset_bounds_of(file)
     return any(number == part and mine.crosses(box) for number, box in boxes)
 
 
-def _listed(boxes: Iterable[tuple[int | None, Box]]) -> pa.Table:
-    def sides(box: Box) -> tuple[Any, ...]:
+def _listed(boxes: Iterable[tuple[int | None, OffsetBounds]]) -> pa.Table:
+    def sides(box: OffsetBounds) -> tuple[Any, ...]:
         return *(box.topics or _OPEN), *(box.partitions or _OPEN), *(box.offsets or _OPEN)
 
     rows = [dict(zip(_BOX.names, (part, *sides(box)), strict=True)) for part, box in boxes]

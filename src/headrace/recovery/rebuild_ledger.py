@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headrace.delta.batch_commits import Part
+from headrace.delta.batch_commits import BatchCommit
 from headrace.delta.features import WriterKind, writer_of
-from headrace.delta.log import TableState, load
-from headrace.errors import HeadraceError, MarksDisagree, SourceGap, Transient
+from headrace.delta.log import TableState, load_state
+from headrace.errors import HeadraceError, SourceGap, TransientError, TxnMismatch
 from headrace.ledger import table_evidence
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Position, is_refill
@@ -54,7 +54,7 @@ def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
     return [said]
 
 
-def _known(pipeline: Pipeline, found: table_evidence.Traces) -> dict[str, KnownTable]:
+def _known(pipeline: Pipeline, found: table_evidence.TableEvidence) -> dict[str, KnownTable]:
     """The tables that have txns of the pipeline."""
     return {
         uri: KnownTable(state.table_id, _kind(pipeline.spec, uri, state), writers=(pipeline.writer,))
@@ -66,7 +66,7 @@ def _known_again(pipeline: Pipeline, accepted: bool) -> list[str]:
     """A ledger is there, and the ids of topics and tables are lost: only a person can say that they are the same."""
     spec, ledger = pipeline.spec, pipeline.ledger
     if not accepted:
-        raise MarksDisagree(
+        raise TxnMismatch(
             f"The state of '{spec.pipeline}' has a ledger, but what is known of its topics and tables (known_tables/) "
             "is lost: one that was created again since cannot be told from the one before.",
             next=f"{table_evidence.ACCEPT} if the topics and tables are still the same.",
@@ -89,11 +89,11 @@ def _from_begun(pipeline: Pipeline, begun: Intent) -> str:
     return f"the ledger was lost; rebuilt from batch {begun.batch}, the last one begun"
 
 
-def _from_tables(pipeline: Pipeline, found: table_evidence.Traces, accepted: bool) -> str:
+def _from_tables(pipeline: Pipeline, found: table_evidence.TableEvidence, accepted: bool) -> str:
     known = pipeline.ledger.known
     unknown = table_evidence.topics(found, pipeline.spec.pipeline) - known.topics.keys()
     if unknown and not accepted:
-        raise MarksDisagree(
+        raise TxnMismatch(
             f"The state of '{pipeline.spec.pipeline}' is lost; {len(found.tables)} tables have its marks, up to batch "
             f"{found.batch}. Marks do not tell whether {', '.join(sorted(unknown))} was deleted and made again since."
             f"{_without_deletes(pipeline, found)}",
@@ -104,7 +104,7 @@ def _from_tables(pipeline: Pipeline, found: table_evidence.Traces, accepted: boo
         known.remember(topics=topics, batch=found.batch)
     try:
         return _told(pipeline, found)
-    except Transient:
+    except TransientError:
         raise
     except HeadraceError as stop:
         if not accepted:
@@ -117,7 +117,7 @@ def _from_tables(pipeline: Pipeline, found: table_evidence.Traces, accepted: boo
         )
 
 
-def _without_deletes(pipeline: Pipeline, found: table_evidence.Traces) -> str:
+def _without_deletes(pipeline: Pipeline, found: table_evidence.TableEvidence) -> str:
     """Which tables have lost, with the state, the deletes that were remembered."""
     bare = [uri for uri, state in found.tables.items() if _tombstones(pipeline, uri, state) is not None]
     if not bare:
@@ -129,7 +129,7 @@ def deletes_anew(pipeline: Pipeline) -> list[str]:
     """Let tables that have lost the deletes they remembered go on without them, as somebody has decided."""
     said = []
     for uri in pipeline.ledger.known.tables:
-        state = load(Store(uri, pipeline.profile))
+        state = load_state(Store(uri, pipeline.profile))
         tombstones = _tombstones(pipeline, uri, state) if state is not None else None
         rules = merging_of(pipeline.spec.table_for(pipeline.spec.name_of(uri) or ""))
         if state is not None and tombstones is not None and rules is not None:
@@ -146,10 +146,10 @@ def _tombstones(pipeline: Pipeline, uri: str, state: TableState) -> Tombstones |
     return found if found.lost(Store(uri, pipeline.profile), state.version) else None
 
 
-def _told(pipeline: Pipeline, found: table_evidence.Traces) -> str:
+def _told(pipeline: Pipeline, found: table_evidence.TableEvidence) -> str:
     spec = pipeline.spec
     letters, since = Store(spec.dead_letters_uri).uri, pipeline.ledger.known.since
-    where = table_evidence.standing(found, spec.pipeline, letters, _writes_one(spec), since)
+    where = table_evidence.rebuilt_position(found, spec.pipeline, letters, _writes_one(spec), since)
     said = f"the ledger was lost; rebuilt from the marks of {len(found.tables)} tables: batch {where.batch} is in all"
     pipeline.ledger.assume(where.batch, _met_anew(pipeline, where), half=where.half is not None)
     if where.half is None:
@@ -158,12 +158,12 @@ def _told(pipeline: Pipeline, found: table_evidence.Traces) -> str:
     return f"{said}; batch {where.half.batch} may be in some only, so it is read again for the others"
 
 
-def _read_again(pipeline: Pipeline, half: Part) -> Intent:
+def _read_again(pipeline: Pipeline, half: BatchCommit) -> Intent:
     """The batch that only some tables have, with its own number: those that have it will skip it."""
     spec, account = pipeline.spec, half.account
     stop = f"The ledger of '{spec.pipeline}' is lost, and batch {half.batch} may be missing from some tables"
     if account["spec"] != spec.digest:
-        raise MarksDisagree(
+        raise TxnMismatch(
             f"{stop}; it was written with another spec (digest {account['spec'][:12]}; this one has "
             f"{spec.digest[:12]}).",
             next=f"Run it once with that spec. {table_evidence.ACCEPT} to go on after that batch.",
@@ -194,7 +194,7 @@ def _read_again(pipeline: Pipeline, half: Part) -> Intent:
         ) from None
     if _account(again) != _account(begun):
         pipeline.discard(item for table in again.tables for item in table.files)
-        raise MarksDisagree(
+        raise TxnMismatch(
             f"{stop}; read again, it is another one: {_account(again)} records, it was {_account(begun)} "
             "(read, routed, dead, filtered).",
             next=f"{table_evidence.ACCEPT} to go on after it.",
@@ -207,7 +207,7 @@ def _account(intent: Intent) -> tuple[int, int, int, int]:
     return counts.read, counts.routed, counts.dead, counts.filtered
 
 
-def _met_anew(pipeline: Pipeline, where: table_evidence.Standing) -> Position:
+def _met_anew(pipeline: Pipeline, where: table_evidence.RebuiltPosition) -> Position:
     """Marks of a topic that was replaced after the last commit are those of the one before: the new one is unread."""
     since, last = pipeline.ledger.known.since, where.batch + (where.half is not None)
     anew = {each for each in where.position if since.get(each[0], 0) > last}

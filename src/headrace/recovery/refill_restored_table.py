@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.errors import SourceGap, TableRestored
-from headrace.ledger.undone_batches import KEEP, Owed, owed
+from headrace.ledger.undone_batches import KEEP, UndoneRows, undone_rows
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
@@ -31,11 +31,11 @@ def refill_all(pipeline: Pipeline) -> None:
             pipeline.open_catalog()
 
 
-def what_is_owed(pipeline: Pipeline, uri: str, newest: int, oldest: int) -> Owed:
+def what_is_owed(pipeline: Pipeline, uri: str, newest: int, oldest: int) -> UndoneRows:
     """What RESTOREs of these versions undid, once it is sure that it can be read again."""
     ledger, spec = pipeline.ledger, pipeline.spec
-    store, mark = Store(uri, pipeline.profile), batch_mark(spec.pipeline)
-    found = owed(store, newest, oldest, mark, spec.digest, ledger.rows_from)
+    store, mark = Store(uri, pipeline.profile), batch_txn(spec.pipeline)
+    found = undone_rows(store, newest, oldest, mark, spec.digest, ledger.rows_from)
     _check_source(pipeline, uri, found)
     return found
 
@@ -83,7 +83,7 @@ def floors_of(ranges: Iterable[Range]) -> dict[tuple[str, int], int]:
     return floors
 
 
-def _check_source(pipeline: Pipeline, uri: str, found: Owed) -> None:
+def _check_source(pipeline: Pipeline, uri: str, found: UndoneRows) -> None:
     bounds, topics = pipeline.source.bounds(), pipeline.source.topics()
     for each in (each for piece in found.pieces for each in piece):
         if topics.get(each.topic) != each.topic_id or (each.topic, each.partition) not in bounds:

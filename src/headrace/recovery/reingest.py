@@ -15,17 +15,17 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from headrace.delta.files import File, active
-from headrace.delta.log import newest
+from headrace.delta.log import newest_version
 from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.errors import TableDamaged
-from headrace.pipeline.manifest import Manifest, merge
+from headrace.pipeline.manifest import Manifest, merge_manifests
 from headrace.plan.accounting import Counts
-from headrace.recovery.file_origins import Trace
+from headrace.recovery.file_origins import FileOrigins
 from headrace.recovery.missing_rows import absent
 from headrace.recovery.refill_restored_table import floors_of
-from headrace.recovery.reingest_plan import Facts, Reingest
+from headrace.recovery.reingest_plan import Reingest, SourceFacts
 from headrace.source.ranges import Range
-from headrace.stage.stager import Layout
+from headrace.stage.stager import FileLayout
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, TableIntent
 
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from headrace.pipeline.pipeline import Pipeline
 
 
-def facts_of(pipeline: Pipeline) -> Facts:
+def facts_of(pipeline: Pipeline) -> SourceFacts:
     """Ask the source and the ledger."""
     known = pipeline.ledger.known
-    return Facts(pipeline.source.topics(), known.topics, known.since, pipeline.source.bounds())
+    return SourceFacts(pipeline.source.topics(), known.topics, known.since, pipeline.source.bounds())
 
 
-def mended(pipeline: Pipeline, uri: str, wanted: Reingest, found: Trace, batch: int, started: datetime) -> Intent:
+def reingest_intent(
+    pipeline: Pipeline, uri: str, wanted: Reingest, found: FileOrigins, batch: int, started: datetime
+) -> Intent:
     """The whole decision: the lost rows as staged files of one table, and no range, since no partition moves."""
     catalog = pipeline.open_catalog()
     catalog.open()
@@ -47,12 +49,12 @@ def mended(pipeline: Pipeline, uri: str, wanted: Reingest, found: Trace, batch: 
     frames = [pipeline.source.read(pipeline.spark, piece) for piece in pieces(wanted.ranges)]
     frame = reduce(lambda one, two: one.union(two), frames)
     manifests, runs = pipeline.discover_and_stage(frame, batch, started)
-    staged, counts = merge(manifests)
+    staged, counts = merge_manifests(manifests)
     pipeline.discard(item for item in staged if item.table != uri)
     store, layouts = Store(uri, pipeline.profile), {each.path: each for each in catalog.layouts(batch).values()}
     mine, records = [item for item in staged if item.table == uri], 0
     if mine:
-        there = active(store, newest(store) or 0).values()
+        there = active(store, newest_version(store) or 0).values()
         try:
             mine, left, records = absent(store, layouts[uri], mine, found.gone, there, batch)
         except TableDamaged:
@@ -80,7 +82,7 @@ def pieces(ranges: Iterable[Range]) -> Iterator[tuple[Range, ...]]:
         left = [each for each in left if each not in first.values()]
 
 
-def _check_rows(layout: Layout, tables: Iterable[TableIntent], gone: Iterable[File]) -> None:
+def _check_rows(layout: FileLayout, tables: Iterable[TableIntent], gone: Iterable[File]) -> None:
     """More rows than were lost are none of the lost files': somebody took them out of the table on purpose."""
     key = PartitionKeys.of(layout.schema, layout.partition_by)
     made, lost, unsure = Counter[Partition](), Counter[Partition](), set[Partition]()

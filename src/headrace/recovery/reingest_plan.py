@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.delta.schema import SOURCE
-from headrace.delta.txn import numbered, pipeline_of
+from headrace.delta.txn import batch_number_of, pipeline_of
 from headrace.errors import OperationDisabled
 from headrace.ledger.ledger import position_of
-from headrace.recovery.file_origins import Brought, Trace, box_of, joined, narrowed
+from headrace.recovery.file_origins import FileOrigins, OriginCommit, join_ranges, narrowed, offset_bounds_of
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
 
@@ -48,7 +48,7 @@ class Reingest:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SourceFacts:
     """What is known of the source, now and then."""
 
     topics: Mapping[str, str]  # ids that the broker has now
@@ -60,29 +60,31 @@ class Facts:
 # ---- what can be read again ----
 
 
-def plan(spec: Spec, found: Trace, facts: Facts) -> Reingest:
+def plan(spec: Spec, found: FileOrigins, facts: SourceFacts) -> Reingest:
     """Decide for each commit that had brought lost rows whether they can be made again."""
     held = [file.rows for file in found.gone]
     rows = None if None in held else sum(each or 0 for each in held)
-    last = [box_of(file) for file in found.gone]
-    again, unread = list[tuple[Brought, Iterable[Range]]](), list[Unread]()
+    last = [offset_bounds_of(file) for file in found.gone]
+    again, unread = list[tuple[OriginCommit, Iterable[Range]]](), list[Unread]()
     for each in found.brought:
         if why := _never(spec, each):
             unread.append(Unread(each.version, why, each.pipeline, each.batch, each.ranges or ()))
             continue
-        there, gone = _there(each, narrowed(narrowed(each.ranges or (), map(box_of, each.files)), last), facts)
+        there, gone = _there(
+            each, narrowed(narrowed(each.ranges or (), map(offset_bounds_of, each.files)), last), facts
+        )
         unread += [Unread(each.version, why, each.pipeline, each.batch, (part,)) for part, why in gone]
         if there or not gone:
             read = {(part.topic, part.partition) for part in there}
             whole = [part for part in each.ranges or () if (part.topic, part.partition) in read]
             again.append((each, _there(each, whole, facts)[0]))
-    first = [box_of(file) for each, _ in again for file in each.files]
-    ranges = joined(part for _, parts in again for part in parts)  # of whole batches, for those follow each other
+    first = [offset_bounds_of(file) for each, _ in again for file in each.files]
+    ranges = join_ranges(part for _, parts in again for part in parts)  # of whole batches, for those follow each other
     files = sorted(file.path for each, _ in again for file in each.files)
     return Reingest(rows, narrowed(narrowed(ranges, first), last), tuple(files), tuple(unread), found.untold)
 
 
-def _never(spec: Spec, each: Brought) -> str | None:
+def _never(spec: Spec, each: OriginCommit) -> str | None:
     """Why the records of a commit cannot be read again at all."""
     if each.pipeline is None:
         return "no pipeline brought these rows"
@@ -97,7 +99,9 @@ def _never(spec: Spec, each: Brought) -> str | None:
     return None
 
 
-def _there(each: Brought, wanted: Iterable[Range], facts: Facts) -> tuple[list[Range], list[tuple[Range, str]]]:
+def _there(
+    each: OriginCommit, wanted: Iterable[Range], facts: SourceFacts
+) -> tuple[list[Range], list[tuple[Range, str]]]:
     """What the source holds still, with the ids of its topics; and what not, with why."""
     there, gone = list[Range](), list[tuple[Range, str]]()
     for part in wanted:
@@ -151,7 +155,7 @@ def check_kind(spec: Spec, uri: str, columns: Iterable[str]) -> None:
 
 def check_alone(spec: Spec, uri: str, marks: Mapping[str, int], ranges: Iterable[Range]) -> None:
     """OperationDisabled where another pipeline has brought the same records to the table."""
-    names = {pipeline_of(name) for name in marks if numbered({name: 0})} - {spec.pipeline}
+    names = {pipeline_of(name) for name in marks if batch_number_of({name: 0})} - {spec.pipeline}
     topics = {each.topic for each in ranges}
     for name in sorted(names):
         if shared := topics & {topic for topic, _ in position_of(marks, name)}:

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
 
-from headrace.delta.features import WriterKind, may_adopt, writer_of
-from headrace.delta.log import TableState, load
+from headrace.delta.features import WriterKind, append_blocker, writer_of
+from headrace.delta.log import TableState, load_state
 from headrace.delta.log_errors import unreached
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.errors import SourceReplaced, TableRestored
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger, is_refill
@@ -18,7 +18,7 @@ from headrace.ledger.undone_batches import KEEP
 from headrace.pipeline.events import Report
 from headrace.pipeline.pipeline import Pipeline
 from headrace.pipeline.spark_session import SharedSession
-from headrace.pipeline.table_entry import fits, holds, restores_of, was_at
+from headrace.pipeline.table_entry import batch_in_table, restores_of, staged_for_schema, was_at
 from headrace.pipeline.verify_source import added_partitions, ordered_by_offset
 from headrace.recovery.rebuild_ledger import deletes_anew, rebuild
 from headrace.recovery.refill_restored_table import refill_all, what_is_owed
@@ -141,7 +141,7 @@ def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
     said = []
     for uri, table in known.items():
         store = Store(uri, pipeline.profile)
-        state = load(store, [batch_mark(pipeline.writer)])
+        state = load_state(store, [batch_txn(pipeline.writer)])
         if table is not None and (text := _accepted(pipeline, ledger, uri, table, state)):
             said.append(text)
         elif (
@@ -156,7 +156,7 @@ def _accepted(pipeline: Pipeline, ledger: Ledger, uri: str, known: KnownTable, s
     if state is None:
         ledger.known.forget(uri)
         return f"{uri}: is gone; a new table will be made and filled from here on"
-    objection = may_adopt(state)
+    objection = append_blocker(state)
     kind = writer_of(state)
     if state.table_id != known.id:
         ledger.known.remember(tables={uri: KnownTable(state.table_id, kind)})
@@ -164,7 +164,7 @@ def _accepted(pipeline: Pipeline, ledger: Ledger, uri: str, known: KnownTable, s
     if known.writer == WriterKind.DIRECT and objection:
         ledger.known.remember(tables={uri: replace(known, writer=kind)})
         return f"{uri}: is written by Spark from now on, because {objection}"
-    if pipeline.writer in known.writers and batch_mark(pipeline.writer) not in state.marks:
+    if pipeline.writer in known.writers and batch_txn(pipeline.writer) not in state.marks:
         others = tuple(each for each in known.writers if each != pipeline.writer)
         ledger.known.remember(tables={uri: replace(known, writers=others)})
         return f"{uri}: goes on without the txn of '{pipeline.writer}', which is gone"
@@ -173,12 +173,12 @@ def _accepted(pipeline: Pipeline, ledger: Ledger, uri: str, known: KnownTable, s
 
 def _goes_in(store: Store, table: TableIntent, begun: Intent, state: TableState) -> bool:
     """Whether the open batch can be finished in a table without a person's word."""
-    mark = batch_mark(begun.pipeline)
+    mark = batch_txn(begun.pipeline)
     if state.marks.get(mark, 0) >= begun.batch:
         return True
     if not table.create and state.table_id != table.table_id:
         return False
-    return fits(table, state) and holds(store, table, begun, state) is not None
+    return staged_for_schema(table, state) and batch_in_table(store, table, begun, state) is not None
 
 
 def _kept_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
@@ -223,7 +223,7 @@ def _restored(pipeline: Pipeline, ledger: Ledger, *, keep: bool = False) -> dict
     found = {}
     for uri, known in ledger.known.tables.items():
         store = Store(uri, pipeline.profile)
-        state = load(store)
+        state = load_state(store)
         if state is None or state.table_id != known.id:
             continue
         if state.version < was_at(known, ledger, uri):

@@ -12,18 +12,18 @@ from pathlib import Path
 from headrace.runtime.work_folder import made
 
 
-def folder(*parts: str) -> Path:
+def cache_folder(*parts: str) -> Path:
     """A folder of the cache, made when it is missing."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return made(base.joinpath("headrace", *parts), "XDG_CACHE_HOME")
 
 
 @contextmanager
-def locked(name: str) -> Iterator[Path]:
+def cache_lock(name: str) -> Iterator[Path]:
     """Hold one of the cache's locks, with an empty folder to work in; the kernel lets go of it when the holder dies."""
-    with (folder() / f"{name}.lock").open("w") as file:
+    with (cache_folder() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        scratch = folder() / f"{name}.part"
+        scratch = cache_folder() / f"{name}.part"
         shutil.rmtree(scratch, ignore_errors=True)  # what a killed holder left
         scratch.mkdir()
         try:

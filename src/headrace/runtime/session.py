@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SetupError, SparkDied, StopAsked
+from headrace.errors import SetupError, SparkDied, StopRequested
 from headrace.runtime import class_archive, jars
 from headrace.runtime.child_process import Child, spawn
 from headrace.runtime.java import find_java
@@ -148,7 +148,7 @@ def start(
 ) -> Any:
     """The process's Spark session; a second caller shares the first one's, with the first one's settings.
 
-    `stop` ends a start that is under way with StopAsked.
+    `stop` ends a start that is under way with StopRequested.
     """
     global _shared
     with _lock:
@@ -182,7 +182,7 @@ def alive(spark: Any) -> bool:
     return _shared is not None and spark.sparkContext is _shared.spark.sparkContext and _shared.jvm.poll() is None
 
 
-def stop(spark: Any, *, within: float = 10) -> None:
+def stop_session(spark: Any, *, within: float = 10) -> None:
     """Let go of the session; the last holder's call ends the JVM, by force after `within` seconds."""
     with _lock:
         if _shared is None or spark.sparkContext is not _shared.spark.sparkContext:
@@ -308,7 +308,7 @@ def _wait_for_gateway(jvm: Child, info: Path, stop: threading.Event, within: flo
         if time.monotonic() > deadline:
             raise SetupError(f"Spark did not start within {within:g} s; see {log_folder()}.")
         if stop.wait(0.02):
-            raise StopAsked("Asked to stop while Spark was starting.")
+            raise StopRequested("Asked to stop while Spark was starting.")
     port, length = struct.unpack_from("!ii", raw := info.read_bytes())
     return port, raw[8 : 8 + length].decode()
 

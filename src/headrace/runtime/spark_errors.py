@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import (
-    AuthenticationRefused,
+    AuthenticationFailed,
     BrokerUnreachable,
     HeadraceError,
-    PermissionRefused,
+    PermissionDenied,
+    PipelineStopped,
     SparkDied,
-    Stop,
     StorageFull,
 )
 
@@ -31,7 +31,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ExceptionFamily:
     """A family of Java exceptions; where a class serves for many things, one of these words tells."""
 
     family: str
@@ -42,25 +42,27 @@ class Kind:
         return self.family in cause.classes and any(word in cause.said for word in self.words)
 
 
-FULL = (Kind("java.io.IOException", ("No space left on device", "Disk quota exceeded")),)
-WORKER = (Kind("org.apache.spark.SparkException", ("Python worker exited unexpectedly",)),)
-AUTHENTICATION = (Kind("org.apache.kafka.common.errors.AuthenticationException"),)
-PERMISSION = (Kind("org.apache.kafka.common.errors.AuthorizationException"),)
+FULL = (ExceptionFamily("java.io.IOException", ("No space left on device", "Disk quota exceeded")),)
+WORKER = (ExceptionFamily("org.apache.spark.SparkException", ("Python worker exited unexpectedly",)),)
+AUTHENTICATION = (ExceptionFamily("org.apache.kafka.common.errors.AuthenticationException"),)
+PERMISSION = (ExceptionFamily("org.apache.kafka.common.errors.AuthorizationException"),)
 PASSING = (
-    Kind("org.apache.kafka.common.errors.RetriableException"),  # time-outs, leaders on the move, lost connections
-    Kind("org.apache.kafka.common.config.ConfigException", ("No resolvable bootstrap urls",)),
-    Kind("java.util.concurrent.TimeoutException", ("Cannot fetch record for offset",)),
+    ExceptionFamily(
+        "org.apache.kafka.common.errors.RetriableException"
+    ),  # time-outs, leaders on the move, lost connections
+    ExceptionFamily("org.apache.kafka.common.config.ConfigException", ("No resolvable bootstrap urls",)),
+    ExceptionFamily("java.util.concurrent.TimeoutException", ("Cannot fetch record for offset",)),
     # Offsets that moved under the reader: the next start says whether they are gone for good.
-    Kind("org.apache.kafka.clients.consumer.InvalidOffsetException"),
-    Kind("org.apache.spark.sql.kafka010.KafkaIllegalStateException"),
+    ExceptionFamily("org.apache.kafka.clients.consumer.InvalidOffsetException"),
+    ExceptionFamily("org.apache.spark.sql.kafka010.KafkaIllegalStateException"),
 )
 
 
-def named(error: BaseException, work: Path) -> HeadraceError:
+def error_of(error: BaseException, work: Path) -> HeadraceError:
     """A failure of Spark under the name that says what to do about it; `work` is the folder it writes to."""
     found = causes(error)
 
-    def any_of(kinds: tuple[Kind, ...]) -> bool:
+    def any_of(kinds: tuple[ExceptionFamily, ...]) -> bool:
         return any(kind.holds(cause) for cause in found for kind in kinds)
 
     if any_of(FULL) or any(isinstance(each, OSError) and each.errno in NO_ROOM for each in _chain(error)):
@@ -127,11 +129,11 @@ def _worker_died(_: str) -> HeadraceError:
 
 
 def _not_known(said: str) -> HeadraceError:
-    return AuthenticationRefused(f"The broker refuses Spark's credentials: {said}", next="See source.kafka.sasl, tls.")
+    return AuthenticationFailed(f"The broker refuses Spark's credentials: {said}", next="See source.kafka.sasl, tls.")
 
 
 def _not_allowed(said: str) -> HeadraceError:
-    return PermissionRefused(f"The broker refuses Spark's request: {said}", next="Grant READ and DESCRIBE.")
+    return PermissionDenied(f"The broker refuses Spark's request: {said}", next="Grant READ and DESCRIBE.")
 
 
 def _unreachable(said: str) -> HeadraceError:
@@ -139,11 +141,11 @@ def _unreachable(said: str) -> HeadraceError:
 
 
 def _nameless(said: str) -> HeadraceError:
-    return Stop(f"Spark failed: {said}", next="Its log is in the work folder; nothing half-done is visible.")
+    return PipelineStopped(f"Spark failed: {said}", next="Its log is in the work folder; nothing half-done is visible.")
 
 
 # In this order: a worker's death shows as a lost connection too.
-_NAMES: tuple[tuple[tuple[Kind, ...], Callable[[str], HeadraceError]], ...] = (
+_NAMES: tuple[tuple[tuple[ExceptionFamily, ...], Callable[[str], HeadraceError]], ...] = (
     (WORKER, _worker_died),
     (AUTHENTICATION, _not_known),
     (PERMISSION, _not_allowed),

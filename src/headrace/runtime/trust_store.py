@@ -8,7 +8,7 @@ import ssl
 import struct
 from pathlib import Path
 
-from headrace.runtime.cache import folder
+from headrace.runtime.cache import cache_folder
 
 
 def options() -> tuple[str, ...]:
@@ -17,7 +17,7 @@ def options() -> tuple[str, ...]:
     if not authorities:
         return ()
     store = key_store(authorities)
-    path = folder("jdk") / f"authorities-{hashlib.sha256(store).hexdigest()[:16]}.jks"
+    path = cache_folder("jdk") / f"authorities-{hashlib.sha256(store).hexdigest()[:16]}.jks"
     if not path.is_file():
         _write(path, store)
     return (f"-Djavax.net.ssl.trustStore={path}", "-Djavax.net.ssl.trustStoreType=JKS")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, SpecError, StopAsked, UsageError
-from headrace.maintain.scheduler import maintained
+from headrace.errors import HeadraceError, SpecError, StopRequested, UsageError
+from headrace.maintain.scheduler import with_maintenance
 from headrace.pipeline.events import Report, Summary
 from headrace.pipeline.overwrite import check_bounded
 from headrace.pipeline.pipeline import Pipeline
@@ -29,7 +29,7 @@ _QUICK = 1.0  # seconds that the JVM gets to end by itself after a request to st
 
 
 @dataclass
-class Outcome:
+class RunResult:
     """How one pipeline ended."""
 
     summary: Summary
@@ -61,7 +61,7 @@ def run_all(
     stop: threading.Event | None = None,
     wait: bool = False,
     abandon: threading.Event | None = None,
-) -> list[Outcome]:
+) -> list[RunResult]:
     """Run them side by side: a lease that is held keeps all from starting; one that stops leaves the others.
 
     `abandon`: do not wait for pipelines that are at work once it is set, nor for longer than 28 s after `stop`. They
@@ -76,15 +76,15 @@ def run_all(
     shared = SharedSession(specs, stop, report)
     recovery = StartupRecovery()
     pipelines = [
-        maintained(Pipeline(spec, shared.get, recovery=recovery, until=until, report=report, stop=stop))
+        with_maintenance(Pipeline(spec, shared.get, recovery=recovery, until=until, report=report, stop=stop))
         for spec in specs
     ]
-    outcomes = [Outcome(pipeline.summary) for pipeline in pipelines]
+    outcomes = [RunResult(pipeline.summary) for pipeline in pipelines]
     with ExitStack() as leases:
         try:
             for pipeline in pipelines:
                 leases.enter_context(pipeline.take_lease(wait))
-        except StopAsked:
+        except StopRequested:
             return outcomes
         threads = [
             threading.Thread(target=_run_one, args=each, name=each[0].spec.pipeline, daemon=True)
@@ -118,7 +118,7 @@ def _joined(
     return []
 
 
-def _run_one(pipeline: Pipeline, outcome: Outcome) -> None:
+def _run_one(pipeline: Pipeline, outcome: RunResult) -> None:
     try:
         pipeline.run()
     except HeadraceError as error:

@@ -9,18 +9,18 @@ from typing import Any
 from headrace.errors import HeadraceError, TableNotFound
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import Replays, writer
-from headrace.maintain.journal import Record
+from headrace.maintain.journal import Journal
 from headrace.pipeline import lease
 from headrace.pipeline.tables import STAGING
 from headrace.source.base import lag_event, open_source
 from headrace.spec import Spec
 from headrace.storage.store import Profile, Store
 from headrace.table import vacuum
-from headrace.table.ownership import Writers
+from headrace.table.ownership import TableOwners
 from headrace.write.intent import staged_for
 
 
-def standing(spec: Spec, batches: int = 5, orphans: bool = False) -> dict[str, Any]:
+def pipeline_status(spec: Spec, batches: int = 5, orphans: bool = False) -> dict[str, Any]:
     """Holder, newest batches, open batch, tables and lag; what cannot be, or was not, asked is None."""
     state = Store(spec.state_uri, Profile(**spec.storage_profile()))
     ledger = Ledger.open(state, spec.pipeline)
@@ -45,7 +45,7 @@ def _orphans(spec: Spec, state: Store, ledger: Ledger) -> dict[str, Any]:
     for uri in sorted({*ledger.known.tables, spec.dead_letters_uri}):
         store = Store(uri, state.profile)
         with suppress(TableNotFound):
-            found[uri] = vacuum.orphans(store, Writers(store, states), now)
+            found[uri] = vacuum.orphans(store, TableOwners(store, states), now)
     counted = {uri: each for uri, each in found.items() if each.files}
     return {
         "files": sum(len(each.files) for each in counted.values()),
@@ -65,7 +65,7 @@ def _maintenance(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:
     """What was done to the tables last, and what is under way; None where the spec asks for none."""
     if spec.maintenance is None:
         return None
-    record = Record(state)
+    record = Journal(state)
     return {"done": record.done[-last:], "running": record.running}
 
 

@@ -22,10 +22,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace.errors import (
-    AuthenticationRefused,
+    AuthenticationFailed,
     BrokerUnreachable,
     HeadraceError,
-    PermissionRefused,
+    PermissionDenied,
     SourceTopicGone,
     UsageError,
 )
@@ -196,7 +196,7 @@ class KafkaSource:
             return
         self._refused.clear()
         self._admin = None
-        raise AuthenticationRefused(
+        raise AuthenticationFailed(
             f"The broker at {self.kafka.bootstrap} refuses our identity: {self._said}.",
             next="Look at source.kafka.tls and source.kafka.sasl.",
         )
@@ -220,7 +220,7 @@ class KafkaSource:
         self._raise_if_refused()
         code, where = error.code(), self.kafka.bootstrap
         if code in _PERMISSION:
-            return PermissionRefused(
+            return PermissionDenied(
                 f"The broker at {where} refuses {topic or 'the request'}: {error.str()}.",
                 next="Grant READ and DESCRIBE on the topic.",
             )

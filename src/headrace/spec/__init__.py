@@ -1,19 +1,19 @@
 """What the user writes: one YAML file, checked at the door; inside there are only these models."""
 
 from headrace.spec.contract import Contract, ContractKeys
-from headrace.spec.decode import Decode, Format, Json
-from headrace.spec.diagnostics import Finding
+from headrace.spec.decode import Decode, Format, JsonFormat
+from headrace.spec.diagnostics import Diagnostic
 from headrace.spec.model import Spec
-from headrace.spec.running import BackOff, Flush, Lease, Limits, Retry, Spark
+from headrace.spec.running import BackOff, FlushSpec, LeaseSpec, LimitsSpec, RetrySpec, SparkSpec
 from headrace.spec.secrets import Secret
-from headrace.spec.security import Sasl, Tls
-from headrace.spec.source import Generate, Kafka, Source, StartAt
-from headrace.spec.steps import Step
+from headrace.spec.security import SaslSpec, TlsSpec
+from headrace.spec.source import GenerateSpec, KafkaSpec, SourceSpec, StartAt
+from headrace.spec.steps import StepSpec
 from headrace.spec.table import (
     S3,
-    Column,
-    DeadLetters,
-    LetterStep,
+    ColumnSpec,
+    DeadLettersSpec,
+    DeadLetterStep,
     Route,
     RouteBy,
     Storage,
@@ -26,34 +26,34 @@ from headrace.spec.table import (
 __all__ = [
     "S3",
     "BackOff",
-    "Column",
+    "ColumnSpec",
     "Contract",
     "ContractKeys",
-    "DeadLetters",
+    "DeadLetterStep",
+    "DeadLettersSpec",
     "Decode",
-    "Finding",
-    "Flush",
+    "Diagnostic",
+    "FlushSpec",
     "Format",
-    "Generate",
-    "Json",
-    "Kafka",
-    "Lease",
-    "LetterStep",
-    "Limits",
-    "Retry",
+    "GenerateSpec",
+    "JsonFormat",
+    "KafkaSpec",
+    "LeaseSpec",
+    "LimitsSpec",
+    "RetrySpec",
     "Route",
     "RouteBy",
-    "Sasl",
+    "SaslSpec",
     "Secret",
-    "Source",
-    "Spark",
+    "SourceSpec",
+    "SparkSpec",
     "Spec",
     "StartAt",
-    "Step",
+    "StepSpec",
     "Storage",
     "StorageProfile",
     "TableMatch",
     "TableOptions",
     "TableSpec",
-    "Tls",
+    "TlsSpec",
 ]

@@ -10,13 +10,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
 
-class Part(BaseModel):
+class SpecModel(BaseModel):
     """A mapping of the spec: frozen, and closed to keys it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class Wrong(ValueError):
+class InvalidValue(ValueError):
     """A value or a pair of values is refused: what is allowed, what was seen, and what could have been meant."""
 
     def __init__(
@@ -26,27 +26,27 @@ class Wrong(ValueError):
         self.allowed, self.seen, self.key, self.options, self.meant = allowed, seen, key, options, meant
 
 
-def exactly_one(part: Part, *names: str) -> None:
+def exactly_one(part: SpecModel, *names: str) -> None:
     """Refuse a part in which not exactly one of the keys is given."""
     given = [name for name in names if getattr(part, name) is not None]
     if len(given) != 1:
         seen = f"{' and '.join(given)} together" if given else f"none of {', '.join(names)}"
-        raise Wrong(f"exactly one of {', '.join(names)}", seen=seen)
+        raise InvalidValue(f"exactly one of {', '.join(names)}", seen=seen)
 
 
 def word_or_mapping(value: Any) -> str:
     """Which of two forms a value has: a single word, or a mapping."""
-    return "mapping" if isinstance(value, dict | Part) else "word"
+    return "mapping" if isinstance(value, dict | SpecModel) else "word"
 
 
-def keys_of(part: type[Part]) -> dict[str, FieldInfo]:
+def model_keys(part: type[SpecModel]) -> dict[str, FieldInfo]:
     """A part's fields, by the keys a user writes."""
     return {field.alias or name: field for name, field in part.model_fields.items()}
 
 
-def parts_in(annotation: Any) -> Iterator[type[Part]]:
+def parts_in(annotation: Any) -> Iterator[type[SpecModel]]:
     """The parts that a field's type can hold."""
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         yield annotation
     for inner in get_args(annotation):
         yield from parts_in(inner)

@@ -8,14 +8,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from headrace.spec.base import Part
+from headrace.spec.base import SpecModel
 
 NewField = Literal["evolve", "ignore", "rescue", "reject", "stop"]
 WrongType = Literal["reject", "widen", "rescue", "stop"]
 Missing = Literal["reject", "default", "stop"]
 
 
-class ColumnContract(Part):
+class ColumnContract(SpecModel):
     """What happens to a record that does not fit this column, where that is another answer than the table's."""
 
     wrong_type: WrongType | None = Field(default=None, description="A value does not fit the column's type.")
@@ -24,7 +24,7 @@ class ColumnContract(Part):
     )
 
 
-class ContractKeys(Part):
+class ContractKeys(SpecModel):
     """What happens to a record that does not fit its table."""
 
     new_field: NewField | None = Field(

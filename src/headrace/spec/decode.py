@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from headrace.spec.base import Part, Wrong, exactly_one, keys_of
+from headrace.spec.base import InvalidValue, SpecModel, exactly_one, model_keys
 from headrace.spec.registry import RegistryAt
 from headrace.spec.units import Flag
 from headrace.spec.uris import LocalPath
@@ -17,7 +17,7 @@ Key = Literal["json", "text", "int64", "avro"]
 Framing = Literal["none", "confluent", "bare"]
 
 
-class Format(Part):
+class Format(SpecModel):
     """What every format has."""
 
     tombstone: Tombstone | None = Field(
@@ -35,7 +35,7 @@ class Format(Part):
     @model_validator(mode="after")
     def _readable(self) -> Self:
         if self.key == "avro" and self.keyed_by_default != "avro":
-            raise Wrong("json, text or int64", seen="avro without decode.avro.registry", key="key")
+            raise InvalidValue("json, text or int64", seen="avro without decode.avro.registry", key="key")
         return self
 
     @property
@@ -64,7 +64,7 @@ class Format(Part):
         return self.framing != "none"
 
 
-class Json(Format):
+class JsonFormat(Format):
     """JSON: an object is a row."""
 
     rows: Literal["object", "array", "lines"] = Field(
@@ -99,7 +99,7 @@ class Json(Format):
         return self.framing != "none" or self.envelope == "cloudevents"
 
 
-class Avro(Format):
+class AvroFormat(Format):
     """Avro's binary encoding; exactly one of its keys says where the schema is."""
 
     registry: RegistryAt | None = Field(
@@ -121,14 +121,14 @@ class Avro(Format):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Avro:
+    def _one(self) -> AvroFormat:
         named = {"registry": self.registry, "schema": self.schema_, "single_object": self.single_object}
         given = [key for key, value in {**named, "container": self.container or None}.items() if value is not None]
         if len(given) != 1:
             allowed = "exactly one of registry, schema, single_object and container: true"
-            raise Wrong(allowed, seen=f"{' and '.join(given)} together" if given else "none of them")
+            raise InvalidValue(allowed, seen=f"{' and '.join(given)} together" if given else "none of them")
         if self.container and self.envelope != "none":
-            raise Wrong("none", seen="an envelope in container files", key="envelope")
+            raise InvalidValue("none", seen="an envelope in container files", key="envelope")
         return self
 
     @property
@@ -147,29 +147,29 @@ class Avro(Format):
         return not self.container and self.envelope == "none"
 
 
-class String(Format):
+class StringFormat(Format):
     """UTF-8 text, as `data`."""
 
 
-class Int64(Format):
+class Int64Format(Format):
     """A whole number in 8 bytes, big-endian, as `value`."""
 
     text: Flag = Field(default=False, description="The number is decimal text instead.")
 
 
-class Bytes(Format):
+class BytesFormat(Format):
     """Any bytes: in base64 as `data`, their number as `size`."""
 
 
-class Number(Format):
+class NumberFormat(Format):
     """A JSON number, as `value`."""
 
 
-class Raw(Format):
+class RawFormat(Format):
     """Any bytes, as they are, as the binary `data`."""
 
 
-class Protobuf(Format):
+class ProtobufFormat(Format):
     """Protobuf messages: by a schema registry, or by a schema in a file."""
 
     registry: RegistryAt | None = Field(
@@ -189,10 +189,10 @@ class Protobuf(Format):
     )
 
     @model_validator(mode="after")
-    def _way(self) -> Protobuf:
+    def _way(self) -> ProtobufFormat:
         exactly_one(self, "registry", "descriptor")
         if (self.descriptor is None) != (self.message is None):
-            raise Wrong("message beside descriptor", seen="one of them alone", key="message")
+            raise InvalidValue("message beside descriptor", seen="one of them alone", key="message")
         return self
 
     @property
@@ -201,7 +201,7 @@ class Protobuf(Format):
         return True
 
 
-class Msgpack(Format):
+class MsgpackFormat(Format):
     """MessagePack behind the id of its schema (four bytes, big-endian): one map, or an array in the schema's order."""
 
     schemas: LocalPath | None = Field(
@@ -212,7 +212,7 @@ class Msgpack(Format):
     )
 
     @model_validator(mode="after")
-    def _way(self) -> Msgpack:
+    def _way(self) -> MsgpackFormat:
         exactly_one(self, "schemas", "registry")
         return self
 
@@ -227,27 +227,27 @@ class Msgpack(Format):
         return True
 
 
-class Decode(Part):
+class Decode(SpecModel):
     """How a record's bytes are read: one format; its name alone takes its defaults."""
 
-    json_: Json | None = Field(default=None, alias="json", description="JSON objects.")
-    avro: Avro | None = Field(default=None, description="Avro records.")
-    string: String | None = Field(default=None, description="UTF-8 text: `data`.")
-    int64: Int64 | None = Field(default=None, description="8 bytes, big-endian: `value`.")
-    bytes: Bytes | None = Field(default=None, description="Any bytes: `data` in base64, and `size`.")
-    number: Number | None = Field(default=None, description="A number as text: `value`.")
-    raw: Raw | None = Field(default=None, description="Any bytes as they are: `data`.")
-    protobuf: Protobuf | None = Field(default=None, description="Protobuf messages.")
-    msgpack: Msgpack | None = Field(default=None, description="MessagePack behind the id of its schema.")
+    json_: JsonFormat | None = Field(default=None, alias="json", description="JSON objects.")
+    avro: AvroFormat | None = Field(default=None, description="Avro records.")
+    string: StringFormat | None = Field(default=None, description="UTF-8 text: `data`.")
+    int64: Int64Format | None = Field(default=None, description="8 bytes, big-endian: `value`.")
+    bytes: BytesFormat | None = Field(default=None, description="Any bytes: `data` in base64, and `size`.")
+    number: NumberFormat | None = Field(default=None, description="A number as text: `value`.")
+    raw: RawFormat | None = Field(default=None, description="Any bytes as they are: `data`.")
+    protobuf: ProtobufFormat | None = Field(default=None, description="Protobuf messages.")
+    msgpack: MsgpackFormat | None = Field(default=None, description="MessagePack behind the id of its schema.")
 
     @model_validator(mode="after")
     def _one(self) -> Decode:
         if len(given := self._given()) > 1:
-            raise Wrong("one format", seen=f"{' and '.join(given)} together")
+            raise InvalidValue("one format", seen=f"{' and '.join(given)} together")
         return self
 
     def _given(self) -> dict[str, Format]:
-        named = {key: getattr(self, "json_" if key == "json" else key) for key in keys_of(type(self))}
+        named = {key: getattr(self, "json_" if key == "json" else key) for key in model_keys(type(self))}
         return {key: options for key, options in named.items() if options is not None}
 
     @property
@@ -258,7 +258,7 @@ class Decode(Part):
     @property
     def options(self) -> Format:
         """The format's options."""
-        return next(iter(self._given().values()), Json())
+        return next(iter(self._given().values()), JsonFormat())
 
     @property
     def tombstone(self) -> Tombstone | None:
@@ -271,7 +271,7 @@ class Decode(Part):
         return getattr(self.options, "envelope", "none") in CHANGES
 
 
-FORMATS = tuple(keys_of(Decode))
+FORMATS = tuple(model_keys(Decode))
 CHANGES = frozenset({"debezium", "rivven_changes"})  # envelopes whose `_op` says what happened to the row
 
 

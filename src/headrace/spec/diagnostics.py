@@ -12,16 +12,16 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from headrace.spec.base import Part, Wrong, keys_of, names_parts, parts_in
+from headrace.spec.base import InvalidValue, SpecModel, model_keys, names_parts, parts_in
 from headrace.spec.model import Spec, is_secret
 from headrace.spec.renamed import renamed_key, renamed_value
 from headrace.spec.types import meant_type
 from headrace.spec.units import size, spell_duration, spell_size
-from headrace.spec.yaml_reader import Node, Path, Spot
+from headrace.spec.yaml_reader import Path, Spot, YamlNode
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnostic:
     """One thing that is wrong, or doubtful, in a spec."""
 
     file: str
@@ -55,7 +55,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class UnlocatedDiagnostic:
     """A finding before it is known where its key stands."""
 
     path: Path
@@ -71,9 +71,9 @@ class Document:
     """One pipeline of a file, as written."""
 
     file: str
-    root: Node
+    root: YamlNode
 
-    def finding(self, complaint: Complaint) -> Finding:
+    def finding(self, complaint: UnlocatedDiagnostic) -> Diagnostic:
         """A complaint with its place: the key's own, else that of the nearest one around it."""
         spot, node = self.root.spot, self.root
         for step in complaint.path:
@@ -82,7 +82,7 @@ class Document:
                 break
             key_spot, node = found
             spot = key_spot if complaint.on_key else node.spot
-        return Finding(
+        return Diagnostic(
             self.file,
             spot.line,
             spot.column,
@@ -93,23 +93,23 @@ class Document:
             complaint.severity,
         )
 
-    def at(self, path: Path) -> Node | None:
+    def at(self, path: Path) -> YamlNode | None:
         """The value at a path."""
-        node: Node | None = self.root
+        node: YamlNode | None = self.root
         for step in path:
             found = node.child(step) if node else None
             node = found[1] if found else None
         return node
 
 
-def located(spec: Spec, complaint: Complaint) -> Finding:
+def located(spec: Spec, complaint: UnlocatedDiagnostic) -> Diagnostic:
     """A complaint about a spec, or a branch of it, at its line in the file that the spec was read from.
 
     A branch has only some keys of its own; the others are the pipeline's.
     """
     written = spec.written
     if written is None:
-        return Document(spec.pipeline, Node(None, Spot())).finding(complaint)
+        return Document(spec.pipeline, YamlNode(None, Spot())).finding(complaint)
     document = Document(written.file, written.root)
     own = (*written.path, *complaint.path)
     return document.finding(
@@ -117,9 +117,9 @@ def located(spec: Spec, complaint: Complaint) -> Finding:
     )
 
 
-def at_spot(file: str, spot: Spot, seen: str, allowed: str) -> Finding:
+def at_spot(file: str, spot: Spot, seen: str, allowed: str) -> Diagnostic:
     """A finding that belongs to no key."""
-    return Finding(file, spot.line, spot.column, "", _printable(seen, 400), allowed)
+    return Diagnostic(file, spot.line, spot.column, "", _printable(seen, 400), allowed)
 
 
 def dotted(path: Path) -> str:
@@ -135,10 +135,10 @@ def closest(word: object, options: Collection[str]) -> str:
     return folded[found[0]] if found else ""
 
 
-def from_validation(trouble: ValidationError, document: Document) -> Iterator[Complaint]:
+def from_validation(trouble: ValidationError, document: Document) -> Iterator[UnlocatedDiagnostic]:
     """All that the models refuse, in our words."""
     errors = trouble.errors(include_url=False, include_input=False)
-    complaints: dict[Complaint, None] = {}  # each once: two pieces of one split text say the same
+    complaints: dict[UnlocatedDiagnostic, None] = {}  # each once: two pieces of one split text say the same
     for error in errors:
         # A list whose items are refused also counts as too short.
         inner = [each for each in errors if each["loc"][:-1] == error["loc"]]
@@ -150,7 +150,7 @@ def from_validation(trouble: ValidationError, document: Document) -> Iterator[Co
             yield from _renamed_inside(each.path, (*each.path[:-1], each.meant), document)
 
 
-def _complaint(error: Any, document: Document) -> Complaint:
+def _complaint(error: Any, document: Document) -> UnlocatedDiagnostic:
     path, kind, context = _path(error, document), error["type"], error.get("ctx", {})
     seen = show(document.at(path), path)
     if kind == "extra_forbidden":
@@ -158,12 +158,12 @@ def _complaint(error: Any, document: Document) -> Complaint:
             return _unknown_word(path, seen, error["loc"][-1])
         return _split_text(path, document) or _unknown(path)
     if kind == "missing":
-        return Complaint(path, "required, but missing", _description(path))
+        return UnlocatedDiagnostic(path, "required, but missing", _description(path))
     if kind == "value_error":
         return _refused(path, seen, context["error"], error["loc"][-1] == "[key]")
     if kind == "literal_error":
         return _not_a_choice(path, seen, document.at(path), context["expected"])
-    return Complaint(path, seen, _expected(kind, context, path) or error["msg"])
+    return UnlocatedDiagnostic(path, seen, _expected(kind, context, path) or error["msg"])
 
 
 def _path(error: Any, document: Document) -> Path:
@@ -177,13 +177,13 @@ def _path(error: Any, document: Document) -> Path:
     return path
 
 
-def part_at(path: Path) -> type[Part] | None:
+def part_at(path: Path) -> type[SpecModel] | None:
     """The model that a path of the spec leads to."""
-    part: type[Part] | None = Spec
+    part: type[SpecModel] | None = Spec
     named = False  # the next step is a name of the user's, no key of ours
     for step in path:
         if isinstance(step, str) and not named:
-            field = keys_of(part).get(step) if part else None
+            field = model_keys(part).get(step) if part else None
             part = next(parts_in(field.annotation), None) if field else None
             named = field is not None and names_parts(field.annotation)
         else:
@@ -191,14 +191,14 @@ def part_at(path: Path) -> type[Part] | None:
     return part
 
 
-def _unknown(path: Path) -> Complaint:
+def _unknown(path: Path) -> UnlocatedDiagnostic:
     part, word = part_at(path[:-1]), str(path[-1])
-    keys = list(keys_of(part)) if part else []
+    keys = list(model_keys(part)) if part else []
     meant = renamed_key(part, word) or closest(word, keys)
-    return Complaint(path, "unknown key", ", ".join(keys), meant, on_key=True)
+    return UnlocatedDiagnostic(path, "unknown key", ", ".join(keys), meant, on_key=True)
 
 
-def _renamed_inside(path: Path, new: Path, document: Document) -> Iterator[Complaint]:
+def _renamed_inside(path: Path, new: Path, document: Document) -> Iterator[UnlocatedDiagnostic]:
     """The renamed keys below a renamed key, which validation does not look into; `new` is its present path."""
     node = document.at(path)
     content = node.plain() if node else None
@@ -206,11 +206,11 @@ def _renamed_inside(path: Path, new: Path, document: Document) -> Iterator[Compl
     for step in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
         present = renamed_key(part, step) if isinstance(step, str) else ""
         if present and part:
-            yield Complaint((*path, step), "unknown key", ", ".join(keys_of(part)), present, on_key=True)
+            yield UnlocatedDiagnostic((*path, step), "unknown key", ", ".join(model_keys(part)), present, on_key=True)
         yield from _renamed_inside((*path, step), (*new, present or step), document)
 
 
-def _split_text(path: Path, document: Document) -> Complaint | None:
+def _split_text(path: Path, document: Document) -> UnlocatedDiagnostic | None:
     """`{type: decimal(10,2)}` without quotes, which YAML reads as `type: decimal(10` and a key `2)`."""
     parent = document.at(path[:-1])
     entries = parent.plain() if parent else None
@@ -222,7 +222,7 @@ def _split_text(path: Path, document: Document) -> Complaint | None:
     if not key or not text:
         return None
     seen = f"{text} without quotes: inside {{…}} YAML ends a text at its comma"
-    return Complaint((*path[:-1], key), seen, "quotes around the text", f'{key}: "{_quotable(key, text)}"')
+    return UnlocatedDiagnostic((*path[:-1], key), seen, "quotes around the text", f'{key}: "{_quotable(key, text)}"')
 
 
 def _closed(text: str, pieces: Sequence[str]) -> str:
@@ -241,16 +241,16 @@ def _quotable(key: str, text: str) -> str:
     return (meant_type(text) or text) if key == "type" else text
 
 
-def _unknown_word(path: Path, seen: str, word: str) -> Complaint:
+def _unknown_word(path: Path, seen: str, word: str) -> UnlocatedDiagnostic:
     """A word that stands for a mapping with that one key."""
     part = part_at(path)
-    keys = list(keys_of(part)) if part else []
-    return Complaint(path, seen, ", ".join(keys), closest(word, keys))
+    keys = list(model_keys(part)) if part else []
+    return UnlocatedDiagnostic(path, seen, ", ".join(keys), closest(word, keys))
 
 
 def _field(path: Path) -> FieldInfo | None:
     part = part_at(path[:-1]) if path else None
-    return keys_of(part).get(str(path[-1])) if part else None
+    return model_keys(part).get(str(path[-1])) if part else None
 
 
 def _description(path: Path) -> str:
@@ -258,29 +258,29 @@ def _description(path: Path) -> str:
     return (field.description or "").removesuffix(".") if field else ""
 
 
-def _refused(path: Path, seen: str, error: ValueError, on_key: bool) -> Complaint:
-    if not isinstance(error, Wrong):
-        return Complaint(path, seen, str(error))
+def _refused(path: Path, seen: str, error: ValueError, on_key: bool) -> UnlocatedDiagnostic:
+    if not isinstance(error, InvalidValue):
+        return UnlocatedDiagnostic(path, seen, str(error))
     path = (*path, error.key) if error.key else path
     meant = error.meant or (closest(path[-1], error.options) if path else "")
-    return Complaint(path, error.seen or seen, error.allowed, meant, on_key=on_key)
+    return UnlocatedDiagnostic(path, error.seen or seen, error.allowed, meant, on_key=on_key)
 
 
-def _not_a_choice(path: Path, seen: str, node: Node | None, expected: str) -> Complaint:
+def _not_a_choice(path: Path, seen: str, node: YamlNode | None, expected: str) -> UnlocatedDiagnostic:
     options = re.findall(r"'([^']*)'", expected)
     part = part_at(path)
-    keys = list(keys_of(part)) if part else []
+    keys = list(model_keys(part)) if part else []
     longer = f", or a mapping with one of {', '.join(keys)}" if keys else ""
     word = node.content if node and isinstance(node.content, str) else ""
     meant = renamed_value(str(path[-1]), word) or closest(word, [*options, *keys])
-    return Complaint(path, seen, ", ".join(options) + longer, meant)
+    return UnlocatedDiagnostic(path, seen, ", ".join(options) + longer, meant)
 
 
 def _expected(kind: str, context: dict[str, Any], path: Path) -> str:
     part = part_at(path)
     return {
-        "model_type": f"a mapping with {', '.join(keys_of(part))}" if part else "a mapping",
-        "model_attributes_type": f"a mapping with {', '.join(keys_of(part))}" if part else "a mapping",
+        "model_type": f"a mapping with {', '.join(model_keys(part))}" if part else "a mapping",
+        "model_attributes_type": f"a mapping with {', '.join(model_keys(part))}" if part else "a mapping",
         "mapping_type": "a mapping",
         "dict_type": "a mapping",
         "tuple_type": "a list",
@@ -305,7 +305,7 @@ def _bound(path: Path, name: str) -> str:
     return spell_size(bound) if sized and isinstance(bound, int) else str(bound)
 
 
-def show(node: Node | None, path: Path) -> str:
+def show(node: YamlNode | None, path: Path) -> str:
     """A value as a finding may show it: short, printable, and never a secret."""
     if node is None or node.content is None:
         return "nothing"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from headrace.spec.base import Part, Shorthand
+from headrace.spec.base import Shorthand, SpecModel
 
 
 def _by_name(given: Any) -> Any:
@@ -20,7 +20,7 @@ def named_list(given: Any) -> Any:
     return {"column": given} if isinstance(given, str) else given
 
 
-class Explode(Part):
+class Explode(SpecModel):
     """A list of the record whose elements become rows of the table."""
 
     column: str = Field(min_length=1, max_length=255, description="The list: a field at the top of the record's value.")

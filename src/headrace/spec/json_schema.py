@@ -13,9 +13,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
 from headrace.spec import source, units, uris
-from headrace.spec.base import Part, keys_of, parts_in
+from headrace.spec.base import SpecModel, model_keys, parts_in
 from headrace.spec.kafka_settings import HARMLESS
-from headrace.spec.model import Branch, Spec
+from headrace.spec.model import BranchSpec, Spec
 from headrace.spec.secrets import Secret
 from headrace.spec.table import TableMatch, TableOptions
 
@@ -42,22 +42,22 @@ def json_schema_text() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def reference() -> str:
+def spec_reference() -> str:
     """Every key of the spec, as Markdown."""
     return "\n".join(line for path, part in _parts(Spec, "") for line in _section(path, part))
 
 
-def _parts(part: type[Part], path: str) -> Iterator[tuple[str, type[Part]]]:
+def _parts(part: type[SpecModel], path: str) -> Iterator[tuple[str, type[SpecModel]]]:
     yield path, part
-    if part in (TableMatch, Branch):  # what they hold is explained where the pipeline and its table are
+    if part in (TableMatch, BranchSpec):  # what they hold is explained where the pipeline and its table are
         return
-    for key, field in keys_of(part).items():
+    for key, field in model_keys(part).items():
         for inner in parts_in(field.annotation):
             many = "[]" if get_origin(field.annotation) is tuple else ""
             yield from _parts(inner, f"{path}.{key}{many}".removeprefix("."))
 
 
-def _section(path: str, part: type[Part]) -> Iterator[str]:
+def _section(path: str, part: type[SpecModel]) -> Iterator[str]:
     yield f"### `{path}`\n" if path else "### A pipeline\n"
     yield f"{part.__doc__}\n"
     yield "| key | value | default | meaning |"
@@ -68,10 +68,10 @@ def _section(path: str, part: type[Part]) -> Iterator[str]:
     yield ""
 
 
-def _own_keys(part: type[Part]) -> Iterator[tuple[str, FieldInfo]]:
+def _own_keys(part: type[SpecModel]) -> Iterator[tuple[str, FieldInfo]]:
     """A part's keys; of a match only what a table does not have, too."""
-    shared = keys_of(TableOptions) if part is TableMatch else {}
-    return ((key, field) for key, field in keys_of(part).items() if key not in shared)
+    shared = model_keys(TableOptions) if part is TableMatch else {}
+    return ((key, field) for key, field in model_keys(part).items() if key not in shared)
 
 
 def _value(field: FieldInfo) -> str:
@@ -82,7 +82,7 @@ _KINDS: dict[Any, str] = {
     units.duration: "duration",
     units.size: "size",
     units.rate: "rate",
-    units.whole: "whole number",
+    units.parse_whole: "whole number",
     units.ratio: "ratio",
     units.flag: "`true`, `false`",
     units.moment: "time",
@@ -116,7 +116,7 @@ def _words(annotation: Any, metadata: Any = ()) -> str:
 def _plain(annotation: Any) -> str:
     if annotation is Secret:
         return "secret"
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         return "mapping"
     return {str: "text", int: "whole number"}.get(annotation, "any value")
 
@@ -133,7 +133,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _is_part(value: object) -> bool:
-    return isinstance(value, Part)
+    return isinstance(value, SpecModel)
 
 
 def _json(value: object) -> str:

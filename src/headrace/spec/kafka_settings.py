@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.spec.base import Wrong
+from headrace.spec.base import InvalidValue
 
 HARMLESS: dict[str, str] = {
     "check.crcs": "whether checksums are verified",
@@ -48,6 +48,6 @@ def setting_name(name: str) -> str:
         return name
     for pattern, reason in _REFUSED:
         if re.fullmatch(pattern, name):
-            raise Wrong(reason, seen=f"the setting '{name[:80]}'")
+            raise InvalidValue(reason, seen=f"the setting '{name[:80]}'")
     allowed = f"one of {', '.join(HARMLESS)}"
-    raise Wrong(allowed, seen=f"the setting '{name[:80]}'", options=tuple(HARMLESS))
+    raise InvalidValue(allowed, seen=f"the setting '{name[:80]}'", options=tuple(HARMLESS))

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from headrace.spec.base import Part
+from headrace.spec.base import SpecModel
 from headrace.spec.units import Duration, Size, Whole
 
 
-class Maintenance(Part):
+class MaintenanceSpec(SpecModel):
     """Upkeep of the tables between batches; without this key there is none."""
 
     every: Duration = Field(

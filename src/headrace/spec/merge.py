@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from headrace.spec.base import Part, Wrong
+from headrace.spec.base import InvalidValue, SpecModel
 from headrace.spec.units import Duration, Flag
 
 
-class Update(Part):
+class Update(SpecModel):
     """What a change leaves of the row that is there; without it, a change replaces the whole row."""
 
     columns: tuple[str, ...] = Field(
@@ -23,11 +23,11 @@ class Update(Part):
     @model_validator(mode="after")
     def _some(self) -> Update:
         if not self.columns and not self.ignore_nulls:
-            raise Wrong("columns, ignore_nulls: true, or both", seen="neither")
+            raise InvalidValue("columns, ignore_nulls: true, or both", seen="neither")
         return self
 
 
-class Scd2(Part):
+class Scd2Spec(SpecModel):
     """The columns of a table that keeps every state of a row, and what makes a new one."""
 
     valid_from: str = Field(
@@ -51,7 +51,7 @@ class Scd2(Part):
         return self.valid_from, self.valid_to, self.current
 
 
-class Merge(Part):
+class MergeSpec(SpecModel):
     """How records change the rows of a table that has one row for each key, or one for each state of a key."""
 
     keys: tuple[str, ...] = Field(min_length=1, description="The columns that tell rows apart. NULL is no key.")
@@ -72,7 +72,7 @@ class Merge(Part):
     update: Update | None = Field(
         default=None, description="Changes that bring only some columns; they are ordered by partition and offset."
     )
-    scd2: Scd2 | None = Field(default=None, description="For `mode: scd2`: its columns, and what makes a new row.")
+    scd2: Scd2Spec | None = Field(default=None, description="For `mode: scd2`: its columns, and what makes a new row.")
     tombstone_retention: Duration = Field(
         default=timedelta(days=7),
         ge=timedelta(seconds=1),
@@ -86,9 +86,9 @@ class Merge(Part):
         """Let the envelope's word count beside the predicates."""
         self._events = True
 
-    def with_scd2(self) -> Merge:
+    def with_scd2(self) -> MergeSpec:
         """The same with the columns of a history, those of the defaults where none are said."""
-        return self if self.scd2 else self.model_copy(update={"scd2": Scd2()})
+        return self if self.scd2 else self.model_copy(update={"scd2": Scd2Spec()})
 
     @property
     def aside(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class Merge(Part):
         return _either(self.truncate_when, "_op = 'truncate'" if self._events else None)
 
 
-class Deduplicate(Part):
+class Deduplicate(SpecModel):
     """Rows of which one is enough, by their keys, for as long as doubles may come."""
 
     keys: tuple[str, ...] = Field(

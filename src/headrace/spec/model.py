@@ -12,17 +12,17 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from headrace.spec.base import Part, Shorthand
+from headrace.spec.base import Shorthand, SpecModel
 from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
 from headrace.spec.explode import Explode, named_list
-from headrace.spec.maintenance import Maintenance
+from headrace.spec.maintenance import MaintenanceSpec
 from headrace.spec.routing import NAME, Routing
-from headrace.spec.running import CircuitBreaker, Flush, Lease, Limits, Retry, Spark
-from headrace.spec.source import Generate, Kafka, Source
-from headrace.spec.steps import Step
-from headrace.spec.table import DeadLetters, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
+from headrace.spec.running import CircuitBreakerSpec, FlushSpec, LeaseSpec, LimitsSpec, RetrySpec, SparkSpec
+from headrace.spec.source import GenerateSpec, KafkaSpec, SourceSpec
+from headrace.spec.steps import StepSpec
+from headrace.spec.table import DeadLettersSpec, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
 from headrace.spec.uris import Place, folder_of
-from headrace.spec.yaml_reader import Written
+from headrace.spec.yaml_reader import SpecSource
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
 # `*` is any item of a list, and any name of the user's.
@@ -54,30 +54,32 @@ def is_secret(path: tuple[str | int, ...]) -> bool:
 Exploded = Annotated[Explode, BeforeValidator(named_list), Shorthand(type="string")]
 
 
-class Branch(Part):
+class BranchSpec(SpecModel):
     """The same records once more, as they were decoded, into tables of their own."""
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$", description="What the branch is called; no other has this name."
     )
     explode: Exploded | None = Field(default=None, description="As the pipeline's own.")
-    transform: tuple[Step, ...] = Field(default=(), description="As the pipeline's own, which has no part in this one.")
+    transform: tuple[StepSpec, ...] = Field(
+        default=(), description="As the pipeline's own, which has no part in this one."
+    )
     route: Route = Field(default=Route(), description="As the pipeline's own.")
     table: TableSpec = Field(description="As the pipeline's own; no other branch writes there.")
     tables: tuple[TableMatch, ...] = Field(default=(), description="As the pipeline's own.")
 
     @model_validator(mode="after")
-    def _one_name_for_the_route(self) -> Branch:
+    def _one_name_for_the_route(self) -> BranchSpec:
         return one_name_for_the_route(self)
 
 
-class Spec(Part):
+class Spec(SpecModel):
     """One pipeline, as its user describes it."""
 
     pipeline: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="The pipeline's name: the identity of its marks, for good."
     )
-    source: Source = Field(description="Where records come from.")
+    source: SourceSpec = Field(description="Where records come from.")
     decode: Annotated[
         Decode,
         BeforeValidator(named_format),
@@ -87,7 +89,7 @@ class Spec(Part):
         default=None,
         description="A list of the record whose elements become rows, before the transform: its name, or a mapping.",
     )
-    transform: tuple[Step, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
+    transform: tuple[StepSpec, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
     allow_missing: tuple[str, ...] = Field(
         default=(),
         description="Fields that expressions and steps may name although neither the table nor any record has them "
@@ -96,30 +98,30 @@ class Spec(Part):
     route: Route = Field(default=Route(), description="Which table a record belongs to.")
     table: TableSpec = Field(description="The table, or the pattern of the tables.")
     tables: tuple[TableMatch, ...] = Field(default=(), description="Other options for the tables of some routes.")
-    branches: tuple[Branch, ...] = Field(
+    branches: tuple[BranchSpec, ...] = Field(
         default=(), description="Branches: the same records once more, into other tables, each with steps of its own."
     )
-    dead_letters: DeadLetters = Field(default=DeadLetters(path=None), description="Where unusable records go.")
+    dead_letters: DeadLettersSpec = Field(default=DeadLettersSpec(path=None), description="Where unusable records go.")
     state: Place | None = Field(
         default=None,
         description="Where ledger, lease and dead letters are; `_headrace/<pipeline>` beside the tables without it.",
     )
     storage: Storage = Field(default=Storage(), description="How stores are reached.")
-    flush: Flush = Field(default=Flush(), description="What starts a batch.")
-    limits: Limits = Field(default=Limits(), description="What a batch and a record may cost.")
-    retry: Retry = Field(default=Retry(), description="How often trouble is met again.")
-    circuit_breaker: CircuitBreaker | None = Field(
+    flush: FlushSpec = Field(default=FlushSpec(), description="What starts a batch.")
+    limits: LimitsSpec = Field(default=LimitsSpec(), description="What a batch and a record may cost.")
+    retry: RetrySpec = Field(default=RetrySpec(), description="How often trouble is met again.")
+    circuit_breaker: CircuitBreakerSpec | None = Field(
         default=None, description="Stops the pipeline at a ratio of rejected records; off without it."
     )
-    maintenance: Maintenance | None = Field(
+    maintenance: MaintenanceSpec | None = Field(
         default=None, description="Upkeep of the tables while the pipeline runs; none without it."
     )
-    lease: Lease = Field(default=Lease(), description="The sign that one instance runs the pipeline.")
-    spark: Spark = Field(default=Spark(), description="The Spark that runs the batches.")
+    lease: LeaseSpec = Field(default=LeaseSpec(), description="The sign that one instance runs the pipeline.")
+    spark: SparkSpec = Field(default=SparkSpec(), description="The Spark that runs the batches.")
 
     _text: str = PrivateAttr("")
     _base: Path = PrivateAttr(default_factory=Path.cwd)
-    _written: Written | None = PrivateAttr(None)
+    _written: SpecSource | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _one_name_for_the_route(self) -> Spec:
@@ -135,19 +137,19 @@ class Spec(Part):
                     options.merge.told_by_events()
         return self
 
-    def remember(self, text: str, base: Path, written: Written | None = None) -> None:
+    def remember(self, text: str, base: Path, written: SpecSource | None = None) -> None:
         """Keep how the spec was written, and where."""
         self._text, self._base, self._written = text, base, written
 
     @property
-    def written(self) -> Written | None:
+    def written(self) -> SpecSource | None:
         """Where the spec stands in its file; None for one that was made without a file."""
         return self._written
 
     @property
     def text(self) -> str:
         """The spec as one line of JSON (which is YAML), its references not followed."""
-        return self._text or canonical(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
+        return self._text or canonical_json(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
     @property
     def digest(self) -> str:
@@ -165,14 +167,14 @@ class Spec(Part):
         return "kafka" if self.source.kafka else "generate"
 
     @property
-    def kafka(self) -> Kafka:
+    def kafka(self) -> KafkaSpec:
         """The Kafka source; LookupError when it is another."""
         if self.source.kafka is None:
             raise LookupError(f"{self.pipeline} does not read Kafka")
         return self.source.kafka
 
     @property
-    def generate(self) -> Generate:
+    def generate(self) -> GenerateSpec:
         """The made-up source; LookupError when it is another."""
         if self.source.generate is None:
             raise LookupError(f"{self.pipeline} does not generate its records")
@@ -207,7 +209,7 @@ class Spec(Part):
         """A spec for every branch, by what its names begin with: the pipeline's own, which is nothing, comes first."""
         return {"": self} | {f"{each.name}/": self.along(each) for each in self.branches}
 
-    def along(self, branch: Branch) -> Spec:
+    def along(self, branch: BranchSpec) -> Spec:
         """The pipeline as if a branch were all of it; its state stays where it is."""
         own = {key: getattr(branch, key) for key in type(branch).model_fields if key != "name"}
         copy = self.model_copy(update={**own, "branches": (), "state": self.state_uri})
@@ -267,7 +269,7 @@ class Spec(Part):
         )
 
 
-Routed = TypeVar("Routed", Spec, Branch)
+Routed = TypeVar("Routed", Spec, BranchSpec)
 
 
 def one_name_for_the_route(part: Routed) -> Routed:
@@ -289,6 +291,6 @@ def template(path: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def canonical(content: Any) -> str:
+def canonical_json(content: Any) -> str:
     """Plain data as JSON with sorted keys and no spaces."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

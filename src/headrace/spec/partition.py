@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from headrace.spec.base import Part, Wrong, exactly_one, word_or_mapping
+from headrace.spec.base import InvalidValue, SpecModel, exactly_one, word_or_mapping
 from headrace.spec.units import Whole
 
 _ENDINGS = {"date": "date", "hour": "hour", "hash": "bucket"}
 
 
-class PartitionBy(Part):
+class PartitionBy(SpecModel):
     """A partition column that is made from another column; exactly one of `date`, `hour` and `hash`."""
 
     date: str | None = Field(
@@ -40,7 +40,7 @@ class PartitionBy(Part):
     def _one(self) -> PartitionBy:
         exactly_one(self, "date", "hour", "hash")
         if (self.hash is None) != (self.buckets is None):
-            raise Wrong("buckets with hash", seen="one of hash and buckets without the other")
+            raise InvalidValue("buckets with hash", seen="one of hash and buckets without the other")
         return self
 
     @property

@@ -7,24 +7,24 @@ from typing import Any
 
 from headrace.errors import SpecError
 from headrace.spec import yaml_reader
-from headrace.spec.diagnostics import Complaint
-from headrace.spec.model import Spec, canonical, is_secret
-from headrace.spec.secrets import BadReference, resolve
+from headrace.spec.diagnostics import UnlocatedDiagnostic
+from headrace.spec.model import Spec, canonical_json, is_secret
+from headrace.spec.secrets import BadReference, resolve_reference
 
 
 def reread(text: str, base: Path) -> Spec:
     """The spec that an intent was planned with; a rule that is newer than the intent does not stop its batch."""
-    root = yaml_reader.parse(text)[0]
-    raw, complaints = root.plain(), list[Complaint]()
+    root = yaml_reader.parse_yaml(text)[0]
+    raw, complaints = root.plain(), list[UnlocatedDiagnostic]()
     followed = follow(raw, (), base, complaints)
     if complaints:
         raise SpecError("; ".join(f"{'.'.join(map(str, each.path))}: {each.seen}" for each in complaints))
     spec = Spec.model_validate(followed, context={"base": base})
-    spec.remember(canonical(raw), base, yaml_reader.Written("<spec>", root))
+    spec.remember(canonical_json(raw), base, yaml_reader.SpecSource("<spec>", root))
     return spec
 
 
-def follow(value: Any, path: yaml_reader.Path, base: Path, complaints: list[Complaint]) -> Any:
+def follow(value: Any, path: yaml_reader.Path, base: Path, complaints: list[UnlocatedDiagnostic]) -> Any:
     """Plain data with its references followed, but for secrets, which stay references."""
     if isinstance(value, dict):
         return {key: follow(inner, (*path, key), base, complaints) for key, inner in value.items()}
@@ -33,7 +33,7 @@ def follow(value: Any, path: yaml_reader.Path, base: Path, complaints: list[Comp
     if not isinstance(value, str) or is_secret(path):
         return value
     try:
-        return resolve(value, base)
+        return resolve_reference(value, base)
     except BadReference as trouble:
-        complaints.append(Complaint(path, trouble.seen.removesuffix("."), trouble.next.removesuffix(".")))
+        complaints.append(UnlocatedDiagnostic(path, trouble.seen.removesuffix("."), trouble.next.removesuffix(".")))
         return value

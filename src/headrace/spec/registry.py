@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from headrace.spec.base import Part, Shorthand
+from headrace.spec.base import Shorthand, SpecModel
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Duration, Flag
 from headrace.spec.uris import host_of, is_loopback, server
@@ -28,7 +28,7 @@ def _proxy(text: str) -> str:
     return _url(text)
 
 
-class RegistrySpec(Part):
+class RegistrySpec(SpecModel):
     """A schema registry that speaks Confluent's REST API."""
 
     url: Annotated[str, AfterValidator(_url)] = Field(

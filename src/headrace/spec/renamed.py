@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.spec.base import Part
-from headrace.spec.decode import Protobuf
-from headrace.spec.maintenance import Maintenance
-from headrace.spec.merge import Merge
+from headrace.spec.base import SpecModel
+from headrace.spec.decode import ProtobufFormat
+from headrace.spec.maintenance import MaintenanceSpec
+from headrace.spec.merge import MergeSpec
 from headrace.spec.model import Spec
-from headrace.spec.running import BackOff, CircuitBreaker
-from headrace.spec.source import Generate
+from headrace.spec.running import BackOff, CircuitBreakerSpec
+from headrace.spec.source import GenerateSpec
 from headrace.spec.table import Expectation
 
-KEYS: Mapping[type[Part], Mapping[str, str]] = {
+KEYS: Mapping[type[SpecModel], Mapping[str, str]] = {
     Spec: {"also": "branches", "breaker": "circuit_breaker", "maintain": "maintenance"},
-    CircuitBreaker: {"share": "max_reject_ratio", "at_least": "min_records"},
-    Maintenance: {
+    CircuitBreakerSpec: {"share": "max_reject_ratio", "at_least": "min_records"},
+    MaintenanceSpec: {
         "small_files": "min_input_files",
         "cold": "idle_after",
         "at_once": "max_bytes_per_run",
@@ -24,16 +24,16 @@ KEYS: Mapping[type[Part], Mapping[str, str]] = {
         "retain": "retention",
         "pause_above": "max_lag",
     },
-    Merge: {"remember": "tombstone_retention", "history": "scd2"},
+    MergeSpec: {"remember": "tombstone_retention", "history": "scd2"},
     Expectation: {"otherwise": "on_violation"},
     BackOff: {"first": "initial_interval", "longest": "max_interval"},
-    Generate: {"bad": "bad_ratio"},
-    Protobuf: {"unknown": "keep_unknown_fields", "empty": "allow_empty"},
+    GenerateSpec: {"bad": "bad_ratio"},
+    ProtobufFormat: {"unknown": "keep_unknown_fields", "empty": "allow_empty"},
 }
 VALUES: Mapping[str, Mapping[str, str]] = {"mode": {"history": "scd2"}}  # by key
 
 
-def renamed_key(part: type[Part] | None, name: str) -> str:
+def renamed_key(part: type[SpecModel] | None, name: str) -> str:
     """The present name of a key of a part; empty where no earlier one has this name."""
     return KEYS.get(part, {}).get(name, "") if part else ""
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from headrace.spec.base import Part
+from headrace.spec.base import SpecModel
 from headrace.spec.units import Duration, Ratio, Size, Whole
 
 
-class Flush(Part):
+class FlushSpec(SpecModel):
     """What starts a batch, when records wait: the first of these."""
 
     every: Duration = Field(
@@ -21,7 +21,7 @@ class Flush(Part):
     bytes: Size = Field(default=128_000_000, ge=1, description="About how many bytes wait, from the running mean.")
 
 
-class Limits(Part):
+class LimitsSpec(SpecModel):
     """What a batch and a record may cost."""
 
     batch_rows: Whole = Field(default=1_000_000, ge=1, description="Records of one batch at most.")
@@ -82,7 +82,7 @@ class Limits(Part):
     )
 
 
-class BackOff(Part):
+class BackOff(SpecModel):
     """Waiting times between tries: doubling, with jitter."""
 
     initial_interval: Duration = Field(
@@ -93,7 +93,7 @@ class BackOff(Part):
     )
 
 
-class Retry(Part):
+class RetrySpec(SpecModel):
     """How often trouble is met again before the pipeline stops."""
 
     unreachable: BackOff = Field(default=BackOff(), description="Broker or store do not answer: tried for ever.")
@@ -103,7 +103,7 @@ class Retry(Part):
     )
 
 
-class CircuitBreaker(Part):
+class CircuitBreakerSpec(SpecModel):
     """When so many records are rejected that it is better to stop and look."""
 
     max_reject_ratio: Ratio = Field(
@@ -115,7 +115,7 @@ class CircuitBreaker(Part):
     min_records: Whole = Field(default=1_000, ge=1, description="Records of the window before its ratio counts.")
 
 
-class Lease(Part):
+class LeaseSpec(SpecModel):
     """The sign that one instance runs the pipeline."""
 
     ttl: Duration = Field(
@@ -126,7 +126,7 @@ class Lease(Part):
     )
 
 
-class Spark(Part):
+class SparkSpec(SpecModel):
     """The Spark that runs the batches."""
 
     cores: Whole | None = Field(default=None, ge=1, le=1024, description="Cores to use; all without it.")

@@ -36,7 +36,7 @@ class Secret:
 
     def reveal(self) -> str:
         """The secret itself, read now (so a rotated one is seen); BadReference when there is none."""
-        return resolve(self.reference, self.base)
+        return resolve_reference(self.reference, self.base)
 
     def is_open(self) -> bool:
         """Whether it is in a file that everybody may read."""
@@ -75,7 +75,7 @@ def is_reference(text: str) -> bool:
     return _ONE.fullmatch(text) is not None
 
 
-def resolve(text: str, base: Path) -> str:
+def resolve_reference(text: str, base: Path) -> str:
     """A text with its references followed once (what they bring is not looked at again); `$${` stands for `${`."""
     return _ANY.sub(lambda found: "${" if found[1] is None else _follow(found[0], found[1], base), text)
 

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from headrace.spec.base import Part
+from headrace.spec.base import SpecModel
 from headrace.spec.secrets import Secret
 
 
-class Tls(Part):
+class TlsSpec(SpecModel):
     """Encryption to the broker; host names are always verified."""
 
     ca: str | None = Field(
@@ -23,7 +23,7 @@ class Tls(Part):
     key_password: Secret | None = Field(default=None, description="The password of `key`, by reference.")
 
 
-class Sasl(Part):
+class SaslSpec(SpecModel):
     """Authentication to the broker."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(description="How the password is proven.")
@@ -31,7 +31,7 @@ class Sasl(Part):
     password: Secret = Field(description="The password, by reference.")
 
 
-def java(protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
+def java(protocol: str, tls: TlsSpec | None, sasl: SaslSpec | None) -> dict[str, str]:
     """Settings of Kafka's Java client, secrets revealed; the JAAS line is ours alone."""
     settings = {"security.protocol": protocol}
     if tls is not None:
@@ -51,7 +51,7 @@ def java(protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
     return settings
 
 
-def _jaas(sasl: Sasl) -> str:
+def _jaas(sasl: SaslSpec) -> str:
     plain = sasl.mechanism == "PLAIN"
     module = "plain.PlainLoginModule" if plain else "scram.ScramLoginModule"
     name, password = _quoted(sasl.username), _quoted(sasl.password.reveal())
@@ -62,7 +62,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def librdkafka(protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
+def librdkafka(protocol: str, tls: TlsSpec | None, sasl: SaslSpec | None) -> dict[str, str]:
     """Settings of librdkafka, secrets revealed."""
     settings = {"security.protocol": protocol}
     if tls is not None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from headrace.spec.base import Part, Shorthand, exactly_one, word_or_mapping
+from headrace.spec.base import Shorthand, SpecModel, exactly_one, word_or_mapping
 from headrace.spec.kafka_settings import setting_name
-from headrace.spec.security import Sasl, Tls, java, librdkafka
+from headrace.spec.security import SaslSpec, TlsSpec, java, librdkafka
 from headrace.spec.units import Flag, Moment, PlainText, Rate, Ratio, Regex, Whole
 from headrace.spec.uris import is_loopback
 
@@ -50,7 +50,7 @@ _PARTITION = re.compile(r"[0-9]{1,9}")
 Offsets = Annotated[Mapping[str, int | Mapping[str, int]], BeforeValidator(first_offsets)]
 
 
-class StartAt(Part):
+class StartAt(SpecModel):
     """A first position other than the topic's beginning or end."""
 
     timestamp: Moment | None = Field(
@@ -88,7 +88,7 @@ def _tls(value: Any) -> Any:
     return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
 
-class Kafka(Part):
+class KafkaSpec(SpecModel):
     """Records of Kafka topics."""
 
     brokers: Annotated[
@@ -112,11 +112,11 @@ class Kafka(Part):
         default=False, description="Says that an unencrypted connection to a broker on another machine is intended."
     )
     tls: Annotated[
-        Tls | None,
+        TlsSpec | None,
         BeforeValidator(_tls),
         Shorthand(type="boolean"),
     ] = Field(default=None, description="`true` (the system's trust) or a mapping; without it the connection is plain.")
-    sasl: Sasl | None = Field(default=None, description="How to authenticate; without it, not at all.")
+    sasl: SaslSpec | None = Field(default=None, description="How to authenticate; without it, not at all.")
     settings: Mapping[Annotated[str, AfterValidator(setting_name)], PlainText] = Field(
         default_factory=dict, description="Further consumer settings, from a list of harmless ones."
     )
@@ -125,7 +125,7 @@ class Kafka(Part):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Kafka:
+    def _one(self) -> KafkaSpec:
         exactly_one(self, "topics", "pattern")
         return self
 
@@ -155,7 +155,7 @@ class Kafka(Part):
         return librdkafka(self.security_protocol, self.tls, self.sasl)
 
 
-class Generate(Part):
+class GenerateSpec(SpecModel):
     """Made-up, repeatable events of three types, for trying things out."""
 
     records: Whole = Field(default=10_000, ge=0, description="How many records there are in all.")
@@ -168,14 +168,14 @@ class Generate(Part):
     rate: Rate | None = Field(default=None, description="At most this many records per time.")
 
 
-class Source(Part):
+class SourceSpec(SpecModel):
     """Where records come from; exactly one of its keys."""
 
-    kafka: Kafka | None = Field(default=None, description="Kafka topics.")
-    generate: Generate | None = Field(default=None, description="Made-up events.")
+    kafka: KafkaSpec | None = Field(default=None, description="Kafka topics.")
+    generate: GenerateSpec | None = Field(default=None, description="Made-up events.")
 
     @model_validator(mode="after")
-    def _one(self) -> Source:
+    def _one(self) -> SourceSpec:
         exactly_one(self, "kafka", "generate")
         return self
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from headrace.spec.base import Part, Shorthand, exactly_one, word_or_mapping
+from headrace.spec.base import Shorthand, SpecModel, exactly_one, word_or_mapping
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Whole
 
@@ -27,7 +27,7 @@ Query = Annotated[str, BeforeValidator(_null_word), Shorthand(type="null")]
 Queries = Annotated[Mapping[str, Query], Field(min_length=1)]
 
 
-class Jmespath(Part):
+class Jmespath(SpecModel):
     """JMESPath expressions with an option."""
 
     set: Queries = Field(description="Targets, dotted or not, and JMESPath expressions over the message as it came.")
@@ -37,19 +37,19 @@ class Jmespath(Part):
     )
 
 
-class Keep(Part):
+class KeepSpec(SpecModel):
     """The end of a text that stays readable; exactly one of its keys."""
 
     first: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its beginning.")
     last: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its end.")
 
     @model_validator(mode="after")
-    def _one(self) -> Keep:
+    def _one(self) -> KeepSpec:
         exactly_one(self, "first", "last")
         return self
 
 
-class MaskBy(Part):
+class MaskBy(SpecModel):
     """What is stored in place of a value; exactly one of its keys. NULL stays NULL."""
 
     sha256: Secret | None = Field(
@@ -58,7 +58,7 @@ class MaskBy(Part):
         "values stay equal, and nobody without the key can tell which they are.",
     )
     redact: str | None = Field(default=None, max_length=255, description="This text.")
-    keep: Keep | None = Field(
+    keep: KeepSpec | None = Field(
         default=None, description="One end of the text, `***` for the rest; a text no longer than that is `***`."
     )
 
@@ -76,7 +76,7 @@ Masked = Annotated[
 ]
 
 
-class Step(Part):
+class StepSpec(SpecModel):
     """One step of the transform; exactly one of its keys."""
 
     set: Mapping[str, str] | None = Field(
@@ -108,7 +108,7 @@ class Step(Part):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Step:
+    def _one(self) -> StepSpec:
         exactly_one(self, "set", "where", "drop", "rename", "jmespath", "mask")
         return self
 

@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from headrace.spec.base import Part, Wrong, exactly_one, word_or_mapping
+from headrace.spec.base import InvalidValue, SpecModel, exactly_one, word_or_mapping
 from headrace.spec.contract import ColumnContract, Contract, ContractKeys
-from headrace.spec.merge import Deduplicate, Merge
+from headrace.spec.merge import Deduplicate, MergeSpec
 from headrace.spec.partition import PartitionBy, Partitioning, column_of
 from headrace.spec.secrets import Secret
 from headrace.spec.units import Duration, Flag, PlainText, Regex, Size, Whole
 from headrace.spec.uris import Place, server
 
 
-class RouteBy(Part):
+class RouteBy(SpecModel):
     """A route taken from the record; exactly one of its keys."""
 
     field: str | None = Field(
@@ -33,7 +33,7 @@ class RouteBy(Part):
         return self
 
 
-class Route(Part):
+class Route(SpecModel):
     """Which table a record belongs to."""
 
     by: Annotated[
@@ -73,7 +73,7 @@ def route_names(route: Route) -> tuple[str, ...]:
     return () if route.kind == "fixed" else ("route", *also.get(route.kind, ()))
 
 
-class Column(Part):
+class ColumnSpec(SpecModel):
     """A declared column."""
 
     name: str = Field(min_length=1, max_length=255, description="The column's name in the table.")
@@ -105,7 +105,7 @@ FEATURES: Mapping[Feature, str] = {  # the property that turns each on
 }
 
 
-class Expectation(Part):
+class Expectation(SpecModel):
     """What rows are expected to be, by a name."""
 
     name: str = Field(
@@ -121,7 +121,7 @@ class Expectation(Part):
     )
 
 
-class Infer(Part):
+class Infer(SpecModel):
     """How long a pipeline whose columns nobody has said waits for its first records."""
 
     records: Whole = Field(default=1_000, ge=1, description="Records to wait for.")
@@ -130,7 +130,7 @@ class Infer(Part):
     )
 
 
-class TableOptions(Part):
+class TableOptions(SpecModel):
     """All that can be said of a table but its path."""
 
     partition_by: tuple[Partitioning, ...] = Field(
@@ -138,7 +138,7 @@ class TableOptions(Part):
         description="Columns whose values become folders: by name, or made from another (`{date: at}`, `{hour: at}`, "
         "`{hash: user, buckets: 16}`).",
     )
-    columns: tuple[Column, ...] = Field(
+    columns: tuple[ColumnSpec, ...] = Field(
         default=(),
         description="Declared columns, in order. An existing table keeps its other columns, and records fill them. "
         "Without declared columns: the existing table's, else inferred.",
@@ -158,7 +158,7 @@ class TableOptions(Part):
         "ends it and begins the next (`scd2`). Or every run reads all records anew, and what they make is "
         "in the place of the table (`overwrite`), or of the partitions that they are of (`overwrite_partitions`).",
     )
-    merge: Merge | None = Field(
+    merge: MergeSpec | None = Field(
         default=None, description="For `mode: upsert` and `scd2`: keys, order, and what deletes."
     )
     deduplicate: Deduplicate | None = Field(
@@ -239,7 +239,7 @@ class TableOptions(Part):
         return {**self.properties, **{FEATURES[each]: "true" for each in self.features}}
 
     @property
-    def merges(self) -> Merge | None:
+    def merges(self) -> MergeSpec | None:
         """How records change rows; None where they only add some. It has a history where the table keeps one."""
         if self.merge is None or self.mode not in ("upsert", "scd2"):
             return None
@@ -311,7 +311,7 @@ class TableMatch(TableOptions):
         return table.model_copy(update=given)
 
 
-class LetterStep(Part):
+class DeadLetterStep(SpecModel):
     """More columns for dead letters; exactly one of its keys."""
 
     set: Mapping[str, str] | None = Field(
@@ -326,12 +326,12 @@ class LetterStep(Part):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> LetterStep:
+    def _one(self) -> DeadLetterStep:
         exactly_one(self, "set", "jmespath")
         return self
 
 
-class DeadLetters(Part):
+class DeadLettersSpec(SpecModel):
     """Where records go that could not become rows."""
 
     path: Place | None = Field(default=None, description="The dead-letter table; `<state>/dead_letters` without it.")
@@ -340,7 +340,7 @@ class DeadLetters(Part):
         ge=timedelta(days=1),
         description="How long letters are kept, in whole days of UTC; without it until `headrace dead-letters purge`.",
     )
-    transform: tuple[LetterStep, ...] = Field(
+    transform: tuple[DeadLetterStep, ...] = Field(
         default=(), description="Columns that letters get beside their own, in order."
     )
 
@@ -353,11 +353,11 @@ _SAID = re.compile(
 def _option(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or _SAID.fullmatch(name.lower()):
         allowed = "options that no other key says: addresses, regions and credentials have keys of their own"
-        raise Wrong(allowed, seen=f"the option '{name[:80]}'")
+        raise InvalidValue(allowed, seen=f"the option '{name[:80]}'")
     return name
 
 
-class S3(Part):
+class S3(SpecModel):
     """An S3 store; what is not said comes from the environment (`AWS_…`, instance profile)."""
 
     endpoint: Annotated[str, AfterValidator(server)] | None = Field(
@@ -376,7 +376,7 @@ class S3(Part):
     )
 
 
-class Storage(Part):
+class Storage(SpecModel):
     """How stores are reached."""
 
     s3: S3 = Field(default=S3(), description="For `s3://` and `s3a://`.")

@@ -220,11 +220,11 @@ def _parse_nested(name: str, rest: str) -> tuple[pa.DataType, str]:
 
 
 def _struct(fields: list[pa.Field]) -> pa.DataType:
-    check_names(fields, "A struct has the field")
+    check_field_names(fields, "A struct has the field")
     return pa.struct(fields)
 
 
-def check_names(fields: Iterable[pa.Field], has: str = "The table has the column") -> None:
+def check_field_names(fields: Iterable[pa.Field], has: str = "The table has the column") -> None:
     """UsageError where two columns, or two fields inside one, have the same name: no reader opens such a table."""
     held = list(fields)
     names = [item.name.lower() for item in held]
@@ -232,7 +232,7 @@ def check_names(fields: Iterable[pa.Field], has: str = "The table has the column
         raise UsageError(f"{has} '{twice[0]}' twice; names that differ only in case are the same.")
     for item in held:
         for inner in _inner(item.type):
-            check_names(inner, f"Column {item.name} has the field")
+            check_field_names(inner, f"Column {item.name} has the field")
 
 
 def _inner(kind: pa.DataType) -> Iterator[Iterable[pa.Field]]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
-from headrace.spec.base import Wrong
+from headrace.spec.base import InvalidValue
 
 _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES: dict[str, int] = {
@@ -57,7 +57,7 @@ def rate(value: Any) -> float:
     return float(found[1]) / _SECONDS[found[2]]
 
 
-def whole(value: Any) -> int:
+def parse_whole(value: Any) -> int:
     """A whole number; text of digits counts (a reference gives text), true and 1.0 do not."""
     if isinstance(value, str) and re.fullmatch(_WHOLE, value):
         value = int(value)
@@ -117,7 +117,7 @@ def regex(text: str) -> str:
     """A regular expression that every engine on the way takes, in time that grows with the text alone."""
     if trouble := regex_error(text):
         meant = text.replace(".", r"\.").replace("*", ".*") if _GLOB.fullmatch(text) else ""
-        raise Wrong(RE2_SYNTAX, seen=trouble, meant=meant)
+        raise InvalidValue(RE2_SYNTAX, seen=trouble, meant=meant)
     return text
 
 
@@ -195,7 +195,7 @@ Rate = Annotated[
     PlainSerializer(spell_rate, when_used="json"),
     WithJsonSchema(_or_reference(_text(_RATE, "5000/s"))),
 ]
-Whole = Annotated[int, BeforeValidator(whole), WithJsonSchema(_or_reference({"type": "integer"}))]
+Whole = Annotated[int, BeforeValidator(parse_whole), WithJsonSchema(_or_reference({"type": "integer"}))]
 Ratio = Annotated[
     float,
     BeforeValidator(ratio),

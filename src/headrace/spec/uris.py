@@ -93,7 +93,7 @@ def folder_of(path: str) -> str:
     return head.rpartition("/")[0] if brace else path.rpartition("/")[0]
 
 
-def holds(outer: str, inner: str) -> bool:
+def contains_uri(outer: str, inner: str) -> bool:
     """Whether one place is the other or a folder in it."""
     return f"{inner}/".startswith(f"{outer}/")
 

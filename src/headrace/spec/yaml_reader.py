@@ -37,10 +37,10 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class YamlNode:
     """A value and where it stands; a mapping's entries also know where their keys stand."""
 
-    content: Scalar | tuple[Node, ...] | Mapping[str, tuple[Spot, Node]]
+    content: Scalar | tuple[YamlNode, ...] | Mapping[str, tuple[Spot, YamlNode]]
     spot: Spot
     height: int = 1
     count: int = 1
@@ -51,7 +51,7 @@ class Node:
             return {key: node.plain() for key, (_, node) in self.content.items()}
         return [node.plain() for node in self.content] if isinstance(self.content, tuple) else self.content
 
-    def child(self, step: str | int) -> tuple[Spot, Node] | None:
+    def child(self, step: str | int) -> tuple[Spot, YamlNode] | None:
         """The entry of a key, or the item of an index."""
         if isinstance(self.content, Mapping):
             return self.content.get(str(step))
@@ -61,18 +61,18 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SpecSource:
     """A part of a spec as it stands in its file: the document, and the path to the part.
 
     No part of what the spec says: two specs with the same content are equal, wherever they stand.
     """
 
     file: str = field(compare=False)
-    root: Node = field(compare=False)
+    root: YamlNode = field(compare=False)
     path: Path = field(default=(), compare=False)
 
 
-class Unreadable(ValueError):
+class InvalidYaml(ValueError):
     """The text is not YAML, or more of YAML than a spec needs."""
 
     def __init__(self, spot: Spot, seen: str, allowed: str) -> None:
@@ -80,19 +80,19 @@ class Unreadable(ValueError):
         self.spot, self.seen, self.allowed = spot, seen, allowed
 
 
-def parse(text: str) -> list[Node]:
+def parse_yaml(text: str) -> list[YamlNode]:
     """The documents of a text, empty ones left out; Unreadable when there is anything strange in them."""
     if len(text.encode()) > LARGEST:
-        raise Unreadable(Spot(), "the file is larger than 1 MiB", "at most 1 MiB")
+        raise InvalidYaml(Spot(), "the file is larger than 1 MiB", "at most 1 MiB")
     try:
         return [node for node in _Reader(text).documents() if node.content is not None]
     except yaml.MarkedYAMLError as trouble:
         mark = trouble.problem_mark or trouble.context_mark
-        raise Unreadable(_spot(mark) if mark else Spot(), f"not YAML: {trouble.problem}", "YAML") from None
+        raise InvalidYaml(_spot(mark) if mark else Spot(), f"not YAML: {trouble.problem}", "YAML") from None
     except yaml.reader.ReaderError as trouble:
         before = text.encode()[: trouble.position].decode(errors="replace")
         spot = Spot(before.count("\n") + 1, len(before) - before.rfind("\n"))
-        raise Unreadable(spot, "a character that YAML does not allow", "printable characters") from None
+        raise InvalidYaml(spot, "a character that YAML does not allow", "printable characters") from None
 
 
 def _spot(mark: Any) -> Spot:
@@ -104,33 +104,33 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._events = yaml.parse(text, Loader=yaml.CSafeLoader)
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, YamlNode] = {}
         self._aliases = 0
         self._count = 0
 
-    def documents(self) -> Iterator[Node]:
+    def documents(self) -> Iterator[YamlNode]:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if event.tags or event.version not in (None, (1, 2)):
-                    raise Unreadable(_spot(event.start_mark), "a directive", "plain YAML 1.2 without directives")
+                    raise InvalidYaml(_spot(event.start_mark), "a directive", "plain YAML 1.2 without directives")
                 self._anchors = {}
                 yield self._node(next(self._events), 1)
 
-    def _node(self, event: Any, depth: int) -> Node:
+    def _node(self, event: Any, depth: int) -> YamlNode:
         spot = _spot(event.start_mark)
         if isinstance(event, yaml.AliasEvent):
             return self._again(str(event.anchor), spot)
         if event.tag is not None:
-            raise Unreadable(spot, f"the tag {event.tag!r}", "plain values without tags")
+            raise InvalidYaml(spot, f"the tag {event.tag!r}", "plain values without tags")
         if depth > DEEPEST:
-            raise Unreadable(spot, "nested too deeply", f"at most {DEEPEST} levels")
+            raise InvalidYaml(spot, "nested too deeply", f"at most {DEEPEST} levels")
         node = self._new(event, spot, depth)
         self._weigh(1, spot)
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
 
-    def _new(self, event: Any, spot: Spot, depth: int) -> Node:
+    def _new(self, event: Any, spot: Spot, depth: int) -> YamlNode:
         if isinstance(event, yaml.SequenceStartEvent):
             items = tuple(self._items(depth))
             return _collection(items, items, spot)
@@ -138,39 +138,39 @@ class _Reader:
             entries = self._entries(depth)
             return _collection(entries, tuple(node for _, node in entries.values()), spot)
         plain = event.implicit[0]
-        return Node(_scalar(event.value) if plain else event.value, spot)
+        return YamlNode(_scalar(event.value) if plain else event.value, spot)
 
-    def _items(self, depth: int) -> Iterator[Node]:
+    def _items(self, depth: int) -> Iterator[YamlNode]:
         for event in iter(self._events.__next__, None):
             if isinstance(event, yaml.SequenceEndEvent):
                 return
             yield self._node(event, depth + 1)
 
-    def _entries(self, depth: int) -> dict[str, tuple[Spot, Node]]:
-        entries: dict[str, tuple[Spot, Node]] = {}
+    def _entries(self, depth: int) -> dict[str, tuple[Spot, YamlNode]]:
+        entries: dict[str, tuple[Spot, YamlNode]] = {}
         for event in iter(self._events.__next__, None):
             if isinstance(event, yaml.MappingEndEvent):
                 break
             key, spot = self._key(event), _spot(event.start_mark)
             if key in entries:
-                raise Unreadable(spot, f"the key {key[:60]!r} a second time", "each key once")
+                raise InvalidYaml(spot, f"the key {key[:60]!r} a second time", "each key once")
             entries[key] = (spot, self._node(next(self._events), depth + 1))
         return entries
 
     def _key(self, event: Any) -> str:
         spot = _spot(event.start_mark)
         if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor is not None:
-            raise Unreadable(spot, "a key that is not a plain word", "a word as key")
+            raise InvalidYaml(spot, "a key that is not a plain word", "a word as key")
         if event.value == "<<" and event.implicit[0]:
-            raise Unreadable(spot, "a merge key", "each mapping written out")
+            raise InvalidYaml(spot, "a merge key", "each mapping written out")
         return str(event.value)
 
-    def _again(self, anchor: str, spot: Spot) -> Node:
+    def _again(self, anchor: str, spot: Spot) -> YamlNode:
         self._aliases += 1
         if self._aliases > ALIASES:
-            raise Unreadable(spot, "too many aliases", f"at most {ALIASES}")
+            raise InvalidYaml(spot, "too many aliases", f"at most {ALIASES}")
         if anchor not in self._anchors:
-            raise Unreadable(spot, f"the alias *{anchor[:60]} before its anchor is complete", "an earlier anchor")
+            raise InvalidYaml(spot, f"the alias *{anchor[:60]} before its anchor is complete", "an earlier anchor")
         node = self._anchors[anchor]
         self._weigh(node.count, spot)
         return node
@@ -178,14 +178,14 @@ class _Reader:
     def _weigh(self, count: int, spot: Spot) -> None:
         self._count += count
         if self._count > NODES:
-            raise Unreadable(spot, "too many values", f"at most {NODES}")
+            raise InvalidYaml(spot, "too many values", f"at most {NODES}")
 
 
-def _collection(content: Any, inner: tuple[Node, ...], spot: Spot) -> Node:
+def _collection(content: Any, inner: tuple[YamlNode, ...], spot: Spot) -> YamlNode:
     height = 1 + max((node.height for node in inner), default=0)
     if height > DEEPEST:
-        raise Unreadable(spot, "nested too deeply", f"at most {DEEPEST} levels")
-    return Node(content, spot, height, 1 + sum(node.count for node in inner))
+        raise InvalidYaml(spot, "nested too deeply", f"at most {DEEPEST} levels")
+    return YamlNode(content, spot, height, 1 + sum(node.count for node in inner))
 
 
 def _scalar(text: str) -> Scalar:

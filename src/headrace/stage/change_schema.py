@@ -12,7 +12,7 @@ from headrace.errors import UsageError
 from headrace.spec.types import type_name
 
 if TYPE_CHECKING:
-    from headrace.spec.merge import Merge
+    from headrace.spec.merge import MergeSpec
 
 PUT, DELETE, TRUNCATE = "put", "delete", "truncate"  # in this order a file's statistics tell which it holds
 
@@ -29,7 +29,7 @@ def staged(schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
     return pa.schema([CHANGE, *(item.with_nullable(True) for item in (*first, *rest))])
 
 
-def with_history(schema: pa.Schema, brought: pa.Schema, merge: Merge | None) -> pa.Schema:
+def with_history(schema: pa.Schema, brought: pa.Schema, merge: MergeSpec | None) -> pa.Schema:
     """The table's columns with those that say when a row was so, which no record may bring."""
     if merge is None or merge.scd2 is None or merge.sequence_by not in schema.names:
         return schema
@@ -48,7 +48,7 @@ def with_history(schema: pa.Schema, brought: pa.Schema, merge: Merge | None) -> 
     return pa.schema([*kept[:at], *new, *kept[at:]])
 
 
-def check_names(schema: pa.Schema) -> None:
+def check_change_names(schema: pa.Schema) -> None:
     """UsageError for a table with a column under a name that a merge has for itself."""
     if ours := [name for name in schema.names if reserved(name) and name not in KEPT]:
         raise UsageError(
@@ -74,7 +74,7 @@ def check_merging(
     schema: pa.Schema, keys: Sequence[str], sequence: str | None, columns: Sequence[str], track: Sequence[str] = ()
 ) -> None:
     """UsageError unless rows of this schema can be told apart and ordered by these columns."""
-    check_names(schema)
+    check_change_names(schema)
     check_keys(schema, "merge.keys", keys, "merge.sequence_by", sequence)
     for what, named in (("merge.update.columns", columns), ("merge.scd2.track", track)):
         if absent := [name for name in named if name not in schema.names]:

@@ -16,7 +16,7 @@ RECORD_TIME = "_timestamp"  # the record's own, which no column of the table nee
 _BUCKET = "CAST('0x' || left(md5(v), 8) AS UBIGINT)"
 
 
-def field_of(by: PartitionBy) -> pa.Field:
+def derived_field(by: PartitionBy) -> pa.Field:
     """The column that an entry makes."""
     return pa.field(by.column, pa.date32() if by.kind == "date" else pa.int32())
 

@@ -15,7 +15,7 @@ _SAMPLE = (256, 4096)  # values looked at per column: at least, at most
 _DISTINCT = 0.9  # above this share of distinct values a dictionary costs time and space
 
 
-def rows_in(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+def read_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a whole Parquet file, read in this thread.
 
     A thread of Arrow may hold the bytes a little longer than the read takes; where the interpreter ends meanwhile, to

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.delta.partition_keys import Partition, _spelling
-from headrace.delta.partition_values import parsed
+from headrace.delta.partition_values import parse_partition_value
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import TooManyPartitions, UsageError
 from headrace.storage.store import parse_uri
@@ -95,7 +95,7 @@ def _unstorable_text(name: str, column: Any) -> Any:
     return pc.or_(pc.or_(pc.equal(size, 0), pc.greater(size, room)), pc.equal(column, NULL_FOLDER))
 
 
-def split(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[Partition, pa.Table]]:
+def split_by_partition(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[Partition, pa.Table]]:
     """Rows by partition value, without the partition columns, each piece in the order its rows came."""
     if not partition_by:
         yield (), rows
@@ -132,7 +132,7 @@ def _spelled(name: str, column: pa.ChunkedArray) -> list[str | None]:
     return [None if value is None else spell(value) for value in column.cast(physical).to_pylist()]
 
 
-def folder(partition: Partition) -> str:
+def partition_folder(partition: Partition) -> str:
     """The folders of a partition value below the table's root, escaped as Spark and Hive do."""
     return "/".join(_folder(name, value) for name, value in partition)
 
@@ -145,7 +145,7 @@ def _escape(text: str) -> str:
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
-def named(text: str) -> Iterator[tuple[str, str | None]]:
+def partition_name(text: str) -> Iterator[tuple[str, str | None]]:
     """The columns and values that a partition's folders name, escaped or not: `folder` the other way round."""
     for each in text.strip("/").split("/"):
         name, sign, value = each.partition("=")
@@ -158,11 +158,11 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
 
 
-def spelled(name: str, value: str, kind: pa.DataType) -> str:
+def partition_text_of(name: str, value: str, kind: pa.DataType) -> str:
     """A value as Delta writes it, out of any text of it; ValueError where it is none, or cannot be stored."""
     if not value:
         raise ValueError("an empty value")
-    scalar = parsed(value, kind)
+    scalar = parse_partition_value(value, kind)
     return str(_spelled(name, pa.chunked_array([pa.array([scalar.as_py()], kind)]))[0])
 
 

@@ -18,7 +18,7 @@ from headrace.delta.properties import SUFFIXES
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import HeadraceError
 from headrace.stage.parquet import OpenFile, dictionary_columns
-from headrace.stage.partitions import check_count, folder, split
+from headrace.stage.partitions import check_count, partition_folder, split_by_partition
 from headrace.stage.statistics import Leaf, leaves
 from headrace.storage.store import Store
 
@@ -37,7 +37,7 @@ _TARGET, _INDEXED, _CODEC = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """How one table wants its files."""
 
     path: str
@@ -58,11 +58,11 @@ class Layout:
         return leaves(self.file_schema, self.stats_columns)
 
 
-def layout_of(state: TableState, uri: str = "") -> Layout:
+def file_layout_of(state: TableState, uri: str = "") -> FileLayout:
     """How a table that is there wants its files, as its properties tell."""
     said = state.properties
     codec = said.get(_CODEC, "snappy").lower()
-    return Layout(
+    return FileLayout(
         uri,
         state.schema,
         state.partition_by,
@@ -108,7 +108,7 @@ class _Part:
 class _Gathered:
     """What a task holds for one table: rows as they came, then parts by partition value."""
 
-    layout: Layout
+    layout: FileLayout
     most_bytes: int = GROUP_BYTES
     rows: list[pa.Table] = field(default_factory=list)
     rows_bytes: int = 0
@@ -132,7 +132,7 @@ class _Gathered:
             return
         rows, size = _whole(self.rows), self.rows_bytes
         self.rows, self.rows_bytes = [], 0
-        for partition, piece in split(rows, self.layout.partition_by):
+        for partition, piece in split_by_partition(rows, self.layout.partition_by):
             self.seen.add(partition)
             part = self.parts.setdefault(partition, _Part(self, partition))
             part.wait(piece, size * piece.num_rows // rows.num_rows)
@@ -179,7 +179,7 @@ class Stager:
         """Files that are growing."""
         return sum(part.file is not None for part in self._parts())
 
-    def add(self, layout: Layout, rows: pa.Table) -> None:
+    def add(self, layout: FileLayout, rows: pa.Table) -> None:
         """Take rows of one table; their schema must be the layout's."""
         table = self._tables.setdefault(layout.path, _Gathered(layout, self._group_bytes))
         _check_fits(table.layout, layout, rows)
@@ -262,10 +262,10 @@ class Stager:
         while self._uploads:
             self._uploads.pop().result()
 
-    def _path(self, layout: Layout, partition: Partition) -> str:
+    def _path(self, layout: FileLayout, partition: Partition) -> str:
         suffix = SUFFIXES[layout.compression]
         name = f"part-{self._name}-{len(self._files):05d}-{uuid.uuid4()}.c000{suffix}.parquet"
-        return "/".join(filter(None, (folder(partition), name)))
+        return "/".join(filter(None, (partition_folder(partition), name)))
 
     def _keep_within_limits(self) -> None:
         """Encode what is ready, then close the largest until open files and memory are within their limits."""
@@ -291,7 +291,7 @@ def _largest(parts: Iterable[_Part]) -> _Part:
     return max(parts, key=lambda part: part.held)
 
 
-def _check_fits(known: Layout, layout: Layout, rows: pa.Table) -> None:
+def _check_fits(known: FileLayout, layout: FileLayout, rows: pa.Table) -> None:
     if known is not layout and known != layout:
         raise AssertionError(f"{layout.path}: a table has one layout in a batch")
     if not rows.schema.equals(layout.schema):

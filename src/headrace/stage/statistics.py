@@ -23,7 +23,7 @@ Tree = dict[str, Any]  # quoted names to JSON text, or to a tree of the same kin
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BoundKind:
     """How a type's bounds get from a Parquet footer into JSON; None where there is nothing to say."""
 
     value: Callable[[Any], Any]  # the footer's physical value, as something Python orders rightly
@@ -39,7 +39,7 @@ class Leaf:
     keys: Path  # the same, as JSON text
     type: pa.DataType
     column: int | None  # its place in the footer, where the footer tells the truth about it
-    kind: Kind | None  # None: no bounds
+    kind: BoundKind | None  # None: no bounds
 
     @property
     def floating(self) -> bool:
@@ -102,24 +102,24 @@ def _same(raw: Any) -> Any:
     return raw
 
 
-def _kind(kind: pa.DataType) -> Kind | None:
+def _kind(kind: pa.DataType) -> BoundKind | None:
     """None for what readers do not skip by: binary, lists, maps."""
     if pa.types.is_boolean(kind):  # Spark reads past them, delta-rs writes them, too
-        return Kind(_same, _truth, _truth)
+        return BoundKind(_same, _truth, _truth)
     if pa.types.is_integer(kind):
-        return Kind(_same, str, str)
+        return BoundKind(_same, str, str)
     if pa.types.is_floating(kind):
-        return Kind(_same, _finite, _finite)
+        return BoundKind(_same, _finite, _finite)
     if pa.types.is_string(kind):
-        return Kind(_same, _low_text, _high_text)
+        return BoundKind(_same, _low_text, _high_text)
     if pa.types.is_date32(kind):
-        return Kind(_same, _day, _day)
+        return BoundKind(_same, _day, _day)
     if pa.types.is_timestamp(kind):
         write = partial(_instant, "Z" if kind.tz else "")
-        return Kind(_same, write, write)
+        return BoundKind(_same, write, write)
     if pa.types.is_decimal(kind):
         exact = partial(decimal_text, scale=kind.scale)
-        return Kind(_unscaled, exact, exact)
+        return BoundKind(_unscaled, exact, exact)
     return None
 
 

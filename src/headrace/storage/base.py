@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.errors import AuthenticationRefused, HeadraceError, PermissionRefused, StorageFull, UsageError
+from headrace.errors import AuthenticationFailed, HeadraceError, PermissionDenied, StorageFull, UsageError
 
 
 class AlreadyThere(HeadraceError):
@@ -19,9 +19,9 @@ class NotThere(HeadraceError):
 
 NEXT: dict[type[HeadraceError], str] = {
     StorageFull: "Make room there, then run again: it goes on where it was.",
-    PermissionRefused: "Allow reading and writing there, then run again.",
+    PermissionDenied: "Allow reading and writing there, then run again.",
     UsageError: "Look at storage.s3 and the environment (AWS_…): the client cannot make a request with them.",
-    AuthenticationRefused: "Look at storage.s3 and the environment (AWS_…), then run again.",
+    AuthenticationFailed: "Look at storage.s3 and the environment (AWS_…), then run again.",
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headrace.errors import HeadraceError, PermissionRefused, StorageFull, StorageUnreachable
+from headrace.errors import HeadraceError, PermissionDenied, StorageFull, StorageUnreachable
 from headrace.storage.base import NEXT, AlreadyThere, Meta, NotThere
 
 _TEMPORARY = ".headrace-"  # a put that never ended leaves one such name behind; listings do not show it
@@ -21,9 +21,9 @@ _ERRORS: dict[int, type[HeadraceError]] = {
     errno.EEXIST: AlreadyThere,
     errno.ENOSPC: StorageFull,
     errno.EDQUOT: StorageFull,
-    errno.EACCES: PermissionRefused,
-    errno.EPERM: PermissionRefused,
-    errno.EROFS: PermissionRefused,
+    errno.EACCES: PermissionDenied,
+    errno.EPERM: PermissionDenied,
+    errno.EROFS: PermissionDenied,
 }
 
 
@@ -129,7 +129,7 @@ def _write(path: Path, data: bytes) -> str:
 
 
 def make_private(root: str) -> None:
-    """Create a folder that others cannot read; PermissionRefused where it cannot be."""
+    """Create a folder that others cannot read; PermissionDenied where it cannot be."""
     folder = Path(root)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def _make_folders(folder: Path) -> None:
 def _uncreated(folder: Path, error: OSError) -> HeadraceError:
     """A folder below a file, or where the system has none: not an absent object, and nothing that passes by itself."""
     kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
-    kind = PermissionRefused if kind in (NotThere, AlreadyThere) else kind
+    kind = PermissionDenied if kind in (NotThere, AlreadyThere) else kind
     return kind(
         f"The folder {folder} cannot be created: {error.strerror or error}.",
         next="Name a folder that can be created and written, then run again.",

@@ -15,7 +15,7 @@ from headrace.storage.store import Store
 _KEPT = 4  # objects behind the newest; older ones are dropped
 
 
-class Chain:
+class NumberedObjects:
     """One value and its history of a few."""
 
     def __init__(self, store: Store, folder: str) -> None:

@@ -16,9 +16,9 @@ from obstore import exceptions as trouble
 from obstore.store import S3Store
 
 from headrace.errors import (
-    AuthenticationRefused,
+    AuthenticationFailed,
     HeadraceError,
-    PermissionRefused,
+    PermissionDenied,
     StorageFull,
     StorageUnreachable,
     UsageError,
@@ -37,9 +37,9 @@ _BAD_KEYS = (
 )
 # The server's own words come before the client's kind of error, which knows less.
 _CODES: tuple[tuple[re.Pattern[str], type[HeadraceError]], ...] = (
-    (re.compile(_BAD_KEYS), AuthenticationRefused),
+    (re.compile(_BAD_KEYS), AuthenticationFailed),
     (re.compile(r"QuotaExceeded|InsufficientStorage|507 |EntityTooLarge|XMinioStorageFull"), StorageFull),
-    (re.compile(r"<Code>NoSuchBucket<"), PermissionRefused),  # a wrong name never mends itself
+    (re.compile(r"<Code>NoSuchBucket<"), PermissionDenied),  # a wrong name never mends itself
     (re.compile(r"<Code>NoSuchKey<"), NotThere),
     (re.compile(r"\bbuilder error\b"), UsageError),  # the request cannot even be made
 )
@@ -49,8 +49,8 @@ _KINDS: tuple[tuple[type[Exception], type[HeadraceError]], ...] = (
     (trouble.PreconditionError, AlreadyThere),
     (trouble.NotFoundError, NotThere),
     (FileNotFoundError, NotThere),
-    (trouble.UnauthenticatedError, AuthenticationRefused),
-    (trouble.PermissionDeniedError, PermissionRefused),
+    (trouble.UnauthenticatedError, AuthenticationFailed),
+    (trouble.PermissionDeniedError, PermissionDenied),
 )
 
 _clients: dict[tuple[Any, ...], Any] = {}

@@ -3,13 +3,13 @@
 from headrace.recovery.reingest_plan import Reingest, Unread
 from headrace.table.change_feed import Changes
 from headrace.table.delete_update import Deleted, Updated
-from headrace.table.history import Entry, Latency, OperationMetrics
+from headrace.table.history import HistoryEntry, Latency, OperationLatencies
 from headrace.table.insert import Inserted
 from headrace.table.optimize import Optimized
 from headrace.table.query import Query
 from headrace.table.repair import Damage, Lost, Repaired
 from headrace.table.restore import Restored
-from headrace.table.stats import Metadata, Statistics
+from headrace.table.stats import Statistics, TableInfo
 from headrace.table.table import Table
 from headrace.table.upsert import Upserted
 from headrace.table.vacuum import Vacuumed
@@ -18,12 +18,11 @@ __all__ = [
     "Changes",
     "Damage",
     "Deleted",
-    "Entry",
+    "HistoryEntry",
     "Inserted",
     "Latency",
     "Lost",
-    "Metadata",
-    "OperationMetrics",
+    "OperationLatencies",
     "Optimized",
     "Query",
     "Reingest",
@@ -31,6 +30,7 @@ __all__ = [
     "Restored",
     "Statistics",
     "Table",
+    "TableInfo",
     "Unread",
     "Updated",
     "Upserted",

@@ -12,15 +12,15 @@ from deltalake.exceptions import DeltaError
 
 from headrace.delta import files
 from headrace.delta.deletion_vectors import not_deleted
-from headrace.delta.files import File, Logged
-from headrace.delta.rows import held_in, rows_of
+from headrace.delta.files import CommitFiles, File
+from headrace.delta.rows import held_in, read_rows
 from headrace.delta.scan import Relation
 from headrace.delta.schema import from_delta
 from headrace.errors import ChangesUnknown, VersionNotFound
 from headrace.spec.types import TIMESTAMP
 from headrace.storage.store import Store
-from headrace.table.query import Rows
-from headrace.table.versions import Moment, as_moment, opened, resolve
+from headrace.table.query import RowQuery
+from headrace.table.versions import Moment, as_moment, open_version, resolve_version
 
 CHANGE = pa.schema(
     [
@@ -33,7 +33,7 @@ _FEED = "delta.enableChangeDataFeed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes(Rows):
+class Changes(RowQuery):
     """The changes of some versions, the first and the last included."""
 
     start: int
@@ -41,11 +41,11 @@ class Changes(Rows):
 
     def relation(self) -> Relation:
         """The rows of the table and three columns that say what became of them, and when."""
-        last = resolve(self.store, self.until)
-        first = resolve(self.store, self.start)
+        last = resolve_version(self.store, self.until)
+        first = resolve_version(self.store, self.start)
         if first > last:
             raise VersionNotFound(f"{self.store.uri}: there is nothing from version {first} to version {last}.")
-        table = opened(self.store, last)
+        table = open_version(self.store, last)
         schema = from_delta(table.schema().to_json())
         whole = pa.schema([*schema, *CHANGE])
         feeds = table.metadata().configuration.get(_FEED, "").lower() == "true" and _fed(self.store, first)
@@ -55,7 +55,7 @@ class Changes(Rows):
         commits = list(files.back(self.store, last, last - first + 1))[::-1]
         if not feeds:
             _only_appends(self.store, commits)
-        told = Told(self.store, schema, tuple(table.metadata().partition_columns))
+        told = CommitChanges(self.store, schema, tuple(table.metadata().partition_columns))
         batches = (batch for commit in commits for batch in _stamped(commit, told.of(commit), whole))
         return Relation(whole, pa.RecordBatchReader.from_batches(whole, batches))
 
@@ -63,14 +63,14 @@ class Changes(Rows):
 def changes(store: Store, start: int | Moment, until: int | Moment | None, **how: Any) -> Changes:
     """The changes from one version, or moment, to another; to the newest without one."""
     first = start if isinstance(start, int) else _after(store, start)
-    last = until if isinstance(until, int | None) else resolve(store, timestamp=until)
+    last = until if isinstance(until, int | None) else resolve_version(store, timestamp=until)
     return Changes(store=store, start=first, until=last, **how)
 
 
 def _after(store: Store, moment: Moment) -> int:
     """The first version committed at a moment or later."""
     try:
-        at = resolve(store, timestamp=moment)
+        at = resolve_version(store, timestamp=moment)
     except VersionNotFound as early:
         return int(str(early.facts["first"]))
     commit = files.read(store, at)
@@ -80,7 +80,7 @@ def _after(store: Store, moment: Moment) -> int:
 
 def _fed(store: Store, first: int) -> bool:
     """Whether the feed was on from this version on: else delta-rs has nothing to tell of it."""
-    before = opened(store, first).metadata().configuration
+    before = open_version(store, first).metadata().configuration
     return str(before.get(_FEED, "")).lower() == "true"
 
 
@@ -93,7 +93,7 @@ def _feed(store: Store, table: Any, first: int, last: int, schema: pa.Schema) ->
     return pa.RecordBatchReader.from_batches(schema, (batch for each in rows for batch in each.to_batches()))
 
 
-def _only_appends(store: Store, commits: Iterable[Logged]) -> None:
+def _only_appends(store: Store, commits: Iterable[CommitFiles]) -> None:
     for commit in commits:
         if any(file.changes_data for file in commit.removed):
             raise ChangesUnknown(
@@ -104,7 +104,7 @@ def _only_appends(store: Store, commits: Iterable[Logged]) -> None:
             )
 
 
-def _stamped(commit: Logged, changed: Iterable[pa.Table], whole: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _stamped(commit: CommitFiles, changed: Iterable[pa.Table], whole: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows with what became of them, and when that was."""
     at = pa.scalar(datetime.fromtimestamp(commit.timestamp / 1000, UTC), TIMESTAMP)
     for rows in changed:
@@ -112,7 +112,7 @@ def _stamped(commit: Logged, changed: Iterable[pa.Table], whole: pa.Schema) -> I
         yield from pa.table([*rows.columns, *when], schema=whole).to_batches()
 
 
-class Told:
+class CommitChanges:
     """What commits tell of rows: by their change data where they have some, else by the files that come and go.
 
     A file that stays with another deletion vector tells of the rows in which the two differ.
@@ -121,11 +121,11 @@ class Told:
     def __init__(self, store: Store, schema: pa.Schema, by: tuple[str, ...]) -> None:
         self._store, self._schema, self._by = store, schema, by
 
-    def of(self, commit: Logged) -> Iterator[pa.Table]:
+    def of(self, commit: CommitFiles) -> Iterator[pa.Table]:
         """The changed rows of one commit, with the kind of their change as last column."""
         if commit.fed:
             whole = self._schema.append(CHANGE.field(0))
-            yield from (rows_of(self._store, file, whole, self._by) for file in commit.fed)
+            yield from (read_rows(self._store, file, whole, self._by) for file in commit.fed)
             return
         after = {file.path: file for file in commit.added if file.changes_data}
         before = {file.path: file for file in commit.removed if file.changes_data}

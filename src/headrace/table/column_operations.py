@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.delta.log import TableState
 from headrace.storage.store import Store
 from headrace.table import schema_changes, spark_schema_changes
-from headrace.table.ownership import Writers, found
+from headrace.table.ownership import TableOwners, existing_table
 from headrace.table.schema_changes import SchemaChange
 from headrace.table.spark_rows import SparkRows
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ColumnOperations:
     """The columns of one table, to be changed."""
 
-    def __init__(self, store: Store, writers: Writers, spark: SparkSession | None) -> None:
+    def __init__(self, store: Store, writers: TableOwners, spark: SparkSession | None) -> None:
         self._store, self._writers, self._spark = store, writers, spark
 
     def update(self, wanted: SchemaChange | pa.Schema) -> None:
@@ -31,7 +31,7 @@ class ColumnOperations:
             schema_changes.update_schema(self._store, state, _change(wanted, state))
             return
         with self._writers.resting("update_schema"):
-            state = found(self._store)
+            state = existing_table(self._store)
             self._alter(spark_schema_changes.statements(self._store, state, _change(wanted, state)))
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.partition_keys import Partition
-from headrace.delta.scan import Relation, rows_in
+from headrace.delta.scan import Relation, scan_files
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.spec.types import TIMESTAMP, type_name
 from headrace.storage.store import Store
-from headrace.table.query import DELETED, Given
-from headrace.table.records import fitted, partition_of, scalars
-from headrace.table.rewrite import parameters, within
-from headrace.transform.sql.expression import columns_of
-from headrace.write.row_edit import Done, Edit, Edited
+from headrace.table.query import DELETED, RowsInMemory
+from headrace.table.records import fit_records, partition_of, scalars
+from headrace.table.rewrite import commit_parameters, within
+from headrace.transform.sql.expression import columns_in
+from headrace.write.row_edit import EditedRows, EditResult, RowEdit
 
 DELETED_AT = "_deleted_at"
 SOFT = pa.schema([pa.field(DELETED, pa.bool_()), pa.field(DELETED_AT, TIMESTAMP)])
@@ -87,26 +87,28 @@ def lacking(state: TableState) -> pa.Schema:
     return pa.schema([item for item in SOFT if item.name not in state.schema.names])
 
 
-class Change(Edit):
+class ConditionEdit(RowEdit):
     """A delete or an update by our own hands."""
 
     def __init__(self, store: Store, wanted: Condition, state: TableState) -> None:
         self._store, self._wanted, self._state = store, wanted, state
         self._partition: Partition = partition_of(wanted.partition, state.schema, state.partition_by)
         self.operation = "DELETE" if wanted.values is None else "UPDATE"
-        self.said = parameters(predicate=[wanted.where], partition=wanted.partition, set=sorted(wanted.values or ()))
+        self.said = commit_parameters(
+            predicate=[wanted.where], partition=wanted.partition, set=sorted(wanted.values or ())
+        )
         check_values(wanted.values or {}, state.schema)
 
     def candidates(self, stands: Sequence[File]) -> Iterator[File]:
         """Files with such a row; most of the others are left out by their partition and their bounds."""
-        asked = frozenset().union(*map(columns_of, self._wanted.predicates))
+        asked = frozenset().union(*map(columns_in, self._wanted.predicates))
         schema, by = self._state.schema, self._state.partition_by
         self._meant(Relation(schema, schema.empty_table())).count()  # refuses what is no condition, where no file would
         for file in within(stands, self._partition, self._state):
-            if self._meant(rows_in(self._store, [file], schema, by, asked)).count():
+            if self._meant(scan_files(self._store, [file], schema, by, asked)).count():
                 yield file
 
-    def edited(self, file: File, start: int, rows: pa.Table) -> Edited | None:
+    def edited(self, file: File, start: int, rows: pa.Table) -> EditedRows | None:
         """Those that are meant, and the others."""
         at = rows.append_column(_AT, pa.array(range(len(rows)), pa.int64()))
         found = self._meant(Relation(at.schema, at)).select(_AT).arrow()[_AT]
@@ -116,13 +118,13 @@ class Change(Edit):
         stays[found.to_numpy()] = False
         kept, meant, values = rows.filter(pa.array(stays)), rows.take(found), self._wanted.values
         if values is None:
-            return Edited(kept, deleted=meant)
-        return Edited(kept, before=meant, after=changed(self._store, meant, values, self._state))
+            return EditedRows(kept, deleted=meant)
+        return EditedRows(kept, before=meant, after=changed(self._store, meant, values, self._state))
 
-    def _meant(self, rows: Relation) -> Given:
-        return Given(store=self._store, given=rows, predicates=self._wanted.predicates)
+    def _meant(self, rows: Relation) -> RowsInMemory:
+        return RowsInMemory(store=self._store, given=rows, predicates=self._wanted.predicates)
 
-    def counts(self, done: Done) -> dict[str, int]:
+    def counts(self, done: EditResult) -> dict[str, int]:
         """As Spark's DELETE and UPDATE count."""
         told = {"numDeletedRows": done.deleted} if self._wanted.values is None else {"numUpdatedRows": done.updated}
         return {**told, "numCopiedRows": done.copied}
@@ -140,10 +142,10 @@ def changed(store: Store, rows: pa.Table, values: Values, state: TableState) -> 
     given = scalars({name: value for name, value in values.items() if name not in spelled}, state.schema)
     made: dict[str, Any] = {name: pa.repeat(value, len(rows)) for name, value in given.items()}
     if spelled:
-        asked = Given(store=store, given=Relation(rows.schema, rows)).select(**spelled).arrow()
+        asked = RowsInMemory(store=store, given=Relation(rows.schema, rows)).select(**spelled).arrow()
         made |= {name: _finite(asked[name], spelled[name]) for name in spelled}
     fields = pa.schema([item for item in state.schema if item.name in values])
-    fits = fitted(pa.table(made), fields, tuple(name for name in state.partition_by if name in values))
+    fits = fit_records(pa.table(made), fields, tuple(name for name in state.partition_by if name in values))
     columns = [fits[name] if name in values else rows[name] for name in rows.column_names]
     return pa.table(columns, schema=rows.schema)
 

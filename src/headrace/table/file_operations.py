@@ -14,10 +14,10 @@ from headrace.table import optimize as compact
 from headrace.table import restore as upkeep
 from headrace.table.insert import Inserted
 from headrace.table.optimize import Optimized
-from headrace.table.ownership import Writers
+from headrace.table.ownership import TableOwners
 from headrace.table.records import Records
 from headrace.table.restore import Restored
-from headrace.table.spark_files import SparkUpkeep
+from headrace.table.spark_files import SparkFileOperations
 from headrace.table.versions import Moment
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class FileOperations:
     """The files and versions of one table."""
 
-    def __init__(self, store: Store, writers: Writers, spark: SparkSession | None) -> None:
+    def __init__(self, store: Store, writers: TableOwners, spark: SparkSession | None) -> None:
         self._store, self._writers, self._spark = store, writers, spark
 
     def bulk_insert(self, records: Records, partition: str | None) -> Inserted:
@@ -48,7 +48,7 @@ class FileOperations:
         """The rows of an older version again."""
         self._writers.check_changeable("restore")
         by_spark = self._by_spark().restore if not self._writers.is_direct else None
-        return upkeep.restore(self._store, self._writers, version, timestamp, by_spark)
+        return upkeep.restore_table(self._store, self._writers, version, timestamp, by_spark)
 
-    def _by_spark(self) -> SparkUpkeep:
-        return SparkUpkeep(self._store, self._spark)
+    def _by_spark(self) -> SparkFileOperations:
+        return SparkFileOperations(self._store, self._spark)

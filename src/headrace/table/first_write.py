@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.delta.log import Metadata, Protocol, TableState
+from headrace.delta.log import MetadataAction, Protocol, TableState
 from headrace.delta.schema import to_delta
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.stage.partitions import check_partitioning
@@ -20,7 +20,7 @@ Check = Callable[[Records, TableState], object]  # refuses rows that the table w
 
 
 @dataclass(frozen=True, slots=True)
-class Undescribed:
+class FirstWrite:
     """A table that is made when its first records come."""
 
     partition_by: tuple[str, ...] = ()
@@ -29,14 +29,14 @@ class Undescribed:
     def made(self, store: Store, records: Records, partition: str | None, check: Check) -> Records:
         """Make the table, if its rows pass the check; the records, without what none of them has a value for."""
         held = at_hand(records)
-        schema = schema_of(_told(held.schema)) if isinstance(held, pa.Table) else shown(held)
+        schema = schema_of(_told(held.schema)) if isinstance(held, pa.Table) else columns_of_records(held)
         if not len(schema):
             raise UsageError("No record shows which columns the table is to have.", next="Give a schema, or records.")
         placed = [name for name in self.partition_by if partition is not None and name not in schema.names]
         whole = pa.schema([*schema, *(pa.field(name, pa.string()) for name in placed)])
         check_partitioning(whole, self.partition_by)
         rows = _without(held, schema.names)
-        check(rows, TableState(0, Metadata("", to_delta(whole), self.partition_by, {}), Protocol()))
+        check(rows, TableState(0, MetadataAction("", to_delta(whole), self.partition_by, {}), Protocol()))
         create(store, whole, self.partition_by, self.properties)
         return rows
 
@@ -47,7 +47,7 @@ def _without(held: pa.Table | list[Mapping[str, Any]], names: list[str]) -> Reco
     return [{name: value for name, value in record.items() if name in names} for record in held]
 
 
-def shown(records: Iterable[Mapping[str, Any]], nullable: bool = True) -> pa.Schema:
+def columns_of_records(records: Iterable[Mapping[str, Any]], nullable: bool = True) -> pa.Schema:
     """The columns that dictionaries show; one that is NULL in all of them is none."""
     rows = list(records)
     names = dict.fromkeys(name for row in rows for name in row)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.delta import files
-from headrace.delta.files import File, Logged
+from headrace.delta.files import CommitFiles, File
 from headrace.errors import HeadraceError
 from headrace.storage.store import Store
 from headrace.table.stats import statistics as statistics_of
@@ -30,7 +30,7 @@ _TOOK = ("executionTimeMs", "execution_time_ms")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """One version of a table."""
 
     version: int
@@ -44,7 +44,7 @@ class Entry:
     account: Mapping[str, Any]  # Headrace's own: pipeline, batch, ranges, counts; empty for others' commits
 
 
-def history(store: Store, version: int, limit: int | None = None) -> list[Entry]:
+def history(store: Store, version: int, limit: int | None = None) -> list[HistoryEntry]:
     """The versions up to this one, newest first, as far back as the log tells."""
     commits = list(files.back(store, version, limit))
     after = _rows_after(commits, _rows_now(store, version))
@@ -58,7 +58,7 @@ def _rows_now(store: Store, version: int) -> int | None:
         return None
 
 
-def _rows_after(commits: Iterable[Logged], now: int | None) -> Iterator[int | None]:
+def _rows_after(commits: Iterable[CommitFiles], now: int | None) -> Iterator[int | None]:
     """Back from what the table holds now: each version had what its successor did not change."""
     commits = list(commits)
     held = {file.key: file.rows for commit in commits for file in commit.added}
@@ -68,7 +68,7 @@ def _rows_after(commits: Iterable[Logged], now: int | None) -> Iterator[int | No
         now = None if now is None or change is None else now - change
 
 
-def _change(commit: Logged, held: Mapping[tuple[str, str], int | None]) -> int | None:
+def _change(commit: CommitFiles, held: Mapping[tuple[str, str], int | None]) -> int | None:
     """How many rows a commit brought, less what it took away; None where its files do not tell."""
     brought = [file.rows for file in commit.added if file.changes_data]
     taken = [_rows(file, held) for file in commit.removed if file.changes_data]
@@ -80,11 +80,11 @@ def _rows(file: File, held: Mapping[tuple[str, str], int | None]) -> int | None:
     return file.rows if file.held is not None else held.get(file.key)
 
 
-def _entry(commit: Logged, rows_after: int | None) -> Entry:
+def _entry(commit: CommitFiles, rows_after: int | None) -> HistoryEntry:
     info = commit.info
     metrics = dict(info.get("operationMetrics") or {})
     at = datetime.fromtimestamp(commit.timestamp / 1000, UTC) if commit.timestamp else None
-    return Entry(
+    return HistoryEntry(
         commit.version,
         at,
         commit.operation,
@@ -97,7 +97,7 @@ def _entry(commit: Logged, rows_after: int | None) -> Entry:
     )
 
 
-def _written(commit: Logged, metrics: Mapping[str, Any]) -> int | None:
+def _written(commit: CommitFiles, metrics: Mapping[str, Any]) -> int | None:
     """Rows that are new or other than before; those that a rewrite only carried over are not among them."""
     for names in _WRITTEN:
         if told := [int(metrics[name]) for name in names if metrics.get(name) is not None]:
@@ -125,7 +125,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationMetrics:
+class OperationLatencies:
     """Latencies by operation: of this very object since it was opened, and as commits tell their own."""
 
     since_open: Mapping[str, Latency]
@@ -144,13 +144,13 @@ class Watch:
         yield
         self.seconds.setdefault(operation, []).append(time.perf_counter() - began)
 
-    def metrics(self, entries: Iterable[Entry]) -> OperationMetrics:
+    def metrics(self, entries: Iterable[HistoryEntry]) -> OperationLatencies:
         """Since the table was opened, and of these versions, given newest first."""
         told: dict[str, list[float]] = {}
         for entry in reversed(list(entries)):
             if took := next((entry.metrics[name] for name in _TOOK if entry.metrics.get(name) is not None), None):
                 told.setdefault(entry.operation, []).append(float(took) / 1000)
-        return OperationMetrics(_latencies(self.seconds), _latencies(told))
+        return OperationLatencies(_latencies(self.seconds), _latencies(told))
 
 
 def _latencies(seconds: Mapping[str, list[float]]) -> dict[str, Latency]:

@@ -7,11 +7,11 @@ import uuid
 from dataclasses import dataclass
 
 from headrace.delta.log import TableState
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.errors import SchemaMismatch, TableChanged
-from headrace.stage.stager import Stager, layout_of
+from headrace.stage.stager import Stager, file_layout_of
 from headrace.storage.store import Store
-from headrace.table.records import Records, fitted, partition_of
+from headrace.table.records import Records, fit_records, partition_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,20 @@ class Inserted:
 def bulk_insert(store: Store, state: TableState, records: Records, partition: str | None = None) -> Inserted:
     """All records in one commit, or none; none at all is no commit."""
     began = time.monotonic()
-    rows = fitted(records, state.schema, state.partition_by, partition_of(partition, state.schema, state.partition_by))
+    rows = fit_records(
+        records, state.schema, state.partition_by, partition_of(partition, state.schema, state.partition_by)
+    )
     if not len(rows):
         return Inserted(state.version, 0, 0, 0)
     stager = Stager(lambda _: store, f"insert-{uuid.uuid4().hex[:8]}")
     try:
-        stager.add(layout_of(state, store.uri), rows)
+        stager.add(file_layout_of(state, store.uri), rows)
         files = stager.finish()
     except BaseException:
         stager.abandon()
         raise
     try:
-        tail = Tail.open(store)
+        tail = LogWriter.open(store)
         receipt = tail.append(files, {}, {}, schema=state.schema_json, table_id=state.table_id, began=began)
     except TableChanged as changed:  # certainly not committed; after any other error the files may be the table's own
         stager.abandon()

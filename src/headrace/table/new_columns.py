@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.delta.log import TableState
 from headrace.errors import SchemaMismatch, UsageError
-from headrace.spec.types import check_names, type_name
+from headrace.spec.types import check_field_names, type_name
 from headrace.storage.store import Store
 
 
@@ -39,15 +39,15 @@ def adding(store: Store, state: TableState, given: pa.Schema) -> list[Added]:
         raise SchemaMismatch(
             f"{store.uri}: column {required[0].name} cannot be added as NOT NULL: old rows have no value for it.",
             expected=type_name(required[0].type),
-            actual=spelled(required[0]),
+            actual=describe_column(required[0]),
             next="Add it without NOT NULL (no `!`), and fill it with `update`.",
         )
     added = [_added(item, state.schema) for item in given]
-    check_names(grown(state.schema, added))
+    check_field_names(add_columns(state.schema, added))
     return added
 
 
-def spelled(item: pa.Field) -> str:
+def describe_column(item: pa.Field) -> str:
     """A column in words."""
     return f"{item.name} {item.type}{'' if item.nullable else ' NOT NULL'}"
 
@@ -67,7 +67,7 @@ def _added(item: pa.Field, there: Iterable[pa.Field]) -> Added:
     return Added((head, *inner.path), inner.item)
 
 
-def grown(schema: pa.Schema, added: Iterable[Added]) -> pa.Schema:
+def add_columns(schema: pa.Schema, added: Iterable[Added]) -> pa.Schema:
     """A schema with new columns."""
     return pa.schema(reduce(lambda fields, each: _with(fields, each.path, each.item), added, list(schema)))
 

@@ -22,17 +22,17 @@ import pyarrow.compute as pc
 from headrace.delta import files
 from headrace.delta.files import File
 from headrace.delta.log import TableState
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.partition_values import value_in
-from headrace.delta.rows import rows_of
+from headrace.delta.rows import read_rows
 from headrace.delta.scan import Relation
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Conflict, PartitionNotFound, TableChanged, TableReplaced, TableRestored, UsageError
-from headrace.stage.stager import MIB, Layout, Stager, layout_of
+from headrace.stage.stager import MIB, FileLayout, Stager, file_layout_of
 from headrace.storage.store import Store
-from headrace.table.ownership import Writers, amid_others, found
-from headrace.table.query import Given
+from headrace.table.ownership import TableOwners, amid_others, existing_table
+from headrace.table.query import RowsInMemory
 
 _TOGETHER = 512 * MIB  # of encoded files that are ordered together: they are in memory
 _COMMIT = 1024 * MIB  # of files that one commit rewrites, about
@@ -71,25 +71,25 @@ class _Wanted:
 
 def optimize(
     store: Store,
-    writers: Writers,
+    writers: TableOwners,
     where: str | None = None,
     target_size: int | None = None,
     z_order: Iterable[str] = (),
 ) -> Optimized:
     """Rewrite what is worth it, in one commit or a few; what others come between is planned anew."""
     state = writers.beside_appends("optimize")
-    wanted = _Wanted(where, target_size or layout_of(state).target_file_bytes, tuple(z_order))
-    check_columns(state, wanted.z_order)
+    wanted = _Wanted(where, target_size or file_layout_of(state).target_file_bytes, tuple(z_order))
+    check_order_columns(state, wanted.z_order)
     done = nothing(state.version, wanted.z_order)
 
     def attempt() -> Optimized:
         nonlocal done
-        work = _Work(store, found(store), wanted)
+        work = _Work(store, existing_table(store), wanted)
         try:
-            return summed(done, work.carry_out())
+            return sum_results(done, work.carry_out())
         except (Conflict, TableChanged, TableReplaced, TableRestored) as between:
             work.rewriter.abandon()
-            done = summed(done, work.done)
+            done = sum_results(done, work.done)
             raise Conflict(between.seen) from between
 
     return amid_others(store, attempt)
@@ -100,7 +100,7 @@ def nothing(version: int, z_order: tuple[str, ...] = ()) -> Optimized:
     return Optimized(version, 0, 0, 0, 0, 0, z_order)
 
 
-def summed(one: Optimized, two: Optimized) -> Optimized:
+def sum_results(one: Optimized, two: Optimized) -> Optimized:
     """What two of them did together."""
     return Optimized(
         max(one.version, two.version),
@@ -113,7 +113,7 @@ def summed(one: Optimized, two: Optimized) -> Optimized:
     )
 
 
-def check_columns(state: TableState, columns: tuple[str, ...]) -> None:
+def check_order_columns(state: TableState, columns: tuple[str, ...]) -> None:
     """Whether rows can be ordered by these columns; UsageError where not."""
     for name in columns:
         if can_order(state, name):
@@ -132,7 +132,7 @@ def can_order(state: TableState, name: str) -> bool:
 class Rewriter:
     """Old files become new ones with the same rows: staged as a batch is, then exchanged in one commit."""
 
-    def __init__(self, tail: Tail, layout: Layout, z_order: tuple[str, ...] = ()) -> None:
+    def __init__(self, tail: LogWriter, layout: FileLayout, z_order: tuple[str, ...] = ()) -> None:
         self._tail, self._layout, self._z_order = tail, layout, z_order
         self._key = PartitionKeys.of(layout.schema, layout.partition_by)
         self._begin()
@@ -152,7 +152,7 @@ class Rewriter:
         """Write the rows of some files of one partition anew."""
         files = list(old)
         store, layout = self._tail.store, self._layout
-        for rows in self._ordered(rows_of(store, file, layout.schema, layout.partition_by) for file in files):
+        for rows in self._ordered(read_rows(store, file, layout.schema, layout.partition_by) for file in files):
             self._stager.add(layout, rows)
         self._old += files
 
@@ -183,8 +183,8 @@ class _Work:
 
     def __init__(self, store: Store, state: TableState, wanted: _Wanted) -> None:
         self._store, self._state, self._wanted = store, state, wanted
-        layout = replace(layout_of(state, store.uri), target_file_bytes=wanted.target)
-        self.rewriter = Rewriter(Tail.open(store), layout, wanted.z_order)
+        layout = replace(file_layout_of(state, store.uri), target_file_bytes=wanted.target)
+        self.rewriter = Rewriter(LogWriter.open(store), layout, wanted.z_order)
         self.done = Optimized(state.version, 0, 0, 0, 0, 0, wanted.z_order)
 
     def carry_out(self) -> Optimized:
@@ -200,7 +200,7 @@ class _Work:
 
     def _commit(self) -> None:
         done = self.rewriter.commit(self._state.version, self._wanted.said(), {"operation": "optimize"})
-        self.done = summed(self.done, done)
+        self.done = sum_results(self.done, done)
 
 
 def ordered_name(z_order: Iterable[str]) -> str:
@@ -221,13 +221,13 @@ def _bins(stands: Iterable[File], wanted: _Wanted, key: PartitionKeys) -> Iterat
         parts.setdefault(key(file.partition), []).append(file)
     for part in parts.values():
         if wanted.z_order:
-            yield from filled(part, _TOGETHER)
+            yield from fill_bins(part, _TOGETHER)
         else:
             small = [file for file in part if file.size < ENOUGH * wanted.target]
-            yield from (each for each in filled(small, wanted.target) if len(each) > 1)
+            yield from (each for each in fill_bins(small, wanted.target) if len(each) > 1)
 
 
-def filled(part: Iterable[File], most: int) -> Iterator[Bin]:
+def fill_bins(part: Iterable[File], most: int) -> Iterator[Bin]:
     """The files in their order, in bins of about so many bytes."""
     held: Bin = []
     for file in part:
@@ -252,7 +252,7 @@ def chosen(store: Store, state: TableState, stands: list[File], where: str | Non
     ]
     numbered = pa.schema([*key.columns, pa.field(_NUMBER, pa.int64())])
     there = pa.table([*values, pa.array(range(len(partitions)), pa.int64())], schema=numbered)
-    asked = Given(store=store, given=Relation(there.schema, there)).where(where).select(_NUMBER)
+    asked = RowsInMemory(store=store, given=Relation(there.schema, there)).where(where).select(_NUMBER)
     meant = {list(partitions)[number] for number in asked.arrow()[_NUMBER].to_pylist()}
     if not meant:
         raise PartitionNotFound(f"{store.uri}: no partition fulfils '{where}'.", partition=where)

@@ -15,9 +15,9 @@ from itertools import islice
 from typing import TypeVar
 
 from headrace.delta import files, log
-from headrace.delta.features import WriterKind, may_adopt, may_rewrite, writer_of
+from headrace.delta.features import WriterKind, append_blocker, rewrite_blocker, writer_of
 from headrace.delta.log import TableState
-from headrace.delta.txn import batch_mark, numbered, pipeline_of
+from headrace.delta.txn import batch_number_of, batch_txn, pipeline_of
 from headrace.errors import (
     ConcurrentModification,
     Conflict,
@@ -27,7 +27,7 @@ from headrace.errors import (
     UsageError,
     WrittenBySpark,
 )
-from headrace.ledger.known_tables import Known
+from headrace.ledger.known_tables import KnownTables
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import Replays, writer
 from headrace.pipeline import lease
@@ -44,7 +44,7 @@ _LOOK_BACK = 20  # commits in which the engine of a table's writer is looked for
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class WritingPipeline:
     """A pipeline that writes to a table, as the table's marks tell."""
 
     name: str
@@ -56,7 +56,7 @@ class Pipeline:
         return lease.holder(self.state) if self.state else None
 
 
-class Writers:
+class TableOwners:
     """Everybody who is known to write to one table; looked up when it is first asked for."""
 
     def __init__(self, store: Store, states: Mapping[str, str], direct_commit: bool = False) -> None:
@@ -65,14 +65,16 @@ class Writers:
     @cached_property
     def state(self) -> TableState:
         """The table as it was found; TableNotFound where there is none."""
-        return found(self._store)
+        return existing_table(self._store)
 
     @cached_property
-    def pipelines(self) -> tuple[Pipeline, ...]:
+    def pipelines(self) -> tuple[WritingPipeline, ...]:
         """The pipelines whose marks the table carries."""
         marks = files.all_marks(self._store, self.state.version)
-        names = {pipeline_of(name) for name in marks if numbered({name: 0})}
-        return tuple(Pipeline(name, marks.get(batch_mark(name), 0), self._state_of(name)) for name in sorted(names))
+        names = {pipeline_of(name) for name in marks if batch_number_of({name: 0})}
+        return tuple(
+            WritingPipeline(name, marks.get(batch_txn(name), 0), self._state_of(name)) for name in sorted(names)
+        )
 
     def _state_of(self, pipeline: str) -> Store | None:
         if pipeline in self._states:
@@ -83,7 +85,7 @@ class Writers:
     @cached_property
     def writer(self) -> WriterKind:
         """The kind of writer that the table is written by, for good."""
-        known = [Known.load(each.state).tables.get(self._store.uri) for each in self.pipelines if each.state]
+        known = [KnownTables.load(each.state).tables.get(self._store.uri) for each in self.pipelines if each.state]
         kinds = {each.writer for each in known if each is not None}
         if kinds:
             return next((kind for kind in (WriterKind.MERGE, WriterKind.SPARK) if kind in kinds), WriterKind.DIRECT)
@@ -98,11 +100,11 @@ class Writers:
     @property
     def only_spark_rewrites(self) -> bool:
         """Whether rows are changed by Spark alone. A pipeline that merges does so itself, so we may, while it rests."""
-        return not self.is_direct and (not self.pipelines or may_rewrite(self.state) is not None)
+        return not self.is_direct and (not self.pipelines or rewrite_blocker(self.state) is not None)
 
     def why_spark(self) -> str | None:
         """What tells that only Spark may change the table, where no pipeline does; None when nothing does."""
-        if objection := may_adopt(self.state):
+        if objection := append_blocker(self.state):
             return objection
         if self._direct_commit:
             return None
@@ -160,9 +162,9 @@ class Writers:
         return staged
 
 
-def found(store: Store) -> TableState:
+def existing_table(store: Store) -> TableState:
     """The newest state of a table; TableNotFound where there is none."""
-    state = log.load(store)
+    state = log.load_state(store)
     if state is None:
         raise TableNotFound(f"There is no Delta table at {store.uri}.", next="`headrace table list FOLDER` names some.")
     return state
@@ -177,7 +179,7 @@ def amid_others(store: Store, attempt: Callable[[], T]) -> T:
         except Conflict as conflict:
             seen = conflict.seen
             time.sleep(wait)
-    version = log.newest(store) or 0
+    version = log.newest_version(store) or 0
     raise ConcurrentModification(
         f"{store.uri}: others came first each of {_TRIES} times, last in version {version}: {seen}",
         version=version,

@@ -18,15 +18,15 @@ import duckdb
 import pyarrow as pa
 
 from headrace.delta import files
-from headrace.delta.log import newest
+from headrace.delta.log import newest_version
 from headrace.delta.scan import Relation
 from headrace.engine import duck
 from headrace.errors import SetupError, TableDamaged, UsageError, VersionNotFound
 from headrace.storage.store import Store
 from headrace.table.partition_name import inhabited
 from headrace.table.version_scan import rows_at
-from headrace.table.versions import Moment, opened, resolve
-from headrace.transform.sql.expression import ROW, bound, check, columns_of
+from headrace.table.versions import Moment, open_version, resolve_version
+from headrace.transform.sql.expression import ROW, bind_parameters, check_sql, columns_in
 from headrace.transform.sql.parser import Refused
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _DAMAGE = re.compile(rf"{_GONE.pattern}|magic bytes|parquet file size|deserializ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows(ABC):
+class RowQuery(ABC):
     """A question about rows of a table; every step answers a new one and changes nothing."""
 
     store: Store
@@ -118,7 +118,7 @@ class Rows(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query(Rows):
+class Query(RowQuery):
     """Rows of one version of a table; those that were softly deleted are left out."""
 
     version: int | None = None
@@ -142,22 +142,22 @@ class Query(Rows):
 
     def relation(self) -> Relation:
         """The rows of the version that is meant."""
-        asked = frozenset().union(*map(columns_of, self.predicates))
-        return rows_at(self.store, resolve(self.store, self.version, self.timestamp), asked)
+        asked = frozenset().union(*map(columns_in, self.predicates))
+        return rows_at(self.store, resolve_version(self.store, self.version, self.timestamp), asked)
 
     def own(self, schema: pa.Schema) -> Iterator[str]:
         """Softly deleted rows are left out, unless they are asked for, and so are other partitions."""
         if DELETED in schema.names and pa.types.is_boolean(schema.field(DELETED).type) and not self.deleted:
             yield f"{ROW}.{duck.quote(DELETED)} IS NOT TRUE"
         if self.partition is not None:
-            version = resolve(self.store, self.version, self.timestamp)
-            by = tuple(opened(self.store, version).metadata().partition_columns)
+            version = resolve_version(self.store, self.version, self.timestamp)
+            by = tuple(open_version(self.store, version).metadata().partition_columns)
             for name, value in inhabited(self.store, version, schema, by, self.partition):
                 yield f"{ROW}.{duck.quote(name)} {'IS NULL' if value is None else f'= {duck.literal(value)}'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given(Rows):
+class RowsInMemory(RowQuery):
     """Rows that are at hand already."""
 
     given: Relation
@@ -167,7 +167,7 @@ class Given(Rows):
         return self.given
 
 
-def _sql(rows: Rows, schema: pa.Schema) -> str:
+def _sql(rows: RowQuery, schema: pa.Schema) -> str:
     """The whole question, with every name and expression written anew."""
     names = {name.lower(): name for name in schema.names}
     where = [f"({_bound(text, names)})" for text in rows.predicates]
@@ -185,7 +185,7 @@ def _sql(rows: Rows, schema: pa.Schema) -> str:
     return " ".join(filter(None, clauses))
 
 
-def _columns(rows: Rows, schema: pa.Schema) -> tuple[tuple[str, str | None], ...]:
+def _columns(rows: RowQuery, schema: pa.Schema) -> tuple[tuple[str, str | None], ...]:
     chosen = rows.columns or tuple((name, None) for name in schema.names)
     names = [name.lower() for name, _ in chosen]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -199,12 +199,12 @@ def _expression(name: str, text: str | None, names: dict[str, str]) -> str:
 
 def _column(name: str, names: dict[str, str]) -> str:
     if name.lower() not in names:
-        raise Refused(*check(duck.quote(name), names.values()) or [f"there is no column '{name}'"])
+        raise Refused(*check_sql(duck.quote(name), names.values()) or [f"there is no column '{name}'"])
     return f"{ROW}.{duck.quote(names[name.lower()])}"
 
 
 def _bound(text: str, names: dict[str, str]) -> str:
-    if found := check(text, names.values()):
+    if found := check_sql(text, names.values()):
         raise Refused(f"{text}: {found[0]}", next="docs/expressions.md lists what expressions may use.")
 
     def bind(name: str) -> str:
@@ -212,7 +212,7 @@ def _bound(text: str, names: dict[str, str]) -> str:
             raise Refused(f"{text}: there is no column '{name}'")
         return names[name.lower()]
 
-    return bound(text, bind, _NOW)
+    return bind_parameters(text, bind, _NOW)
 
 
 def _ordered(text: str, names: dict[str, str]) -> str:
@@ -224,7 +224,7 @@ def _ordered(text: str, names: dict[str, str]) -> str:
     return f"{_column(found[1], names)} {(found[2] or 'asc').upper()} NULLS LAST"
 
 
-def _schema(rows: Rows, schema: pa.Schema, made: pa.Schema) -> pa.Schema:
+def _schema(rows: RowQuery, schema: pa.Schema, made: pa.Schema) -> pa.Schema:
     """The table's own types for its columns, DuckDB's for expressions."""
     names = {name.lower(): name for name in schema.names}
     fields = []
@@ -261,5 +261,5 @@ def is_damage(error: Exception) -> bool:
 
 def _superseded(store: Store, said: str) -> bool:
     """Whether a failure is about a file that the newest version does not need."""
-    last = newest(store)
+    last = newest_version(store)
     return last is not None and not any(file.path in said for file in files.active(store, last).values())

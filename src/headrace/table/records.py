@@ -18,19 +18,19 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.nested import field_of, map_items
+from headrace.decode.nested import map_items, struct_field
 from headrace.delta.log import TableState
 from headrace.delta.partition_keys import Partition
-from headrace.delta.partition_values import parsed
+from headrace.delta.partition_values import parse_partition_value
 from headrace.delta.schema import ENVELOPE, KEPT, held_as
 from headrace.engine import decimals
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
 from headrace.plan.conform import fit
-from headrace.plan.route_schema import Shape
+from headrace.plan.route_schema import RouteSchema
 from headrace.spec.types import type_name
 from headrace.spec.units import moment
-from headrace.stage.parquet import rows_in
-from headrace.stage.partitions import named, spelled
+from headrace.stage.parquet import read_parquet
+from headrace.stage.partitions import partition_name, partition_text_of
 
 Records = Any  # dictionaries, an Arrow table, batch or reader, a pandas, polars or Spark DataFrame
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -46,7 +46,9 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (  # within o
 )
 
 
-def fitted(records: Records, schema: pa.Schema, partition_by: tuple[str, ...], partition: Partition = ()) -> pa.Table:
+def fit_records(
+    records: Records, schema: pa.Schema, partition_by: tuple[str, ...], partition: Partition = ()
+) -> pa.Table:
     """The records as rows of the table; SchemaMismatch names the first column and value that does not fit."""
     given = dict(partition)
     rows = as_table(records, schema)
@@ -58,7 +60,7 @@ def fitted(records: Records, schema: pa.Schema, partition_by: tuple[str, ...], p
         elif item.name in KEPT and item.name not in columns and item.nullable:
             columns[item.name] = pa.nulls(len(rows), item.type)  # no record of a source: nothing to say there
     nobody = pa.table([pa.nulls(len(rows), item.type) for item in ENVELOPE], schema=ENVELOPE)
-    made, _, rejects = fit(pa.table(columns), nobody, Shape("", schema, schema, partition_by))
+    made, _, rejects = fit(pa.table(columns), nobody, RouteSchema("", schema, schema, partition_by))
     if rejects.index:
         raise SchemaMismatch(
             f"Record {rejects.index[0]} does not fit the table: {rejects.detail[0]}.",
@@ -71,7 +73,7 @@ def fitted(records: Records, schema: pa.Schema, partition_by: tuple[str, ...], p
 def rows_for(state: TableState, records: Records, partition: str | None) -> pa.Table:
     """The records as rows of a table as it is, all of them in the partition that is given."""
     by = state.partition_by
-    return fitted(records, state.schema, by, partition_of(partition, state.schema, by))
+    return fit_records(records, state.schema, by, partition_of(partition, state.schema, by))
 
 
 def scalars(values: Mapping[str, Any], schema: pa.Schema) -> dict[str, pa.Scalar]:
@@ -88,7 +90,7 @@ def partition_of(text: str | None, schema: pa.Schema, partition_by: tuple[str, .
     if text is None:
         return ()
     try:
-        pairs = tuple(named(text))
+        pairs = tuple(partition_name(text))
     except ValueError:
         pairs = ()
     if not pairs or tuple(name for name, _ in pairs) != partition_by[: len(pairs)]:
@@ -100,7 +102,7 @@ def partition_of(text: str | None, schema: pa.Schema, partition_by: tuple[str, .
 
 def _spelled_value(value: str | None, item: pa.Field, partition: str) -> str | None:
     try:
-        return None if value is None else spelled(item.name, value, item.type)
+        return None if value is None else partition_text_of(item.name, value, item.type)
     except ValueError as error:
         kind = type_name(item.type)
         raise PartitionNotFound(
@@ -111,7 +113,7 @@ def _spelled_value(value: str | None, item: pa.Field, partition: str) -> str | N
 
 def _placed(column: Any, item: pa.Field, value: str | None, length: int) -> Any:
     """A partition column: of the value given for all rows, which those that say one must have."""
-    wanted = pa.repeat(parsed(value, item.type), length)
+    wanted = pa.repeat(parse_partition_value(value, item.type), length)
     if column is not None and pa.chunked_array([wanted]) != pa.chunked_array(column):
         raise SchemaMismatch(
             f"Not all records have {item.name} = '{value}', the partition they are for.",
@@ -270,7 +272,7 @@ def _fractions(value: Any, kind: pa.DataType | None) -> Any:
 def from_parquet(data: bytes, name: str) -> pa.Table:
     """Records out of a Parquet file."""
     try:
-        return rows_in(data)
+        return read_parquet(data)
     except pa.ArrowException as error:
         raise UsageError(f"{name} is no whole Parquet file: {str(error).splitlines()[0]}") from None
 
@@ -337,7 +339,7 @@ def _scalar(value: Any, kind: pa.DataType, path: str) -> Any:
 def _digits(value: int | Decimal, kind: pa.DataType, path: str) -> Decimal:
     """A number as a decimal: Arrow does not see every one that it cannot hold."""
     number = Decimal(value)
-    exact = decimals.exact(str(number), kind)
+    exact = decimals.exact_decimals(str(number), kind)
     if exact is None:
         raise _beyond(number, kind, path)
     return exact
@@ -399,7 +401,7 @@ def _same(column: pa.ChunkedArray, item: pa.Field) -> pa.ChunkedArray:
         )
     if column.type == item.type:
         return column
-    values = decoded(column)
+    values = decode_record_file(column)
     for each in values.chunks:
         _refuse_changes(each, item.type, item.name)
     try:
@@ -417,7 +419,7 @@ def _refuse_changes(values: pa.Array, kind: pa.DataType, path: str) -> None:
         return
     if pa.types.is_struct(kind):
         for item in have:
-            _refuse_changes(field_of(values, item.name), kind.field(item.name).type, f"{path}.{item.name}")
+            _refuse_changes(struct_field(values, item.name), kind.field(item.name).type, f"{path}.{item.name}")
     elif pa.types.is_list(kind):
         _refuse_changes(values.flatten(), kind.value_type, f"{path}[]")
     elif pa.types.is_map(kind):
@@ -439,7 +441,7 @@ def _unchanged(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
     return None
 
 
-def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def decode_record_file(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Categories as their values; Arrow itself does not take them where they are views of texts."""
     if not pa.types.is_dictionary(column.type):
         return column

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import faults
 from headrace.delta.files import File, active, all_marks
-from headrace.delta.log import newest
+from headrace.delta.log import newest_version
 from headrace.delta.receipt import Receipt
 from headrace.errors import LeaseHeld, UsageError
 from headrace.ledger.ledger import is_reingest
@@ -19,14 +19,14 @@ from headrace.pipeline.events import Report
 from headrace.pipeline.lease import Lease
 from headrace.pipeline.pipeline import Pipeline
 from headrace.pipeline.spark_session import SharedSession
-from headrace.recovery.file_origins import trace
+from headrace.recovery.file_origins import file_origins
 from headrace.recovery.rebuild_ledger import rebuild
-from headrace.recovery.reingest import facts_of, mended
+from headrace.recovery.reingest import facts_of, reingest_intent
 from headrace.recovery.reingest_plan import Reingest, check_alone, check_kind, plan
 from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
 from headrace.storage.store import Store
-from headrace.table.ownership import Writers, found, held_by
+from headrace.table.ownership import TableOwners, existing_table, held_by
 from headrace.table.repair import Repaired, repair
 from headrace.validate.load import load
 from headrace.write.intent import Intent
@@ -39,7 +39,7 @@ WHAT = "repair with reingest"
 
 def reingested(
     store: Store,
-    writers: Callable[[], Writers],
+    writers: Callable[[], TableOwners],
     given: Spec | str | os.PathLike[str],
     *,
     dry_run: bool = False,
@@ -49,7 +49,7 @@ def reingested(
 ) -> Repaired:
     """Repair the table, then read again what it has lost, now or by earlier repairs, and put it back."""
     spec = _spec(given, store)
-    check_kind(spec, store.uri, found(store).schema.names)
+    check_kind(spec, store.uri, existing_table(store).schema.names)
     writers().beside_appends(WHAT)
     shared = SharedSession([spec])
     work = Reingesting(spec, (lambda: spark) if spark else shared.get, store, report=report)
@@ -102,13 +102,13 @@ class Reingesting(Pipeline):
         """What could be read again, if the missing files were out of the log."""
         self.open_ledger()
         gone = {each.path for each in damage.missing}
-        at = newest(self.store) or 0
+        at = newest_version(self.store) or 0
         missing = [file for file in active(self.store, at).values() if file.path in gone]
         return replace(damage, reingest=self._plan(missing))
 
     def _plan(self, missing: list[File]) -> Reingest:
-        state = found(self.store)
-        self._trace = trace(self.store, state, missing, forgotten=True)
+        state = existing_table(self.store)
+        self._trace = file_origins(self.store, state, missing, forgotten=True)
         wanted = plan(self.spec, self._trace, facts_of(self))
         check_alone(self.spec, self.store.uri, all_marks(self.store, state.version), wanted.ranges)
         return wanted
@@ -128,7 +128,7 @@ class Reingesting(Pipeline):
     def _put(self, wanted: Reingest) -> None:
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
         faults.reach(faults.Point.PLANNED, batch=batch)
-        intent = mended(self, self.store.uri, wanted, self._trace, batch, started)
+        intent = reingest_intent(self, self.store.uri, wanted, self._trace, batch, started)
         if not intent.tables:
             return
         faults.reach(faults.Point.ALL_STAGED, batch=batch)

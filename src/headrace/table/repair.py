@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from headrace.delta import files
-from headrace.delta.features import may_forget
+from headrace.delta.features import metadata_only_blocker
 from headrace.delta.files import File
-from headrace.delta.log_writer import Tail
-from headrace.delta.rows import damage, filesystem
+from headrace.delta.log_writer import LogWriter
+from headrace.delta.rows import file_damage, filesystem
 from headrace.errors import StorageUnreachable
-from headrace.ledger.known_tables import Known
+from headrace.ledger.known_tables import KnownTables
 from headrace.ledger.ledger import Ledger
-from headrace.recovery.file_origins import Brought, trace
+from headrace.recovery.file_origins import OriginCommit, file_origins
 from headrace.recovery.reingest_plan import Reingest
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
-from headrace.table.ownership import Pipeline, Writers
+from headrace.table.ownership import TableOwners, WritingPipeline
 
 _AT_ONCE = 8  # files looked into at the same time
 
@@ -74,7 +74,7 @@ class Repaired:
         return not (self.missing or self.unreadable or self.vectors)
 
 
-def repair(store: Store, writers: Writers, *, dry_run: bool = False, deep: bool = False) -> Repaired:
+def repair(store: Store, writers: TableOwners, *, dry_run: bool = False, deep: bool = False) -> Repaired:
     """Find what is missing or unreadable, and take what is missing out of the log in one commit.
 
     `deep` reads every file to its end; without it footers are read, and sizes compared. Where Spark writes the table,
@@ -85,12 +85,12 @@ def repair(store: Store, writers: Writers, *, dry_run: bool = False, deep: bool 
         return _repaired(store, writers, dry_run, deep)
 
 
-def _repaired(store: Store, writers: Writers, dry_run: bool, deep: bool) -> Repaired:
+def _repaired(store: Store, writers: TableOwners, dry_run: bool, deep: bool) -> Repaired:
     state = writers.state
     stands = [file for file in files.active(store, state.version).values() if not file.elsewhere]
     there = {item.path: item.size for item in store.list()}
     missing = [file for file in stands if file.path not in there]
-    known, found = {each.name: each for each in writers.pipelines}, trace(store, state, missing, through=True)
+    known, found = {each.name: each for each in writers.pipelines}, file_origins(store, state, missing, through=True)
     told = Repaired(
         tuple(Damage(file.path, "gone from the store", file.rows) for file in missing),
         tuple(_unreadable(store, [file for file in stands if file.path in there], there, deep)),
@@ -100,7 +100,9 @@ def _repaired(store: Store, writers: Writers, dry_run: bool, deep: bool) -> Repa
     )
     if dry_run or not missing:
         return told
-    version = Tail.open(store, objection=may_forget).forget(missing, {"operation": "repair", "files": len(missing)})
+    version = LogWriter.open(store, objection=metadata_only_blocker).forget(
+        missing, {"operation": "repair", "files": len(missing)}
+    )
     return replace(told, version=version)
 
 
@@ -127,7 +129,7 @@ def _complaint(store: Store, system: FileSystem, file: File, size: int, deep: bo
 
 def _damage(store: Store, file: File, error: Exception) -> str:
     """What its own bytes tell: a store that fails is no damage of a file."""
-    if (found := damage(store, file)) is None:
+    if (found := file_damage(store, file)) is None:
         raise StorageUnreachable(f"{store.uri}: {file.path}: {error}") from error
     return f"it is no whole Parquet file: {found.why}" if found.certain else f"it cannot be read: {found.why}"
 
@@ -138,16 +140,16 @@ def _without_vector(stands: Iterable[File], there: Mapping[str, int]) -> Iterato
             yield Damage(file.path, f"its deletion vector {file.vector.path} is gone", file.rows)
 
 
-def _lost(each: Brought, known: Mapping[str, Pipeline]) -> Lost:
+def _lost(each: OriginCommit, known: Mapping[str, WritingPipeline]) -> Lost:
     pipeline = known.get(each.pipeline or "")
     paths = tuple(file.path for file in each.files)
     return Lost(each.version, each.pipeline, each.batch, tuple(_ranges(each, pipeline)), paths)
 
 
-def _ranges(each: Brought, pipeline: Pipeline | None) -> Iterator[Range]:
+def _ranges(each: OriginCommit, pipeline: WritingPipeline | None) -> Iterator[Range]:
     """The ranges of a batch: as its commit tells them, else as the ledger does."""
     state = pipeline.state if pipeline else None
-    ids = Known.load(state).topics if state else {}
+    ids = KnownTables.load(state).topics if state else {}
     if each.ranges is not None:
         yield from (replace(item, topic_id=ids.get(item.topic, "")) for item in each.ranges)
     elif state is not None and pipeline is not None and not each.replayed:

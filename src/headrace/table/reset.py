@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.delta.log import LOG
 from headrace.errors import UsageError
-from headrace.ledger.known_tables import Known
+from headrace.ledger.known_tables import KnownTables
 from headrace.pipeline import lease
 from headrace.pipeline.lease import Lease
 from headrace.spec import Spec
@@ -51,7 +51,7 @@ class Reset:
 
     def _own_tables(self) -> set[str]:
         """The tables that carry this pipeline's txn: those the state knows, and those where the spec would write."""
-        candidates = set(Known.load(self.state).tables)
+        candidates = set(KnownTables.load(self.state).tables)
         for branch in self.spec.branch_specs().values():
             routed = "{route}" in branch.table.path
             candidates |= set(Table.list_tables(branch.base_uri, self.profile)) if routed else {branch.table.path}

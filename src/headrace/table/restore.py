@@ -12,7 +12,7 @@ from deltalake import CommitProperties, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from headrace.delta.actions import ENGINE
-from headrace.delta.log import newest, open_at
+from headrace.delta.log import newest_version, open_at
 from headrace.delta.log_errors import advice
 from headrace.errors import (
     Conflict,
@@ -24,8 +24,8 @@ from headrace.errors import (
     VersionNotFound,
 )
 from headrace.storage.store import Store
-from headrace.table.ownership import Writers, amid_others
-from headrace.table.versions import Moment, opened, resolve
+from headrace.table.ownership import TableOwners, amid_others
+from headrace.table.versions import Moment, open_version, resolve_version
 
 _WITHIN = 50  # times that delta-rs itself goes past commits that came first
 _GONE = re.compile(r"not found|no such file|nosuchkey|missing|invaliddatafiles", re.IGNORECASE)
@@ -75,17 +75,17 @@ def _said(operation: str) -> CommitProperties:
     )
 
 
-def checkpoint(store: Store, writers: Writers) -> int:
+def checkpoint_table(store: Store, writers: TableOwners) -> int:
     """Write a log checkpoint of the newest version; which one that is. It commits nothing, whoever writes the table."""
     state = writers.state
     with _named(store):
-        opened(store, state.version).create_checkpoint()
+        open_version(store, state.version).create_checkpoint()
     return state.version
 
 
-def restore(
+def restore_table(
     store: Store,
-    writers: Writers,
+    writers: TableOwners,
     version: int | None = None,
     timestamp: Moment | None = None,
     by_spark: Callable[[int], Mapping[str, Any]] | None = None,
@@ -94,12 +94,12 @@ def restore(
     if version is None and timestamp is None:
         raise UsageError("Restored to what?", next="Give a version or a timestamp.")
     with writers.resting("restore"):
-        to = resolve(store, version, timestamp)
-        if to == newest(store):
+        to = resolve_version(store, version, timestamp)
+        if to == newest_version(store):
             raise UsageError(f"{store.uri} is at version {to}: there is nothing to go back to.")
         done = by_spark(to) if by_spark else amid_others(store, lambda: _restored(store, to))
         names = tuple(each.name for each in writers.pipelines)
-        now = newest(store) or 0
+        now = newest_version(store) or 0
     stopped = f"The pipeline {_listed(names)} stops with TableRestored at its next start. {advice(TableRestored)}"
     removed, restored = int(done.get("numRemovedFile", 0)), int(done.get("numRestoredFile", 0))
     return Restored(now, to, restored, removed, names, stopped if names else "")
@@ -108,7 +108,7 @@ def restore(
 def _restored(store: Store, to: int) -> Any:
     with _named(store):
         try:
-            table = open_at(store, newest(store) or 0)
+            table = open_at(store, newest_version(store) or 0)
             return table.restore(to, commit_properties=_said("restore"), post_commithook_properties=_HOOKS)
         except DeltaError as error:
             if _GONE.search(str(error)):

@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from headrace.delta.features import may_adopt
+from headrace.delta.features import append_blocker
 from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.log_writer import Objection
 from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.errors import Conflict, TableChanged, TableReplaced, TableRestored
 from headrace.storage.store import Store
-from headrace.table.ownership import amid_others, found
-from headrace.write.row_edit import Done, Edit, Editing
+from headrace.table.ownership import amid_others, existing_table
+from headrace.write.row_edit import EditAttempt, EditResult, RowEdit
 
 
-def rewrite(store: Store, plan: Callable[[TableState], Edit], objection: Objection = may_adopt) -> Done:
+def rewrite(store: Store, plan: Callable[[TableState], RowEdit], objection: Objection = append_blocker) -> EditResult:
     """Carry out a change; it is planned anew each time that others came first."""
 
-    def attempt() -> Done:
-        state = found(store)
+    def attempt() -> EditResult:
+        state = existing_table(store)
         edit = plan(state)
-        work = Editing(store, state, edit, objection)
+        work = EditAttempt(store, state, edit, objection)
         try:
             return work.carry_out({"operation": edit.operation.lower()})
         except (TableChanged, TableReplaced, TableRestored) as between:
@@ -42,6 +42,6 @@ def within(stands: Iterable[File], partition: Partition, state: TableState) -> l
     return [file for file in stands if key(file.partition) == partition]
 
 
-def parameters(**said: object) -> dict[str, str]:
+def commit_parameters(**said: object) -> dict[str, str]:
     """What a commit says of how it was asked for, each as JSON in a text."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in said.items() if value}

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.delta.features import may_adopt, may_rewrite
+from headrace.delta.features import append_blocker, rewrite_blocker
 from headrace.delta.log_writer import Objection
 from headrace.storage.store import Store
-from headrace.table.delete_update import Change, Condition, Deleted, Updated, lacking
-from headrace.table.ownership import Writers, found
+from headrace.table.delete_update import Condition, ConditionEdit, Deleted, Updated, lacking
+from headrace.table.ownership import TableOwners, existing_table
 from headrace.table.partition_name import inhabited
 from headrace.table.rewrite import rewrite
 from headrace.table.schema_changes import SchemaChange, update_schema
 from headrace.table.spark_rows import SparkRows
-from headrace.table.upsert import Upsert, Upserted, Wanted
-from headrace.write.row_edit import Done
+from headrace.table.upsert import Upsert, Upserted, UpsertRequest
+from headrace.write.row_edit import EditResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class RowOperations:
     """The rows of one table, to be changed."""
 
-    def __init__(self, store: Store, writers: Writers, spark: SparkSession | None) -> None:
+    def __init__(self, store: Store, writers: TableOwners, spark: SparkSession | None) -> None:
         self._store, self._writers, self._spark = store, writers, spark
 
-    def upsert(self, wanted: Wanted) -> Upserted:
+    def upsert(self, wanted: UpsertRequest) -> Upserted:
         """Records by their key."""
         self._writers.check_changeable("upsert")
         with self._writers.resting("upsert"):
@@ -59,18 +59,18 @@ class RowOperations:
             done = self._change(wanted)
         return Updated(done.version, done.updated)
 
-    def _change(self, wanted: Condition) -> Done:
+    def _change(self, wanted: Condition) -> EditResult:
         if self._writers.only_spark_rewrites:
             return SparkRows(self._store, self._spark).change(wanted)
-        return rewrite(self._store, lambda state: Change(self._store, wanted, state), self._objection)
+        return rewrite(self._store, lambda state: ConditionEdit(self._store, wanted, state), self._objection)
 
     @property
     def _objection(self) -> Objection:
-        return may_rewrite if not self._writers.is_direct else may_adopt
+        return rewrite_blocker if not self._writers.is_direct else append_blocker
 
     def _can_hide(self) -> None:
         """Give the table the columns that tell what is deleted."""
-        state = found(self._store)
+        state = existing_table(self._store)
         missing = lacking(state)
         if not len(missing):
             return

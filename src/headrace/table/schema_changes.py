@@ -11,19 +11,19 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from headrace.delta.evolution import check_fits, merge
-from headrace.delta.features import may_adopt
-from headrace.delta.log import LOG, Metadata, TableState
-from headrace.delta.log_writer import Tail
+from headrace.delta.evolution import check_fits, merge_schemas
+from headrace.delta.features import append_blocker
+from headrace.delta.log import LOG, MetadataAction, TableState
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.properties import check_properties, text_of
 from headrace.delta.schema import from_delta, held_field, to_delta
 from headrace.delta.type_widening import widens
-from headrace.errors import FeatureRequired, NotAdoptable, SchemaMismatch, TableChanged, UsageError
-from headrace.spec.types import check_names, parse_type, type_name
+from headrace.errors import DirectCommitBlocked, FeatureRequired, SchemaMismatch, TableChanged, UsageError
+from headrace.spec.types import check_field_names, parse_type, type_name
 from headrace.stage.partitions import check_partitioning
 from headrace.storage.store import Store
-from headrace.table.new_columns import Added, adding, grown, spelled
-from headrace.table.ownership import Writers
+from headrace.table.new_columns import Added, add_columns, adding, describe_column
+from headrace.table.ownership import TableOwners
 
 # A schema, or names with their types as a spec writes them; `!` for NOT NULL.
 Columns: TypeAlias = "pa.Schema | Mapping[str, str]"
@@ -42,7 +42,7 @@ def schema_of(columns: Columns) -> pa.Schema:
         schema = from_delta(to_delta(pa.schema([held_field(item) for item in columns])))
     else:
         schema = pa.schema([_field(name, spelled) for name, spelled in columns.items()])
-    check_names(schema)
+    check_field_names(schema)
     return schema
 
 
@@ -59,10 +59,10 @@ def create(store: Store, columns: Columns, partition_by: Iterable[str], properti
         raise UsageError("A table has columns.", next="Name at least one; without a schema its first records do.")
     check_partitioning(schema, by)
     check_properties(properties)
-    tail = Tail.open(store)
+    tail = LogWriter.open(store)
     try:
         made = tail.create(to_delta(schema), by, _texts(properties), str(uuid.uuid4()), (), {}, {}, began=began)
-    except NotAdoptable as refused:
+    except DirectCommitBlocked as refused:
         raise FeatureRequired(
             refused.seen, next="Leave it out; or make the table with Spark, which alone may write it then."
         ) from None
@@ -95,18 +95,18 @@ def set_properties(store: Store, state: TableState, properties: Mapping[str, str
     given = {name: value for name, value in properties.items() if value is not None}
     check_properties(given)
     kept = _texts({**state.properties, **properties})
-    if objection := may_adopt(replace(state, metadata=replace(state.metadata, properties=kept))):
+    if objection := append_blocker(replace(state, metadata=replace(state.metadata, properties=kept))):
         raise FeatureRequired(
             f"{store.uri}: with these properties only Spark could write to the table: {objection}.",
             next="Leave it out; or write to the table by Spark alone.",
         )
 
-    def change(metadata: Metadata) -> Metadata:
+    def change(metadata: MetadataAction) -> MetadataAction:
         return replace(metadata, properties=_texts({**metadata.properties, **properties}))
 
     told = json.dumps(_texts(given))
     operation = "SET TBLPROPERTIES" if given else "UNSET TBLPROPERTIES"
-    return Tail.open(store).alter(change, lambda _: (operation, {"properties": told}), {})
+    return LogWriter.open(store).alter(change, lambda _: (operation, {"properties": told}), {})
 
 
 def _texts(properties: Mapping[str, object]) -> dict[str, str]:
@@ -154,8 +154,8 @@ def _check_kept(there: pa.Schema, wanted: pa.Schema) -> None:
             raise SchemaMismatch(
                 f"{where} is {'NOT NULL' if two.nullable else 'not NOT NULL'} in the table, and no change of columns "
                 "makes it otherwise.",
-                expected=spelled(one),
-                actual=spelled(two),
+                expected=describe_column(one),
+                actual=describe_column(two),
                 next="Write it as it is (`!` for NOT NULL).",
             )
 
@@ -167,7 +167,7 @@ def _retyped(item: pa.Field, there: pa.Schema) -> bool:
 def _grows(old: pa.Field, new: pa.Field) -> bool:
     """Whether a column becomes another only by what can be added to it: fields inside a struct."""
     try:
-        merged = merge(to_delta(pa.schema([old])), to_delta(pa.schema([new])))
+        merged = merge_schemas(to_delta(pa.schema([old])), to_delta(pa.schema([new])))
     except TableChanged:
         return False
     return bool(from_delta(merged).field(0).type == new.type)
@@ -183,16 +183,18 @@ def update_schema(store: Store, state: TableState, change: SchemaChange) -> Tabl
     _refuse_features(store, state, change)
     added, comments = added_by(store, state, change), dict(change.comment or {})
 
-    def changed(metadata: Metadata) -> Metadata:
-        wanted = change.whole or grown(from_delta(metadata.schema_json), added)
-        check_names(wanted)
-        merged = merge(metadata.schema_json, to_delta(wanted)) if added or change.whole else metadata.schema_json
+    def changed(metadata: MetadataAction) -> MetadataAction:
+        wanted = change.whole or add_columns(from_delta(metadata.schema_json), added)
+        check_field_names(wanted)
+        merged = (
+            merge_schemas(metadata.schema_json, to_delta(wanted)) if added or change.whole else metadata.schema_json
+        )
         return replace(metadata, schema_json=_commented(merged, comments))
 
     operation = "CHANGE COLUMN" if comments and not added else "ADD COLUMNS"
     told = {"columns": json.dumps([f"{each.name} {type_name(each.item.type)}" for each in added] or sorted(comments))}
     try:
-        return Tail.open(store).alter(changed, lambda _: (operation, told), {}, schema=state.schema_json)
+        return LogWriter.open(store).alter(changed, lambda _: (operation, told), {}, schema=state.schema_json)
     except TableChanged as refused:
         raise SchemaMismatch(
             refused.seen, expected=_spelled(state.schema, state.partition_by), actual=", ".join(told.values())
@@ -220,7 +222,7 @@ def _commented(schema_json: str, comments: Mapping[str, str | None]) -> str:
 
 def _refuse_features(store: Store, state: TableState, change: SchemaChange) -> None:
     for name, wanted in (change.widen or {}).items():
-        raise needs(store, "widen", widening(store, state, name, wanted))
+        raise needs(store, "widen", widening_of(store, state, name, wanted))
     for verb, names in (("rename", list(change.rename or ())), ("drop", list(change.drop))):
         for name in names:
             check_known(state, verb, name)
@@ -237,7 +239,7 @@ def _there(state: TableState) -> str:
     return f"There are {', '.join(state.schema.names)}."
 
 
-def widening(store: Store, state: TableState, name: str, wanted: str) -> str:
+def widening_of(store: Store, state: TableState, name: str, wanted: str) -> str:
     """A wider type in words; SchemaMismatch for one that does not hold all that the column's own does."""
     check_known(state, "widen", name)
     old, new = state.schema.field(name).type, parse_type(wanted)
@@ -262,7 +264,7 @@ def needs(store: Store, verb: str, what: str) -> FeatureRequired:
     )
 
 
-def drop(store: Store, writers: Writers) -> int:
+def drop(store: Store, writers: TableOwners) -> int:
     """Delete the table, whoever writes it, all its files and its log, the log last; how many files that were."""
     with writers.resting("drop"):
         paths = [item.path for item in store.list()]

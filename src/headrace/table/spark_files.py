@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.delta import files
 from headrace.delta.actions import ENGINE
-from headrace.delta.files import Logged
-from headrace.delta.log import TableState, newest
+from headrace.delta.files import CommitFiles
+from headrace.delta.log import TableState, newest_version
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import value_in
 from headrace.errors import Conflict, TableError, VersionNotFound
-from headrace.stage.stager import layout_of
+from headrace.stage.stager import file_layout_of
 from headrace.table.insert import Inserted
-from headrace.table.optimize import ENOUGH, Optimized, check_columns, chosen, nothing, summed
-from headrace.table.ownership import found
-from headrace.table.records import Records, fitted, partition_of
+from headrace.table.optimize import ENOUGH, Optimized, check_order_columns, chosen, nothing, sum_results
+from headrace.table.ownership import existing_table
+from headrace.table.records import Records, fit_records, partition_of
 from headrace.table.spark_rows import SparkRows, is_equal
-from headrace.write.spark_append import fillable, quoted
+from headrace.write.spark_append import fillable, quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ _GONE = re.compile(r"not all files|missing|FileNotFound|does not exist|cannot re
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class SparkCompaction:
     """Which files are to be joined or ordered, and how large they become."""
 
     target: int  # bytes
@@ -50,18 +50,20 @@ class Packing:
         return {f"{_PACK}{name}": str(value) for name, value in sizes.items()}
 
 
-class SparkUpkeep(SparkRows):
+class SparkFileOperations(SparkRows):
     """The files and versions of a table that Spark writes."""
 
     def optimize(self, where: str | None, target_size: int | None, z_order: Iterable[str]) -> Optimized:
         """OPTIMIZE of all partitions, or of those that fulfil a condition; a clustered table is clustered by it."""
-        state, columns = found(self._store), tuple(z_order)
-        check_columns(state, columns)
-        target = target_size or layout_of(state).target_file_bytes
+        state, columns = existing_table(self._store), tuple(z_order)
+        check_order_columns(state, columns)
+        target = target_size or file_layout_of(state).target_file_bytes
         parts = self._chosen(state, where)
-        return self._do(lambda spark: self._packed(spark, Packing(target, int(ENOUGH * target), columns), parts))
+        return self._do(
+            lambda spark: self._packed(spark, SparkCompaction(target, int(ENOUGH * target), columns), parts)
+        )
 
-    def pack(self, wanted: Packing, partitions: Sequence[Partition]) -> Optimized:
+    def pack(self, wanted: SparkCompaction, partitions: Sequence[Partition]) -> Optimized:
         """OPTIMIZE of these partitions (none: of a table without any), once: Conflict where others came first."""
         return self._once(lambda spark: self._packed(spark, wanted, partitions))
 
@@ -88,10 +90,10 @@ class SparkUpkeep(SparkRows):
         """One append."""
 
         def run(spark: SparkSession) -> Inserted:
-            state = found(self._store)
+            state = existing_table(self._store)
             columns = fillable(state.schema)
             placed = partition_of(partition, state.schema, state.partition_by)
-            rows = fitted(records, columns, state.partition_by, placed)
+            rows = fit_records(records, columns, state.partition_by, placed)
             if not len(rows):
                 return Inserted(state.version, 0, 0, 0)
             told = self._say(spark, "bulk_insert")
@@ -103,16 +105,16 @@ class SparkUpkeep(SparkRows):
 
     # ---- how Spark is told ----
 
-    def _packed(self, spark: SparkSession, wanted: Packing, partitions: Sequence[Partition]) -> Optimized:
-        state = found(self._store)
+    def _packed(self, spark: SparkSession, wanted: SparkCompaction, partitions: Sequence[Partition]) -> Optimized:
+        state = existing_table(self._store)
         for name, value in wanted.conf().items():
             spark.conf.set(name, value)
         self._say(spark, "optimize", wanted.account)
-        order = f" ZORDER BY ({', '.join(map(quoted, wanted.z_order))})" if wanted.z_order else ""
+        order = f" ZORDER BY ({', '.join(map(quote_identifier, wanted.z_order))})" if wanted.z_order else ""
         done = nothing(state.version, wanted.z_order)
         for condition in _conditions(partitions, state):
             row = spark.sql(f"OPTIMIZE {self._target}{condition}{order}").collect()[0]["metrics"]
-            done = summed(done, _optimized(row, newest(self._store) or 0, wanted.z_order))
+            done = sum_results(done, _optimized(row, newest_version(self._store) or 0, wanted.z_order))
         return done
 
     def _chosen(self, state: TableState, where: str | None) -> Sequence[Partition]:
@@ -133,9 +135,9 @@ class SparkUpkeep(SparkRows):
         )
         return told
 
-    def _committed(self, since: int, told: str) -> Logged:
+    def _committed(self, since: int, told: str) -> CommitFiles:
         """Our own commit among those after a version."""
-        now = newest(self._store) or 0
+        now = newest_version(self._store) or 0
         for commit in files.back(self._store, now, now - since):
             if commit.account.get("id") == told:
                 return commit

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.log import TableState, newest
+from headrace.delta.log import TableState, newest_version
 from headrace.engine import duck
 from headrace.errors import Conflict, SchemaMismatch, TableError, TableFeature, UsageError
 from headrace.spec.types import type_name
 from headrace.storage.store import Store
 from headrace.table.delete_update import Condition, check_values
-from headrace.table.ownership import amid_others, found
+from headrace.table.ownership import amid_others, existing_table
 from headrace.table.query import Query
 from headrace.table.records import partition_of, scalars
-from headrace.table.upsert import Changes, Wanted
-from headrace.transform.sql.expression import check
+from headrace.table.upsert import UpsertChanges, UpsertRequest
+from headrace.transform.sql.expression import check_sql
 from headrace.transform.sql.parser import Refused
 from headrace.write.key_bounds import partition_literals
 from headrace.write.merge_sql import Bounds, MergeSql
-from headrace.write.row_edit import Done
-from headrace.write.spark_append import ddl, gist, quoted
+from headrace.write.row_edit import EditResult
+from headrace.write.spark_append import ddl, gist, quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,30 +51,30 @@ class SparkRows:
 
     @property
     def _target(self) -> str:
-        return f"delta.{quoted(self._store.spark_uri)}"
+        return f"delta.{quote_identifier(self._store.spark_uri)}"
 
-    def upsert(self, wanted: Wanted) -> Done:
+    def upsert(self, wanted: UpsertRequest) -> EditResult:
         """One MERGE, the same as a pipeline's."""
 
-        def merge(spark: SparkSession) -> Done:
-            state = found(self._store)
-            changes = Changes.of(wanted, state)
+        def merge(spark: SparkSession) -> EditResult:
+            state = existing_table(self._store)
+            changes = UpsertChanges.of(wanted, state)
             if not len(changes.rows):
-                return Done(state.version)
+                return EditResult(state.version)
             spark.createDataFrame(changes.with_notes()).createOrReplaceTempView("changes")
             placed = partition_literals(changes.rows.select([n for n in state.partition_by if n in wanted.key]))
             sql = MergeSql(wanted.merging, state.schema.names, deletes=False, placed=placed)
             bounds = [*_bounds(changes.rows, wanted.key), *self._within(changes.partition, state)]
             row = spark.sql(sql.statement(self._target, "changes", None, datetime.now(UTC), bounds)).collect()[0]
-            return Done(newest(self._store) or 0, row["num_inserted_rows"], row["num_updated_rows"])
+            return EditResult(newest_version(self._store) or 0, row["num_inserted_rows"], row["num_updated_rows"])
 
         return self._do(merge)
 
-    def change(self, wanted: Condition) -> Done:
+    def change(self, wanted: Condition) -> EditResult:
         """One DELETE or UPDATE."""
 
-        def run(spark: SparkSession) -> Done:
-            state = found(self._store)
+        def run(spark: SparkSession) -> EditResult:
+            state = existing_table(self._store)
             check_values(wanted.values or {}, state.schema)
             where, meant = self._where(wanted, state), self._meant(wanted)
             seen = int(spark.sql(f"SELECT count(*) FROM {self._target} WHERE {where}").collect()[0][0])
@@ -85,13 +85,13 @@ class SparkRows:
                     next="Write it in plain SQL: comparisons, and, or, not, in, between, is null.",
                 )
             if not seen:
-                return Done(state.version)
+                return EditResult(state.version)
             if wanted.values is None:
                 spark.sql(f"DELETE FROM {self._target} WHERE {where}").collect()
-                return Done(newest(self._store) or 0, deleted=seen)
+                return EditResult(newest_version(self._store) or 0, deleted=seen)
             values = ", ".join(self._assigned(wanted.values, state))
             spark.sql(f"UPDATE {self._target} SET {values} WHERE {where}").collect()
-            return Done(newest(self._store) or 0, updated=seen)
+            return EditResult(newest_version(self._store) or 0, updated=seen)
 
         return self._do(run)
 
@@ -119,7 +119,7 @@ class SparkRows:
 
     def _where(self, wanted: Condition, state: TableState) -> str:
         for text in wanted.predicates:
-            if problems := check(text, state.schema.names):
+            if problems := check_sql(text, state.schema.names):
                 raise Refused(f"{text}: {problems[0]}", next="docs/expressions.md lists what expressions may use.")
         partition = partition_of(wanted.partition, state.schema, state.partition_by)
         inside = [is_equal(state.schema.field(name), value) for name, value in partition]
@@ -133,18 +133,18 @@ class SparkRows:
                 f"{self._store.uri}: Spark, which alone writes it, merges into no partition of NULL ({unbound[0]}).",
                 next="Leave `partition` out.",
             )
-        spelled = [(name, literal(value, state.schema.field(name))) for name, value in partition]
+        spelled = [(name, spark_literal(value, state.schema.field(name))) for name, value in partition]
         return [(name, value, value) for name, value in spelled]
 
     def _assigned(self, values: Mapping[str, Any], state: TableState) -> Iterator[str]:
         given = scalars({name: value for name, value in values.items() if not isinstance(value, str)}, state.schema)
         for name, value in values.items():
             if isinstance(value, str):
-                if problems := check(value, state.schema.names):
+                if problems := check_sql(value, state.schema.names):
                     raise Refused(f"{value}: {problems[0]}")
-                yield f"{quoted(name)} = ({_escaped(value)})"
+                yield f"{quote_identifier(name)} = ({_escaped(value)})"
             else:
-                yield f"{quoted(name)} = {literal(given[name].as_py(), state.schema.field(name))}"
+                yield f"{quote_identifier(name)} = {spark_literal(given[name].as_py(), state.schema.field(name))}"
 
     # ---- Spark ----
 
@@ -175,7 +175,7 @@ class SparkRows:
         try:
             yield self._of(opened)
         finally:
-            session.stop(opened)
+            session.stop_session(opened)
 
     def _of(self, spark: SparkSession) -> SparkSession:
         own = spark.newSession()
@@ -185,7 +185,7 @@ class SparkRows:
         return own
 
 
-def spelled(text: str) -> str:
+def spark_sql_of(text: str) -> str:
     """A text as Spark's SQL."""
     return _escaped(duck.literal(text))
 
@@ -198,10 +198,10 @@ def _escaped(sql: str) -> str:
 def _bounds(rows: pa.Table, key: Sequence[str]) -> Bounds:
     """Between which keys the records are."""
     hulls = ((rows.schema.field(name), pc.min_max(rows[name]).as_py()) for name in key)
-    return [(item.name, literal(hull["min"], item), literal(hull["max"], item)) for item, hull in hulls]
+    return [(item.name, spark_literal(hull["min"], item), spark_literal(hull["max"], item)) for item, hull in hulls]
 
 
-def literal(value: Any, item: pa.Field) -> str:
+def spark_literal(value: Any, item: pa.Field) -> str:
     """A value as Spark's SQL."""
     if value is None:
         return "NULL"
@@ -211,12 +211,12 @@ def literal(value: Any, item: pa.Field) -> str:
         return f"X'{value.hex()}'"
     if pa.types.is_nested(item.type):
         raise UsageError(f"{item.name} is {type_name(item.type)}: give it as an expression.")
-    return f"CAST({spelled(str(value))} AS {type_name(item.type)})"
+    return f"CAST({spark_sql_of(str(value))} AS {type_name(item.type)})"
 
 
 def is_equal(item: pa.Field, value: Any) -> str:
     """A condition of Spark's SQL: a column has this value, or none."""
-    return f"{quoted(item.name)} {'IS NULL' if value is None else f'= {literal(value, item)}'}"
+    return f"{quote_identifier(item.name)} {'IS NULL' if value is None else f'= {spark_literal(value, item)}'}"
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from headrace.errors import UsageError
 from headrace.spec.types import parse_type, type_name
 from headrace.storage.store import Store
 from headrace.table.new_columns import Added
-from headrace.table.schema_changes import SchemaChange, added_by, check_known, needs, widening
-from headrace.table.spark_rows import spelled
-from headrace.write.spark_append import quoted
+from headrace.table.schema_changes import SchemaChange, added_by, check_known, needs, widening_of
+from headrace.table.spark_rows import spark_sql_of
+from headrace.write.spark_append import quote_identifier
 
 _WIDENING, _MAPPING = "delta.enableTypeWidening", "delta.columnMapping.mode"
 
@@ -30,22 +30,22 @@ def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterat
     _refuse_nested(state, change)
     yield from [f"ADD COLUMNS ({', '.join(map(_spelled, added))})"] if added else []
     for name, kind in (change.widen or {}).items():
-        wider = widening(store, state, name, kind)
+        wider = widening_of(store, state, name, kind)
         if state.properties.get(_WIDENING, "").lower() != "true":
             raise needs(store, "widen", wider)
-        yield f"ALTER COLUMN {quoted(name)} TYPE {type_name(parse_type(kind))}"
+        yield f"ALTER COLUMN {quote_identifier(name)} TYPE {type_name(parse_type(kind))}"
     for name, text in (change.comment or {}).items():
-        yield f"ALTER COLUMN {quoted(name)} COMMENT {spelled(text or '')}"
+        yield f"ALTER COLUMN {quote_identifier(name)} COMMENT {spark_sql_of(text or '')}"
     for old, new in (change.rename or {}).items():
         _check_moves(store, state, "rename", old)
-        yield f"RENAME COLUMN {quoted(old)} TO {quoted(new)}"
+        yield f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}"
     for name in change.drop:
         _check_moves(store, state, "drop", name)
-        yield f"DROP COLUMN {quoted(name)}"
+        yield f"DROP COLUMN {quote_identifier(name)}"
 
 
 def _spelled(added: Added) -> str:
-    return f"{'.'.join(map(quoted, added.path))} {type_name(added.item.type)}"
+    return f"{'.'.join(map(quote_identifier, added.path))} {type_name(added.item.type)}"
 
 
 def _refuse_nested(state: TableState, change: SchemaChange) -> None:
@@ -72,7 +72,9 @@ def _check_moves(store: Store, state: TableState, verb: str, name: str) -> None:
 
 def properties(values: Mapping[str, str | None]) -> Iterator[str]:
     """Properties that are set, and those that are taken away."""
-    given = [f"{spelled(name)} = {spelled(text_of(value))}" for name, value in values.items() if value is not None]
-    gone = [spelled(name) for name, value in values.items() if value is None]
+    given = [
+        f"{spark_sql_of(name)} = {spark_sql_of(text_of(value))}" for name, value in values.items() if value is not None
+    ]
+    gone = [spark_sql_of(name) for name, value in values.items() if value is None]
     yield from [f"SET TBLPROPERTIES ({', '.join(given)})"] if given else []
     yield from [f"UNSET TBLPROPERTIES IF EXISTS ({', '.join(gone)})"] if gone else []

@@ -26,26 +26,26 @@ _ONE_SELECT = "Write one SELECT; paths of tables stand in quotes: SELECT count(*
 
 
 @dataclass(frozen=True)
-class Answer:
+class SqlResult:
     """The rows of a query, read while they are taken."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
 
 
-def select(query: str, table_at: Callable[[str], Table], names: Mapping[str, str] | None = None) -> Answer:
+def select_tables(query: str, table_at: Callable[[str], Table], names: Mapping[str, str] | None = None) -> SqlResult:
     """The rows of one SELECT statement; it reads tables by their path in quotes, or by the `names` given to paths.
 
     A table is read as it is now, without rows that were softly deleted. UsageError for any other statement, and for
     functions that reach beyond the tables.
     """
     paths = {name.lower(): path for name, path in (names or {}).items()}
-    engine = duck.locked(bounded=False)
+    engine = duck.locked_connection(bounded=False)
     for at, name in enumerate(_tables(query)):
         _define(engine, f"_table_{at}_", name, table_at(paths.get(name.lower(), name)), name.lower() in paths)
     with _named_errors():
         reader = engine.sql(query).to_arrow_reader()
-        return Answer(_distinct(reader.schema), _batches(reader, engine))
+        return SqlResult(_distinct(reader.schema), _batches(reader, engine))
 
 
 def _batches(reader: pa.RecordBatchReader, engine: Any) -> Iterator[pa.RecordBatch]:

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.delta import files
-from headrace.delta.log import LOG, newest
+from headrace.delta.log import LOG, newest_version
 from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.schema import from_delta
 from headrace.errors import TableFeature
 from headrace.storage.store import Profile, Store
-from headrace.table.ownership import Writers
-from headrace.table.versions import opened
+from headrace.table.ownership import TableOwners
+from headrace.table.versions import open_version
 
 SMALL = 32 * 1024 * 1024  # bytes; files below it are worth compacting
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata:
+class TableInfo:
     """A table at its newest version, without its files."""
 
     path: str
@@ -61,12 +61,12 @@ class Statistics:
         return self.small_files / self.files if self.files else 0.0
 
 
-def metadata(store: Store, writers: Writers) -> Metadata:
+def metadata(store: Store, writers: TableOwners) -> TableInfo:
     """The newest version's."""
     state = writers.state
     said, protocol = state.metadata, state.protocol
     created = None if said.created is None else datetime.fromtimestamp(said.created / 1000, UTC)
-    return Metadata(
+    return TableInfo(
         store.uri,
         state.table_id,
         state.version,
@@ -87,12 +87,12 @@ def metadata(store: Store, writers: Writers) -> Metadata:
 def statistics(store: Store, version: int, small: int = SMALL) -> Statistics:
     """Sums over the files of a version; no data file is opened."""
     try:
-        table = opened(store, version)
+        table = open_version(store, version)
     except TableFeature:  # the log tells its files all the same
-        return summed(store, version, small, lambda values: tuple(sorted(values.items())))
+        return sum_files(store, version, small, lambda values: tuple(sorted(values.items())))
     if "deletionVectors" in (table.protocol().reader_features or ()):
         columns, by = from_delta(table.schema().to_json()), table.metadata().partition_columns
-        return summed(store, version, small, PartitionKeys.of(columns, by))
+        return sum_files(store, version, small, PartitionKeys.of(columns, by))
     found = pa.table(table.get_add_actions(flatten=True))
     sizes, rows = found["size_bytes"], found["num_records"]
     by = [f"partition.{name}" for name in table.metadata().partition_columns]
@@ -108,7 +108,9 @@ def statistics(store: Store, version: int, small: int = SMALL) -> Statistics:
     )
 
 
-def summed(store: Store, version: int, small: int, key: Callable[[Mapping[str, str | None]], Partition]) -> Statistics:
+def sum_files(
+    store: Store, version: int, small: int, key: Callable[[Mapping[str, str | None]], Partition]
+) -> Statistics:
     """The same by our own reading of the log, for tables that delta-rs reads in part or not at all."""
     stands = files.active(store, version).values()
     vectors = [file.vector.rows for file in stands if file.vector is not None]
@@ -138,7 +140,7 @@ def _tables(store: Store, folder: str, above: frozenset[str]) -> Iterator[str]:
     names = {path.rpartition("/")[2] for path in inner}
     if LOG in names:
         table = store.child(folder) if folder else store
-        yield from [table.uri] if newest(table) is not None else []  # what was dropped may leave its folders
+        yield from [table.uri] if newest_version(table) is not None else []  # what was dropped may leave its folders
         return
     for path in inner:
         if not path.rpartition("/")[2].startswith(("_", ".")):

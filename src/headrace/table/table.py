@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.delta.log import newest
+from headrace.delta.log import newest_version
 from headrace.errors import UsageError
 from headrace.spec.units import duration
 from headrace.storage.store import Profile, Store
@@ -20,22 +20,22 @@ from headrace.table.change_feed import Changes
 from headrace.table.column_operations import ColumnOperations
 from headrace.table.delete_update import Condition, Deleted, Updated, Values
 from headrace.table.file_operations import FileOperations
-from headrace.table.first_write import Check, Undescribed
-from headrace.table.history import Entry, OperationMetrics, Watch
+from headrace.table.first_write import Check, FirstWrite
+from headrace.table.history import HistoryEntry, OperationLatencies, Watch
 from headrace.table.insert import Inserted
 from headrace.table.optimize import Optimized
-from headrace.table.ownership import Writers, found
+from headrace.table.ownership import TableOwners, existing_table
 from headrace.table.query import Query
 from headrace.table.records import Records, at_hand, rows_for
 from headrace.table.repair import Repaired
 from headrace.table.restore import Restored
 from headrace.table.row_operations import RowOperations
 from headrace.table.schema_changes import Columns, SchemaChange
-from headrace.table.stats import Metadata, Statistics
-from headrace.table.upsert import Changes as Puts
-from headrace.table.upsert import Upserted, Wanted
+from headrace.table.stats import Statistics, TableInfo
+from headrace.table.upsert import UpsertChanges as Puts
+from headrace.table.upsert import Upserted, UpsertRequest
 from headrace.table.vacuum import RETAIN, Vacuumed
-from headrace.table.versions import Moment, resolve
+from headrace.table.versions import Moment, resolve_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ class Table:
         """
         self._store = Store(os.fspath(path), profile(storage))
         self._states, self._direct_commit, self._spark = dict(states or {}), direct_commit, spark
-        self._undescribed: Undescribed | None = None
+        self._undescribed: FirstWrite | None = None
         self._watch = Watch()
 
     @classmethod
@@ -83,7 +83,7 @@ class Table:
         """
         table = cls(path, storage)
         if schema is None:
-            table._undescribed = Undescribed(_names(partition_by), dict(properties or {}))
+            table._undescribed = FirstWrite(_names(partition_by), dict(properties or {}))
             return table
         with table._watch("create"):
             schema_changes.create(table._store, schema, _names(partition_by), properties or {})
@@ -104,11 +104,11 @@ class Table:
 
     def exists(self) -> bool:
         """Whether there is a table."""
-        return newest(self._store) is not None
+        return newest_version(self._store) is not None
 
     # ---- what it is ----
 
-    def metadata(self) -> Metadata:
+    def metadata(self) -> TableInfo:
         """Version, columns, partitioning, properties, features, and who writes it."""
         with self._watch("metadata"):
             return stats.metadata(self._store, self._writers())
@@ -116,16 +116,16 @@ class Table:
     def statistics(self) -> Statistics:
         """Bytes, files, partitions, rows, small files and deletion vectors, from the log alone."""
         with self._watch("statistics"):
-            return stats.statistics(self._store, resolve(self._store))
+            return stats.statistics(self._store, resolve_version(self._store))
 
-    def history(self, limit: int | None = None) -> list[Entry]:
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """What was done to it, newest first, as far back as its log tells."""
         with self._watch("history"):
-            return history.history(self._store, resolve(self._store), limit)
+            return history.history(self._store, resolve_version(self._store), limit)
 
-    def operation_metrics(self) -> OperationMetrics:
+    def operation_metrics(self) -> OperationLatencies:
         """Latencies by operation: of this object since it was opened, and what commits tell of themselves."""
-        there = newest(self._store)
+        there = newest_version(self._store)
         return self._watch.metrics([] if there is None else history.history(self._store, there))
 
     # ---- its rows ----
@@ -158,7 +158,7 @@ class Table:
         the row loses by, too. `partition="a=x/b=y"` says that all of them, and their rows, are in there.
         """
         with self._watch("upsert"):
-            wanted = Wanted(records, tuple(dict.fromkeys(_names(key))), sequence_by, partition, deduplicate)
+            wanted = UpsertRequest(records, tuple(dict.fromkeys(_names(key))), sequence_by, partition, deduplicate)
             first = self._first(records, partition, lambda rows, state: Puts.of(replace(wanted, records=rows), state))
             return self._rows().upsert(replace(wanted, records=first))
 
@@ -189,7 +189,7 @@ class Table:
     def checkpoint(self) -> int:
         """Write a log checkpoint, so that readers open few files of the log; of which version."""
         with self._watch("checkpoint"):
-            return upkeep.checkpoint(self._store, self._writers())
+            return upkeep.checkpoint_table(self._store, self._writers())
 
     def repair(
         self, *, dry_run: bool = False, deep: bool = False, reingest: Spec | str | os.PathLike[str] | None = None
@@ -213,7 +213,7 @@ class Table:
 
     # ---- what it looks like ----
 
-    def set_properties(self, properties: Mapping[str, str | None]) -> Metadata:
+    def set_properties(self, properties: Mapping[str, str | None]) -> TableInfo:
         """Set table properties; None takes one away."""
         with self._watch("set_properties"):
             self._columns().set_properties(properties)
@@ -228,7 +228,7 @@ class Table:
         widen: Mapping[str, str] | None = None,
         rename: Mapping[str, str] | None = None,
         drop: str | Iterable[str] = (),
-    ) -> Metadata:
+    ) -> TableInfo:
         """Make its columns these; or add columns and comments. To widen, rename or drop needs a table feature.
 
         `add={"s.b": "int"}` adds a field inside the struct `s`; a comment that is None is taken away.
@@ -247,11 +247,11 @@ class Table:
 
     def resolve(self, version: int | None = None, timestamp: Moment | None = None) -> int:
         """The number of a version: of the newest one committed by a moment, or of the newest at all."""
-        return resolve(self._store, version, timestamp)
+        return resolve_version(self._store, version, timestamp)
 
     def schema(self) -> pa.Schema:
         """Its columns now."""
-        return found(self._store).schema
+        return existing_table(self._store).schema
 
     def _first(self, records: Records, partition: str | None, check: Check) -> Records:
         """The records, to be read as often as it takes; those that come first make the table, where nobody has."""
@@ -269,8 +269,8 @@ class Table:
     def _rows(self) -> RowOperations:
         return RowOperations(self._store, self._writers(), self._spark)
 
-    def _writers(self) -> Writers:
-        return Writers(self._store, self._states, self._direct_commit)
+    def _writers(self) -> TableOwners:
+        return TableOwners(self._store, self._states, self._direct_commit)
 
 
 def profile(storage: Storage) -> Profile:

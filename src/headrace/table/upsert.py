@@ -13,12 +13,12 @@ from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.partition_keys import Partition
 from headrace.errors import SchemaMismatch, UsageError
-from headrace.stage.change_schema import CHANGE, PUT, check_keys, check_names
+from headrace.stage.change_schema import CHANGE, PUT, check_change_names, check_keys
 from headrace.storage.store import Store
-from headrace.table.records import Records, fitted, partition_of
-from headrace.table.rewrite import parameters, within
-from headrace.write.duckdb_merge import Merge, Staged
-from headrace.write.intent import Merging
+from headrace.table.records import Records, fit_records, partition_of
+from headrace.table.rewrite import commit_parameters, within
+from headrace.write.duckdb_merge import Staged, UpsertMerge
+from headrace.write.intent import MergeRules
 from headrace.write.merge_sql import DUCKDB, MergeSql
 
 _LAST = 2**31 - 1  # as the partition of a change: it comes after every record of a topic
@@ -34,7 +34,7 @@ class Upserted:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UpsertRequest:
     """An upsert as it was asked for."""
 
     records: Records
@@ -44,13 +44,13 @@ class Wanted:
     deduplicate: bool = True
 
     @property
-    def merging(self) -> Merging:
+    def merging(self) -> MergeRules:
         """The same in the words of a merge."""
-        return Merging(self.key, self.sequence_by)
+        return MergeRules(self.key, self.sequence_by)
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class UpsertChanges:
     """The records as changes of one table: rows in its columns, and beside each what a merge must know."""
 
     rows: pa.Table
@@ -58,11 +58,11 @@ class Changes:
     partition: Partition
 
     @classmethod
-    def of(cls, wanted: Wanted, state: TableState) -> Changes:
+    def of(cls, wanted: UpsertRequest, state: TableState) -> UpsertChanges:
         """Whatever cannot be merged is refused: keys that are no columns, NULL, or there twice."""
         _check(wanted, state)
         partition = partition_of(wanted.partition, state.schema, state.partition_by)
-        rows = fitted(wanted.records, state.schema, state.partition_by, partition)
+        rows = fit_records(wanted.records, state.schema, state.partition_by, partition)
         for name in (*wanted.key, *filter(None, [wanted.sequence_by])):
             _refuse_null(rows[name], name)
         if not wanted.deduplicate:
@@ -74,10 +74,10 @@ class Changes:
         return self.rows.append_column(CHANGE, self.notes)
 
 
-def _check(wanted: Wanted, state: TableState) -> None:
+def _check(wanted: UpsertRequest, state: TableState) -> None:
     if not wanted.key:
         raise UsageError("An upsert needs a key.", next="Name the columns that tell rows apart.")
-    check_names(state.schema)
+    check_change_names(state.schema)
     check_keys(state.schema, "key", wanted.key, "sequence_by", wanted.sequence_by)
 
 
@@ -116,12 +116,14 @@ def _notes(count: int) -> pa.Array:
     return pa.StructArray.from_arrays(columns, fields=list(CHANGE.type))
 
 
-class Upsert(Merge):
+class Upsert(UpsertMerge):
     """An upsert by our own hands."""
 
-    def __init__(self, store: Store, wanted: Wanted, state: TableState) -> None:
-        said = parameters(matched="update", notMatched="insert", key=list(wanted.key), sequence=wanted.sequence_by)
-        changes = Changes.of(wanted, state)
+    def __init__(self, store: Store, wanted: UpsertRequest, state: TableState) -> None:
+        said = commit_parameters(
+            matched="update", notMatched="insert", key=list(wanted.key), sequence=wanted.sequence_by
+        )
+        changes = UpsertChanges.of(wanted, state)
         self._partition = changes.partition
         sql = MergeSql(wanted.merging, state.schema.names, DUCKDB, deletes=False)
         super().__init__(store, state, sql, Staged(changes.with_notes(), None, datetime.now(UTC)), said)

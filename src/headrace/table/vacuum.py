@@ -19,7 +19,7 @@ from headrace.errors import ClockBehind, UsageError
 from headrace.ledger.ledger import Ledger
 from headrace.storage.base import Meta
 from headrace.storage.store import Store
-from headrace.table.ownership import Writers
+from headrace.table.ownership import TableOwners
 
 RETAIN = timedelta(hours=168)
 _KEPT = "delta.deletedFileRetentionDuration"
@@ -40,7 +40,7 @@ class Vacuumed:
 
 
 def vacuum(
-    store: Store, writers: Writers, retain: timedelta = RETAIN, *, dry_run: bool = False, force: bool = False
+    store: Store, writers: TableOwners, retain: timedelta = RETAIN, *, dry_run: bool = False, force: bool = False
 ) -> Vacuumed:
     """Delete what is not needed; below the table's own retention only with `force`, and while no pipeline runs.
 
@@ -63,7 +63,7 @@ def vacuum(
         return _deleted(store, writers, retain, now)
 
 
-def _proved(store: Store, writers: Writers, retain: timedelta) -> datetime:
+def _proved(store: Store, writers: TableOwners, retain: timedelta) -> datetime:
     """The time that the table's log proves to have passed, or a ledger of those who write it; ClockBehind."""
     clock, version = datetime.now(UTC), writers.state.version
     last = proved_time(store, _FOREVER, timedelta(0), version)
@@ -91,13 +91,13 @@ def _moment(at: datetime) -> str:
     return at.isoformat(timespec="seconds")
 
 
-def _deleted(store: Store, writers: Writers, retain: timedelta, now: datetime) -> Vacuumed:
+def _deleted(store: Store, writers: TableOwners, retain: timedelta, now: datetime) -> Vacuumed:
     plan = unneeded(store, writers, retain, now)
     store.delete(plan.files)
     return replace(plan, dry_run=False)
 
 
-def unneeded(store: Store, writers: Writers, retain: timedelta, now: datetime) -> Vacuumed:
+def unneeded(store: Store, writers: TableOwners, retain: timedelta, now: datetime) -> Vacuumed:
     """What a vacuum would delete at a time."""
     state, until = writers.state, now.timestamp() - retain.total_seconds()
     there = list(store.list())
@@ -114,7 +114,7 @@ class Orphans:
     bytes: int
 
 
-def orphans(store: Store, writers: Writers, now: float) -> Orphans:
+def orphans(store: Store, writers: TableOwners, now: float) -> Orphans:
     """What failed writers left in a table's folder; a vacuum deletes it once it is older than the retention.
 
     Somebody may be writing files of the last hour; those of a batch only while a pipeline that writes the table runs.

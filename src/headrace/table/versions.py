@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.delta import files
-from headrace.delta.log import newest, open_at
+from headrace.delta.log import newest_version, open_at
 from headrace.errors import TableFeature, TableNotFound, UsageError, VersionNotFound
 from headrace.spec.units import moment
 from headrace.storage.store import Store
@@ -14,13 +14,13 @@ from headrace.storage.store import Store
 Moment = datetime | str
 
 
-def resolve(store: Store, version: int | None = None, timestamp: Moment | None = None) -> int:
+def resolve_version(store: Store, version: int | None = None, timestamp: Moment | None = None) -> int:
     """The version that is meant; VersionNotFound when the table has it not, or no longer."""
     if version is not None and timestamp is not None:
         raise UsageError("A version and a timestamp are both given.", next="Give one of them.")
     if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
         raise UsageError(f"{version!r} is no version.", next="Give its number; a moment is a `timestamp`.")
-    last = newest(store)
+    last = newest_version(store)
     if last is None:
         raise TableNotFound(f"There is no Delta table at {store.uri}.", next="`headrace table list FOLDER` names some.")
     if version is None and timestamp is None:
@@ -65,7 +65,7 @@ def _time(store: Store, version: int) -> int:
     return commit.timestamp if commit else 0
 
 
-def opened(store: Store, version: int) -> Any:
+def open_version(store: Store, version: int) -> Any:
     """delta-rs's table at a version; VersionNotFound where its log no longer tells it."""
     try:
         return open_at(store, version)

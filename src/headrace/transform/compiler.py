@@ -17,12 +17,12 @@ from headrace.spec.secrets import Secret
 from headrace.spec.types import TIMESTAMP
 from headrace.transform.headers import HEADER_MAP
 from headrace.transform.jmespath import dialect
-from headrace.transform.jmespath.placement import NOTHING, Place, placed
+from headrace.transform.jmespath.placement import NOTHING, PlacedResult, place_results
 from headrace.transform.jmespath.queries import Queries
-from headrace.transform.mask import Form, Null, masked
-from headrace.transform.program import CLOCK, INPUT, Check, Level, Program, Source, pad_names, select
+from headrace.transform.mask import Form, NullMask, masked
+from headrace.transform.program import CLOCK, INPUT, Check, ColumnSource, Level, Program, pad_names, select_sql
 from headrace.transform.sql import result_types
-from headrace.transform.sql.expression import ENVELOPE, ROW, bound
+from headrace.transform.sql.expression import ENVELOPE, ROW, bind_parameters
 
 ON_NULL = ("keep", "drop", "null")
 
@@ -82,7 +82,7 @@ class _Builder:
         self.numbers: list[int] = []
         self.queried: set[str] = set()
         self.keys: list[Secret] = []
-        self.columns: dict[str, Source] = {}  # by lower-case name, in the order of the output
+        self.columns: dict[str, ColumnSource] = {}  # by lower-case name, in the order of the output
         self.checks: list[Check] = []
         self.read: dict[str, str] = {}
         self.envelope: set[str] = set()
@@ -99,7 +99,7 @@ class _Builder:
         if not absent:
             self.known.append(pa.field(column, item.type))
         if not absent or key not in self.columns:
-            self.columns[key] = Source(item, item.name, None if absent else column, loose=absent)
+            self.columns[key] = ColumnSource(item, item.name, None if absent else column, loose=absent)
 
     def set(self, name: str, text: str) -> None:
         """Make or replace a column."""
@@ -108,7 +108,7 @@ class _Builder:
         kind, column = expression.type, None
         if copied := self._copied(expression):
             item = pa.field(before.field.name if before else name, kind)
-            self.columns[name.lower()] = Source(item, None, copied, True, expression.loose, copied=True)
+            self.columns[name.lower()] = ColumnSource(item, None, copied, True, expression.loose, copied=True)
             return
         if not pa.types.is_null(kind):
             column = self._check(expression)
@@ -116,7 +116,7 @@ class _Builder:
         elif before and not expression.loose:
             kind = before.field.type
         item = pa.field(before.field.name if before else name, kind)
-        self.columns[name.lower()] = Source(item, None, column, True, expression.loose)
+        self.columns[name.lower()] = ColumnSource(item, None, column, True, expression.loose)
 
     def _copied(self, expression: _Expression) -> str | None:
         """The input's column that the expression is, when all of its values may stay as they are."""
@@ -140,7 +140,7 @@ class _Builder:
         if query.empty:
             self._without(target, before, on_null)
             return
-        made = Source(pa.field(root, query.field.type), None, f"j{nth}", made=True, queried=True)
+        made = ColumnSource(pa.field(root, query.field.type), None, f"j{nth}", made=True, queried=True)
         self.known.append(pa.field(f"j{nth}", query.field.type))
         kept = on_null == "keep" and not dialect.never_null(text)
         if path or (kept and before is not None and not pa.types.is_null(before.field.type)):
@@ -148,31 +148,31 @@ class _Builder:
             return
         self.columns[root.lower()] = replace(made, field=made.field.with_name(before.field.name if before else root))
 
-    def _without(self, target: str, before: Source | None, on_null: str) -> None:
+    def _without(self, target: str, before: ColumnSource | None, on_null: str) -> None:
         """A result that is null in every record."""
         root, *path = target.split(".")
         if on_null == "keep" or before is None:
             return
         if path:
-            nothing = Source(pa.field(root, pa.null()), None, None, made=True)
+            nothing = ColumnSource(pa.field(root, pa.null()), None, None, made=True)
             self._put(target, before, nothing, on_null)
         elif on_null == "drop":
             self.columns.pop(root.lower())
         else:
-            self.columns[root.lower()] = Source(before.field, None, None, True, loose=before.loose)
+            self.columns[root.lower()] = ColumnSource(before.field, None, None, True, loose=before.loose)
 
-    def _put(self, target: str, before: Source | None, made: Source, on_null: str) -> None:
+    def _put(self, target: str, before: ColumnSource | None, made: ColumnSource, on_null: str) -> None:
         """A result into a column that is there, or deep inside of one."""
         root, *path = target.split(".")
         name = before.field.name if before else root
-        have = Place(f"{ROW}.{self._reads(before)}", before.field.type) if before and before.column else NOTHING
+        have = PlacedResult(f"{ROW}.{self._reads(before)}", before.field.type) if before and before.column else NOTHING
         result = f"{ROW}.{self._reads(made)}" if made.column else "NULL"
-        put = placed(have, path, Place(result, made.field.type), on_null, target)
+        put = place_results(have, path, PlacedResult(result, made.field.type), on_null, target)
         if pa.types.is_null(put.type):
             return
         column = self._check(_Expression(f"jmespath {target}", put.sql, put.type, False))
         self.known.append(pa.field(column, put.type))
-        self.columns[root.lower()] = Source(pa.field(name, put.type), None, column, True)
+        self.columns[root.lower()] = ColumnSource(pa.field(name, put.type), None, column, True)
 
     def where(self, _: str, text: str) -> None:
         """Keep rows for which the expression is true."""
@@ -193,10 +193,10 @@ class _Builder:
         except UsageError as error:
             raise UsageError(f"mask {target}: {error.seen}", next=error.next) from None
         column = None
-        if before.column and (path or not isinstance(form, Null)):
+        if before.column and (path or not isinstance(form, NullMask)):
             column = self._check(_Expression(f"mask {target}", sql, item.type, before.loose))
             self.known.append(pa.field(column, item.type))
-        self.columns[root.lower()] = Source(item, None, column, True, before.loose)
+        self.columns[root.lower()] = ColumnSource(item, None, column, True, before.loose)
 
     def _key(self, key: Secret) -> tuple[str, str]:
         """The columns of a key's pads."""
@@ -247,7 +247,7 @@ class _Builder:
             return self._bind(name)
 
         try:
-            sql = bound(text, bind, CLOCK)
+            sql = bind_parameters(text, bind, CLOCK)
             given = self._typed(sql)
         except duckdb.Error as error:
             said = str(error).splitlines()[0].split("Error: ", 1)[-1].rstrip(".")
@@ -266,7 +266,7 @@ class _Builder:
             return None
         return self._reads(source)
 
-    def _reads(self, source: Source) -> str | None:
+    def _reads(self, source: ColumnSource) -> str | None:
         """Have a column in the statement, or on a level below."""
         if source.origin is not None and source.column:
             self.read[source.origin] = source.column
@@ -283,7 +283,7 @@ class _Builder:
     def _typed(self, sql: str) -> pa.DataType:
         """What DuckDB says the type of an expression is."""
         empty = pa.schema(self.known).empty_table()
-        return duck.query(select(f"{sql} AS v", INPUT), **{INPUT: empty}).schema.field("v").type
+        return duck.query(select_sql(f"{sql} AS v", INPUT), **{INPUT: empty}).schema.field("v").type
 
     def _check(self, expression: _Expression, *, filters: bool = False) -> str:
         """Number the expression and put it on the current level; answers the column that will hold its value."""

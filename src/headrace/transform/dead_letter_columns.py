@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.delta.schema import DEAD_LETTERS, ENVELOPE
 from headrace.transform.jmespath import dialect
-from headrace.transform.steps import Set, Transform
+from headrace.transform.steps import SetStep, Transform
 
 Made = Callable[[pa.Table, datetime], pa.ChunkedArray | pa.Array]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,7 +21,7 @@ _PLAIN = ("topic", "partition", "offset", "table", "step", "reason", "detail", "
 _BYTES = ("base64_bytes", "json_string")
 
 
-class LetterColumns:
+class DeadLetterColumns:
     """Columns in the order written; NULL where an expression fails. SQL sees the columns made before it."""
 
     def __init__(self, steps: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
@@ -44,7 +44,7 @@ class LetterColumns:
         self.schema = self.schema.append(made)
 
     def _add_sql(self, name: str, text: str) -> None:
-        transform = Transform([Set({name: text})])
+        transform = Transform([SetStep({name: text})])
         kind = transform.output(self.schema).field(name).type
         self._add(pa.field(name, pa.string() if pa.types.is_null(kind) else kind), _expression(name, transform))
 
@@ -68,7 +68,7 @@ def _query(text: str) -> Made:
     """JMESPath over the letter as kafka-delta-ingest would have written it, and our names beside."""
     if text in dialect.KAFKA:
         return lambda letters, now: _envelope(_envelopes(letters).column(dialect.KAFKA[text]))
-    tree = dialect.parse(text)
+    tree = dialect.parse_jmespath(text)
 
     def make(letters: pa.Table, now: datetime) -> pa.Array:
         interpreter = dialect.Interpreter(now)
@@ -85,7 +85,7 @@ def _envelope(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def _answer(interpreter: dialect.Interpreter, tree: Any, letter: dict[str, Any]) -> str | None:
     with suppress(dialect.Failed):
         value = interpreter.answer(tree, letter)
-        return value if value is None or isinstance(value, str) else dialect.dump(value)
+        return value if value is None or isinstance(value, str) else dialect.dump_json(value)
     return None
 
 

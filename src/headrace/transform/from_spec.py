@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from headrace.spec.model import Spec
 from headrace.spec.steps import Jmespath, MaskBy
-from headrace.spec.steps import Step as StepSpec
-from headrace.transform.mask import Form, Hash, Keep, Null, Redact
-from headrace.transform.steps import Drop, Mask, Query, Rename, Set, Step, Where
+from headrace.spec.steps import StepSpec as StepSpec
+from headrace.transform.mask import Form, HashMask, KeepMask, NullMask, RedactMask
+from headrace.transform.steps import DropStep, JmespathStep, MaskStep, RenameStep, SetStep, Step, WhereStep
 
 
-def steps_of(spec: Spec) -> list[Step]:
+def transform_steps(spec: Spec) -> list[Step]:
     """The steps of the spec's transform."""
     return [step_of(step) for step in spec.transform]
 
@@ -17,19 +17,19 @@ def steps_of(spec: Spec) -> list[Step]:
 def step_of(step: StepSpec) -> Step:
     """One step."""
     if step.mask is not None:
-        return Mask({name: _form_of(masked) for name, masked in step.mask.items()})
+        return MaskStep({name: _form_of(masked) for name, masked in step.mask.items()})
     if step.jmespath is not None:
-        return Query(step.queries, step.jmespath.on_null if isinstance(step.jmespath, Jmespath) else "keep")
+        return JmespathStep(step.queries, step.jmespath.on_null if isinstance(step.jmespath, Jmespath) else "keep")
     if step.set is not None:
-        return Set(step.set)
+        return SetStep(step.set)
     if step.where is not None:
-        return Where(step.where)
-    return Drop(step.drop) if step.drop is not None else Rename(step.rename or {})
+        return WhereStep(step.where)
+    return DropStep(step.drop) if step.drop is not None else RenameStep(step.rename or {})
 
 
 def _form_of(masked: MaskBy | str) -> Form:
     if isinstance(masked, str):
-        return Null() if masked == "null" else Redact()
+        return NullMask() if masked == "null" else RedactMask()
     if masked.keep is not None:
-        return Keep(masked.keep.first or 0, masked.keep.last or 0)
-    return Hash(masked.sha256) if masked.sha256 is not None else Redact(masked.redact or "")
+        return KeepMask(masked.keep.first or 0, masked.keep.last or 0)
+    return HashMask(masked.sha256) if masked.sha256 is not None else RedactMask(masked.redact or "")

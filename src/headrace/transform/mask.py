@@ -25,21 +25,21 @@ _BLOCK = 64  # bytes that SHA-256 takes at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Hash:
+class HashMask:
     """HMAC-SHA-256 of the value's text, in hex."""
 
     key: Secret
 
 
 @dataclass(frozen=True, slots=True)
-class Redact:
+class RedactMask:
     """One text for every value."""
 
     text: str = STARS
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepMask:
     """Some characters at one end, stars for the others; a value that is no longer than that is all stars."""
 
     first: int = 0
@@ -47,11 +47,11 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Null:
+class NullMask:
     """Nothing at all; the column keeps its type."""
 
 
-Form = Hash | Redact | Keep | Null
+Form = HashMask | RedactMask | KeepMask | NullMask
 Blocks = Callable[[Secret], tuple[str, str]]  # the columns that hold a key's pads, inner and outer
 
 
@@ -94,13 +94,13 @@ def masked(sql: str, item: pa.Field, path: Sequence[str], form: Form, blocks: Bl
 
 def _covered(sql: str, item: pa.Field, form: Form, blocks: Blocks) -> tuple[str, pa.Field]:
     match form:
-        case Null():
+        case NullMask():
             return f"CAST(NULL AS {sql_type(item.type)})", item.with_nullable(True)
-        case Redact(text):
+        case RedactMask(text):
             made = f"CASE WHEN {sql} IS NOT NULL THEN {literal(text)} END"
-        case Keep(first, last):
+        case KeepMask(first, last):
             made = _kept(_text(sql, item), first, last)
-        case Hash(key):
+        case HashMask(key):
             inner, outer = blocks(key)
             made = f"sha256({outer} || unhex(sha256({inner} || encode({_text(sql, item)}))))"
     read = (item.metadata or {}).get(READ) or _said(item).encode()

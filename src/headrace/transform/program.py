@@ -35,7 +35,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ColumnSource:
     """Where an output column comes from: a payload column, a made or copied one, or (both None) NULL."""
 
     field: pa.Field
@@ -57,7 +57,7 @@ class Program:
     """Steps ready to run over rows of one schema."""
 
     schema: pa.Schema
-    output: tuple[Source, ...]
+    output: tuple[ColumnSource, ...]
     levels: tuple[str, ...]
     checks: tuple[Check, ...]
     payload: tuple[tuple[str, str], ...]  # payload columns the expressions read: their name, and theirs in SQL
@@ -97,12 +97,12 @@ class Program:
     def statement(self, micros: int) -> str:
         """The whole program as one statement, for a batch's clock."""
         wanted = ", ".join((EVENT.name, *(item.name for item in self.made)))
-        return select(wanted, f"({_stacked(self.levels, micros)})")
+        return select_sql(wanted, f"({_stacked(self.levels, micros)})")
 
     def explanation(self, check: Check, micros: int) -> str:
         """One expression alone, without TRY: it fails aloud, or shows the value that cannot be stored."""
         shown = f"left(CAST({check.sql} AS VARCHAR), 80) AS value"
-        return select(shown, f"({_stacked(self.levels[: check.before], micros)})")
+        return select_sql(shown, f"({_stacked(self.levels[: check.before], micros)})")
 
     def failed(self) -> pa.Table:
         """The answer for one record that the whole pass fails for."""
@@ -122,13 +122,13 @@ def _repeated(pad: bytes, count: int) -> pa.DictionaryArray:
 
 def _stacked(levels: Sequence[str], micros: int) -> str:
     """The projections, one in another, over the input and the batch's clock."""
-    sql = select(f"*, make_timestamptz({micros}::BIGINT) AS {CLOCK}", INPUT)
+    sql = select_sql(f"*, make_timestamptz({micros}::BIGINT) AS {CLOCK}", INPUT)
     for level in levels:
-        sql = select(level, f"({sql})")
+        sql = select_sql(level, f"({sql})")
     return sql
 
 
-def select(what: str, of: str) -> str:
+def select_sql(what: str, of: str) -> str:
     """Something of a table or a statement, whose columns expressions know as the row's."""
     return f"SELECT {what} FROM {of} AS {ROW}"  # noqa: S608 made of checked trees and our own names only
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.base import LIMITS, Rejects
-from headrace.decode.sizes import is_overflow, plain
+from headrace.decode.sizes import is_overflow, plain_array
 from headrace.engine import duck
 from headrace.errors import UsageError
 from headrace.reasons import Reason
@@ -22,7 +22,7 @@ from headrace.transform.jmespath import dialect
 from headrace.transform.jmespath.dialect import always_null, never_null
 from headrace.transform.jmespath.queries import needs_message
 from headrace.transform.mask import Form
-from headrace.transform.program import INPUT, Check, Program, Source
+from headrace.transform.program import INPUT, Check, ColumnSource, Program
 from headrace.transform.sql import expression as expressions
 from headrace.transform.sql.expression import ENVELOPE
 
@@ -33,35 +33,35 @@ NO_COLUMNS = pa.schema([])
 
 
 @dataclass(frozen=True, slots=True)
-class Set:
+class SetStep:
     """Make or replace columns, in the order written; each expression sees the ones before it."""
 
     expressions: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class WhereStep:
     """Keep the rows for which the expression is true; the others are filtered and counted."""
 
     expression: str
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropStep:
     """Leave columns out."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Rename:
+class RenameStep:
     """Give columns other names: old to new."""
 
     names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class JmespathStep:
     """Make or replace columns, or fields inside of them, by JMESPath over the message as it came."""
 
     expressions: Mapping[str, str]  # dotted target -> expression
@@ -69,13 +69,13 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
+class MaskStep:
     """Put masks over columns, or over fields inside of them, by dotted name."""
 
     forms: Mapping[str, Form]
 
 
-Step = Set | Where | Drop | Rename | Query | Mask
+Step = SetStep | WhereStep | DropStep | RenameStep | JmespathStep | MaskStep
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,16 @@ class Transform:
 
     def targets(self) -> frozenset[str]:
         """The names that `set` produces."""
-        return frozenset(name for step in self.steps if isinstance(step, Set) for name in step.expressions)
+        return frozenset(name for step in self.steps if isinstance(step, SetStep) for name in step.expressions)
 
     def derived(self) -> frozenset[str]:
         """The columns that owe nothing to a field of their name in the payload."""
-        overwritten = {name for step in self.steps if isinstance(step, Query) for name in _overwritten(step)}
+        overwritten = {name for step in self.steps if isinstance(step, JmespathStep) for name in _overwritten(step)}
         return (self.targets() | overwritten) - self.inputs()
 
     def queries(self) -> tuple[tuple[str, str], ...]:
         """Dotted targets and expressions of JMESPath."""
-        return tuple(pair for step in self.steps if isinstance(step, Query) for pair in step.expressions.items())
+        return tuple(pair for step in self.steps if isinstance(step, JmespathStep) for pair in step.expressions.items())
 
     def asks_message(self, payload: pa.Schema, targets: pa.Schema) -> bool:
         """Whether JMESPath needs more of the messages than the payload's columns hold."""
@@ -126,8 +126,8 @@ class Transform:
 
     def lends(self) -> tuple[str, ...]:
         """The large columns of the envelope that `set` reads, for every row of a record."""
-        texts = (text for step in self.steps if isinstance(step, Set) for text in step.expressions.values())
-        names = {name.lower() for text in texts for name in expressions.columns_of(text)}
+        texts = (text for step in self.steps if isinstance(step, SetStep) for text in step.expressions.values())
+        names = {name.lower() for text in texts for name in expressions.columns_in(text)}
         return tuple(name for name in ("key", "headers") if f"_{name}" in names)
 
     def renamed(self, name: str) -> str | None:
@@ -156,13 +156,15 @@ class Transform:
         return self._programs[key]
 
 
-def evaluate(expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime) -> tuple[pa.StringArray, Rejects]:
+def evaluate_expression(
+    expression: str, rows: pa.Table, envelopes: pa.Table, now: datetime
+) -> tuple[pa.StringArray, Rejects]:
     """An expression's value per row, as text; NULL where it is NULL or fails, and then a reject says why."""
-    if found := expressions.check(expression):
+    if found := expressions.check_sql(expression):
         raise UsageError(f"{found[0]}.")
     as_text = f"CAST((\n{expression}\n) AS VARCHAR)"
     try:
-        made = Transform([Set({"route": as_text})]).apply(rows, envelopes, now)
+        made = Transform([SetStep({"route": as_text})]).apply(rows, envelopes, now)
     except UsageError as error:
         raise UsageError(error.seen.replace(f"set route: '{as_text}'", f"'{expression}'"), next=error.next) from None
     values = np.full(len(rows), None, object)
@@ -216,11 +218,11 @@ class _Pass:
         columns = [self._column(source, made) for source in self.program.output]
         return pa.Table.from_arrays(columns, schema=self.program.schema)
 
-    def _column(self, source: Source, made: pa.Table | None) -> pa.ChunkedArray | pa.Array:
+    def _column(self, source: ColumnSource, made: pa.Table | None) -> pa.ChunkedArray | pa.Array:
         if source.origin is not None:
             return self.rows.column(source.origin)
         if source.copied:
-            return plain(self.input.column(source.column))
+            return plain_array(self.input.column(source.column))
         if source.queried:
             return self.results[str(source.column)]
         if source.column is None or made is None:
@@ -255,7 +257,7 @@ def _evaluated(sql: str, table: pa.Table, program: Program, first: int) -> tuple
 
     TRY does not hold every error (memory): halve until the record is found that breaks it.
     """
-    ask = duck.planned if program.timeless else duck.query
+    ask = duck.plan_of_query if program.timeless else duck.query
     try:
         if len(table) == 1 or _bytes(table) <= _SLICE_BYTES:
             return ask(sql, **{INPUT: table}), {}
@@ -298,7 +300,7 @@ def _micros(now: datetime) -> int:
 def _instructions(steps: Sequence[Step]) -> Iterator[tuple[str, str, str | Form]]:
     """The steps one by one, as the program knows them: what to do, to which name, with what."""
     for step in steps:
-        if isinstance(step, Mask):
+        if isinstance(step, MaskStep):
             yield from (("mask", name, form) for name, form in step.forms.items())
         else:
             yield from _worded([step])
@@ -308,27 +310,27 @@ def _worded(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
     """Those that are all words."""
     for step in steps:
         match step:
-            case Set(made):
+            case SetStep(made):
                 yield from (("set", name, text) for name, text in made.items())
-            case Where(text):
+            case WhereStep(text):
                 yield ("where", "", text)
-            case Drop(names):
+            case DropStep(names):
                 yield from (("drop", name, "") for name in names)
-            case Rename(names):
+            case RenameStep(names):
                 yield from (("rename", old, new) for old, new in names.items())
-            case Query(made, on_null):
+            case JmespathStep(made, on_null):
                 yield from ((f"query {on_null}", name, text) for name, text in made.items())
 
 
 def _texts(steps: Sequence[Step]) -> Iterator[tuple[str, str, Callable[[str], tuple[str, ...]]]]:
     for verb, name, text in _worded(steps):
         if verb in ("set", "where"):
-            yield f"{verb} {name}".strip(), text, expressions.check
+            yield f"{verb} {name}".strip(), text, expressions.check_sql
         elif verb.startswith("query"):
-            yield f"jmespath {name}", text, dialect.check
+            yield f"jmespath {name}", text, dialect.check_jmespath
 
 
-def _overwritten(step: Query) -> Iterator[str]:
+def _overwritten(step: JmespathStep) -> Iterator[str]:
     """Columns whose value is always the expression's."""
     for name, text in step.expressions.items():
         if "." not in name and not always_null(text) and (step.on_null != "keep" or never_null(text)):
@@ -341,7 +343,7 @@ def _inputs(steps: Sequence[Step]) -> Iterator[str]:
     origin: dict[str, str] = {}
     for verb, name, text in _worded(steps):
         if verb in ("set", "where"):
-            for read in expressions.columns_of(text):
+            for read in expressions.columns_in(text):
                 if read.lower() not in made and read.lower() not in ENVELOPE:
                     yield origin.get(read.lower(), read)
         if verb == "set" or (verb.startswith("query") and not always_null(text)):
@@ -355,8 +357,8 @@ def _inputs(steps: Sequence[Step]) -> Iterator[str]:
 
 
 def _moved(step: Step, name: str) -> str | None:
-    if isinstance(step, Drop) and name.lower() in map(str.lower, step.names):
+    if isinstance(step, DropStep) and name.lower() in map(str.lower, step.names):
         return None
-    if isinstance(step, Rename):
+    if isinstance(step, RenameStep):
         return next((new for old, new in step.names.items() if old.lower() == name.lower()), name)
     return name

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.spec.diagnostics import Complaint
+from headrace.spec.diagnostics import UnlocatedDiagnostic
 from headrace.spec.explode import Explode
-from headrace.spec.model import Branch, Spec
-from headrace.spec.table import Column, TableMatch, TableOptions, TableSpec
+from headrace.spec.model import BranchSpec, Spec
+from headrace.spec.table import ColumnSpec, TableMatch, TableOptions, TableSpec
 from headrace.spec.uris import may_meet
 from headrace.spec.yaml_reader import Path
 from headrace.validate.columns import bad_name
@@ -16,28 +16,28 @@ _HERE: Path = ("explode",)
 _WITH_FIELDS = ("json", "avro", "protobuf", "msgpack")
 
 
-def check_apart(spec: Spec) -> Iterator[Complaint]:
+def check_apart(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Every branch has a name of its own, and no two write to one table, whose marks would be of both."""
     met: list[tuple[str, str]] = [("the pipeline's own table", spec.table.path)]
     for index, each in enumerate(spec.branches):
         here: Path = ("branches", index)
         if each.name in [other.name for other in spec.branches[:index]]:
-            yield Complaint((*here, "name"), f"'{each.name}' a second time", "a name of its own for each")
+            yield UnlocatedDiagnostic((*here, "name"), f"'{each.name}' a second time", "a name of its own for each")
         for name, path in met:
             if may_meet(each.table.path, path):
                 seen = f"a folder that {name} ({path}) shares"
-                yield Complaint((*here, "table", "path"), seen, "a folder of its own")
+                yield UnlocatedDiagnostic((*here, "table", "path"), seen, "a folder of its own")
                 break
         met.append((f"the table of {each.name}", each.table.path))
 
 
-def check_explode(spec: Spec) -> Iterator[Complaint]:
+def check_explode(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Whether a list can be exploded into the table."""
     explode = spec.explode
     if explode is None:
         return
     if spec.format not in _WITH_FIELDS:
-        yield Complaint(_HERE, f"a list to explode, but {spec.format} has no fields", ", ".join(_WITH_FIELDS))
+        yield UnlocatedDiagnostic(_HERE, f"a list to explode, but {spec.format} has no fields", ", ".join(_WITH_FIELDS))
     yield from _names(explode)
     yield from _kept(explode)
     yield from _table(spec, explode, spec.table, spec.table, ("table",))
@@ -45,7 +45,7 @@ def check_explode(spec: Spec) -> Iterator[Complaint]:
         yield from _table(spec, explode, item.over(spec.table), item, ("tables", nth))
 
 
-def _names(explode: Explode) -> Iterator[Complaint]:
+def _names(explode: Explode) -> Iterator[UnlocatedDiagnostic]:
     """The names of columns that exploding makes."""
     made: list[tuple[Path, str]] = [((*_HERE, "column"), explode.column)]
     made += [((*_HERE, "keep", name), name) for name in explode.keep]
@@ -53,56 +53,66 @@ def _names(explode: Explode) -> Iterator[Complaint]:
     met: set[str] = set()
     for path, name in made:
         if trouble := bad_name(name):
-            yield Complaint(path, trouble, "a name that Delta takes")
+            yield UnlocatedDiagnostic(path, trouble, "a name that Delta takes")
         elif "." in name:
-            yield Complaint(path, f"'{name}'", "a name without dots; {column: a.b} keeps a field from deeper down")
+            yield UnlocatedDiagnostic(
+                path, f"'{name}'", "a name without dots; {column: a.b} keeps a field from deeper down"
+            )
         elif name.lower() in met:
-            yield Complaint(path, f"'{name}' a second time (case does not count)", "each once")
+            yield UnlocatedDiagnostic(path, f"'{name}' a second time (case does not count)", "each once")
         met.add(name.lower())
 
 
-def _kept(explode: Explode) -> Iterator[Complaint]:
+def _kept(explode: Explode) -> Iterator[UnlocatedDiagnostic]:
     for name, path in explode.keep.items():
         if not all(path.split(".")):
-            yield Complaint((*_HERE, "keep", name), f"'{path}'", "a.b, without empty parts")
+            yield UnlocatedDiagnostic((*_HERE, "keep", name), f"'{path}'", "a.b, without empty parts")
         elif path.split(".")[0] == explode.column:
-            yield Complaint((*_HERE, "keep", name), f"'{path}', the list itself", "other fields of the record")
+            yield UnlocatedDiagnostic(
+                (*_HERE, "keep", name), f"'{path}', the list itself", "other fields of the record"
+            )
 
 
-def _table(spec: Spec, explode: Explode, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def _table(
+    spec: Spec, explode: Explode, table: TableSpec, own: TableOptions, here: Path
+) -> Iterator[UnlocatedDiagnostic]:
     for index, column in enumerate(own.columns):
         yield from _column(explode, column, (*here, "columns", index))
     if own.columns:
         yield from _declared(spec, explode, table, (*here, "columns"))
 
 
-def _column(explode: Explode, column: Column, here: Path) -> Iterator[Complaint]:
+def _column(explode: Explode, column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     if column.path is not None and column.name in explode.keep:
-        yield Complaint((*here, "path"), "a path for a field that is kept", "explode.keep: {column: a.b}")
+        yield UnlocatedDiagnostic((*here, "path"), "a path for a field that is kept", "explode.keep: {column: a.b}")
     elif column.path is not None:
-        yield Complaint(
+        yield UnlocatedDiagnostic(
             (*here, "path"), "a path inside of an element", "transform: a set that takes it from its column"
         )
     if column.name == explode.column and column.json_text:
-        yield Complaint((*here, "json"), "JSON text of elements", "the type that elements have")
+        yield UnlocatedDiagnostic((*here, "json"), "JSON text of elements", "the type that elements have")
 
 
-def _declared(spec: Spec, explode: Explode, table: TableSpec, here: Path) -> Iterator[Complaint]:
+def _declared(spec: Spec, explode: Explode, table: TableSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Declared columns are all there are, unless the contract lets records add more."""
     names = [column.name for column in table.columns]
     made = {name.split(".")[0] for step in spec.transform for name in (*(step.set or {}), *step.queries)}
     elements = [name for name in names if name not in explode.beside and name not in made]
     if not elements:
-        yield Complaint(here, f"no column of what is in '{explode.column}'", "at least one field of its elements")
+        yield UnlocatedDiagnostic(
+            here, f"no column of what is in '{explode.column}'", "at least one field of its elements"
+        )
     if explode.column in elements and len(elements) > 1:
         seen = f"'{explode.column}', which is an element as a whole, beside fields of it"
-        yield Complaint(here, seen, f"'{explode.column}' alone, or fields of its elements")
+        yield UnlocatedDiagnostic(here, seen, f"'{explode.column}' alone, or fields of its elements")
     absent = [name for name in explode.keep if name not in names]
     if absent and table.contract.new_field != "evolve":
-        yield Complaint((*_HERE, "keep", absent[0]), f"'{absent[0]}', which is not declared", ", ".join(names))
+        yield UnlocatedDiagnostic(
+            (*_HERE, "keep", absent[0]), f"'{absent[0]}', which is not declared", ", ".join(names)
+        )
 
 
-def written(spec: Spec | Branch) -> Iterator[tuple[Path, TableSpec | TableMatch]]:
+def written(spec: Spec | BranchSpec) -> Iterator[tuple[Path, TableSpec | TableMatch]]:
     """The table's options, and those of some routes, with where they stand."""
     yield ("table",), spec.table
     for index, item in enumerate(spec.tables):

@@ -7,34 +7,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import UsageError
-from headrace.spec.diagnostics import Complaint, closest
+from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
 from headrace.spec.partition import PartitionBy, column_of
-from headrace.spec.table import Column, Feature, TableOptions, TableSpec
+from headrace.spec.table import ColumnSpec, Feature, TableOptions, TableSpec
 from headrace.spec.yaml_reader import Path
 
 if TYPE_CHECKING:
-    from headrace.spec.steps import Step
+    from headrace.spec.steps import StepSpec
 
 _REFUSED = re.compile(r"[ ,;{}()\n\t=\x00-\x1f]")
 
 
-def check_columns(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
+def check_table_columns(
+    table: TableSpec, own: TableOptions, here: Path, steps: Sequence[StepSpec]
+) -> Iterator[UnlocatedDiagnostic]:
     """Everything that is wrong with a table; `own` are the options written here, the others are inherited."""
     yield from _columns(own.columns, (*here, "columns"))
     if own.only_declared and not table.declared:
-        yield Complaint((*here, "only_declared"), "no declared columns", "columns beside it")
+        yield UnlocatedDiagnostic((*here, "only_declared"), "no declared columns", "columns beside it")
     yield from _partitions(table, here, steps)
     yield from _contract(table, own, here)
     yield from _features(table, own, here)
     yield from _properties(own, here)
 
 
-def columns_of(table: TableOptions) -> list[str]:
+def declared_columns_of(table: TableOptions) -> list[str]:
     """The columns that rows of a declared table have before any step."""
     return [*(column.name for column in table.columns), *(["_rescued"] if table.contract.rescues else [])]
 
 
-def names_after(steps: Sequence[Step], names: Sequence[str]) -> list[str]:
+def names_after(steps: Sequence[StepSpec], names: Sequence[str]) -> list[str]:
     """The columns there are after some steps."""
     left = list(names)
     for step in steps:
@@ -45,7 +47,7 @@ def names_after(steps: Sequence[Step], names: Sequence[str]) -> list[str]:
     return left
 
 
-def _roots(step: Step) -> Iterator[str]:
+def _roots(step: StepSpec) -> Iterator[str]:
     """The columns that JMESPath makes, or makes something in."""
     yield from dict.fromkeys(target.split(".")[0] for target, text in step.queries.items() if text != "null")
 
@@ -62,25 +64,29 @@ def bad_name(name: str) -> str:
     return f"{found[0]!r} in a column's name" if found else ""
 
 
-def _columns(columns: Sequence[Column], here: Path) -> Iterator[Complaint]:
+def _columns(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDiagnostic]:
     each = list(_each_column(columns, here))
     yield from each
     if columns and not each and (seen := _misfit(columns)):
-        yield Complaint(here, seen, "columns that can be read side by side")
+        yield UnlocatedDiagnostic(here, seen, "columns that can be read side by side")
 
 
-def _each_column(columns: Sequence[Column], here: Path) -> Iterator[Complaint]:
+def _each_column(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDiagnostic]:
     seen: set[str] = set()
     for index, column in enumerate(columns):
         if trouble := bad_name(column.name):
-            yield Complaint((*here, index, "name"), trouble, "a name without ' ,;{}()=' and control characters")
+            yield UnlocatedDiagnostic(
+                (*here, index, "name"), trouble, "a name without ' ,;{}()=' and control characters"
+            )
         if column.name.lower() in seen:
-            yield Complaint((*here, index, "name"), f"'{column.name}' a second time (case does not count)", "each once")
+            yield UnlocatedDiagnostic(
+                (*here, index, "name"), f"'{column.name}' a second time (case does not count)", "each once"
+            )
         seen.add(column.name.lower())
         yield from _column(column, (*here, index))
 
 
-def _column(column: Column, here: Path) -> Iterator[Complaint]:
+def _column(column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     from headrace.spec.types import TIMESTAMP, meant_type, parse_type, plain_type_names
 
     try:
@@ -89,27 +95,27 @@ def _column(column: Column, here: Path) -> Iterator[Complaint]:
         meant = meant_type(column.type)
         # no name was wrong, only how they stand together
         allowed = ", ".join(plain_type_names()) if meant or trouble.next else "a type with each field once"
-        yield Complaint((*here, "type"), trouble.seen.removesuffix("."), allowed, meant)
+        yield UnlocatedDiagnostic((*here, "type"), trouble.seen.removesuffix("."), allowed, meant)
         return
     yield from _inner_names(kind, (*here, "type"))
     if column.unit is not None and kind != TIMESTAMP:
-        yield Complaint((*here, "unit"), f"a unit for {column.type}", "unit only for timestamp")
+        yield UnlocatedDiagnostic((*here, "unit"), f"a unit for {column.type}", "unit only for timestamp")
     if column.json_text and not _is_text(kind):
-        yield Complaint((*here, "json"), f"JSON text in {column.type}", "json only for string")
+        yield UnlocatedDiagnostic((*here, "json"), f"JSON text in {column.type}", "json only for string")
     if column.path is not None and not all(column.path.split(".")):
-        yield Complaint((*here, "path"), f"'{column.path}'", "a.b, without empty parts")
+        yield UnlocatedDiagnostic((*here, "path"), f"'{column.path}'", "a.b, without empty parts")
     if column.default is not None and (seen := _misfit([column])):
-        yield Complaint((*here, "default"), seen, "a value as the records have it")
+        yield UnlocatedDiagnostic((*here, "default"), seen, "a value as the records have it")
 
 
-def _inner_names(kind: Any, here: Path) -> Iterator[Complaint]:
+def _inner_names(kind: Any, here: Path) -> Iterator[UnlocatedDiagnostic]:
     import pyarrow as pa
 
     inner = [kind.field(index) for index in range(kind.num_fields)]
     if pa.types.is_struct(kind):
         for item in inner:
             if trouble := bad_name(item.name):
-                yield Complaint(here, trouble, "a field's name without ' ,;{}()=' and control characters")
+                yield UnlocatedDiagnostic(here, trouble, "a field's name without ' ,;{}()=' and control characters")
     for item in inner:
         yield from _inner_names(item.type, here)
 
@@ -120,7 +126,7 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind))
 
 
-def _misfit(columns: Sequence[Column]) -> str:
+def _misfit(columns: Sequence[ColumnSpec]) -> str:
     """What the decoder has against columns: a default that does not fit, two fields that are one."""
     import pyarrow as pa
 
@@ -134,79 +140,91 @@ def _misfit(columns: Sequence[Column]) -> str:
     return ""
 
 
-def check_names(steps: Sequence[Step]) -> Iterator[Complaint]:
+def check_column_names(steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnostic]:
     """Every name that the transform makes and Delta refuses."""
     for index, step in enumerate(steps):
         made = [("set", name, name) for name in step.set or {}]
         made += [("rename", old, new) for old, new in (step.rename or {}).items()]
         for key, at, name in made:
             if trouble := bad_name(name):
-                yield Complaint(("transform", index, key, at), trouble, "a name that Delta takes")
+                yield UnlocatedDiagnostic(("transform", index, key, at), trouble, "a name that Delta takes")
         yield from _target_names(step, ("transform", index, "jmespath"))
         folded = [name.lower() for _, _, name in made]
         if len(set(folded)) < len(folded):
-            yield Complaint(("transform", index), "two columns of one name (case does not count)", "each once")
+            yield UnlocatedDiagnostic(
+                ("transform", index), "two columns of one name (case does not count)", "each once"
+            )
 
 
-def _target_names(step: Step, here: Path) -> Iterator[Complaint]:
+def _target_names(step: StepSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     long = step.jmespath is not None and step.queries is not step.jmespath
     seen: set[str] = set()
     for target in step.queries:
         path = (*here, "set", target) if long else (*here, target)
         for name in target.split("."):
             if trouble := bad_name(name):
-                yield Complaint(path, trouble, "names that Delta takes, with dots between them")
+                yield UnlocatedDiagnostic(path, trouble, "names that Delta takes, with dots between them")
         if target.lower() in seen:
-            yield Complaint(path, f"'{target}' a second time (case does not count)", "each once")
+            yield UnlocatedDiagnostic(path, f"'{target}' a second time (case does not count)", "each once")
         seen.add(target.lower())
 
 
-def _partitions(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
+def _partitions(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnostic]:
     closed = table.closed
     names = [*names_after(steps, [column.name for column in table.columns]), *table.scd2_columns]
     nested = {column.name for column in table.columns if _is_nested(column.type)}
     for index, by in enumerate(table.partition_by):
         path, name = (*here, "partition_by", index), column_of(by)
         if name.lower() in [other.lower() for other in table.partitions[:index]]:
-            yield Complaint(path, f"'{name}' a second time", "each once")
+            yield UnlocatedDiagnostic(path, f"'{name}' a second time", "each once")
         elif isinstance(by, PartitionBy):
             yield from _made_partition(by, path, table, names, closed)
         elif name == "_source" or name in nested:
-            yield Complaint(path, f"'{name}', which has parts", "columns with plain values")
+            yield UnlocatedDiagnostic(path, f"'{name}', which has parts", "columns with plain values")
         elif closed and name not in names:
-            yield Complaint(path, f"no column '{name}'", ", ".join(names), closest(name, names))
+            yield UnlocatedDiagnostic(path, f"no column '{name}'", ", ".join(names), closest(name, names))
     if closed and not table.source and set(names) <= set(table.partitions):
-        yield Complaint((*here, "partition_by"), "every column", "at least one column that is not a partition's")
+        yield UnlocatedDiagnostic(
+            (*here, "partition_by"), "every column", "at least one column that is not a partition's"
+        )
 
 
 def _made_partition(
     by: PartitionBy, path: Path, table: TableSpec, names: Sequence[str], closed: bool
-) -> Iterator[Complaint]:
+) -> Iterator[UnlocatedDiagnostic]:
     """A partition column that is made from another one, and is no other's."""
     from headrace.stage.derived_partitions import RECORD_TIME
 
     if trouble := bad_name(by.column):
-        yield Complaint((*path, "as"), trouble, "a name that Delta takes")
+        yield UnlocatedDiagnostic((*path, "as"), trouble, "a name that Delta takes")
     elif by.column.lower() in [name.lower() for name in names]:
-        yield Complaint(path, f"'{by.column}', which is a column already", "another name (as), or its name alone")
+        yield UnlocatedDiagnostic(
+            path, f"'{by.column}', which is a column already", "another name (as), or its name alone"
+        )
     elif table.merges:
-        yield Complaint(path, "a made column where rows are merged", "transform.set, and its column's name here")
+        yield UnlocatedDiagnostic(
+            path, "a made column where rows are merged", "transform.set, and its column's name here"
+        )
     elif closed and by.origin != RECORD_TIME and by.origin not in names:
-        yield Complaint((*path, by.kind), f"no column '{by.origin}'", ", ".join(names), closest(by.origin, names))
+        yield UnlocatedDiagnostic(
+            (*path, by.kind), f"no column '{by.origin}'", ", ".join(names), closest(by.origin, names)
+        )
     elif by.origin == RECORD_TIME and by.kind == "hash":
-        yield Complaint((*path, "hash"), "a time", "a column of texts or whole numbers")
+        yield UnlocatedDiagnostic((*path, "hash"), "a time", "a column of texts or whole numbers")
 
 
 def _is_nested(text: str) -> bool:
     return text.strip().lower().startswith(("array", "map", "struct"))
 
 
-def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     keys = own.contract_keys
     if own.strict:
         for name in sorted(keys.model_fields_set):
             if getattr(keys, name) not in (None, "reject"):
-                yield Complaint((*here, "contract", name), "another answer beside strict: true", "reject, or no strict")
+                yield UnlocatedDiagnostic(
+                    (*here, "contract", name), "another answer beside strict: true", "reject, or no strict"
+                )
     yield from _column_contracts(table, own, here)
     if table.contract.missing == "default":
         open_columns = [
@@ -216,7 +234,9 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Compl
         ]
         if open_columns or not table.declared:
             seen = f"no default for {', '.join(open_columns)}" if open_columns else "no declared columns"
-            yield Complaint((*here, "contract", "missing"), seen, "a default on every column with nullable: false")
+            yield UnlocatedDiagnostic(
+                (*here, "contract", "missing"), seen, "a default on every column with nullable: false"
+            )
 
 
 _PRICES: Mapping[Feature, tuple[str, str]] = {
@@ -232,50 +252,52 @@ _PRICES: Mapping[Feature, tuple[str, str]] = {
 }
 
 
-def _column_contracts(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def _column_contracts(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     for index, column in enumerate(own.columns):
         path = (*here, "columns", index, "contract")
         for name in sorted(column.contract.model_fields_set) if table.strict else ():
             if getattr(column.contract, name) not in (None, "reject"):
-                yield Complaint((*path, name), "another answer beside strict: true", "reject, or no strict")
+                yield UnlocatedDiagnostic((*path, name), "another answer beside strict: true", "reject, or no strict")
         if column.contract.missing == "default" and column.default is None:
-            yield Complaint((*path, "missing"), "no default", "a default beside it")
+            yield UnlocatedDiagnostic((*path, "missing"), "no default", "a default beside it")
         if column.contract.wrong_type == "widen" and "typeWidening" not in table.features:
             seen = "widen without the feature that lets a column's type change"
-            yield Complaint((*path, "wrong_type"), seen, "features: [typeWidening] for the table")
+            yield UnlocatedDiagnostic((*path, "wrong_type"), seen, "features: [typeWidening] for the table")
 
 
-def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """What a feature asks for, and its price, said once."""
     widens = table.contract.wrong_type == "widen" and "typeWidening" not in table.features
     if own.model_fields_set & {"contract_keys", "features"} and widens:
         seen = "widen without the feature that lets a column's type change"
-        yield Complaint((*here, "contract", "wrong_type"), seen, "features: [typeWidening] beside it")
+        yield UnlocatedDiagnostic((*here, "contract", "wrong_type"), seen, "features: [typeWidening] beside it")
     for index, feature in enumerate(own.features):
         if feature == "deletionVectors" and not table.merges:
             seen = "deletion vectors where rows are only added"
-            yield Complaint((*here, "features", index), seen, "mode: upsert or scd2 beside it")
+            yield UnlocatedDiagnostic((*here, "features", index), seen, "mode: upsert or scd2 beside it")
         else:
-            yield Complaint((*here, "features"), *_PRICES[feature], severity="warning")
+            yield UnlocatedDiagnostic((*here, "features"), *_PRICES[feature], severity="warning")
 
 
-def _properties(table: TableOptions, here: Path) -> Iterator[Complaint]:
+def _properties(table: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """A table made here must be one that a blind append may write, for good, and that Spark can open."""
-    from headrace.delta.properties import EXPIRING, expected
+    from headrace.delta.properties import EXPIRING, expected_value
 
     for name, value in table.properties.items():
         path = (*here, "properties", name)
         if name == EXPIRING:
-            yield Complaint(path, "txns that expire", "no such retention: the txns are what makes a record count once")
+            yield UnlocatedDiagnostic(
+                path, "txns that expire", "no such retention: the txns are what makes a record count once"
+            )
         elif not _adoptable(name, value):
-            yield Complaint(path, f"'{value}'", "properties that ask nothing of an append")
-        elif wanted := expected(name, value):
-            yield Complaint(path, f"'{value}'", wanted)
+            yield UnlocatedDiagnostic(path, f"'{value}'", "properties that ask nothing of an append")
+        elif wanted := expected_value(name, value):
+            yield UnlocatedDiagnostic(path, f"'{value}'", wanted)
 
 
 def _adoptable(name: str, value: str) -> bool:
-    from headrace.delta.features import may_adopt
-    from headrace.delta.log import Metadata, Protocol, TableState
+    from headrace.delta.features import append_blocker
+    from headrace.delta.log import MetadataAction, Protocol, TableState
 
-    made = Metadata("", '{"type":"struct","fields":[]}', (), {name: value})
-    return may_adopt(TableState(0, made, Protocol())) is None
+    made = MetadataAction("", '{"type":"struct","fields":[]}', (), {name: value})
+    return append_blocker(TableState(0, made, Protocol())) is None

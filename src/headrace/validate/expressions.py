@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from headrace.spec.diagnostics import Complaint, closest
+from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
 from headrace.spec.model import Spec
-from headrace.spec.steps import Jmespath, Step
+from headrace.spec.steps import Jmespath, StepSpec
 from headrace.spec.table import TableOptions, TableSpec
 from headrace.spec.yaml_reader import Path
-from headrace.validate.columns import bad_name, check_names, columns_of, names_after
+from headrace.validate.columns import bad_name, check_column_names, declared_columns_of, names_after
 
 
-def check_transform(spec: Spec) -> Iterator[Complaint]:
+def check_transform(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """What is wrong with the steps, and with the expression that routes."""
-    yield from check_names(spec.transform)
+    yield from check_column_names(spec.transform)
     closed = spec.table.closed and not spec.tables
     names = _columns(spec, spec.table) if closed else None
     gone: dict[str, str] = {}
@@ -33,15 +33,17 @@ def check_transform(spec: Spec) -> Iterator[Complaint]:
         yield from _expression(("route", "by", "sql"), spec.route.value or "", names)
 
 
-def _gone(here: Path, step: Step, gone: dict[str, str]) -> Iterator[Complaint]:
+def _gone(here: Path, step: StepSpec, gone: dict[str, str]) -> Iterator[UnlocatedDiagnostic]:
     """Names that an earlier step took away; `gone` learns what this one does."""
-    from headrace.transform.sql.expression import columns_of as names_in
+    from headrace.transform.sql.expression import columns_in as names_in
     from headrace.transform.sql.parser import Refused
 
     for path, text in _expressions(step):
         with suppress(Refused):  # told elsewhere
             for name in sorted(each for each in names_in(text) if each.lower() in gone):
-                yield Complaint((*here, *path), f"'{name}', which {gone[name.lower()]}", "columns that are still there")
+                yield UnlocatedDiagnostic(
+                    (*here, *path), f"'{name}', which {gone[name.lower()]}", "columns that are still there"
+                )
         if path[0] == "set":
             gone.pop(str(path[1]).lower(), None)
     gone |= {name.lower(): f"transform[{here[1]}] drops" for name in step.drop or ()}
@@ -50,7 +52,7 @@ def _gone(here: Path, step: Step, gone: dict[str, str]) -> Iterator[Complaint]:
         gone.pop(name.lower(), None)
 
 
-def check_letters(spec: Spec) -> Iterator[Complaint]:
+def check_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """What letters get beside their own columns; those are the letter, and stay as they are."""
     from headrace.delta.schema import DEAD_LETTERS
     from headrace.transform.jmespath import dialect
@@ -61,64 +63,67 @@ def check_letters(spec: Spec) -> Iterator[Complaint]:
         for name, text in (step.set or step.jmespath or {}).items():
             here: Path = ("dead_letters", "transform", index, key, name)
             if trouble := bad_name(name):
-                yield Complaint(here, trouble, "a name that Delta takes")
+                yield UnlocatedDiagnostic(here, trouble, "a name that Delta takes")
             elif name.lower() in [each.lower() for each in names]:
-                yield Complaint(here, f"'{name}', which letters have already", "a name of its own")
+                yield UnlocatedDiagnostic(here, f"'{name}', which letters have already", "a name of its own")
             elif step.set:
                 yield from _expression(here, text, names)
             else:
                 yield from (
-                    Complaint(here, seen, "one JMESPath expression over the letter") for seen in dialect.check(text)
+                    UnlocatedDiagnostic(here, seen, "one JMESPath expression over the letter")
+                    for seen in dialect.check_jmespath(text)
                 )
             names.append(name)
 
 
-def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[Complaint]:
-    from headrace.transform.sql.expression import check as check_expression
+def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[UnlocatedDiagnostic]:
+    from headrace.transform.sql.expression import check_sql as check_expression
 
     for seen in check_expression(text, names):
-        yield Complaint(path, seen, "one SQL expression over the row and its envelope")
+        yield UnlocatedDiagnostic(path, seen, "one SQL expression over the row and its envelope")
 
 
-def _queries(here: Path, step: Step) -> Iterator[Complaint]:
-    from headrace.transform.jmespath.dialect import check as check_query
+def _queries(here: Path, step: StepSpec) -> Iterator[UnlocatedDiagnostic]:
+    from headrace.transform.jmespath.dialect import check_jmespath as check_query
 
     here = (*here, "set") if isinstance(step.jmespath, Jmespath) else here
     for target, text in step.queries.items():
         for seen in check_query(text):
-            yield Complaint((*here, target), seen, "one JMESPath expression, or kafka.offset and its like")
+            yield UnlocatedDiagnostic((*here, target), seen, "one JMESPath expression, or kafka.offset and its like")
 
 
-def _expressions(step: Step) -> Iterator[tuple[Path, str]]:
+def _expressions(step: StepSpec) -> Iterator[tuple[Path, str]]:
     if step.where is not None:
         yield ("where",), step.where
     for name, text in (step.set or {}).items():
         yield ("set", name), text
 
 
-def _absent(here: Path, step: Step, names: list[str]) -> Iterator[Complaint]:
+def _absent(here: Path, step: StepSpec, names: list[str]) -> Iterator[UnlocatedDiagnostic]:
     for index, name in enumerate(step.drop or ()):
         if name not in names:
-            yield Complaint((*here, "drop", index), f"no column '{name}'", ", ".join(names), closest(name, names))
+            yield UnlocatedDiagnostic(
+                (*here, "drop", index), f"no column '{name}'", ", ".join(names), closest(name, names)
+            )
     named = [("rename", name, name) for name in step.rename or {}]
     named += [("mask", name, name.split(".")[0]) for name in step.mask or {}]
     for key, at, name in named:
         if name not in names:
-            yield Complaint((*here, key, at), f"no column '{name}'", ", ".join(names), closest(name, names))
+            yield UnlocatedDiagnostic((*here, key, at), f"no column '{name}'", ", ".join(names), closest(name, names))
 
 
 def _columns(spec: Spec, table: TableOptions) -> list[str]:
     """What expressions may name before any step."""
-    return [*columns_of(table), *_position(spec), *spec.allow_missing]
+    return [*declared_columns_of(table), *_position(spec), *spec.allow_missing]
 
 
 def _position(spec: Spec) -> list[str]:
     """The column that exploding makes, whether or not it is declared."""
     made = spec.explode.position if spec.explode else None
-    return [made] if made and made not in columns_of(spec.table) else []
+    return [made] if made and made not in declared_columns_of(spec.table) else []
 
 
-def check_expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def check_expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Those written here; the columns they see are the table's, after the transform."""
     closed = table.closed
     names = names_after(spec.transform, _columns(spec, table)) if closed else None
@@ -126,12 +131,12 @@ def check_expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Pa
     for index, each in enumerate(own.expectations):
         path = (*here, "expectations", index)
         if each.name in known:
-            yield Complaint((*path, "name"), f"'{each.name}' a second time", "each once")
+            yield UnlocatedDiagnostic((*path, "name"), f"'{each.name}' a second time", "each once")
         known.add(each.name)
         yield from _expression((*path, "expect"), each.expect, names)
 
 
-def check_predicates(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def check_predicates(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """What deletes, over the columns after the transform and what the envelope says."""
     if own.merge is None:
         return

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from headrace.errors import SpecError
 from headrace.spec import yaml_reader
-from headrace.spec.diagnostics import Complaint, Document, Finding, at_spot, from_validation
-from headrace.spec.model import Spec, canonical
+from headrace.spec.diagnostics import Diagnostic, Document, UnlocatedDiagnostic, at_spot, from_validation
+from headrace.spec.model import Spec, canonical_json
 from headrace.spec.reader import follow
 from headrace.validate.partial import salvage
-from headrace.validate.rules import check
+from headrace.validate.rules import check_spec
 
 
 def load(path: str | os.PathLike[str]) -> list[Spec]:
@@ -28,7 +28,7 @@ def loads(text: str, base: str | os.PathLike[str] = ".", file: str = "<spec>") -
     return _accept(*examine_text(text, Path(base), file))
 
 
-def examine(path: str | os.PathLike[str]) -> tuple[list[Spec], list[Finding]]:
+def examine(path: str | os.PathLike[str]) -> tuple[list[Spec], list[Diagnostic]]:
     """The pipelines of a file that can be read, and everything that is wrong or doubtful."""
     file = os.fspath(path)
     try:
@@ -42,11 +42,11 @@ def examine(path: str | os.PathLike[str]) -> tuple[list[Spec], list[Finding]]:
         return [], [at_spot(file, yaml_reader.Spot(line), "not UTF-8", "text in UTF-8")]
 
 
-def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec], list[Finding]]:
+def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec], list[Diagnostic]]:
     """The same for a text."""
     try:
-        documents = [Document(file, root) for root in yaml_reader.parse(text)]
-    except yaml_reader.Unreadable as trouble:
+        documents = [Document(file, root) for root in yaml_reader.parse_yaml(text)]
+    except yaml_reader.InvalidYaml as trouble:
         return [], [at_spot(file, trouble.spot, trouble.seen, trouble.allowed)]
     if not documents:
         return [], [at_spot(file, yaml_reader.Spot(), "no pipeline", "at least pipeline, source and table")]
@@ -60,16 +60,16 @@ def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec
     return [spec for _, spec in specs], sorted(findings, key=lambda each: (each.line, each.column))
 
 
-def _accept(specs: list[Spec], findings: Sequence[Finding]) -> list[Spec]:
+def _accept(specs: list[Spec], findings: Sequence[Diagnostic]) -> list[Spec]:
     errors = [each for each in findings if each.severity == "error"]
     if errors:
         raise SpecError("\n".join(str(each) for each in errors), tuple(findings))
     return specs
 
 
-def _spec(document: Document, base: Path) -> tuple[Spec | None, list[Complaint]]:
+def _spec(document: Document, base: Path) -> tuple[Spec | None, list[UnlocatedDiagnostic]]:
     raw = document.root.plain()
-    complaints: list[Complaint] = []
+    complaints: list[UnlocatedDiagnostic] = []
     followed = follow(raw, (), base, complaints)
     try:
         spec = Spec.model_validate(followed, context={"base": base})
@@ -77,16 +77,22 @@ def _spec(document: Document, base: Path) -> tuple[Spec | None, list[Complaint]]
         astray = {each.path for each in complaints}
         complaints += [each for each in from_validation(trouble, document) if each.path not in astray]
         return None, [*complaints, *salvage(followed, complaints, document, base)]
-    spec.remember(canonical(raw), base, yaml_reader.Written(document.file, document.root))
-    return spec, [*complaints, *check(spec)]
+    spec.remember(canonical_json(raw), base, yaml_reader.SpecSource(document.file, document.root))
+    return spec, [*complaints, *check_spec(spec)]
 
 
-def _between(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Document, Complaint]]:
+def _between(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Document, UnlocatedDiagnostic]]:
     """What pipelines of one file must not share."""
     names = Counter(spec.pipeline for _, spec in specs)
     states = Counter(spec.state_uri for _, spec in specs)
     for document, spec in specs:
         if names[spec.pipeline] > 1:
-            yield document, Complaint(("pipeline",), f"'{spec.pipeline}' more than once", "a name of its own for each")
+            yield (
+                document,
+                UnlocatedDiagnostic(("pipeline",), f"'{spec.pipeline}' more than once", "a name of its own for each"),
+            )
         elif states[spec.state_uri] > 1:
-            yield document, Complaint(("state",), f"{spec.state_uri} more than once", "a state of its own for each")
+            yield (
+                document,
+                UnlocatedDiagnostic(("state",), f"{spec.state_uri} more than once", "a state of its own for each"),
+            )

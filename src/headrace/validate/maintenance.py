@@ -4,58 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.spec.diagnostics import Complaint, closest
+from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
 from headrace.spec.model import Spec
 from headrace.spec.table import TableMatch, TableOptions, TableSpec
 from headrace.spec.yaml_reader import Path
-from headrace.validate.columns import columns_of, names_after
+from headrace.validate.columns import declared_columns_of, names_after
 
 
-def check_upkeep(spec: Spec) -> Iterator[Complaint]:
+def check_upkeep(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Order that nobody would make, columns that have none, and sizes that cannot be."""
     written: list[tuple[Path, TableOptions]] = [(("table",), spec.table)]
     written += [(("tables", index), each) for index, each in enumerate(spec.tables)]
     for here, own in written:
         table = own.over(spec.table) if isinstance(own, TableMatch) else spec.table
         if own.z_order and spec.maintenance is None:
-            yield Complaint((*here, "z_order"), "an order, but no upkeep that makes it", "maintenance: {} beside it")
+            yield UnlocatedDiagnostic(
+                (*here, "z_order"), "an order, but no upkeep that makes it", "maintenance: {} beside it"
+            )
         yield from _columns(table, own.z_order, (*here, "z_order"), spec)
         yield from _columns(table, own.cluster_by, (*here, "cluster_by"), spec)
         yield from _clustered(table, own, here)
         yield from _sizes(table, own, here)
 
 
-def _clustered(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def _clustered(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Delta takes one of partitions, z-order and clusters; and only Spark writes the last."""
     if not own.cluster_by:
         return
     for key in ("partition_by", "z_order"):
         if getattr(table, key):
-            yield Complaint((*here, "cluster_by"), f"beside {key}", "one of them")
+            yield UnlocatedDiagnostic((*here, "cluster_by"), f"beside {key}", "one of them")
     if not table.merges:
         seen = "a clustered table: every reader reads it, and every append goes through Spark"
-        yield Complaint((*here, "cluster_by"), seen, "that price; z_order has none", severity="warning")
+        yield UnlocatedDiagnostic((*here, "cluster_by"), seen, "that price; z_order has none", severity="warning")
 
 
-def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     if own.min_file_size is not None and own.min_file_size > table.target_file_size:
-        yield Complaint((*here, "min_file_size"), "more than target_file_size", "at most target_file_size")
+        yield UnlocatedDiagnostic((*here, "min_file_size"), "more than target_file_size", "at most target_file_size")
     if own.max_file_size is None:
         return
     if own.max_file_size < 2 * table.target_file_size:
-        yield Complaint((*here, "max_file_size"), "less than twice target_file_size", "twice target_file_size or more")
+        yield UnlocatedDiagnostic(
+            (*here, "max_file_size"), "less than twice target_file_size", "twice target_file_size or more"
+        )
     if table.by_spark:
         seen = "a table that Spark writes, which joins files and divides none"
-        yield Complaint((*here, "max_file_size"), seen, "no such size here")
+        yield UnlocatedDiagnostic((*here, "max_file_size"), seen, "no such size here")
 
 
-def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -> Iterator[Complaint]:
+def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     closed = table.closed
-    names = names_after(spec.transform, columns_of(table))
+    names = names_after(spec.transform, declared_columns_of(table))
     for index, name in enumerate(z_order):
         if name in z_order[:index]:
-            yield Complaint((*here, index), f"'{name}' a second time", "each once")
+            yield UnlocatedDiagnostic((*here, index), f"'{name}' a second time", "each once")
         elif name in table.partitions:
-            yield Complaint((*here, index), f"'{name}', by which the table is partitioned", "columns of the files")
+            yield UnlocatedDiagnostic(
+                (*here, index), f"'{name}', by which the table is partitioned", "columns of the files"
+            )
         elif closed and name not in names:
-            yield Complaint((*here, index), f"no column '{name}'", ", ".join(names), closest(name, names))
+            yield UnlocatedDiagnostic((*here, index), f"no column '{name}'", ", ".join(names), closest(name, names))

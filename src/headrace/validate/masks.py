@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from headrace.spec.diagnostics import Complaint
+from headrace.spec.diagnostics import UnlocatedDiagnostic
 from headrace.spec.model import Spec
 from headrace.spec.secrets import BadReference
 from headrace.spec.steps import MaskBy
@@ -14,14 +14,14 @@ from headrace.spec.yaml_reader import Path
 from headrace.validate.branches import written
 
 
-def check_masks(spec: Spec) -> Iterator[Complaint]:
+def check_masks(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Masks that would not hide what they should."""
     covered = False
     for index, step in enumerate(spec.transform):
         here: Path = ("transform", index)
         if covered and step.jmespath is not None:
             seen = "JMESPath after a mask: it reads the message as it came, clear values among it"
-            yield Complaint((*here, "jmespath"), seen, "a mask after it", severity="warning")
+            yield UnlocatedDiagnostic((*here, "jmespath"), seen, "a mask after it", severity="warning")
         for name, by in (step.mask or {}).items():
             yield from _mask((*here, "mask", name), name, by)
         covered = covered or step.mask is not None
@@ -30,20 +30,20 @@ def check_masks(spec: Spec) -> Iterator[Complaint]:
         yield from _emptied(spec)
 
 
-def _mask(here: Path, name: str, by: MaskBy | str) -> Iterator[Complaint]:
+def _mask(here: Path, name: str, by: MaskBy | str) -> Iterator[UnlocatedDiagnostic]:
     from headrace.transform.mask import SHORTEST
 
     if not all(name.split(".")):
-        yield Complaint(here, f"'{name}'", "a column, or a field as a.b, without empty parts", on_key=True)
+        yield UnlocatedDiagnostic(here, f"'{name}'", "a column, or a field as a.b, without empty parts", on_key=True)
     if isinstance(by, str) or by.sha256 is None:
         return
     with suppress(BadReference):  # which is told of every secret
         size = len(by.sha256.reveal().encode())
         if size < SHORTEST:
-            yield Complaint((*here, "sha256"), f"a key of {size} bytes", f"a key of {SHORTEST} bytes or more")
+            yield UnlocatedDiagnostic((*here, "sha256"), f"a key of {size} bytes", f"a key of {SHORTEST} bytes or more")
 
 
-def _rescued(spec: Spec) -> Iterator[Complaint]:
+def _rescued(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """What is rescued is kept as it came, a value that a mask should cover among it."""
     steps = spec.transform
     if any("_rescued" in (*(step.drop or ()), *(step.mask or ())) for step in steps):
@@ -52,14 +52,16 @@ def _rescued(spec: Spec) -> Iterator[Complaint]:
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
         if table.contract.rescues:
             seen = "rescue beside a mask: _rescued would hold clear values"
-            yield Complaint((*here, "contract"), seen, "a mask of _rescued, too, or drop: [_rescued]")
+            yield UnlocatedDiagnostic((*here, "contract"), seen, "a mask of _rescued, too, or drop: [_rescued]")
 
 
-def _emptied(spec: Spec) -> Iterator[Complaint]:
+def _emptied(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """A required column that is always NULL would make a letter of every record."""
     null = {name for step in spec.transform for name, by in (step.mask or {}).items() if by == "null"}
     for here, own in written(spec):
         for index, column in enumerate(own.columns):
             if column.name in null and not column.nullable:
                 path = (*here, "columns", index, "nullable")
-                yield Complaint(path, f"false, and a mask makes '{column.name}' NULL", "true, or another mask")
+                yield UnlocatedDiagnostic(
+                    path, f"false, and a mask makes '{column.name}' NULL", "true, or another mask"
+                )

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.spec.diagnostics import Complaint, closest
-from headrace.spec.merge import Merge, Scd2
+from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
+from headrace.spec.merge import MergeSpec, Scd2Spec
 from headrace.spec.table import TableOptions, TableSpec
 from headrace.spec.yaml_reader import Path
-from headrace.validate.columns import bad_name, columns_of, names_after
+from headrace.validate.columns import bad_name, declared_columns_of, names_after
 
 if TYPE_CHECKING:
     from headrace.spec.model import Spec
-    from headrace.spec.steps import Step
+    from headrace.spec.steps import StepSpec
 
 _SAID = {"mode", "merge", "deduplicate", "source", "columns", "features", "cluster_by"}
 
 
-def check_mode(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
+def check_mode(
+    table: TableSpec, own: TableOptions, here: Path, steps: Sequence[StepSpec]
+) -> Iterator[UnlocatedDiagnostic]:
     """Everything that is wrong with how rows are written; `own` are the options written here."""
     if own is not table and not _SAID & own.model_fields_set:
         return
@@ -28,7 +30,7 @@ def check_mode(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[
     if merges == (merge is None):
         seen = f"mode: {table.mode} without keys" if merge is None else f"keys, but mode: {table.mode}"
         allowed = "merge: {keys: […]} with mode: upsert or scd2"
-        yield Complaint((*here, "mode") if merge is None else path, seen, allowed)
+        yield UnlocatedDiagnostic((*here, "mode") if merge is None else path, seen, allowed)
     if table.overwrites:
         yield from _overwrite(table, here)
     if merge is None or not merges:
@@ -36,10 +38,10 @@ def check_mode(table: TableSpec, own: TableOptions, here: Path, steps: Sequence[
     yield from _merge(table, merge, here)
     yield from _scd2(table, merge, path)
     if table.closed:
-        yield from _names(merge, path, names_after(steps, columns_of(table)))
+        yield from _names(merge, path, names_after(steps, declared_columns_of(table)))
 
 
-def check_topics(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[Complaint]:
+def check_topics(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """What several topics in one table that merges may do to each other."""
     merge, kafka = table.merges, spec.source.kafka
     alone = kafka is None or (kafka.pattern is None and len(kafka.topics or ()) < 2) or spec.route.kind == "topic"
@@ -48,67 +50,77 @@ def check_topics(spec: Spec, table: TableSpec, own: TableOptions, here: Path) ->
     path = (*here, "merge")
     if merge.sequence_by is None:
         seen = "several topics in one table, whose offsets do not order each other's records"
-        yield Complaint(path, seen, "sequence_by, or that all records of a key are in one topic", severity="warning")
+        yield UnlocatedDiagnostic(
+            path, seen, "sequence_by, or that all records of a key are in one topic", severity="warning"
+        )
     if merge.truncates is not None and merge.scd2 is None:
         seen = "several topics in one table, which a truncate in one of them empties of all that came before"
-        yield Complaint(path, seen, "a table for each topic: route.by: topic", severity="warning")
+        yield UnlocatedDiagnostic(path, seen, "a table for each topic: route.by: topic", severity="warning")
 
 
-def _merge(table: TableSpec, merge: Merge, here: Path) -> Iterator[Complaint]:
+def _merge(table: TableSpec, merge: MergeSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Whether rows can be told apart and changes ordered, as far as the spec alone can tell."""
     path = (*here, "merge")
     if len({key.lower() for key in merge.keys}) < len(merge.keys):
-        yield Complaint((*path, "keys"), "a column a second time", "each once")
+        yield UnlocatedDiagnostic((*path, "keys"), "a column a second time", "each once")
     if merge.sequence_by is not None and merge.update is not None:
-        yield Complaint((*path, "update"), "beside sequence_by", "one of them: changes of a part are ordered by offset")
+        yield UnlocatedDiagnostic(
+            (*path, "update"), "beside sequence_by", "one of them: changes of a part are ordered by offset"
+        )
     if merge.sequence_by in merge.keys:
-        yield Complaint((*path, "sequence_by"), "a key", "a column that grows with each change of a key")
+        yield UnlocatedDiagnostic((*path, "sequence_by"), "a key", "a column that grows with each change of a key")
     if not table.source and (merge.sequence_by is None or merge.update is not None):
-        yield Complaint(
+        yield UnlocatedDiagnostic(
             (*here, "source"), "false, but the order of changes is in _source", "true, or merge.sequence_by"
         )
 
 
-def _scd2(table: TableSpec, merge: Merge, path: Path) -> Iterator[Complaint]:
+def _scd2(table: TableSpec, merge: MergeSpec, path: Path) -> Iterator[UnlocatedDiagnostic]:
     """What a history needs, and what would take away from it."""
     if table.mode != "scd2":
         if merge.scd2 is not None:
-            yield Complaint((*path, "scd2"), f"beside mode: {table.mode}", "mode: scd2")
+            yield UnlocatedDiagnostic((*path, "scd2"), f"beside mode: {table.mode}", "mode: scd2")
         return
     if merge.sequence_by is None:
-        yield Complaint(
+        yield UnlocatedDiagnostic(
             path, "mode: scd2 without sequence_by", "sequence_by: the column that says since when a row is so"
         )
     if merge.truncate_when is not None:
-        yield Complaint((*path, "truncate_when"), "beside mode: scd2", "delete_when: a history ends rows key by key")
+        yield UnlocatedDiagnostic(
+            (*path, "truncate_when"), "beside mode: scd2", "delete_when: a history ends rows key by key"
+        )
     if merge.update is not None:
-        yield Complaint((*path, "update"), "beside mode: scd2", "scd2.track, or mode: upsert")
-    scd2 = merge.scd2 or Scd2()
+        yield UnlocatedDiagnostic((*path, "update"), "beside mode: scd2", "scd2.track, or mode: upsert")
+    scd2 = merge.scd2 or Scd2Spec()
     yield from _own_names(table, merge, scd2, (*path, "scd2"))
     if scd2.track and "typeWidening" in table.features:
-        yield Complaint(
+        yield UnlocatedDiagnostic(
             (*path, "scd2", "track"),
             "beside features: [typeWidening]",
             "one of them: changes are remembered in a table whose types stay as they are",
         )
 
 
-def _own_names(table: TableSpec, merge: Merge, scd2: Scd2, path: Path) -> Iterator[Complaint]:
+def _own_names(table: TableSpec, merge: MergeSpec, scd2: Scd2Spec, path: Path) -> Iterator[UnlocatedDiagnostic]:
     """The history's columns are its own: no record brings them."""
     taken = {name.lower() for name in (*merge.keys, merge.sequence_by or "", *(each.name for each in table.columns))}
     for key in ("valid_from", "valid_to", "current"):
         name = getattr(scd2, key)
         if trouble := bad_name(name):
-            yield Complaint((*path, key), trouble, "names that Delta takes")
+            yield UnlocatedDiagnostic((*path, key), trouble, "names that Delta takes")
         elif name.lower() in taken:
-            yield Complaint((*path, key), f"'{name}', a column of the rows or the history", "a name of its own")
+            yield UnlocatedDiagnostic(
+                (*path, key), f"'{name}', a column of the rows or the history", "a name of its own"
+            )
         taken.add(name.lower())
     for index, name in enumerate(scd2.track):
         if name in (*merge.keys, merge.sequence_by, *scd2.columns):
-            yield Complaint((*path, "track", index), f"'{name}'", "columns that are no keys and no part of the order")
+            yield UnlocatedDiagnostic(
+                (*path, "track", index), f"'{name}'", "columns that are no keys and no part of the order"
+            )
 
 
-def _names(merge: Merge, path: Path, names: Sequence[str]) -> Iterator[Complaint]:
+def _names(merge: MergeSpec, path: Path, names: Sequence[str]) -> Iterator[UnlocatedDiagnostic]:
     """Columns that are named and not there."""
     update = merge.update.columns if merge.update else ()
     track = merge.scd2.track if merge.scd2 else ()
@@ -118,36 +130,40 @@ def _names(merge: Merge, path: Path, names: Sequence[str]) -> Iterator[Complaint
     said += [((*path, "scd2", "track", index), name) for index, name in enumerate(track)]
     for place, name in said:
         if name not in names:
-            yield Complaint(place, f"no column '{name}'", ", ".join(names), closest(name, names))
+            yield UnlocatedDiagnostic(place, f"no column '{name}'", ", ".join(names), closest(name, names))
     for index, name in enumerate(update):
         if name in merge.keys:
-            yield Complaint((*path, "update", "columns", index), "a key", "columns that are no keys")
+            yield UnlocatedDiagnostic((*path, "update", "columns", index), "a key", "columns that are no keys")
 
 
-def _once(table: TableSpec, here: Path, steps: Sequence[Step]) -> Iterator[Complaint]:
+def _once(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnostic]:
     """What it takes to know doubles."""
     if table.deduplicate is None:
         return
     path, keys = (*here, "deduplicate"), table.deduplicate.keys
     if table.mode != "append":
-        yield Complaint(path, f"beside mode: {table.mode}", "mode: append; changes by key come twice without harm")
+        yield UnlocatedDiagnostic(
+            path, f"beside mode: {table.mode}", "mode: append; changes by key come twice without harm"
+        )
     if not table.source:
-        yield Complaint((*here, "source"), "false, but the time of a record is in _source", "true")
+        yield UnlocatedDiagnostic((*here, "source"), "false, but the time of a record is in _source", "true")
     if len({key.lower() for key in keys}) < len(keys):
-        yield Complaint((*path, "keys"), "a column a second time", "each once")
+        yield UnlocatedDiagnostic((*path, "keys"), "a column a second time", "each once")
     if table.closed:
-        names = names_after(steps, columns_of(table))
+        names = names_after(steps, declared_columns_of(table))
         for index, name in enumerate(keys):
             if name not in names:
-                yield Complaint((*path, "keys", index), f"no column '{name}'", ", ".join(names), closest(name, names))
+                yield UnlocatedDiagnostic(
+                    (*path, "keys", index), f"no column '{name}'", ", ".join(names), closest(name, names)
+                )
 
 
-def _overwrite(table: TableSpec, here: Path) -> Iterator[Complaint]:
+def _overwrite(table: TableSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Tables that Spark writes are not overwritten; and only partitions can be partitions that are."""
     for key in ("features", "cluster_by"):
         if getattr(table, key):
-            yield Complaint((*here, key), f"beside mode: {table.mode}", "none: Spark would write the table")
+            yield UnlocatedDiagnostic((*here, key), f"beside mode: {table.mode}", "none: Spark would write the table")
     if table.mode == "overwrite_partitions" and not table.partition_by:
-        yield Complaint(
+        yield UnlocatedDiagnostic(
             (*here, "mode"), "overwrite_partitions without partition_by", "partition_by, or mode: overwrite"
         )

@@ -11,22 +11,22 @@ from typing import Literal
 
 import pyarrow as pa
 
-from headrace.decode.base import Foreseeing
+from headrace.decode.base import SchemaPredictor
 from headrace.decode.registry.client import Registered, UnknownSchema, registry_of
-from headrace.delta.features import may_adopt, may_rewrite
-from headrace.delta.log import TableState, load
+from headrace.delta.features import append_blocker, rewrite_blocker
+from headrace.delta.log import TableState, load_state
 from headrace.delta.properties import EXPIRING
 from headrace.errors import HeadraceError
-from headrace.ledger.known_tables import Known, KnownTable
-from headrace.pipeline.preview import look
+from headrace.ledger.known_tables import KnownTable, KnownTables
+from headrace.pipeline.preview import preview_records
 from headrace.pipeline.table_entry import check_identity
-from headrace.plan.branch import Branch
-from headrace.plan.decoding import foreseen
+from headrace.plan.branch import CompiledBranch
+from headrace.plan.decoding import predict_payload
 from headrace.plan.plan import Plan
 from headrace.reasons import MISFITS, Reason
 from headrace.source.base import open_source
-from headrace.spec import Finding, Spec
-from headrace.spec.diagnostics import Complaint, located
+from headrace.spec import Diagnostic, Spec
+from headrace.spec.diagnostics import UnlocatedDiagnostic, located
 from headrace.spec.yaml_reader import Path
 from headrace.storage.store import Profile, Store
 from headrace.transform.sql.constraints import constraints_of, names_of
@@ -41,7 +41,7 @@ _KEYS = {"BrokerUnreachable": "source.kafka.brokers", "SourceTopicGone": "source
 _STANDS_FOR = {"state": "table.path", "storage": "table.path"}  # the key that says it where this one is not written
 
 
-def online(spec: Spec) -> list[Finding]:
+def online(spec: Spec) -> list[Diagnostic]:
     """Findings about the world the spec names; the file itself was found right before."""
     asked = {
         "source": _source,
@@ -55,9 +55,9 @@ def online(spec: Spec) -> list[Finding]:
     return [finding for key, ask in asked.items() for finding in _asked(spec, key, ask)]
 
 
-def _asked(spec: Spec, key: str, ask: Callable[[Spec], Iterator[Finding]]) -> list[Finding]:
+def _asked(spec: Spec, key: str, ask: Callable[[Spec], Iterator[Diagnostic]]) -> list[Diagnostic]:
     """Everything found until something stops the question, and that."""
-    found: list[Finding] = []
+    found: list[Diagnostic] = []
     try:
         found.extend(ask(spec))
     except HeadraceError as error:
@@ -73,14 +73,14 @@ def _finding(
     allowed: str,
     severity: Literal["error", "warning"] = "error",
     meant: str = "",
-) -> Finding:
+) -> Diagnostic:
     """A finding at the line of its key (`table.path`, or a path such as `("table", "columns", 0)`)."""
     path = tuple(key.split(".")) if isinstance(key, str) else key
-    finding = located(spec, Complaint(path, seen, allowed, meant, severity))
+    finding = located(spec, UnlocatedDiagnostic(path, seen, allowed, meant, severity))
     other = _STANDS_FOR.get(str(path[0]))
     if other is None or path[0] in _written_keys(spec):
         return finding
-    elsewhere = located(spec, Complaint(tuple(other.split(".")), seen))
+    elsewhere = located(spec, UnlocatedDiagnostic(tuple(other.split(".")), seen))
     return replace(finding, line=elsewhere.line, column=elsewhere.column)
 
 
@@ -88,7 +88,7 @@ def _written_keys(spec: Spec) -> frozenset[str]:
     return frozenset(spec.written.root.plain()) if spec.written else frozenset()
 
 
-def _source(spec: Spec) -> Iterator[Finding]:
+def _source(spec: Spec) -> Iterator[Diagnostic]:
     source = open_source(spec)
     try:
         if not source.topics():
@@ -98,7 +98,7 @@ def _source(spec: Spec) -> Iterator[Finding]:
         source.close()
 
 
-def _folders(spec: Spec) -> Iterator[Finding]:
+def _folders(spec: Spec) -> Iterator[Diagnostic]:
     """The folders of tables and dead letters must take a file; on a store of objects there are none."""
     places = {"dead_letters.path": spec.dead_letters.path and spec.dead_letters_uri.rpartition("/")[0]}
     for branch in spec.branch_specs().values():
@@ -107,7 +107,7 @@ def _folders(spec: Spec) -> Iterator[Finding]:
         yield from _asked(spec, key, partial(_writable, uri)) if uri else ()
 
 
-def _writable(uri: str, spec: Spec) -> Iterator[Finding]:
+def _writable(uri: str, spec: Spec) -> Iterator[Diagnostic]:
     store = Store(uri, Profile(**spec.storage_profile()))
     if store.local:
         store.put(_PROBE, b"headrace check")
@@ -115,9 +115,9 @@ def _writable(uri: str, spec: Spec) -> Iterator[Finding]:
     yield from ()
 
 
-def _known(spec: Spec) -> Iterator[Finding]:
+def _known(spec: Spec) -> Iterator[Diagnostic]:
     """Whether the state is this pipeline's, and its tables are still the ones that were written."""
-    known = Known.load(Store(spec.state_uri, Profile(**spec.storage_profile())))
+    known = KnownTables.load(Store(spec.state_uri, Profile(**spec.storage_profile())))
     tables = [uri for uri in known.tables if spec.name_of(uri) is not None or uri == spec.dead_letters_uri]
     own = [uri for uri in tables if uri != spec.dead_letters_uri]
     others = [uri for uri in known.tables if uri not in tables]
@@ -130,12 +130,12 @@ def _known(spec: Spec) -> Iterator[Finding]:
         yield from _asked(spec, "table.path", partial(_same, uri, known.tables[uri]))
 
 
-def _same(uri: str, known: KnownTable, spec: Spec) -> Iterator[Finding]:
-    check_identity(uri, load(Store(uri, Profile(**spec.storage_profile()))), known)
+def _same(uri: str, known: KnownTable, spec: Spec) -> Iterator[Diagnostic]:
+    check_identity(uri, load_state(Store(uri, Profile(**spec.storage_profile()))), known)
     yield from ()
 
 
-def _storage(spec: Spec) -> Iterator[Finding]:
+def _storage(spec: Spec) -> Iterator[Diagnostic]:
     """The state folder must take a put, give it back, and refuse the second put-if-absent."""
     store = Store(spec.state_uri, Profile(**spec.storage_profile()))
     probe = _PROBE
@@ -153,15 +153,15 @@ def _storage(spec: Spec) -> Iterator[Finding]:
         store.delete([probe])
 
 
-def _tables(spec: Spec) -> Iterator[Finding]:
+def _tables(spec: Spec) -> Iterator[Diagnostic]:
     for branch in Plan(spec, {}).branches.values():
         if branch.routing.by == "fixed":
             yield from _asked(branch.spec, "table", partial(_table, branch))
 
 
-def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
+def _table(branch: CompiledBranch, spec: Spec) -> Iterator[Diagnostic]:
     store = Store(spec.table.path, Profile(**spec.storage_profile()))
-    state = load(store)
+    state = load_state(store)
     if state is None:
         if spec.table.create == "never":
             yield _finding(spec, "table.path", f"no table at {store.uri}", "an existing table, or create: auto")
@@ -181,7 +181,7 @@ def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
         text = f"only_declared: no record fills {names} of {store.uri}; they will be NULL"
         yield _finding(spec, "table.only_declared", text, "every column of the table declared", "warning")
     merges = spec.table.merge is not None
-    if why := (may_rewrite if merges else may_adopt)(state):
+    if why := (rewrite_blocker if merges else append_blocker)(state):
         text = f"{store.uri} is {'merged' if merges else 'appended'} by Spark, more slowly, because {why}"
         yield _finding(spec, "table.path", text, "a table on plain protocol features", "warning")
     elif not store.local:
@@ -189,7 +189,7 @@ def _table(branch: Branch, spec: Spec) -> Iterator[Finding]:
         yield _finding(spec, "table.path", text, "no foreign Spark writers", "warning")
 
 
-def _unknown_constraints(spec: Spec, state: TableState) -> Iterator[Finding]:
+def _unknown_constraints(spec: Spec, state: TableState) -> Iterator[Diagnostic]:
     names = names_of(state)
     for name in spec.table.constraints:
         if name not in names:
@@ -197,16 +197,16 @@ def _unknown_constraints(spec: Spec, state: TableState) -> Iterator[Finding]:
             yield _finding(spec, ("table", "constraints", name), f"no constraint '{name}'", allowed, "warning")
 
 
-def _names(spec: Spec) -> Iterator[Finding]:
+def _names(spec: Spec) -> Iterator[Diagnostic]:
     """Names that neither the tables nor the newest records have; what else fails here is found elsewhere."""
     with suppress(HeadraceError):
-        for each in look(spec, None, _SAMPLE).unknown:
+        for each in preview_records(spec, None, _SAMPLE).unknown:
             path = tuple(int(part) if part.isdigit() else part for part in re.split(r"[\[\].]+", each.place) if part)
             seen = f"no '{each.name}' in the newest {_SAMPLE} records of each topic, the table or the steps before"
             yield _finding(spec, path, seen, "a name that exists, or allow_missing", meant=each.meant)
 
 
-def _registry(spec: Spec) -> Iterator[Finding]:
+def _registry(spec: Spec) -> Iterator[Diagnostic]:
     """What the newest schema of each topic (its subject is the topic's name and `-value`) would do to the table."""
     registry = getattr(spec.decode.options, "registry", None) if spec.decode.options.framing == "confluent" else None
     if registry is None or spec.source_kind != "kafka":
@@ -234,10 +234,10 @@ def _topics(spec: Spec) -> list[str]:
         source.close()
 
 
-def _foreseen(branch: Branch, key: str, topic: str, subject: str, schema: Registered) -> Iterator[Finding]:
+def _foreseen(branch: CompiledBranch, key: str, topic: str, subject: str, schema: Registered) -> Iterator[Diagnostic]:
     """Records of a schema before there are any: new columns are a warning, certain letters an error."""
     spec, asked = branch.spec, branch.fresh_decoder(pa.schema([]), "ignore")
-    if not isinstance(asked, Foreseeing):
+    if not isinstance(asked, SchemaPredictor):
         return
     kind, _ = asked.foresee(schema)
     route = {"fixed": "", "topic": topic, "type": f"{topic}:{kind}" if branch.routing.topics else kind}.get(
@@ -246,11 +246,11 @@ def _foreseen(branch: Branch, key: str, topic: str, subject: str, schema: Regist
     if route is None:
         return
     store = Store(branch.uri(route), Profile(**spec.storage_profile()))
-    state = load(store)
+    state = load_state(store)
     if state is None and not branch.rules(route).declared:
         return  # a new table takes what comes
     shape = branch.shape_of(route, existing=state.schema if state else None)
-    found = foreseen(branch, route, shape, schema)
+    found = predict_payload(branch, route, shape, schema)
     which = f"the newest schema of {subject} (id {schema.id})"
     widens = branch.rules(route).contract.widens
     for _, reason, detail in found.rejects:

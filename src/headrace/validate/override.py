@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.spec import yaml_reader
-from headrace.spec.model import Spec, canonical
+from headrace.spec.model import Spec, canonical_json
 from headrace.validate.load import loads
 
 
@@ -22,13 +22,13 @@ def amended(spec: Spec, changes: Iterable[str]) -> Spec:
         if not equals or not all(path.split(".")):
             raise UsageError(f"'{change}' is not key.path=value.", next="Write, for example, limits.depth=128.")
         content = _changed(content, path.split("."), _value(change, text), change)
-    return loads(canonical(content), spec.base, "the spec after --set")[0]
+    return loads(canonical_json(content), spec.base, "the spec after --set")[0]
 
 
 def _value(change: str, text: str) -> Any:
     try:
-        found = yaml_reader.parse(text)
-    except yaml_reader.Unreadable as trouble:
+        found = yaml_reader.parse_yaml(text)
+    except yaml_reader.InvalidYaml as trouble:
         raise UsageError(
             f"'{change}': {trouble.seen}.", next="The value is YAML; quote what is not meant so."
         ) from None

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from headrace.spec.diagnostics import Complaint, Document, from_validation
+from headrace.spec.diagnostics import Document, UnlocatedDiagnostic, from_validation
 from headrace.spec.model import Spec
-from headrace.spec.yaml_reader import Node, Path
-from headrace.validate.rules import check
+from headrace.spec.yaml_reader import Path, YamlNode
+from headrace.validate.rules import check_spec
 
 _ROUNDS = 5
 # Rules between keys rest on these: where one of them is left out, what they say of each other may be untrue.
@@ -20,9 +20,11 @@ _ROWS = frozenset({"decode", "explode", "transform", "route", "table", "tables",
 _PLAIN = frozenset({"compression", "target_file_size", "min_file_size", "max_file_size", "infer", "source", "strict"})
 
 
-def salvage(content: Any, complaints: Sequence[Complaint], document: Document, base: Folder) -> Iterator[Complaint]:
+def salvage(
+    content: Any, complaints: Sequence[UnlocatedDiagnostic], document: Document, base: Folder
+) -> Iterator[UnlocatedDiagnostic]:
     """More complaints, found in the spec without its invalid values; none that could come from leaving them out."""
-    bad, more = {each.path for each in complaints}, list[Complaint]()
+    bad, more = {each.path for each in complaints}, list[UnlocatedDiagnostic]()
     for _ in range(_ROUNDS):
         moved: dict[Path, Path] = {(): ()}
         left = _without(content, bad, (), (), moved)
@@ -37,7 +39,7 @@ def salvage(content: Any, complaints: Sequence[Complaint], document: Document, b
             more += [each for each in found if not _touches(each.path, bad) and each.seen != "required, but missing"]
             bad = bad | {each.path[:-1] if each.seen == "required, but missing" else each.path for each in found}
             continue
-        more += [_back(each, moved) for each in check(spec)]
+        more += [_back(each, moved) for each in check_spec(spec)]
         break
     yield from (each for each in dict.fromkeys(more) if not _doubtful(each.path, bad))
 
@@ -48,7 +50,7 @@ class _Moved(Document):
 
     moved: Mapping[Path, Path] = field(default_factory=dict)
 
-    def at(self, path: Path) -> Node | None:
+    def at(self, path: Path) -> YamlNode | None:
         return Document.at(self, _original(path, self.moved))
 
 
@@ -72,7 +74,7 @@ def _original(path: Path, moved: Mapping[Path, Path]) -> Path:
     return found
 
 
-def _back(complaint: Complaint, moved: dict[Path, Path]) -> Complaint:
+def _back(complaint: UnlocatedDiagnostic, moved: dict[Path, Path]) -> UnlocatedDiagnostic:
     return replace(complaint, path=_original(complaint.path, moved))
 
 

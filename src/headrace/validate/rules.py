@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from headrace.spec.diagnostics import Complaint, closest
+from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
 from headrace.spec.model import SECRETS, Spec
 from headrace.spec.secrets import BadReference, Secret
 from headrace.spec.table import TableMatch, TableSpec, route_names
-from headrace.spec.uris import holds, may_meet
+from headrace.spec.uris import contains_uri, may_meet
 from headrace.spec.yaml_reader import Path
 from headrace.validate.branches import check_apart, check_explode, written
-from headrace.validate.columns import check_columns
+from headrace.validate.columns import check_table_columns
 from headrace.validate.expressions import check_expectations, check_letters, check_predicates, check_transform
 from headrace.validate.maintenance import check_upkeep
 from headrace.validate.masks import check_masks
@@ -25,7 +25,7 @@ from headrace.validate.step_results import check_results
 _S3: Path = ("storage", "s3")
 
 
-def check(spec: Spec) -> Iterator[Complaint]:
+def check_spec(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Everything that is wrong, or doubtful, between the keys of a spec."""
     for rule in RULES:
         yield from rule(spec)
@@ -37,7 +37,7 @@ def check(spec: Spec) -> Iterator[Complaint]:
     yield from check_apart(spec)
 
 
-def _template(spec: Spec) -> Iterator[Complaint]:
+def _template(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """The path says `{route}` exactly where there is more than one route to say."""
     here: Path = ("table", "path")
     path = spec.table.path
@@ -47,36 +47,38 @@ def _template(spec: Spec) -> Iterator[Complaint]:
     for name in variables:
         if name != "route" and name not in names[-1:]:
             known = ", ".join(f"{{{each}}}" for each in dict.fromkeys(names)) or "no variable while route.by is fixed"
-            yield Complaint(here, f"the variable {{{name}}}", known, closest(name, names))
+            yield UnlocatedDiagnostic(here, f"the variable {{{name}}}", known, closest(name, names))
     if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", path)):
-        yield Complaint(here, "a brace alone", "{route}")
+        yield UnlocatedDiagnostic(here, "a brace alone", "{route}")
     if "route" in variables and spec.route.kind == "fixed":
-        yield Complaint(here, "{route}, but every record has the same", "route.by, or a path without {route}")
+        yield UnlocatedDiagnostic(here, "{route}, but every record has the same", "route.by, or a path without {route}")
     if "route" not in variables and spec.route.kind != "fixed":
-        yield Complaint(here, f"one path for all routes (by {spec.route.kind})", "a path with {route}")
+        yield UnlocatedDiagnostic(here, f"one path for all routes (by {spec.route.kind})", "a path with {route}")
 
 
-def _route(spec: Spec) -> Iterator[Complaint]:
+def _route(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     route = spec.route
     if route.kind == "fixed":
         for key in ("include", "exclude"):
             if getattr(route, key) is not None:
-                yield Complaint(("route", key), "a choice among routes, but there is one", "route.by other than fixed")
+                yield UnlocatedDiagnostic(
+                    ("route", key), "a choice among routes, but there is one", "route.by other than fixed"
+                )
         if spec.tables:
-            yield Complaint(("tables",), "options by route, but there is one", "route.by other than fixed")
+            yield UnlocatedDiagnostic(("tables",), "options by route, but there is one", "route.by other than fixed")
     if route.kind == "type" and not spec.decode.options.typed:
         seen = f"the type of a record, which {spec.format} does not tell as it is read here"
-        yield Complaint(("route", "by"), seen, "topic, {field: …} or {header: …}; or a registry in decode")
+        yield UnlocatedDiagnostic(("route", "by"), seen, "topic, {field: …} or {header: …}; or a registry in decode")
     if route.kind == "type" and spec.decode.options.many:
-        yield Complaint(("route", "by"), "one type, but a value holds many rows", "{sql: …}")
+        yield UnlocatedDiagnostic(("route", "by"), "one type, but a value holds many rows", "{sql: …}")
     if route.kind == "field" and spec.decode.options.many:
         seen = "a field of the value, but a value holds many rows"
-        yield Complaint(("route", "by", "field"), seen, "{sql: …}, which each row answers for itself")
+        yield UnlocatedDiagnostic(("route", "by", "field"), seen, "{sql: …}, which each row answers for itself")
     if route.kind == "field" and not _is_field(route.value or ""):
-        yield Complaint(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty parts")
+        yield UnlocatedDiagnostic(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty parts")
 
 
-def _widening(spec: Spec) -> Iterator[Complaint]:
+def _widening(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Tables of an SQL route are read with columns they have in common, so one of them cannot widen its own."""
     if spec.route.kind != "sql":
         return
@@ -85,7 +87,9 @@ def _widening(spec: Spec) -> Iterator[Complaint]:
         answers += [(("columns", nth, "contract"), each.contract.wrong_type) for nth, each in enumerate(own.columns)]
         for place, answer in answers:
             if answer == "widen":
-                yield Complaint((*here, *place, "wrong_type"), "widen beside route.by.sql", "another way to route")
+                yield UnlocatedDiagnostic(
+                    (*here, *place, "wrong_type"), "widen beside route.by.sql", "another way to route"
+                )
 
 
 def _is_field(text: str) -> bool:
@@ -93,37 +97,45 @@ def _is_field(text: str) -> bool:
     return all(parts) and "\0" not in text
 
 
-def _places(spec: Spec) -> Iterator[Complaint]:
+def _places(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Tables must not lie in the folders of letters and state."""
     for name, place in (("the state", spec.state_uri), ("the dead letters", spec.dead_letters_uri)):
         if may_meet(spec.table.path, place):
-            yield Complaint(("table", "path"), f"a folder that {name} ({place}) shares", "a folder of its own")
+            yield UnlocatedDiagnostic(
+                ("table", "path"), f"a folder that {name} ({place}) shares", "a folder of its own"
+            )
             return
 
 
-def _state(spec: Spec) -> Iterator[Complaint]:
+def _state(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Letters and state are in one place each, and not in one another's (the state has a folder for letters)."""
     state, letters = spec.state_uri, spec.dead_letters_uri
     for key in ("state", "dead_letters"):
         value = spec.state if key == "state" else spec.dead_letters.path
         if value and re.search(r"[{}]", value):
-            yield Complaint((key,) if key == "state" else (key, "path"), "a brace", "one fixed place")
+            yield UnlocatedDiagnostic((key,) if key == "state" else (key, "path"), "a brace", "one fixed place")
     said = any(may_meet(spec.table.path, place) for place in (state, letters))  # of the table's path, and enough
-    if not said and letters != f"{state}/dead_letters" and (holds(letters, state) or holds(state, letters)):
-        yield Complaint(("dead_letters", "path"), f"a folder that the state ({state}) shares", "a folder of its own")
+    if (
+        not said
+        and letters != f"{state}/dead_letters"
+        and (contains_uri(letters, state) or contains_uri(state, letters))
+    ):
+        yield UnlocatedDiagnostic(
+            ("dead_letters", "path"), f"a folder that the state ({state}) shares", "a folder of its own"
+        )
 
 
-def _tables(spec: Spec) -> Iterator[Complaint]:
+def _tables(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     for here, own in written(spec):
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
-        yield from check_columns(table, own, here, spec.transform)
+        yield from check_table_columns(table, own, here, spec.transform)
         yield from check_mode(table, own, here, spec.transform)
         yield from check_topics(spec, table, own, here)
         yield from check_expectations(spec, table, own, here)
         yield from check_predicates(spec, table, own, here)
 
 
-def _doubles(spec: Spec) -> Iterator[Complaint]:
+def _doubles(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """A record of which some rows are doubles and others are not would be neither stored nor filtered."""
     if not (spec.branches or spec.explode or spec.decode.options.many):
         return
@@ -133,12 +145,12 @@ def _doubles(spec: Spec) -> Iterator[Complaint]:
     for here, own in (*written(spec), *branches):
         if own.deduplicate is not None:
             seen = "records that may have several rows"
-            yield Complaint(
+            yield UnlocatedDiagnostic(
                 (*here, "deduplicate"), seen, "records of one row: no branches, no explode, one value a record"
             )
 
 
-def _generations(spec: Spec) -> Iterator[Complaint]:
+def _generations(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """All tables of a pipeline are read anew together, or none is: it reads each record once for all of them."""
     branches = [
         (("branches", index, *here), own) for index, each in enumerate(spec.branches) for here, own in written(each)
@@ -146,51 +158,53 @@ def _generations(spec: Spec) -> Iterator[Complaint]:
     for here, own in (*written(spec), *branches):
         if own.overwrites != spec.table.overwrites and ("mode" in own.model_fields_set or isinstance(own, TableSpec)):
             seen = f"{own.mode}, beside {spec.table.mode}"
-            yield Complaint((*here, "mode"), seen, "every table of the pipeline is overwritten, or none")
+            yield UnlocatedDiagnostic((*here, "mode"), seen, "every table of the pipeline is overwritten, or none")
 
 
-def _keys(spec: Spec) -> Iterator[Complaint]:
+def _keys(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """A record's key that is one value can be only one column's."""
     how = spec.decode.options.keyed_by
     for options in (spec.table, *spec.tables):
         if how in ("text", "int64") and options.merge is not None and len(options.merge.keys) > 1:
-            yield Complaint(("decode", spec.format, "key"), f"{how} for {len(options.merge.keys)} keys", "json or avro")
+            yield UnlocatedDiagnostic(
+                ("decode", spec.format, "key"), f"{how} for {len(options.merge.keys)} keys", "json or avro"
+            )
 
 
-def _storage(spec: Spec) -> Iterator[Complaint]:
+def _storage(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     s3 = spec.storage.s3
     if (s3.access_key_id is None) != (s3.secret_access_key is None):
-        yield Complaint(_S3, "one of access_key_id and secret_access_key without the other", "both or none")
+        yield UnlocatedDiagnostic(_S3, "one of access_key_id and secret_access_key without the other", "both or none")
     if s3.session_token is not None and s3.secret_access_key is None:
-        yield Complaint((*_S3, "session_token"), "a token without its key", "session_token beside the keys")
+        yield UnlocatedDiagnostic((*_S3, "session_token"), "a token without its key", "session_token beside the keys")
     if s3.endpoint and s3.endpoint.startswith("http://") and not s3.allow_http:
-        yield Complaint((*_S3, "endpoint"), "an unencrypted address", "https://, or allow_http: true")
+        yield UnlocatedDiagnostic((*_S3, "endpoint"), "an unencrypted address", "https://, or allow_http: true")
     tables = [branch.table.path for branch in spec.branch_specs().values()]
     uses = (*tables, spec.state_uri, spec.dead_letters_uri)
     if "storage" in spec.model_fields_set and not any(place.startswith("s3://") for place in uses):
-        yield Complaint(_S3, "a store that no path of the spec uses", "", severity="warning")
+        yield UnlocatedDiagnostic(_S3, "a store that no path of the spec uses", "", severity="warning")
 
 
-def _run(spec: Spec) -> Iterator[Complaint]:
+def _run(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     if spec.lease.renew * 2 > spec.lease.ttl:
-        yield Complaint(("lease", "renew"), "more than half of ttl", "at least two renewals in a ttl")
+        yield UnlocatedDiagnostic(("lease", "renew"), "more than half of ttl", "at least two renewals in a ttl")
     if spec.retry.unreachable.initial_interval > spec.retry.unreachable.max_interval:
-        yield Complaint(
+        yield UnlocatedDiagnostic(
             ("retry", "unreachable", "initial_interval"),
             "more than max_interval",
             "initial_interval up to max_interval",
         )
     if "rows" in spec.flush.model_fields_set and spec.flush.rows > spec.limits.batch_rows:
         seen = f"more than limits.batch_rows ({spec.limits.batch_rows})"
-        yield Complaint(("flush", "rows"), seen, "at most limits.batch_rows")
+        yield UnlocatedDiagnostic(("flush", "rows"), seen, "at most limits.batch_rows")
     if spec.flush.every > timedelta(days=1):
-        yield Complaint(("flush", "every"), "more than a day", "at most 1d")
+        yield UnlocatedDiagnostic(("flush", "every"), "more than a day", "at most 1d")
     number, unit = int(spec.spark.memory[:-1]), spec.spark.memory[-1]
     if unit == "m" and number < 512:
-        yield Complaint(("spark", "memory"), f"'{spec.spark.memory}'", "at least 512m")
+        yield UnlocatedDiagnostic(("spark", "memory"), f"'{spec.spark.memory}'", "at least 512m")
 
 
-def _secrets(spec: Spec) -> Iterator[Complaint]:
+def _secrets(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """References are followed late; here is only said which would lead nowhere."""
     for place in sorted(SECRETS):
         for path, secret in _found(spec, place, ()):
@@ -211,17 +225,19 @@ def _found(value: object, place: tuple[str, ...], path: Path) -> Iterator[tuple[
         yield from _found(below, tuple(rest), (*path, name))
 
 
-def _secret(secret: Secret, path: Path) -> Iterator[Complaint]:
+def _secret(secret: Secret, path: Path) -> Iterator[UnlocatedDiagnostic]:
     try:
         secret.reveal()
     except BadReference as trouble:
-        yield Complaint(path, trouble.seen.removesuffix("."), severity="warning")
+        yield UnlocatedDiagnostic(path, trouble.seen.removesuffix("."), severity="warning")
         return
     if secret.is_open():
-        yield Complaint(path, "a file that everybody on this machine may read", "mode 0600", severity="warning")
+        yield UnlocatedDiagnostic(
+            path, "a file that everybody on this machine may read", "mode 0600", severity="warning"
+        )
 
 
-RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
+RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (
     check_source,
     _state,
     check_letters,
@@ -231,7 +247,7 @@ RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
 )
 
 # What is said of a pipeline's own tables and of those of each branch, in the same words.
-BRANCH_RULES: tuple[Callable[[Spec], Iterator[Complaint]], ...] = (
+BRANCH_RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (
     _template,
     _route,
     _widening,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.errors import UsageError
-from headrace.spec.decode import Msgpack, Protobuf
-from headrace.spec.diagnostics import Complaint, closest
+from headrace.spec.decode import MsgpackFormat, ProtobufFormat
+from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
 from headrace.spec.model import Spec
 from headrace.spec.registry import RegistrySpec
 from headrace.spec.yaml_reader import Path
@@ -15,28 +15,28 @@ _KAFKA: Path = ("source", "kafka")
 _CERTIFICATES = "PEM text or ${file:…}, certificates only"
 
 
-def check_source(spec: Spec) -> Iterator[Complaint]:
+def check_source(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """What is wrong with where records come from, or with how they are to be read."""
     for rule in (_connection, _certificates, _registry, _schema_file, _avro_files, _topics):
         yield from rule(spec)
 
 
-def _connection(spec: Spec) -> Iterator[Complaint]:
+def _connection(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     kafka = spec.source.kafka
     if kafka is None:
         return
     if kafka.tls is None and not kafka.plaintext and not kafka.stays_here:
         seen = "a broker on another machine and neither encryption nor a word that none is meant"
-        yield Complaint((*_KAFKA, "brokers"), seen, "tls, or plaintext: true")
+        yield UnlocatedDiagnostic((*_KAFKA, "brokers"), seen, "tls, or plaintext: true")
     if kafka.tls is not None and kafka.plaintext:
-        yield Complaint((*_KAFKA, "plaintext"), "true beside tls", "one of them")
+        yield UnlocatedDiagnostic((*_KAFKA, "plaintext"), "true beside tls", "one of them")
 
 
 def _is_certificate(text: str) -> bool:
     return "-----BEGIN CERTIFICATE-----" in text and "PRIVATE KEY" not in text
 
 
-def _certificates(spec: Spec) -> Iterator[Complaint]:
+def _certificates(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     tls = spec.source.kafka.tls if spec.source.kafka else None
     if tls is None:
         return
@@ -44,14 +44,14 @@ def _certificates(spec: Spec) -> Iterator[Complaint]:
     for name in ("ca", "certificate"):
         text = getattr(tls, name)
         if text is not None and not _is_certificate(text):
-            yield Complaint((*here, name), "no certificate", _CERTIFICATES)
+            yield UnlocatedDiagnostic((*here, name), "no certificate", _CERTIFICATES)
     if (tls.certificate is None) != (tls.key is None):
-        yield Complaint(here, "one of certificate and key without the other", "both or none")
+        yield UnlocatedDiagnostic(here, "one of certificate and key without the other", "both or none")
     if tls.key is None and tls.key_password is not None:
-        yield Complaint((*here, "key_password"), "a password for no key", "key_password beside key")
+        yield UnlocatedDiagnostic((*here, "key_password"), "a password for no key", "key_password beside key")
 
 
-def _registry(spec: Spec) -> Iterator[Complaint]:
+def _registry(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     registry = getattr(spec.decode.options, "registry", None)
     if not isinstance(registry, RegistrySpec):
         return
@@ -59,45 +59,49 @@ def _registry(spec: Spec) -> Iterator[Complaint]:
     encrypted = registry.url.startswith("https://")
     if not encrypted and not registry.plaintext and not registry.stays_here:
         seen = "a registry on another machine, an unencrypted address, and no word that it is meant"
-        yield Complaint((*here, "url"), seen, "https://, or plaintext: true")
+        yield UnlocatedDiagnostic((*here, "url"), seen, "https://, or plaintext: true")
     if encrypted and registry.plaintext:
-        yield Complaint((*here, "plaintext"), "true beside https://", "one of them")
+        yield UnlocatedDiagnostic((*here, "plaintext"), "true beside https://", "one of them")
     if (registry.username is None) != (registry.password is None):
-        yield Complaint(here, "one of username and password without the other", "both or none")
+        yield UnlocatedDiagnostic(here, "one of username and password without the other", "both or none")
     if registry.ca is not None and not _is_certificate(registry.ca):
-        yield Complaint((*here, "ca"), "no certificate", _CERTIFICATES)
+        yield UnlocatedDiagnostic((*here, "ca"), "no certificate", _CERTIFICATES)
 
 
-def _schema_file(spec: Spec) -> Iterator[Complaint]:
+def _schema_file(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """A schema beside the spec is read now: what is wrong with it should not wait for the first record."""
     options = spec.decode.options
-    if isinstance(options, Protobuf) and options.descriptor is not None:
+    if isinstance(options, ProtobufFormat) and options.descriptor is not None:
         yield from _descriptor(options.descriptor, options.message or "", spec.limits.depth)
-    if isinstance(options, Msgpack) and options.schemas is not None:
+    if isinstance(options, MsgpackFormat) and options.schemas is not None:
         from headrace.decode.msgpack.schema import BadSchemas, in_path
 
         try:
             in_path(options.schemas)
         except BadSchemas as bad:
-            yield Complaint(("decode", "msgpack", "schemas"), str(bad), "a file of schemas, or a folder of such files")
+            yield UnlocatedDiagnostic(
+                ("decode", "msgpack", "schemas"), str(bad), "a file of schemas, or a folder of such files"
+            )
 
 
-def _descriptor(path: str, message: str, depth: int) -> Iterator[Complaint]:
-    from headrace.decode.protobuf.schema import BadSchema, NoMessage
+def _descriptor(path: str, message: str, depth: int) -> Iterator[UnlocatedDiagnostic]:
+    from headrace.decode.protobuf.schema import BadProtobufSchema, NoMessage
     from headrace.decode.protobuf.schema_files import in_file
 
     here: Path = ("decode", "protobuf")
     try:
         in_file(path, depth).message(message)
     except OSError as trouble:
-        yield Complaint((*here, "descriptor"), f"no file that can be read ({trouble.strerror})")
+        yield UnlocatedDiagnostic((*here, "descriptor"), f"no file that can be read ({trouble.strerror})")
     except NoMessage as none:
-        yield Complaint((*here, "message"), str(none), "the full name of a message in the schema, package included")
-    except BadSchema as bad:
-        yield Complaint((*here, "descriptor"), str(bad), "a .proto file or a descriptor set with its imports")
+        yield UnlocatedDiagnostic(
+            (*here, "message"), str(none), "the full name of a message in the schema, package included"
+        )
+    except BadProtobufSchema as bad:
+        yield UnlocatedDiagnostic((*here, "descriptor"), str(bad), "a .proto file or a descriptor set with its imports")
 
 
-def _avro_files(spec: Spec) -> Iterator[Complaint]:
+def _avro_files(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     avro = spec.decode.avro
     if avro is None:
         return
@@ -110,24 +114,28 @@ def _avro_files(spec: Spec) -> Iterator[Complaint]:
             schemas_at(avro.single_object)
     except UsageError as error:
         key = "schema" if avro.schema_ is not None else "single_object"
-        yield Complaint(("decode", "avro", key), error.seen.removesuffix("."), "a file with an Avro schema")
+        yield UnlocatedDiagnostic(("decode", "avro", key), error.seen.removesuffix("."), "a file with an Avro schema")
 
 
-def _topics(spec: Spec) -> Iterator[Complaint]:
+def _topics(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     kafka = spec.source.kafka
     if kafka is None:
         return
     topics = kafka.topics or ()
     for index, topic in enumerate(topics):
         if topic in topics[:index]:
-            yield Complaint((*_KAFKA, "topics", index), f"'{topic}' a second time", "each topic once")
+            yield UnlocatedDiagnostic((*_KAFKA, "topics", index), f"'{topic}' a second time", "each topic once")
     if isinstance(kafka.start, str) or kafka.start.offsets is None:
         return
     here = (*_KAFKA, "start", "offsets")
     if any(isinstance(item, int) for item in kafka.start.offsets.values()):
         if len(topics) != 1:
-            yield Complaint(here, "offsets without a topic", "{orders: {0: 12}} where there is not exactly one topic")
+            yield UnlocatedDiagnostic(
+                here, "offsets without a topic", "{orders: {0: 12}} where there is not exactly one topic"
+            )
         return
     for topic in kafka.start.offsets:
         if topics and topic not in topics:
-            yield Complaint((*here, topic), "a topic that is not read", ", ".join(topics), closest(topic, topics))
+            yield UnlocatedDiagnostic(
+                (*here, topic), "a topic that is not read", ", ".join(topics), closest(topic, topics)
+            )

@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.errors import UsageError
-from headrace.spec.diagnostics import Complaint
+from headrace.spec.diagnostics import UnlocatedDiagnostic
 from headrace.spec.explode import Explode
 from headrace.spec.model import Spec
-from headrace.spec.steps import Jmespath, Step
+from headrace.spec.steps import Jmespath, StepSpec
 from headrace.spec.yaml_reader import Path
 from headrace.transform.from_spec import step_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def check_results(spec: Spec) -> Iterator[Complaint]:
+def check_results(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Columns that the steps make of another type than the declared one, as far as declared columns tell."""
     from headrace.plan.route_schema import declared_field
 
@@ -48,10 +48,10 @@ def _record(explode: Explode, columns: pa.Schema) -> pa.Schema:
     return pa.schema([item.with_metadata({PATH: path.encode()}) for item, path in kept])
 
 
-def _other_types(steps: list[tuple[int, Step]], columns: pa.Schema) -> Iterator[Complaint]:
+def _other_types(steps: list[tuple[int, StepSpec]], columns: pa.Schema) -> Iterator[UnlocatedDiagnostic]:
     import pyarrow as pa
 
-    from headrace.plan.route_schema import fits
+    from headrace.plan.route_schema import same_columns
     from headrace.spec.types import type_name
     from headrace.transform.steps import Transform
 
@@ -61,29 +61,31 @@ def _other_types(steps: list[tuple[int, Step]], columns: pa.Schema) -> Iterator[
     }
     for name in places.keys() & set(columns.names) & set(output.names):
         made, wanted = output.field(name).type, columns.field(name).type
-        if not pa.types.is_null(made) and not fits(made, wanted):
+        if not pa.types.is_null(made) and not same_columns(made, wanted):
             seen = f"a result of type {type_name(made)}, and column '{name}' is {type_name(wanted)}"
-            yield Complaint(places[name], seen, f"an expression that makes {type_name(wanted)}, if need be by a cast")
+            yield UnlocatedDiagnostic(
+                places[name], seen, f"an expression that makes {type_name(wanted)}, if need be by a cast"
+            )
 
 
-def _bare_numbers(here: Path, step: Step, columns: pa.Schema, payload: pa.Schema) -> Iterator[Complaint]:
+def _bare_numbers(here: Path, step: StepSpec, columns: pa.Schema, payload: pa.Schema) -> Iterator[UnlocatedDiagnostic]:
     """Numbers in columns of times without a unit: they may be seconds or milliseconds."""
     import pyarrow as pa
 
     from headrace.spec.types import type_name
-    from headrace.transform.jmespath.dialect import check, in_micros
+    from headrace.transform.jmespath.dialect import check_jmespath, in_micros
     from headrace.transform.jmespath.queries import Queries
 
     here = (*here, "set") if isinstance(step.jmespath, Jmespath) else here
     for name, text in step.queries.items():
         column = columns.field(name) if name in columns.names else None
-        if column is None or not _needs_unit(column) or check(text) or in_micros(text):
+        if column is None or not _needs_unit(column) or check_jmespath(text) or in_micros(text):
             continue
         made = Queries(payload).add(text, None).field.type
         if pa.types.is_integer(made) or pa.types.is_floating(made):
             seen = f"a bare number, and column '{name}' is {type_name(column.type)} without a unit"
             allowed = "RFC 3339 text (epoch_millis_to_iso8601), or a timestamp with a unit: s, ms, us or ns"
-            yield Complaint((*here, name), seen, allowed)
+            yield UnlocatedDiagnostic((*here, name), seen, allowed)
 
 
 def _needs_unit(column: pa.Field) -> bool:

@@ -7,39 +7,39 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.delta.checkpoints import SHARED, Checkpoints
-from headrace.delta.features import may_adopt
+from headrace.delta.checkpoints import SHARED, CheckpointWriter
+from headrace.delta.features import append_blocker
 from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.log_errors import check_txns_last
-from headrace.delta.log_writer import Tail
+from headrace.delta.log_writer import LogWriter
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.receipt import Receipt
 from headrace.delta.schema import from_delta, to_delta
-from headrace.delta.txn import mark_names
-from headrace.stage.partitions import folder
+from headrace.delta.txn import txn_names
+from headrace.stage.partitions import partition_folder
 from headrace.storage.store import Store
 from headrace.write.intent import ALL, Intent, TableIntent
 
 
-class LogTable:
+class AppendWriter:
     """One Delta table that is written by put-if-absent only."""
 
     adopts = True
 
-    def __init__(self, tail: Tail, checkpoints: Checkpoints = SHARED) -> None:
+    def __init__(self, tail: LogWriter, checkpoints: CheckpointWriter = SHARED) -> None:
         self.tail = tail
         tail.checkpoints = checkpoints
 
     @classmethod
-    def open(cls, store: Store, pipeline: str) -> LogTable:
+    def open(cls, store: Store, pipeline: str) -> AppendWriter:
         """Follow the table from its newest version; its state is None while there is none."""
 
         def objection(state: TableState) -> str | None:
             check_txns_last(store.uri, state)
-            return may_adopt(state)
+            return append_blocker(state)
 
-        return cls(Tail.open(store, mark_names(pipeline), objection))
+        return cls(LogWriter.open(store, txn_names(pipeline), objection))
 
     @property
     def state(self) -> TableState | None:
@@ -77,7 +77,7 @@ class LogTable:
 def _replaced(table: TableIntent) -> Callable[[File], bool]:
     """Which of the files that are there a batch takes the place of."""
     folders, key = set(table.replaces), PartitionKeys.of(from_delta(table.schema), table.partition_by)
-    return lambda file: ALL in folders or folder(key(file.partition)) in folders
+    return lambda file: ALL in folders or partition_folder(key(file.partition)) in folders
 
 
 def account(intent: Intent, plan: int = 0) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from headrace.errors import TableChanged
 from headrace.stage.change_schema import CHANGE
 from headrace.storage.store import Store
 from headrace.write.merge_sql import GO, NTH, PART, WHOLE, MergeSql
-from headrace.write.row_edit import Done, Edit, Edited
+from headrace.write.row_edit import EditedRows, EditResult, RowEdit
 
 _AT = "_headrace_at"  # of a change: its place in the batch
 
@@ -45,7 +45,7 @@ class Staged:
         return duck.query(text, changes=changes, **remembered, **more)
 
 
-class Merge(Edit):
+class UpsertMerge(RowEdit):
     """Changes go to the rows of their keys; `sql`, in the words of DuckDB, decides which, and over which rows."""
 
     operation = "MERGE"
@@ -114,7 +114,7 @@ class Merge(Edit):
 
     # ---- what becomes of them ----
 
-    def edited(self, file: File, start: int, rows: pa.Table) -> Edited | None:
+    def edited(self, file: File, start: int, rows: pa.Table) -> EditedRows | None:
         """Rows that a change comes after go, or become what it makes of them."""
         mine = _between(self._fates[file.key], start, start + len(rows))
         if not len(mine):
@@ -125,7 +125,7 @@ class Merge(Edit):
         taken = {fate: rows.take(pc.subtract(each["t"], start)) for fate, each in of.items()}
         after = [self._after(fate, taken[fate], of[fate]["s"]) for fate in (WHOLE, PART)]
         before = pa.concat_tables([taken[WHOLE], taken[PART]])
-        return Edited(rows.filter(pa.array(stays)), taken[GO], before, pa.concat_tables(after))
+        return EditedRows(rows.filter(pa.array(stays)), taken[GO], before, pa.concat_tables(after))
 
     def _after(self, fate: str, rows: pa.Table, winners: pa.ChunkedArray) -> pa.Table:
         columns, taken = [], self._sql.taken(fate)
@@ -158,7 +158,7 @@ class Merge(Edit):
                 )
         return pa.table(columns, schema=schema)
 
-    def counts(self, done: Done) -> dict[str, int]:
+    def counts(self, done: EditResult) -> dict[str, int]:
         """As Spark's MERGE counts."""
         return {
             "numSourceRows": len(self._winners),
@@ -170,7 +170,7 @@ class Merge(Edit):
         }
 
 
-class History(Merge):
+class Scd2Merge(UpsertMerge):
     """Every state of a key is a row: those that are there of the batch's keys are read first, and decide as well."""
 
     def candidates(self, stands: Sequence[File]) -> Iterator[File]:

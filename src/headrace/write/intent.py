@@ -33,7 +33,7 @@ class Scd2Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Merging:
+class MergeRules:
     """How changes go into a table: what tells rows apart, what orders changes, and what they leave of a row."""
 
     keys: tuple[str, ...]
@@ -53,7 +53,7 @@ class Merging:
         return f"a row for each state of {keys}, by {self.sequence} in {', '.join(self.scd2.columns)}"
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Merging:
+    def of(cls, raw: Mapping[str, Any]) -> MergeRules:
         """Out of its JSON form."""
         columns = raw.get("scd2")
         scd2 = Scd2Columns(**{**columns, "track": tuple(columns["track"])}) if columns else None
@@ -72,7 +72,7 @@ class TableIntent:
     properties: Mapping[str, str]
     files: tuple[StagedFile, ...]
     dead_letters: bool = False  # whether it is the dead-letter table
-    merging: Merging | None = None  # where the files are changes; without it they are rows to append
+    merging: MergeRules | None = None  # where the files are changes; without it they are rows to append
     replaces: tuple[str, ...] = ()  # the folders of partitions that the files replace; ALL of them: the whole table
     cluster_by: tuple[str, ...] = ()  # what Spark makes the table with
     version: int = -1  # of the table when this was planned; -1: there was none
@@ -142,7 +142,7 @@ class Intent:
                     "cluster_by": tuple(item.get("cluster_by", ())),
                     "constraints": tuple(item.get("constraints", ())),
                     "files": tuple(staged_file(each) for each in item["files"]),
-                    "merging": Merging.of(item["merging"]) if item.get("merging") else None,
+                    "merging": MergeRules.of(item["merging"]) if item.get("merging") else None,
                 }
             )
             for item in raw["tables"]

@@ -15,7 +15,7 @@ from datetime import datetime
 from headrace.delta.schema import SOURCE
 from headrace.engine import duck
 from headrace.stage.change_schema import CHANGE, DELETE, TRUNCATE
-from headrace.write.intent import Merging
+from headrace.write.intent import MergeRules
 
 Partition = tuple[str, int]  # of a topic
 Truncates = Mapping[Partition, tuple[int, datetime]]  # by partition: the offset and the time of its last truncate
@@ -35,7 +35,7 @@ def _backticked(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class MergeDialect:
     """How an engine spells what the others spell differently."""
 
     quote: Callable[[str], str] = _backticked
@@ -44,8 +44,8 @@ class Dialect:
     instant: str = "TIMESTAMP_LTZ"
 
 
-SPARK = Dialect()
-DUCKDB = Dialect(duck.quote, "arg_max_null", "arg_min_null", "TIMESTAMPTZ")
+SPARK = MergeDialect()
+DUCKDB = MergeDialect(duck.quote, "arg_max_null", "arg_min_null", "TIMESTAMPTZ")
 GO, WHOLE, PART = "go", "whole", "part"  # what becomes of a row: deleted, replaced, or changed in some columns
 
 
@@ -57,9 +57,9 @@ class MergeSql:
     keys are `distinct` is not put in order at all.
     """
 
-    merging: Merging
+    merging: MergeRules
     columns: Sequence[str]
-    dialect: Dialect = SPARK
+    dialect: MergeDialect = SPARK
     truncates: Truncates | None = None  # of the batch
     deletes: bool = True
     distinct: bool = False

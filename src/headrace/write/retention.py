@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 
-from headrace.delta.log import EPOCH, newest, open_at
+from headrace.delta.log import EPOCH, newest_version, open_at
 from headrace.errors import Conflict, StorageUnreachable
 from headrace.storage.store import Store
 
@@ -43,13 +43,13 @@ def first_day_kept(age: timedelta, now: datetime) -> date:
 
 def due(store: Store, before: date, day: str = DAY) -> Purge:
     """What a purge would take away."""
-    version = newest(store)
+    version = newest_version(store)
     return Purge(before) if version is None else _due(open_at(store, version), before, day)
 
 
 def carry_out(store: Store, before: date, day: str = DAY) -> Purge:
     """Take the days out of the table, then delete their files: letters may be private, so no vacuum is waited for."""
-    version = newest(store)
+    version = newest_version(store)
     if version is None:
         return Purge(before)
     table = open_at(store, version)

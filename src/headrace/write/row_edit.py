@@ -20,14 +20,14 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.delta.actions import CHANGE_DATA, RowChange
-from headrace.delta.features import may_adopt
+from headrace.delta.features import append_blocker
 from headrace.delta.files import File, active
 from headrace.delta.log import TableState
-from headrace.delta.log_writer import Objection, Tail
+from headrace.delta.log_writer import LogWriter, Objection
 from headrace.delta.rows import pieces_of
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Conflict, UsageError
-from headrace.stage.stager import Stager, layout_of
+from headrace.stage.stager import Stager, file_layout_of
 from headrace.storage.store import Store
 
 _KIND = pa.field("_change_type", pa.string())
@@ -37,7 +37,7 @@ _AT_ONCE = min(4, os.cpu_count() or 1)  # files written anew at the same time
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class EditResult:
     """What was done to rows; a change of none is no new version."""
 
     version: int
@@ -48,7 +48,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class EditedRows:
     """What becomes of some rows of a file."""
 
     kept: pa.Table
@@ -57,7 +57,7 @@ class Edited:
     after: pa.Table | None = None  # and as they are now
 
 
-class Edit(ABC):
+class RowEdit(ABC):
     """A change of rows, on one state of a table; files may be asked about by several threads."""
 
     operation: str  # in Spark's words
@@ -68,7 +68,7 @@ class Edit(ABC):
         """The files that hold rows to change."""
 
     @abstractmethod
-    def edited(self, file: File, start: int, rows: pa.Table) -> Edited | None:
+    def edited(self, file: File, start: int, rows: pa.Table) -> EditedRows | None:
         """What becomes of a file's rows from one on; None when they stay."""
 
     def inserts(self) -> pa.Table | None:
@@ -76,7 +76,7 @@ class Edit(ABC):
         return None
 
     @abstractmethod
-    def counts(self, done: Done) -> dict[str, int]:
+    def counts(self, done: EditResult) -> dict[str, int]:
         """The same as a commit tells it, by the names of Spark's metrics."""
 
 
@@ -92,20 +92,20 @@ class _Tally:
         self.counts[what] = self.counts.get(what, 0) + len(rows)
 
 
-class Editing:
+class EditAttempt:
     """One attempt at an edit, on the files of one version."""
 
     def __init__(
         self,
         store: Store,
         state: TableState,
-        edit: Edit,
-        objection: Objection = may_adopt,
+        edit: RowEdit,
+        objection: Objection = append_blocker,
         stands: Sequence[File] | None = None,
     ) -> None:
         self._store, self._state, self._edit, self._objection = store, state, edit, objection
         self._stands = list(active(store, state.version).values()) if stands is None else stands
-        self._layout = layout_of(state, store.uri)
+        self._layout = file_layout_of(state, store.uri)
         self._feed = replace(
             self._layout, path=f"{store.uri}/{CHANGE_DATA}", schema=state.schema.append(_KIND), stats_columns=0
         )
@@ -114,12 +114,12 @@ class Editing:
         self._began = time.monotonic()
         self._mine, self._tallies, self._lock = threading.local(), list[_Tally](), threading.Lock()
 
-    def carry_out(self, info: Mapping[str, Any], *, marks: Mapping[str, int] | None = None) -> Done:
+    def carry_out(self, info: Mapping[str, Any], *, marks: Mapping[str, int] | None = None) -> EditResult:
         """Every file that holds such rows, then what is new, then the commit; with marks there always is one."""
         with self._abandoned_on_failure():
             staged = self._staged()
         counts = [tally.counts for tally in self._tallies]
-        done = Done(self._state.version, *(sum(each.get(name, 0) for each in counts) for name in _COUNTED))
+        done = EditResult(self._state.version, *(sum(each.get(name, 0) for each in counts) for name in _COUNTED))
         old = [file for tally in self._tallies for file in tally.old]
         if not old and not staged and not marks:
             return done
@@ -127,7 +127,7 @@ class Editing:
         feed = [file for file in staged if file.table != self._store.uri]
         took = {"executionTimeMs": max(1, round(1000 * (time.monotonic() - self._began)))}
         change = RowChange(self._edit.operation, {**self._edit.counts(done), **took}, feed)
-        tail = Tail.open(self._store, marks or (), self._objection)
+        tail = LogWriter.open(self._store, marks or (), self._objection)
         try:
             version = tail.rewrite(old, new, self._state.version, self._edit.said, info, change, marks=marks)
         except Conflict:  # certainly not committed
@@ -177,10 +177,10 @@ class Editing:
         tally, start = self._tally(), 0
         tally.old.append(file)
         for rows in pieces_of(self._store, file, self._state.schema, self._state.partition_by):
-            self._piece(tally, self._edit.edited(file, start, rows) or Edited(rows))
+            self._piece(tally, self._edit.edited(file, start, rows) or EditedRows(rows))
             start += len(rows)
 
-    def _piece(self, tally: _Tally, edited: Edited) -> None:
+    def _piece(self, tally: _Tally, edited: EditedRows) -> None:
         tally.count("copied", edited.kept)
         tally.stager.add(self._layout, edited.kept)
         if edited.deleted is not None:

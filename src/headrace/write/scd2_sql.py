@@ -22,7 +22,7 @@ from headrace.write.merge_sql import GO, UNTIL, WHOLE, Bounds, MergeSql
 
 
 @dataclass(frozen=True, slots=True)
-class HistorySql(MergeSql):
+class Scd2Sql(MergeSql):
     """The statement for one table that keeps a history; `columns` are those that rows fill, its own among them."""
 
     def source(self, target: str, changes: str, tombstones: str | None, now: datetime, bounds: Bounds = ()) -> str:

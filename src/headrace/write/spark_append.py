@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace import faults
-from headrace.delta.evolution import check_fits, merge
+from headrace.delta.evolution import check_fits, merge_schemas
 from headrace.delta.features import lacks_ntz
 from headrace.delta.foreign_commits import restored_between
-from headrace.delta.log import TableState, load
-from headrace.delta.log_errors import check_txns_last, set_back, stop, unreached
+from headrace.delta.log import TableState, load_state
+from headrace.delta.log_errors import check_txns_last, set_back, table_stop, unreached
 from headrace.delta.receipt import Receipt
 from headrace.delta.schema import from_delta, to_delta
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.delta.type_widening import widens
-from headrace.errors import Conflict, Fenced, Stop, TableChanged, TableGone, TableReplaced, TableRestored
+from headrace.errors import Conflict, Fenced, PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.spec.table import FEATURES
 from headrace.spec.types import type_name
 from headrace.storage.store import Store
@@ -34,7 +34,7 @@ _MISREAD = ("DATA_TYPE_MISMATCH", "SchemaColumnConvertNotSupported")
 _FILLED_BY_SPARK = {b"delta.generationExpression", b"delta.identity.start"}
 
 
-class SparkTable:
+class SparkAppendWriter:
     """One Delta table that only this JVM writes while the lease is held."""
 
     adopts = False
@@ -42,8 +42,8 @@ class SparkTable:
     def __init__(self, spark: Callable[[], SparkSession], store: Store, pipeline: str) -> None:
         self._get_spark = spark  # asked for where it is needed: not every merge is Spark's
         self._store = store
-        self._mark = batch_mark(pipeline)
-        self.state: TableState | None = load(store, [self._mark])
+        self._mark = batch_txn(pipeline)
+        self.state: TableState | None = load_state(store, [self._mark])
 
     @property
     def _spark(self) -> SparkSession:
@@ -59,11 +59,11 @@ class SparkTable:
         Each change is a commit of its own: after a crash between two of them, the rest is what is found to be lacking.
         """
         self.follow()
-        grows = wider(self._known().schema, schema)
+        grows = widen_schema(self._known().schema, schema)
         self._allow(schema, bool(grows))
         for path, kind in grows:
             self._alter(f"ALTER COLUMN {path} TYPE {type_name(kind)}")
-        if merge(self._known().schema_json, to_delta(schema)) != self._known().schema_json:
+        if merge_schemas(self._known().schema_json, to_delta(schema)) != self._known().schema_json:
             self._add(schema)
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -92,7 +92,7 @@ class SparkTable:
     def _write(self, table: TableIntent, intent: Intent) -> None:
         """Append the staged files."""
         frame = self._staged(self._spark, table, from_delta(table.schema))
-        said = as_text(told(intent, table, read_version=self._known().version))
+        said = value_as_text(told(intent, table, read_version=self._known().version))
         writer = frame.write.format("delta").mode("append").option("userMetadata", said)
         writer = writer.option("txnAppId", self._mark).option("txnVersion", intent.batch)
         with self._named():
@@ -139,7 +139,7 @@ class SparkTable:
 
     def _alter(self, change: str) -> None:
         with self._named():
-            self._spark.sql(f"ALTER TABLE delta.{quoted(self._store.spark_uri)} {change}")
+            self._spark.sql(f"ALTER TABLE delta.{quote_identifier(self._store.spark_uri)} {change}")
         self._reload()
 
     def _add(self, schema: pa.Schema) -> None:
@@ -161,7 +161,7 @@ class SparkTable:
 
     def _known(self) -> TableState:
         if self.state is None:
-            raise stop(TableGone, f"The table {self._store.uri} is gone.")
+            raise table_stop(TableGone, f"The table {self._store.uri} is gone.")
         return self.state
 
     def follow(self) -> None:
@@ -177,11 +177,11 @@ class SparkTable:
         try:
             check_fits(schema_json, state)
         except TableChanged as problem:
-            raise stop(TableChanged, f"{self._store.uri}: {problem.seen}") from None
+            raise table_stop(TableChanged, f"{self._store.uri}: {problem.seen}") from None
 
     def _reload(self) -> None:
         """Look at the table again; it must be the one we knew, and go on from where it was."""
-        found = load(self._store, [self._mark])
+        found = load_state(self._store, [self._mark])
         if self.state is not None and found is not None:
             self._goes_on(self.state, found)
         self.state = found
@@ -190,12 +190,12 @@ class SparkTable:
         """Marks survive a RESTORE: to go on would leave the undone rows undone without a word."""
         uri = self._store.uri
         if found.table_id != known.table_id:
-            raise stop(TableReplaced, f"The table {uri} was made anew underneath the pipeline.")
+            raise table_stop(TableReplaced, f"The table {uri} was made anew underneath the pipeline.")
         if found.version < known.version:
             raise set_back(uri, found.version, known.version)
         restores = restored_between(self._store, known.version, found.version + 1)
         if restores.newest is not None:
-            raise stop(TableRestored, f"Version {restores.newest} of {uri} restored the table to an older one.")
+            raise table_stop(TableRestored, f"Version {restores.newest} of {uri} restored the table to an older one.")
         if not restores.reached:
             raise unreached(uri, known.version)
 
@@ -204,9 +204,9 @@ class SparkTable:
         if table.create and mark < intent.batch:
             self._fits(table.schema, known)  # it may be somebody else's, who was first
         elif not table.create and known.table_id != table.table_id:
-            raise stop(TableReplaced, f"The table {table.path} was made anew underneath the pipeline.")
+            raise table_stop(TableReplaced, f"The table {table.path} was made anew underneath the pipeline.")
         if mark < intent.batch and (lost := list(_lost(known.schema, from_delta(table.schema), ""))):
-            raise stop(TableChanged, f"{table.path} was altered underneath the pipeline: {'; '.join(lost)}.")
+            raise table_stop(TableChanged, f"{table.path} was altered underneath the pipeline: {'; '.join(lost)}.")
         if mark > intent.batch:
             raise Fenced(
                 f"The table {table.path} is already past batch {intent.batch}.",
@@ -214,7 +214,7 @@ class SparkTable:
             )
 
 
-def wider(have: pa.Schema, want: pa.Schema) -> list[tuple[str, pa.DataType]]:
+def widen_schema(have: pa.Schema, want: pa.Schema) -> list[tuple[str, pa.DataType]]:
     """The places whose type must grow until rows of a schema fit, as Spark spells them, and what to."""
     return list(_wider(pa.struct(list(have)), pa.struct(list(want)), ""))
 
@@ -223,7 +223,7 @@ def _wider(have: pa.DataType, want: pa.DataType, path: str) -> Iterator[tuple[st
     if pa.types.is_struct(have) and pa.types.is_struct(want):
         wanted = {item.name: item.type for item in want}
         for item in have:
-            below = f"{path}.{quoted(item.name)}" if path else quoted(item.name)
+            below = f"{path}.{quote_identifier(item.name)}" if path else quote_identifier(item.name)
             yield from _wider(item.type, wanted.get(item.name, item.type), below)
     elif pa.types.is_map(have) and pa.types.is_map(want):
         yield from _wider(have.item_type, want.item_type, f"{path}.value")
@@ -271,22 +271,22 @@ def told(intent: Intent, table: TableIntent, **more: object) -> dict[str, Any]:
     return {**account(intent, table.plan), "txns": intent.marks(), "rows": rows, **more}
 
 
-def as_text(account: Mapping[str, Any]) -> str:
+def value_as_text(account: Mapping[str, Any]) -> str:
     """The same where Spark makes the commit."""
     return json.dumps({"headrace": account})
 
 
 def ddl(schema: pa.Schema) -> str:
     """Columns as Spark is told of them."""
-    return ", ".join(f"{quoted(item.name)} {type_name(item.type)}" for item in schema)
+    return ", ".join(f"{quote_identifier(item.name)} {type_name(item.type)}" for item in schema)
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """A name as Spark takes any."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def _named(error: Exception, uri: str) -> Stop:
+def _named(error: Exception, uri: str) -> PipelineStopped:
     """A constraint that rows break is the table's word against the spec's: somebody must decide."""
     text, said = str(error), gist(str(error))
     condition: Any = getattr(error, "getCondition", lambda: None)()
@@ -301,7 +301,7 @@ def _named(error: Exception, uri: str) -> Stop:
         )
     if condition or any(word in text for word in _MISREAD):
         return TableChanged(f"{uri}: Spark cannot write: {said}", next="Mend the table, then run again.")
-    return Stop(f"{uri}: Spark could not write: {said}", next="Run again; nothing half-done is visible.")
+    return PipelineStopped(f"{uri}: Spark could not write: {said}", next="Run again; nothing half-done is visible.")
 
 
 def gist(text: str) -> str:

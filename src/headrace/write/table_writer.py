@@ -11,7 +11,7 @@ from headrace.delta.receipt import Receipt
 from headrace.write.intent import Intent, TableIntent
 
 
-class Committer(Protocol):
+class TableWriter(Protocol):
     """One table, written in one way, for good."""
 
     @property

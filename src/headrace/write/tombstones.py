@@ -21,17 +21,17 @@ import pyarrow.parquet as pq
 
 from headrace.delta.batch_commits import newest_part
 from headrace.delta.files import File, active
-from headrace.delta.rows import Columns, rows_of
+from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import batch_mark
+from headrace.delta.txn import batch_txn
 from headrace.delta.type_widening import widens
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.change_schema import CHANGE, DELETE, TRUNCATE
-from headrace.stage.stager import Layout, Stager
+from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
-from headrace.write.append import LogTable
-from headrace.write.intent import Intent, Merging, TableIntent
+from headrace.write.append import AppendWriter
+from headrace.write.intent import Intent, MergeRules, TableIntent
 from headrace.write.merge_sql import UNTIL, Truncates, later
 
 TOMBSTONES = "tombstones"  # the folder of the state that holds them, by table id
@@ -44,13 +44,15 @@ class Tombstones:
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self.store = store
-        self._committer = LogTable.open(store, pipeline)
-        self._mark = batch_mark(pipeline)
+        self._committer = AppendWriter.open(store, pipeline)
+        self._mark = batch_txn(pipeline)
 
-    def commit(self, table: TableIntent, merging: Merging, intent: Intent, schema: pa.Schema) -> None:
+    def commit(self, table: TableIntent, merging: MergeRules, intent: Intent, schema: pa.Schema) -> None:
         """Add the deletes of a batch, once."""
         committer = self._committer
-        holding = [item for item in table.files if _keeps_all(merging) or any(holds(item, op) for op in _ENDING)]
+        holding = [
+            item for item in table.files if _keeps_all(merging) or any(holds_tombstones(item, op) for op in _ENDING)
+        ]
         if not holding or (committer.state is not None and committer.state.marks.get(self._mark) == intent.batch):
             return
         columns = _columns(schema, merging)
@@ -84,7 +86,7 @@ class Tombstones:
         part = newest_part(table, version, self._mark)
         return part is not None and bool(part.account.get("has_tombstones"))
 
-    def begin_anew(self, schema: pa.Schema, merging: Merging) -> None:
+    def begin_anew(self, schema: pa.Schema, merging: MergeRules) -> None:
         """Remember from here on; somebody has said that what was remembered is given up."""
         columns = to_delta(_columns(schema, merging))
         self._committer.tail.create(columns, (DAY,), {}, str(uuid.uuid4()), (), {}, {})
@@ -104,12 +106,12 @@ class Tombstones:
     def rows(self, files: Iterable[File]) -> pa.Table:
         """What these files remember."""
         empty = self.columns.empty_table()
-        return pa.concat_tables([empty, *(rows_of(self.store, file, self.columns, ()) for file in files)])
+        return pa.concat_tables([empty, *(read_rows(self.store, file, self.columns, ()) for file in files)])
 
     def truncates(self, files: Iterable[File], now: datetime) -> Truncates:
         """The last truncate of each partition in these files, whichever batch it was of."""
-        columns = Columns(self.store, [CHANGE.name, UNTIL])
-        held = [columns.of(file)[0] for file in files if holds(file, TRUNCATE)]
+        columns = ColumnReader(self.store, [CHANGE.name, UNTIL])
+        held = [columns.of(file)[0] for file in files if holds_tombstones(file, TRUNCATE)]
         counts = [rows.filter(pc.greater(rows[UNTIL], pa.scalar(now, TIMESTAMP))) for rows in held]
         return last_truncates(rows[CHANGE.name] for rows in counts)
 
@@ -117,7 +119,7 @@ class Tombstones:
         self, files: Sequence[StagedFile], columns: pa.Schema, until: datetime, intent: Intent, every: bool
     ) -> tuple[StagedFile, ...]:
         stager = Stager(lambda uri: Store(uri, self.store.profile), f"{intent.batch:08d}-deletes")
-        layout = Layout(self.store.uri, columns, (DAY,))
+        layout = FileLayout(self.store.uri, columns, (DAY,))
         try:
             for item in files:
                 for rows in _changes(Store(item.table, self.store.profile), item, columns.names, every):
@@ -135,18 +137,18 @@ def last_truncates(changes: Iterable[pa.ChunkedArray]) -> Truncates:
     return later(*({(row["topic"], row["partition"]): (row["offset"], row["timestamp"])} for row in found))
 
 
-def holds(file: StagedFile | File, op: str) -> bool:
+def holds_tombstones(file: StagedFile | File, op: str) -> bool:
     """Whether a file may hold a change of this kind, by its statistics."""
     stats = json.loads(file.stats or "{}")
     low, high = (stats.get(side, {}).get(CHANGE.name, {}).get("op") for side in ("minValues", "maxValues"))
     return low is None or high is None or low <= op <= high
 
 
-def _keeps_all(merging: Merging) -> bool:
+def _keeps_all(merging: MergeRules) -> bool:
     return merging.scd2 is not None and bool(merging.scd2.track)
 
 
-def _columns(schema: pa.Schema, merging: Merging) -> pa.Schema:
+def _columns(schema: pa.Schema, merging: MergeRules) -> pa.Schema:
     """Keys and order first; all that records bring where every change is kept."""
     named = [*merging.keys, *([merging.sequence] if merging.sequence else [])]
     if _keeps_all(merging) and merging.scd2:

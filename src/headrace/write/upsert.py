@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.delta.features import WRITER, WriterKind, may_rewrite
-from headrace.delta.files import Standing, as_file
+from headrace.delta.features import WRITER, WriterKind, rewrite_blocker
+from headrace.delta.files import ActiveFiles, as_file
 from headrace.delta.log import read_commit
-from headrace.delta.log_writer import Tail, first_state
+from headrace.delta.log_writer import LogWriter, first_state
 from headrace.delta.receipt import Receipt
-from headrace.delta.rows import Columns, rows_of
+from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.scan import among
 from headrace.delta.schema import from_delta, to_delta
 from headrace.delta.staged_file import StagedFile
 from headrace.engine import duck
-from headrace.errors import MarksDisagree
+from headrace.errors import TxnMismatch
 from headrace.stage.change_schema import CHANGE, DELETE, TRUNCATE, staged
-from headrace.stage.parquet import rows_in
+from headrace.stage.parquet import read_parquet
 from headrace.storage.store import Store
-from headrace.write.duckdb_merge import History, Merge, Staged
-from headrace.write.intent import Intent, Merging, TableIntent
+from headrace.write.duckdb_merge import Scd2Merge, Staged, UpsertMerge
+from headrace.write.intent import Intent, MergeRules, TableIntent
 from headrace.write.key_bounds import key_bounds, partition_literals
-from headrace.write.merge_sql import DUCKDB, SPARK, Dialect, MergeSql, Truncates
-from headrace.write.row_edit import Editing
-from headrace.write.scd2_sql import HistorySql
-from headrace.write.spark_append import SparkTable, as_text, ddl, quoted, told, wider
-from headrace.write.tombstones import Tombstones, holds, last_truncates
+from headrace.write.merge_sql import DUCKDB, SPARK, MergeDialect, MergeSql, Truncates
+from headrace.write.row_edit import EditAttempt
+from headrace.write.scd2_sql import Scd2Sql
+from headrace.write.spark_append import SparkAppendWriter, ddl, quote_identifier, told, value_as_text, widen_schema
+from headrace.write.tombstones import Tombstones, holds_tombstones, last_truncates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ _MANY = 1_000_000
 _SOURCE = "spark.databricks.delta.merge.materializeSource"
 
 
-class MergeTable(SparkTable):
+class UpsertWriter(SparkAppendWriter):
     """A table that nobody else writes meanwhile: changes are merged by key, rows without one are appended."""
 
     def __init__(
@@ -68,7 +68,7 @@ class MergeTable(SparkTable):
     ) -> None:
         super().__init__(spark, store, pipeline)
         self._by_hand = by_hand  # bytes that a merge may touch, and still be done without Spark
-        self._standing = Standing(store)
+        self._standing = ActiveFiles(store)
         self._pipeline = pipeline
         self._tombstones = tombstones  # the folder with one table of them for each table
         self._own: SparkSession | None = None
@@ -100,9 +100,9 @@ class MergeTable(SparkTable):
     def _created(self, table: TableIntent) -> bool:
         """Whether the table could be made without Spark; or somebody else has made it meanwhile."""
         wanted = first_state(table.schema, table.partition_by, table.properties, table.table_id)
-        if not self._by_hand or table.merging is None or table.cluster_by or may_rewrite(wanted):
+        if not self._by_hand or table.merging is None or table.cluster_by or rewrite_blocker(wanted):
             return False
-        tail = Tail.open(self._store, objection=may_rewrite)
+        tail = LogWriter.open(self._store, objection=rewrite_blocker)
         tail.create(table.schema, table.partition_by, table.properties, table.table_id, (), {}, {})
         self._reload()
         return True
@@ -110,20 +110,20 @@ class MergeTable(SparkTable):
     def evolve(self, schema: pa.Schema) -> None:
         """Add the columns the table lacks; types are widened by Spark."""
         self.follow()
-        if not self._by_hand or may_rewrite(self._known()) or wider(self._known().schema, schema):
+        if not self._by_hand or rewrite_blocker(self._known()) or widen_schema(self._known().schema, schema):
             super().evolve(schema)
             return
-        Tail.open(self._store, objection=may_rewrite).evolve(to_delta(schema), {})
+        LogWriter.open(self._store, objection=rewrite_blocker).evolve(to_delta(schema), {})
         self._reload()
 
-    def _merge(self, table: TableIntent, merging: Merging, intent: Intent) -> None:
+    def _merge(self, table: TableIntent, merging: MergeRules, intent: Intent) -> None:
         tombstones = self._remembered(table, merging, intent, from_delta(table.schema))
         said = told(intent, table, read_version=self._known().version, has_tombstones=tombstones.are_there)
         if not self._merged_here(table, merging, tombstones, intent, said):
             self._merge_by_spark(table, merging, tombstones, intent, said)
 
     def _merged_here(
-        self, table: TableIntent, merging: Merging, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
+        self, table: TableIntent, merging: MergeRules, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
     ) -> bool:
         """Whether it could be done without Spark."""
         try:
@@ -133,30 +133,32 @@ class MergeTable(SparkTable):
             return False
         return done is not None
 
-    def _handwork(self, table: TableIntent, merging: Merging, tombstones: Tombstones, now: datetime) -> Editing | None:
+    def _handwork(
+        self, table: TableIntent, merging: MergeRules, tombstones: Tombstones, now: datetime
+    ) -> EditAttempt | None:
         """The merge as we do it ourselves; None where the table, or how much of it is touched, asks for Spark."""
         state, remembered = self._known(), tombstones.files(now)
         size = sum(item.size for item in table.files) + sum(file.size for file in remembered)
         small = size <= self._by_hand // _HELD
-        if not small or may_rewrite(state):
+        if not small or rewrite_blocker(state):
             return None
         schema = from_delta(table.schema)
         columns = staged(schema, merging.keys)
-        each = [rows_of(Store(item.table, self._store.profile), as_file(item), columns, ()) for item in table.files]
+        each = [read_rows(Store(item.table, self._store.profile), as_file(item), columns, ()) for item in table.files]
         rows = pa.concat_tables(each)
         ended = among(remembered, rows.select(merging.keys), tombstones.columns, ())
         changes = Staged(rows, tombstones.rows(ended) if ended else None, now)
         sql = self._sql(table, merging, schema.names, tombstones.truncates(remembered, now), DUCKDB)
-        kind = History if merging.scd2 else Merge
+        kind = Scd2Merge if merging.scd2 else UpsertMerge
         edit = kind(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
         near = edit.near(self._standing.at(state.version))
         fits = sum(file.size for file in near) <= self._by_hand and not any(file.elsewhere for file in near)
-        return Editing(self._store, state, edit, may_rewrite, near) if fits else None
+        return EditAttempt(self._store, state, edit, rewrite_blocker, near) if fits else None
 
     # ---- by Spark ----
 
     def _merge_by_spark(
-        self, table: TableIntent, merging: Merging, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
+        self, table: TableIntent, merging: MergeRules, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
     ) -> None:
         schema, session = from_delta(table.schema), self._session()
         files = tombstones.files(intent.retention_time)
@@ -167,7 +169,7 @@ class MergeTable(SparkTable):
         past = tombstones.truncates(files, intent.retention_time)
         sql = replace(self._sql(table, merging, schema.names, past), placed=self._placed(table, merging, schema))
         text = sql.statement(
-            f"delta.{quoted(self._store.spark_uri)}",
+            f"delta.{quote_identifier(self._store.spark_uri)}",
             "changes",
             "tombstones" if files else None,
             intent.retention_time,
@@ -175,18 +177,18 @@ class MergeTable(SparkTable):
         )
         few = max(self._wrote, sum(item.rows for item in table.files)) < _FEW
         source = {_SOURCE: "auto" if merging.scd2 else "none"}
-        marked = {_APP: self._mark, _VERSION: str(intent.batch), _ACCOUNT: as_text(said)}
+        marked = {_APP: self._mark, _VERSION: str(intent.batch), _ACCOUNT: value_as_text(said)}
         for name, value in {**marked, **source, **(_INTERPRETED if few else _COMPILED)}.items():
             session.conf.set(name, value)
         with self._named():
             session.sql(text)
 
-    def _remembered(self, table: TableIntent, merging: Merging, intent: Intent, schema: pa.Schema) -> Tombstones:
+    def _remembered(self, table: TableIntent, merging: MergeRules, intent: Intent, schema: pa.Schema) -> Tombstones:
         """The table's tombstones, those of this batch among them."""
         known = self._known()
         tombstones = Tombstones(self._tombstones.child(known.table_id), self._pipeline)
         if tombstones.lost(self._store, known.version):
-            raise MarksDisagree(
+            raise TxnMismatch(
                 f"{self._store.uri}: the deletes that were remembered at {tombstones.store.uri} are gone: an older "
                 "change that comes late could bring a row back.",
                 next="Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger` to go on without "
@@ -196,11 +198,16 @@ class MergeTable(SparkTable):
         return tombstones
 
     def _sql(
-        self, table: TableIntent, merging: Merging, columns: Sequence[str], past: Truncates, dialect: Dialect = SPARK
+        self,
+        table: TableIntent,
+        merging: MergeRules,
+        columns: Sequence[str],
+        past: Truncates,
+        dialect: MergeDialect = SPARK,
     ) -> MergeSql:
         if merging.scd2 is not None:
-            return HistorySql(merging, columns, dialect)
-        truncates, deletes = self._truncates(table.files), any(holds(item, DELETE) for item in table.files)
+            return Scd2Sql(merging, columns, dialect)
+        truncates, deletes = self._truncates(table.files), any(holds_tombstones(item, DELETE) for item in table.files)
         # Only Spark takes long to put changes in order.
         distinct = dialect is SPARK and not merging.partial and self._distinct(table.files, merging.keys)
         return MergeSql(merging, columns, dialect, truncates, deletes, distinct, past)
@@ -220,24 +227,24 @@ class MergeTable(SparkTable):
         whole = self._staged_keys(files, keys).drop_null()  # a truncate has no key
         return bool(whole.group_by(list(keys)).aggregate([]).num_rows == len(whole))
 
-    def _placed(self, table: TableIntent, merging: Merging, schema: pa.Schema) -> dict[str, list[str]]:
+    def _placed(self, table: TableIntent, merging: MergeRules, schema: pa.Schema) -> dict[str, list[str]]:
         """The partitions of a batch, where its keys name them: Spark reads no other. A truncate is of all of them."""
         by = [name for name in table.partition_by if name in merging.keys]
         rows = sum(item.rows for item in table.files)
-        if not by or rows > _MANY or any(holds(item, TRUNCATE) for item in table.files):
+        if not by or rows > _MANY or any(holds_tombstones(item, TRUNCATE) for item in table.files):
             return {}
         columns = pa.schema([schema.field(name) for name in by])
         return partition_literals(self._staged_keys(table.files, by).cast(columns))
 
     def _staged_keys(self, files: Sequence[StagedFile], names: Sequence[str]) -> pa.Table:
-        read = {uri: Columns(Store(uri, self._store.profile), names) for uri in {item.table for item in files}}
+        read = {uri: ColumnReader(Store(uri, self._store.profile), names) for uri in {item.table for item in files}}
         return pa.concat_tables(read[item.table].of(as_file(item))[0].select(names) for item in files)
 
     def _truncates(self, files: Sequence[StagedFile]) -> Truncates:
         """Where each partition was last truncated in these files."""
-        stores = ((Store(item.table, self._store.profile), item) for item in files if holds(item, TRUNCATE))
+        stores = ((Store(item.table, self._store.profile), item) for item in files if holds_tombstones(item, TRUNCATE))
         data = (store.get(item.path) for store, item in stores)
-        return last_truncates(rows_in(each, [CHANGE.name])[CHANGE.name] for each in data)
+        return last_truncates(read_parquet(each, [CHANGE.name])[CHANGE.name] for each in data)
 
     def _counts(self, intent: Intent) -> list[int | None]:
         """Rows inserted, updated and deleted, where the commit's metrics tell."""

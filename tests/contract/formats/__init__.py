@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.decode.base import Decoder, Limits
+from headrace.decode.base import DecodeLimits, Decoder
 from headrace.decode.decoders import decoder
 from headrace.reasons import Reason
 from headrace.spec import Decode, Format
@@ -38,7 +38,7 @@ class Case:
     def _options(self) -> Format:
         return Decode.model_validate({self.format: dict(self.options)}).options
 
-    def decoder(self, payload: pa.Schema | None = None, limits: Limits | None = None) -> Decoder:
+    def decoder(self, payload: pa.Schema | None = None, limits: DecodeLimits | None = None) -> Decoder:
         """A new decoder of the case."""
         payload = self.schema if payload is None else payload
         return decoder(self.format, payload, limits=limits, options=self._options)

@@ -13,9 +13,9 @@ from headrace.compat.builder.config import TIME
 from headrace.delta.schema import held_as, held_field
 from headrace.spec.partition import PartitionBy
 from headrace.spec.types import TIMESTAMP
-from headrace.stage.derived_partitions import check_origin, derive, field_of
-from headrace.table.first_write import shown
-from headrace.table.records import Records, as_table, at_hand, decoded
+from headrace.stage.derived_partitions import check_origin, derive, derived_field
+from headrace.table.first_write import columns_of_records
+from headrace.table.records import Records, as_table, at_hand, decode_record_file
 
 Partitions = Iterable[str | PartitionBy]
 _TIMES = pa.schema([pa.field(TIME, TIMESTAMP)])
@@ -30,7 +30,7 @@ def arrow(records: Records, there: pa.Schema, grows: bool) -> pa.Table:
     held = at_hand(records)
     if isinstance(held, pa.Table):
         return _timed(_told(held, there), there)
-    new = shown(_unknown(record, there) for record in held) if grows else ()
+    new = columns_of_records(_unknown(record, there) for record in held) if grows else ()
     schema = pa.schema([*there, *new])
     return as_table([_known(record, schema) for record in held] if grows else held, schema)
 
@@ -60,16 +60,16 @@ def _timed(rows: pa.Table, there: pa.Schema) -> pa.Table:
     return _with(rows, _TIMES.field(0), times[TIME])
 
 
-def described(schema: pa.Schema, partitions: Partitions) -> pa.Schema:
+def describe_fields(schema: pa.Schema, partitions: Partitions) -> pa.Schema:
     """Columns with the partition columns that are made from them."""
     for by in partitions:
         if isinstance(by, PartitionBy) and by.column not in schema.names:
             check_origin(by, schema)
-            schema = schema.append(field_of(by))
+            schema = schema.append(derived_field(by))
     return schema
 
 
-def placed(rows: pa.Table, partitions: Partitions) -> pa.Table:
+def place_records(rows: pa.Table, partitions: Partitions) -> pa.Table:
     """Rows with the partition columns that are made from others, where they do not say them themselves."""
     for by in partitions:
         if isinstance(by, PartitionBy) and by.origin in rows.column_names:
@@ -78,13 +78,13 @@ def placed(rows: pa.Table, partitions: Partitions) -> pa.Table:
 
 
 def _made(rows: pa.Table, by: PartitionBy) -> pa.Table:
-    item = rows.schema.field(by.column) if by.column in rows.column_names else field_of(by)
+    item = rows.schema.field(by.column) if by.column in rows.column_names else derived_field(by)
     said = rows[by.column] if by.column in rows.column_names else pa.nulls(len(rows), item.type)
     if not said.null_count or pa.types.is_null(rows[by.origin].type):
         return _with(rows, item, said)
     origin = held_field(rows.schema.field(by.origin))
     check_origin(by, pa.schema([origin]))
-    values = derive(by, decoded(rows[by.origin]).cast(origin.type, safe=False))
+    values = derive(by, decode_record_file(rows[by.origin]).cast(origin.type, safe=False))
     return _with(rows, item, pc.coalesce(said, values.cast(item.type)))
 
 

@@ -28,16 +28,16 @@ from headrace.compat.builder.operations import (
     UpsertResult,
     VacuumResult,
 )
-from headrace.compat.builder.placement import arrow, described, placed
+from headrace.compat.builder.placement import arrow, describe_fields, place_records
 from headrace.delta.log import TableState
 from headrace.delta.schema import to_delta
 from headrace.errors import OperationDisabled, UsageError
 from headrace.table import Table
-from headrace.table.ownership import found
+from headrace.table.ownership import existing_table
 from headrace.table.query import Query
-from headrace.table.records import fitted, partition_of
+from headrace.table.records import fit_records, partition_of
 from headrace.table.schema_changes import schema_of
-from headrace.table.upsert import Changes, Wanted
+from headrace.table.upsert import UpsertChanges, UpsertRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +170,10 @@ class DeltaTable:
         """The records with their partition columns; a table that grows has their columns then, if it takes them."""
         rules = self.config
         if not self._table.exists():
-            rows = placed(arrow(records, pa.schema([]), grows=True), rules.partitions)
+            rows = place_records(arrow(records, pa.schema([]), grows=True), rules.partitions)
             return rows if rules.allow_nullable else _required(rows)
-        state = found(self._table._store)
-        rows = placed(arrow(records, state.schema, rules.grows), rules.partitions)
+        state = existing_table(self._table._store)
+        rows = place_records(arrow(records, state.schema, rules.grows), rules.partitions)
         new = pa.schema([item.with_nullable(True) for item in rows.schema if item.name not in state.schema.names])
         if rules.grows and len(new):
             check(rows, _grown(state, schema_of(new)))
@@ -184,7 +184,9 @@ class DeltaTable:
         """Whatever would refuse it."""
         key, path = operation.merge_key, operation.partition_path
         self._table._writers().check_changeable("upsert")
-        Changes.of(Wanted(rows, (key,) if isinstance(key, str) else key, None, path, operation.deduplication), state)
+        UpsertChanges.of(
+            UpsertRequest(rows, (key,) if isinstance(key, str) else key, None, path, operation.deduplication), state
+        )
 
 
 def _grown(state: TableState, new: pa.Schema) -> TableState:
@@ -193,7 +195,7 @@ def _grown(state: TableState, new: pa.Schema) -> TableState:
 
 
 def _fitted(path: str | None, rows: pa.Table, state: TableState) -> pa.Table:
-    return fitted(rows, state.schema, state.partition_by, partition_of(path, state.schema, state.partition_by))
+    return fit_records(rows, state.schema, state.partition_by, partition_of(path, state.schema, state.partition_by))
 
 
 def _kept(item: pa.Field, wanted: pa.Field) -> pa.Field:
@@ -210,7 +212,7 @@ def _table(config: DeltaConfig, schema: DeltaSchema | None) -> Table:
     """The table of a configuration; without a schema its first records make it, where there is none."""
     if not config.table_path:
         raise UsageError("The configuration has no table_path.", next="Say where the table is: `with_table_path`.")
-    columns = described(schema_of(schema.columns()), config.partitions) if schema else None
+    columns = describe_fields(schema_of(schema.columns()), config.partitions) if schema else None
     return Table.get_or_create(config.table_path, columns, config.columns, config.properties, config.storage)
 
 

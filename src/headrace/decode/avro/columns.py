@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.avro.schema import UNION, Type
-from headrace.decode.avro.value_reader import Exact
-from headrace.decode.byte_scan import Bytes, Cursor, Mask, Numbers, cut
-from headrace.decode.scalars import Unfit
+from headrace.decode.avro.value_reader import AvroValueReader
+from headrace.decode.byte_scan import Cursor, Mask, Numbers, TextBytes, cut
+from headrace.decode.scalars import UnfitValue
 from headrace.reasons import Reason
 
 FEW = 16  # arrays still walked, below which each is walked alone
@@ -35,11 +35,11 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999
 _HEX = np.array([b"%02x" % number for number in range(256)]).view(np.uint8).reshape(256, 2)
 
 
-class Wire:
+class AvroColumns:
     """Records of one schema, laid end to end, on their way into Arrow; each begins behind the bytes of its `head`."""
 
     def __init__(self, values: pa.BinaryArray, head: int = 0) -> None:
-        seen = Bytes(values)
+        seen = TextBytes(values)
         self.data = np.concatenate([seen.content, np.zeros(_PAD, np.uint8)])
         starts = seen.starts.astype(np.int64)
         self.all = Cursor(starts[:-1] + head, starts[1:], np.arange(len(values)))
@@ -190,7 +190,7 @@ class Wire:
             return found.cast(pa.string())
         except pa.ArrowInvalid:
             wrong = np.zeros(len(found), bool)
-            for at in np.flatnonzero(Bytes(found).beyond_ascii()).tolist():
+            for at in np.flatnonzero(TextBytes(found).beyond_ascii()).tolist():
                 try:
                     found[at].as_py().decode()
                 except UnicodeDecodeError:
@@ -304,22 +304,24 @@ class Wire:
 
     def alone(self, kind: Type, cursor: Cursor, left: int, where: str) -> tuple[pa.Array, int]:
         """The rest of one array, item by item."""
-        exact = Exact(self.data.data, int(cursor.end[0]))
+        exact = AvroValueReader(self.data.data, int(cursor.end[0]))
         if kind.is_text:
             return self._texts_alone(exact, kind, cursor, left, where)
         try:
             found, cursor.pos[0] = exact.rest(kind, int(cursor.pos[0]), left)
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             self._stop(cursor, np.ones(1, bool), unfit.reason, unfit.what, where + unfit.where)
             found = []
         return pa.array(found, kind.arrow), len(found)
 
-    def _texts_alone(self, exact: Exact, kind: Type, cursor: Cursor, left: int, where: str) -> tuple[pa.Array, int]:
+    def _texts_alone(
+        self, exact: AvroValueReader, kind: Type, cursor: Cursor, left: int, where: str
+    ) -> tuple[pa.Array, int]:
         """The same of texts, of which a hostile value may have millions: only their bounds are found one by one."""
         starts, sizes, trouble = array("i"), array("i"), None
         try:
             cursor.pos[0] = exact.spans(kind, int(cursor.pos[0]), left, starts, sizes)
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             trouble = unfit
         begin = np.array(starts, np.int64)
         found = cut(self.data, begin, begin + np.array(sizes, np.int64), pa.binary())
@@ -336,7 +338,7 @@ class Wire:
 class _Walk:
     """A walk through the items of many arrays."""
 
-    def __init__(self, wire: Wire, kind: Type, cursor: Cursor, where: str) -> None:
+    def __init__(self, wire: AvroColumns, kind: Type, cursor: Cursor, where: str) -> None:
         self.wire, self.kind, self.cursor, self.where = wire, kind, cursor, where
         self.left = np.zeros(len(cursor), np.int64)  # items of the block that each is in
         self.met = np.zeros(len(cursor), np.int64)  # items so far
@@ -441,18 +443,18 @@ def _beyond(whole: np.ndarray[Any, Any], precision: int) -> Mask:
 
 
 _READERS = {
-    "null": Wire._null,
-    "boolean": Wire._boolean,
-    "int": Wire._int,
-    "long": Wire._long,
-    "float": Wire._float,
-    "double": Wire._float,
-    "bytes": Wire._text,
-    "string": Wire._text,
-    "fixed": Wire._text,
-    "enum": Wire._enum,
-    "record": Wire._record,
-    UNION: Wire._union,
-    "array": Wire._array,
-    "map": Wire._map,
+    "null": AvroColumns._null,
+    "boolean": AvroColumns._boolean,
+    "int": AvroColumns._int,
+    "long": AvroColumns._long,
+    "float": AvroColumns._float,
+    "double": AvroColumns._float,
+    "bytes": AvroColumns._text,
+    "string": AvroColumns._text,
+    "fixed": AvroColumns._text,
+    "enum": AvroColumns._enum,
+    "record": AvroColumns._record,
+    UNION: AvroColumns._union,
+    "array": AvroColumns._array,
+    "map": AvroColumns._map,
 }

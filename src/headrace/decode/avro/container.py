@@ -12,25 +12,25 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.avro.decoder import MARK, AvroDecoder, ByMark
-from headrace.decode.avro.schema import BadSchema, Type, parse
-from headrace.decode.avro.value_reader import Exact
-from headrace.decode.base import Decoder, Limits, NewField
+from headrace.decode.avro.schema import BadAvroSchema, Type, parse_avro_schema
+from headrace.decode.avro.value_reader import AvroValueReader
+from headrace.decode.base import DecodeLimits, Decoder, NewField
 from headrace.decode.input import sized
-from headrace.decode.scalars import Unfit
-from headrace.decode.unpack import RATIO, SMALL, Pieces, Prepared, stream, unsnap
+from headrace.decode.scalars import UnfitValue
+from headrace.decode.unpack import RATIO, SMALL, UnpackedValues, UnpackingDecoder, stream, unsnap
 from headrace.reasons import Reason
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
-_META = parse('{"type": "map", "values": "bytes"}')
-_LONG = parse('"long"')
+_META = parse_avro_schema('{"type": "map", "values": "bytes"}')
+_LONG = parse_avro_schema('"long"')
 
 
-def container_decoder(payload: pa.Schema, new_field: NewField, limits: Limits) -> Decoder:
+def container_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits) -> Decoder:
     """Container files into the rows of one payload schema."""
     types: dict[bytes, Type] = {}
 
-    def cut(values: pa.BinaryArray, limits: Limits) -> Pieces:
+    def cut(values: pa.BinaryArray, limits: DecodeLimits) -> UnpackedValues:
         """Each record marked with the number of its schema, as a single object is with a fingerprint."""
         kept, at, rejects = sized(values, limits)
         types.clear()
@@ -44,28 +44,28 @@ def container_decoder(payload: pa.Schema, new_field: NewField, limits: Limits) -
                 types[name] = kind
                 pieces += [MARK + name + record for record in records]
                 owner += [position] * len(records)
-            except Unfit as unfit:
+            except UnfitValue as unfit:
                 rejects.add(position, unfit.reason, unfit.detail)
-        return Pieces(pa.array(pieces, pa.binary()), np.array(owner, np.int64), rejects, "record")
+        return UnpackedValues(pa.array(pieces, pa.binary()), np.array(owner, np.int64), rejects, "record")
 
-    return Prepared(AvroDecoder(ByMark(types), payload, new_field, limits), cut, limits)
+    return UnpackingDecoder(AvroDecoder(ByMark(types), payload, new_field, limits), cut, limits)
 
 
-def _opened(raw: bytes, limits: Limits) -> tuple[str, Type, list[bytes]]:
+def _opened(raw: bytes, limits: DecodeLimits) -> tuple[str, Type, list[bytes]]:
     """A file's schema and the bytes of its records; Unfit when it is no whole file."""
     if not raw.startswith(_MAGIC):
-        raise Unfit(Reason.FRAMING, "a container file begins with 'Obj' and 1")
-    whole = Exact(raw, len(raw))
+        raise UnfitValue(Reason.FRAMING, "a container file begins with 'Obj' and 1")
+    whole = AvroValueReader(raw, len(raw))
     entries, at = whole.value(_META, len(_MAGIC))
     meta: Mapping[str, bytes] = dict(entries)
     text = meta.get("avro.schema", b"").decode(errors="replace")
     try:
         kind = _parsed(text, limits.depth)
-    except BadSchema as bad:
-        raise Unfit(Reason.UNKNOWN_SCHEMA, f"the file's schema cannot be used: {bad}") from None
+    except BadAvroSchema as bad:
+        raise UnfitValue(Reason.UNKNOWN_SCHEMA, f"the file's schema cannot be used: {bad}") from None
     unpack = _CODECS.get(meta.get("avro.codec", b"null").decode(errors="replace"))
     if unpack is None:
-        raise Unfit(Reason.MALFORMED, f"the file is packed with {meta['avro.codec'][:40]!r}, which is not known")
+        raise UnfitValue(Reason.MALFORMED, f"the file is packed with {meta['avro.codec'][:40]!r}, which is not known")
     records: list[bytes] = []
     most = min(limits.record_bytes, max(SMALL, RATIO * len(raw)))
     for count, packed in _blocks(raw, at, limits):
@@ -73,46 +73,48 @@ def _opened(raw: bytes, limits: Limits) -> tuple[str, Type, list[bytes]]:
         most -= len(block)
         records += _records(kind, block, count)
         if len(records) > limits.rows:
-            raise Unfit(Reason.TOO_WIDE, f"more than {limits.rows} records, which is the limit")
+            raise UnfitValue(Reason.TOO_WIDE, f"more than {limits.rows} records, which is the limit")
     return text, kind, records
 
 
 @lru_cache(maxsize=256)
 def _parsed(text: str, depth: int) -> Type:
-    return parse(text, depth=depth)
+    return parse_avro_schema(text, depth=depth)
 
 
-def _blocks(raw: bytes, at: int, limits: Limits) -> Iterator[tuple[int, bytes]]:
-    whole = Exact(raw, len(raw))
+def _blocks(raw: bytes, at: int, limits: DecodeLimits) -> Iterator[tuple[int, bytes]]:
+    whole = AvroValueReader(raw, len(raw))
     sync, at = raw[at : at + _SYNC], at + _SYNC
     while at < len(raw):
         count, at = whole.value(_LONG, at)
         size, at = whole.value(_LONG, at)
         if size < 0 or raw[at + size : at + size + _SYNC] != sync or not 0 <= count <= limits.rows:
-            raise Unfit(Reason.MALFORMED, "a block does not end with the file's mark, or has more records than it may")
+            raise UnfitValue(
+                Reason.MALFORMED, "a block does not end with the file's mark, or has more records than it may"
+            )
         yield count, raw[at : at + size]
         at += size + _SYNC
     if at != len(raw) or len(sync) < _SYNC:
-        raise Unfit(Reason.MALFORMED, "the value ends early")
+        raise UnfitValue(Reason.MALFORMED, "the value ends early")
 
 
 def _records(kind: Type, block: bytes, count: int) -> Iterator[bytes]:
-    whole, at = Exact(block, len(block)), 0
+    whole, at = AvroValueReader(block, len(block)), 0
     for _ in range(count):
         _, after = whole.value(kind, at)
         yield block[at:after]
         at = after
     if at != len(block):
-        raise Unfit(Reason.TRAILING_DATA, f"{len(block) - at} bytes follow a block's last record")
+        raise UnfitValue(Reason.TRAILING_DATA, f"{len(block) - at} bytes follow a block's last record")
 
 
 def _unpacked(unpack: Callable[[bytes, int], bytes], packed: bytes, most: int) -> bytes:
     try:
         made = unpack(packed, most)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as trouble:
-        raise Unfit(Reason.MALFORMED, f"a block cannot be unpacked: {trouble}") from None
+        raise UnfitValue(Reason.MALFORMED, f"a block cannot be unpacked: {trouble}") from None
     if len(made) > most:
-        raise Unfit(
+        raise UnfitValue(
             Reason.RATIO, f"the file unpacks to more than {RATIO} times its bytes, or more than a value may have"
         )
     return made

@@ -11,21 +11,21 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.avro.columns import Wire
-from headrace.decode.avro.schema import LARGEST, UNION, BadSchema, Type, fingerprint, parse
-from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, joined
-from headrace.decode.byte_scan import Bytes, Numbers
+from headrace.decode.avro.columns import AvroColumns
+from headrace.decode.avro.schema import LARGEST, UNION, BadAvroSchema, Type, fingerprint, parse_avro_schema
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, join_rejects
+from headrace.decode.byte_scan import Numbers, TextBytes
 from headrace.decode.envelope.base import Enveloped
 from headrace.decode.envelope.formats import ENVELOPES
 from headrace.decode.input import sized, spread
-from headrace.decode.payload import Layout, layout_of
+from headrace.decode.payload import PayloadSchema, payload_schema_of
 from headrace.decode.registry.client import Registered, Registry, UnknownSchema, registry_of
 from headrace.decode.registry.framing import HEAD, framed
-from headrace.decode.typed.fit import fitted, sample
-from headrace.decode.typed.text import as_text, steps_of
+from headrace.decode.typed.fit import fit_values, sample
+from headrace.decode.typed.text import path_steps, scalars_as_text
 from headrace.errors import UsageError
 from headrace.reasons import Reason
-from headrace.spec.decode import Avro
+from headrace.spec.decode import AvroFormat
 
 MARK = b"\xc3\x01"  # before a fingerprint
 _HEAD = len(MARK) + 8
@@ -34,7 +34,7 @@ VALUE = "value"  # the field of a schema that is no record
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class AvroGroup:
     """Those of some values that have one schema."""
 
     kind: Type
@@ -43,19 +43,19 @@ class Group:
     rows: Numbers  # which of the values, ascending
     at: Numbers  # where those are in the input
 
-    def some(self, kind: Type, head: int, which: Any) -> Group:
+    def some(self, kind: Type, head: int, which: Any) -> AvroGroup:
         """A part of them, read as another type."""
-        return Group(kind, self.values, head, self.rows[which], self.at[which])
+        return AvroGroup(kind, self.values, head, self.rows[which], self.at[which])
 
     def taken(self) -> pa.BinaryArray:
         """The values alone."""
         return self.values if len(self.rows) == len(self.values) else self.values.take(pa.array(self.rows))
 
 
-class Source(Protocol):
+class AvroSchemas(Protocol):
     """Where the writers' schemas are."""
 
-    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
         """The values of each schema; what has none is added to the rejects."""
         ...
 
@@ -63,9 +63,11 @@ class Source(Protocol):
 class AvroDecoder:
     """Avro values into the rows of one payload schema."""
 
-    def __init__(self, source: Source, payload: pa.Schema | Layout, new_field: NewField, limits: Limits) -> None:
+    def __init__(
+        self, source: AvroSchemas, payload: pa.Schema | PayloadSchema, new_field: NewField, limits: DecodeLimits
+    ) -> None:
         self._source = source
-        self._layout = payload if isinstance(payload, Layout) else layout_of(payload)
+        self._layout = payload if isinstance(payload, PayloadSchema) else payload_schema_of(payload)
         self._new_field = new_field
         self._limits = limits
         self._peeked: tuple[pa.BinaryArray, list[tuple[pa.Table, Numbers]], Rejects] | None = None
@@ -79,10 +81,10 @@ class AvroDecoder:
         none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
         parts = [Decoded(none, pa.array([], pa.int64()), rejects)]
         parts += [self._fitted(group, Rejects()) for group in groups]
-        return joined(parts, self._layout.schema)
+        return join_rejects(parts, self._layout.schema)
 
-    def _fitted(self, group: Group, rejects: Rejects) -> Decoded:
-        return fitted(*natural(group, rejects), self._layout, self._new_field, rejects, self._limits)
+    def _fitted(self, group: AvroGroup, rejects: Rejects) -> Decoded:
+        return fit_values(*natural(group, rejects), self._layout, self._new_field, rejects, self._limits)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
@@ -91,7 +93,7 @@ class AvroDecoder:
         rejects.join(refused)
         texts, places = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
         for table, where in tables:
-            if (found := as_text(table, steps_of(path))) is not None:
+            if (found := scalars_as_text(table, path_steps(path))) is not None:
                 texts.append(found)
                 places.append(where)
             else:
@@ -117,36 +119,38 @@ class AvroDecoder:
         """The type, and what becomes of one record with a value in every field; UnknownSchema when none could be."""
         kind = type_of(schema, self._limits.depth)
         made = pa.array([sample(kind.arrow)], kind.arrow)
-        return kind.name, fitted(_table(kind, made), np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
+        return kind.name, fit_values(
+            _table(kind, made), np.zeros(1, np.int64), self._layout, self._new_field, Rejects()
+        )
 
-    def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
+    def _groups(self, values: pa.BinaryArray) -> tuple[list[AvroGroup], Rejects]:
         kept, at, rejects = sized(values, self._limits)
         groups = self._source.groups(kept, at, rejects)
         return [part for group in groups for part in _branches(group, rejects)], rejects
 
 
-def _alike(groups: list[Group]) -> list[Group]:
+def _alike(groups: list[AvroGroup]) -> list[AvroGroup]:
     """Groups whose schemas differ only in name are read as one: to read a few costs nearly what many do."""
-    same: dict[tuple[str, int], list[Group]] = {}
+    same: dict[tuple[str, int], list[AvroGroup]] = {}
     for group in groups:
         same.setdefault((group.kind.shape, group.head), []).append(group)
     return [_one(each) if len(each) > 1 else each[0] for each in same.values()]
 
 
-def _one(groups: list[Group]) -> Group:
+def _one(groups: list[AvroGroup]) -> AvroGroup:
     rows = np.concatenate([group.rows for group in groups])
     order = np.argsort(rows, kind="stable")
     at = np.concatenate([group.at for group in groups])
     return replace(groups[0], rows=rows[order], at=at[order])
 
 
-def _branches(group: Group, rejects: Rejects) -> Iterator[Group]:
+def _branches(group: AvroGroup, rejects: Rejects) -> Iterator[AvroGroup]:
     """A schema that is a union says which of several types each value has: those are read apart."""
     kind, head = group.kind, group.head
     if kind.kind != UNION:
         yield group
         return
-    seen = Bytes(group.values)
+    seen = TextBytes(group.values)
     starts = seen.starts[:-1].astype(np.int64)[group.rows] + head
     tags = np.append(seen.content, 0xFF)[np.minimum(starts, len(seen.content))]
     good = (starts < seen.starts[1:][group.rows]) & (tags % 2 == 0) & (tags // 2 < min(len(kind.children), 64))
@@ -158,10 +162,10 @@ def _branches(group: Group, rejects: Rejects) -> Iterator[Group]:
             yield group.some(kind.children[number], head + 1, which)
 
 
-def natural(group: Group, rejects: Rejects) -> tuple[pa.Table, Numbers]:
+def natural(group: AvroGroup, rejects: Rejects) -> tuple[pa.Table, Numbers]:
     """Values of one schema in its own types, and the positions of those that could be read."""
     kind, at = group.kind, group.at
-    wire = Wire(group.taken(), group.head)
+    wire = AvroColumns(group.taken(), group.head)
     made = wire.read(kind)
     for row, (reason, detail) in wire.verdicts.items():
         rejects.add(int(at[row]), reason, detail)
@@ -178,7 +182,7 @@ def _table(kind: Type, made: pa.Array) -> pa.Table:
     return pa.Table.from_arrays(made.flatten(), list(kind.names))
 
 
-class FromRegistry:
+class AvroFromRegistry:
     """Schemas by their id in Confluent's frame."""
 
     def __init__(self, registry: Registry, depth: int) -> None:
@@ -186,7 +190,7 @@ class FromRegistry:
         self._depth = depth
         self._types: dict[int, Type] = {}
 
-    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
         """The values of each id."""
         found = framed(values, at, rejects)
         for number, which in grouped(found.ids):
@@ -195,7 +199,7 @@ class FromRegistry:
             except UnknownSchema as unknown:
                 rejects.add_all(found.at[which], Reason.UNKNOWN_SCHEMA, str(unknown))
                 continue
-            yield Group(kind, found.payloads, HEAD, which, found.at[which])
+            yield AvroGroup(kind, found.payloads, HEAD, which, found.at[which])
 
     def _type(self, number: int) -> Type:
         if number not in self._types:
@@ -208,8 +212,8 @@ def type_of(schema: Registered, depth: int) -> Type:
     if schema.kind != "AVRO":
         raise UnknownSchema(f"schema {schema.id} is {schema.kind}, expected AVRO")
     try:
-        return parse(schema.text, schema.references, depth=depth)
-    except BadSchema as bad:
+        return parse_avro_schema(schema.text, schema.references, depth=depth)
+    except BadAvroSchema as bad:
         raise UnknownSchema(f"schema {schema.id} cannot be used: {bad}") from None
 
 
@@ -219,9 +223,9 @@ class OneSchema:
     def __init__(self, kind: Type) -> None:
         self._kind = kind
 
-    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
         """All values as they are."""
-        yield Group(self._kind, values, 0, np.arange(len(values)), at)
+        yield AvroGroup(self._kind, values, 0, np.arange(len(values)), at)
 
 
 class ByMark:
@@ -230,22 +234,22 @@ class ByMark:
     def __init__(self, types: dict[bytes, Type]) -> None:
         self.types = types
 
-    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[Group]:
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Iterator[AvroGroup]:
         """The values of each fingerprint."""
         values, at = _marked(values, at, rejects)
-        seen = Bytes(values)
+        seen = TextBytes(values)
         heads = seen.content[seen.starts[:-1].astype(np.int64)[:, None] + np.arange(len(MARK), _HEAD)]
         for number, which in grouped(np.ascontiguousarray(heads).view("<i8").reshape(-1)):
             name = number.to_bytes(8, "little", signed=True)
             if name in self.types:
-                yield Group(self.types[name], values, _HEAD, which, at[which])
+                yield AvroGroup(self.types[name], values, _HEAD, which, at[which])
             else:
                 detail = f"no schema has the fingerprint {name[::-1].hex()}"
                 rejects.add_all(at[which], Reason.UNKNOWN_SCHEMA, detail)
 
 
 def _marked(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> tuple[pa.BinaryArray, Numbers]:
-    seen = Bytes(values)
+    seen = TextBytes(values)
     long = np.diff(seen.starts) >= _HEAD
     good = long.copy()
     starts = seen.starts[:-1].astype(np.int64)[long]
@@ -275,12 +279,12 @@ def schema_file(path: str) -> tuple[str, Type]:
     try:
         with Path(path).open("rb") as file:
             text = file.read(4 * LARGEST + 1).decode("utf-8-sig")
-        return text, parse(text)
+        return text, parse_avro_schema(text)
     except OSError as trouble:
         raise UsageError(f"The schema file {path} cannot be read: {trouble.strerror}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"The schema file {path} is not UTF-8 text.") from None
-    except BadSchema as bad:
+    except BadAvroSchema as bad:
         raise UsageError(f"The schema in {path} cannot be used: {bad}.") from None
 
 
@@ -293,7 +297,7 @@ def schemas_at(path: str) -> dict[bytes, Type]:
     return {fingerprint(text): kind for text, kind in (schema_file(str(file)) for file in files)}
 
 
-def avro_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Avro) -> Decoder:
+def avro_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: AvroFormat) -> Decoder:
     """The factory of the format table."""
     if options.container:
         from headrace.decode.avro.container import container_decoder
@@ -305,9 +309,9 @@ def avro_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, option
     return Enveloped(ENVELOPES[options.envelope], partial(AvroDecoder, source), payload, new_field, limits)
 
 
-def _source(options: Avro, limits: Limits) -> Source:
+def _source(options: AvroFormat, limits: DecodeLimits) -> AvroSchemas:
     if options.registry is not None:
-        return FromRegistry(registry_of(options.registry), limits.depth)
+        return AvroFromRegistry(registry_of(options.registry), limits.depth)
     if options.schema_ is not None:
         return OneSchema(schema_file(options.schema_)[1])
     return ByMark(schemas_at(options.single_object or ""))

@@ -35,7 +35,7 @@ _MOMENTS = {
 }
 
 
-class BadSchema(ValueError):
+class BadAvroSchema(ValueError):
     """A schema that cannot be used, and why."""
 
 
@@ -90,7 +90,7 @@ class Type:
         return others[0] if self.kind == UNION and len(others) == 1 else None
 
 
-def parse(text: str, references: Mapping[str, str] | None = None, *, depth: int = 64) -> Type:
+def parse_avro_schema(text: str, references: Mapping[str, str] | None = None, *, depth: int = 64) -> Type:
     """A schema's tree; `references` are schemas whose names it uses, the innermost first."""
     parser = _Parser(depth)
     for each in (references or {}).values():
@@ -106,12 +106,12 @@ class _Parser:
     def whole(self, text: str) -> Type:
         made = self.any(_loaded(text), "", 0)
         if made.depth > self.depth:
-            raise BadSchema(f"it is deeper than {self.depth} levels")
+            raise BadAvroSchema(f"it is deeper than {self.depth} levels")
         return made
 
     def any(self, schema: Any, space: str, level: int) -> Type:
         if level > 4 * self.depth:
-            raise BadSchema(f"it is deeper than {self.depth} levels")
+            raise BadAvroSchema(f"it is deeper than {self.depth} levels")
         if isinstance(schema, str):
             return self._named(schema, space)
         if isinstance(schema, list):
@@ -119,9 +119,9 @@ class _Parser:
         elif isinstance(schema, dict):
             made = self._complex(schema, space, level)
         else:
-            raise BadSchema(f"{str(schema)[:40]!r} is no type")
+            raise BadAvroSchema(f"{str(schema)[:40]!r} is no type")
         if made.weight > _TYPES:
-            raise BadSchema(f"it has more than {_TYPES} types")
+            raise BadAvroSchema(f"it has more than {_TYPES} types")
         return made
 
     def _named(self, name: str, space: str) -> Type:
@@ -131,9 +131,9 @@ class _Parser:
         full = _full(name, space)
         full = full if full in self.known else name
         if full not in self.known:
-            raise BadSchema(f"the type {name[:100]!r} is not defined")
+            raise BadAvroSchema(f"the type {name[:100]!r} is not defined")
         if (found := self.known[full]) is None:
-            raise BadSchema(f"the type {name[:100]!r} is recursive: a table has no column for it")
+            raise BadAvroSchema(f"the type {name[:100]!r} is recursive: a table has no column for it")
         return found
 
     def _complex(self, schema: Mapping[str, Any], space: str, level: int) -> Type:
@@ -150,10 +150,10 @@ class _Parser:
     def _definition(self, schema: Mapping[str, Any], kind: str, space: str, level: int) -> Type:
         name, given = schema.get("name"), schema.get("namespace")
         if not isinstance(name, str) or not name:
-            raise BadSchema(f"a {kind} has no name")
+            raise BadAvroSchema(f"a {kind} has no name")
         full = _full(name, given if isinstance(given, str) else space)
         if full in self.known:
-            raise BadSchema(f"the type {full[:100]!r} is defined twice")
+            raise BadAvroSchema(f"the type {full[:100]!r} is defined twice")
         self.known[full] = None
         made = replace(_DEFINED[kind](self, schema, full.rpartition(".")[0], level), name=full)
         self.known[full] = made
@@ -162,30 +162,30 @@ class _Parser:
     def record(self, schema: Mapping[str, Any], space: str, level: int) -> Type:
         fields = schema.get("fields")
         if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
-            raise BadSchema("a record has no list of fields")
+            raise BadAvroSchema("a record has no list of fields")
         names = [each.get("name") for each in fields]
         if not all(isinstance(name, str) and name for name in names):
-            raise BadSchema("a field has no name")
+            raise BadAvroSchema("a field has no name")
         if len({name.lower() for name in names}) < len(names):
-            raise BadSchema("a record has two fields whose names differ only in case, or not at all")
+            raise BadAvroSchema("a record has two fields whose names differ only in case, or not at all")
         return _record(tuple(names), tuple(self.any(each.get("type"), space, level + 1) for each in fields))
 
     def enum(self, schema: Mapping[str, Any], space: str, level: int) -> Type:
         symbols = schema.get("symbols")
         if not isinstance(symbols, list) or not symbols or not all(isinstance(each, str) for each in symbols):
-            raise BadSchema("an enum has no list of symbols")
+            raise BadAvroSchema("an enum has no list of symbols")
         return Type("enum", pa.string(), 1, names=tuple(symbols))
 
     def fixed(self, schema: Mapping[str, Any], space: str, level: int) -> Type:
         size = schema.get("size")
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 2**31:
-            raise BadSchema("a fixed has no size")
+            raise BadAvroSchema("a fixed has no size")
         return _logical(Type("fixed", pa.binary(), size, size), schema)
 
     def _union(self, schema: list[Any], space: str, level: int) -> Type:
         branches = tuple(self.any(each, space, level + 1) for each in schema)
         if not branches or any(each.kind == UNION for each in branches):
-            raise BadSchema("a union has no branches, or a union as one")
+            raise BadAvroSchema("a union has no branches, or a union as one")
         names = _branch_names(schema, branches)
         least = 1 + min(each.least for each in branches)
         return Type(UNION, _union_type(names, branches), least, names=names, children=branches)
@@ -201,14 +201,14 @@ _DEFINED: Mapping[str, Callable[[_Parser, Mapping[str, Any], str, int], Type]] =
 
 def _loaded(text: str) -> Any:
     if len(text) > LARGEST:
-        raise BadSchema(f"it has more than {LARGEST} characters")
+        raise BadAvroSchema(f"it has more than {LARGEST} characters")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         # A name without quotes is how some registries hand over a primitive type.
         if text in _PRIMITIVE:
             return text
-        raise BadSchema("it is no JSON") from None
+        raise BadAvroSchema("it is no JSON") from None
 
 
 def _full(name: str, space: str) -> str:
@@ -224,7 +224,7 @@ def _record(names: tuple[str, ...], fields: tuple[Type, ...]) -> Type:
 
 def _array(item: Type) -> Type:
     if item.least == 0:
-        raise BadSchema("an array's items have no bytes: a few could say that there are millions")
+        raise BadAvroSchema("an array's items have no bytes: a few could say that there are millions")
     return Type("array", pa.list_(pa.field("element", item.arrow)), 1, children=(item,))
 
 
@@ -257,7 +257,7 @@ def _branch_names(schema: list[Any], branches: tuple[Type, ...]) -> tuple[str, .
     unique = len({name.lower() for name in short}) == len(short)
     names = short if unique else [name.replace(".", "_") for name in full]
     if len({name.lower() for name in names}) < len(names):
-        raise BadSchema("a union has two branches of one name")
+        raise BadAvroSchema("a union has two branches of one name")
     return tuple(names)
 
 
@@ -275,7 +275,7 @@ def fingerprint(text: str) -> bytes:
     """The CRC-64-AVRO of a schema's canonical form, as it stands in a single-object encoding."""
     table = _crc_table()
     crc = _EMPTY
-    for byte in canonical(_loaded(text)).encode():
+    for byte in canonical_avro(_loaded(text)).encode():
         crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFF]
     return crc.to_bytes(8, "little")
 
@@ -293,15 +293,15 @@ def _crc_table() -> tuple[int, ...]:
     return tuple(made)
 
 
-def canonical(schema: Any, space: str = "") -> str:
+def canonical_avro(schema: Any, space: str = "") -> str:
     """Avro's parsing canonical form."""
     if isinstance(schema, str):
         return json.dumps(schema if schema in _PRIMITIVE else _full(schema, space), ensure_ascii=False)
     if isinstance(schema, list):
-        return "[" + ",".join(canonical(each, space) for each in schema) + "]"
+        return "[" + ",".join(canonical_avro(each, space) for each in schema) + "]"
     kind = schema["type"]
     if kind in _PRIMITIVE or not isinstance(kind, str):
-        return canonical(kind, space)
+        return canonical_avro(kind, space)
     parts = {"type": json.dumps("record" if kind == "error" else kind)}
     if kind in _DEFINED:
         full = _full(schema["name"], schema.get("namespace", space))
@@ -314,12 +314,12 @@ def canonical(schema: Any, space: str = "") -> str:
     if kind == "fixed":
         parts["size"] = str(schema["size"])
     if kind == "array":
-        parts["items"] = canonical(schema["items"], space)
+        parts["items"] = canonical_avro(schema["items"], space)
     if kind == "map":
-        parts["values"] = canonical(schema["values"], space)
+        parts["values"] = canonical_avro(schema["values"], space)
     return "{" + ",".join(f'"{name}":{part}' for name, part in parts.items()) + "}"
 
 
 def _canonical_field(field: Mapping[str, Any], space: str) -> str:
     name = json.dumps(field["name"], ensure_ascii=False)
-    return f'{{"name":{name},"type":{canonical(field["type"], space)}}}'
+    return f'{{"name":{name},"type":{canonical_avro(field["type"], space)}}}'

@@ -12,7 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from headrace.decode.avro.schema import UNION, Type
-from headrace.decode.scalars import Unfit
+from headrace.decode.scalars import UnfitValue
 from headrace.reasons import Reason
 
 Found = tuple[Any, int]  # a value, and where the next begins
@@ -20,7 +20,7 @@ _EXACT = Context(prec=60)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 
 
-class Exact:
+class AvroValueReader:
     """Reads from bytes up to an end."""
 
     def __init__(self, data: Any, end: int) -> None:
@@ -60,7 +60,7 @@ class Exact:
     def _within(self, kind: Type, at: int, step: str) -> Found:
         try:
             return self.value(kind, at)
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             raise unfit.within(step) from None
 
     def _block(self, kind: Type, at: int) -> tuple[int, int]:
@@ -69,7 +69,7 @@ class Exact:
             _, at = self._number(at)
             count = -count
         if count > (self._end - at) // kind.least:
-            raise Unfit(Reason.MALFORMED, "a block has more items than there are bytes")
+            raise UnfitValue(Reason.MALFORMED, "a block has more items than there are bytes")
         return count, at
 
     def _number(self, at: int) -> tuple[int, int]:
@@ -84,9 +84,9 @@ class Exact:
                 break
             shift += 7
             if shift > 63:
-                raise Unfit(Reason.MALFORMED, "a number has more than 64 bits")
+                raise UnfitValue(Reason.MALFORMED, "a number has more than 64 bits")
         if value >= 1 << 64:
-            raise Unfit(Reason.MALFORMED, "a number has more than 64 bits")
+            raise UnfitValue(Reason.MALFORMED, "a number has more than 64 bits")
         return (value >> 1) ^ -(value & 1), at
 
     def _bytes(self, kind: Type, at: int) -> tuple[bytes, int]:
@@ -103,15 +103,15 @@ class Exact:
     def _boolean(self, kind: Type, at: int) -> Found:
         (byte,), at = self._bytes(kind, at)
         if byte > 1:
-            raise Unfit(Reason.MALFORMED, "a boolean is 0 or 1")
+            raise UnfitValue(Reason.MALFORMED, "a boolean is 0 or 1")
         return byte == 1, at
 
     def _int(self, kind: Type, at: int) -> Found:
         found, at = self._number(at)
         if not -(1 << 31) <= found < 1 << 31:
-            raise Unfit(Reason.MALFORMED, "an int has more than 32 bits")
+            raise UnfitValue(Reason.MALFORMED, "an int has more than 32 bits")
         if pa.types.is_date(kind.arrow) and not _FIRST_DAY <= found <= _LAST_DAY:
-            raise Unfit(Reason.TIMESTAMP, "no day of the years 1 to 9999")
+            raise UnfitValue(Reason.TIMESTAMP, "no day of the years 1 to 9999")
         return found, at
 
     def _long(self, kind: Type, at: int) -> Found:
@@ -124,7 +124,7 @@ class Exact:
     def _enum(self, kind: Type, at: int) -> Found:
         found, at = self._number(at)
         if not 0 <= found < len(kind.names):
-            raise Unfit(Reason.MALFORMED, f"an enum of {len(kind.names)} symbols has no such one")
+            raise UnfitValue(Reason.MALFORMED, f"an enum of {len(kind.names)} symbols has no such one")
         return kind.names[found], at
 
     def _text(self, kind: Type, at: int) -> Found:
@@ -138,7 +138,7 @@ class Exact:
         try:
             return raw.decode(), at
         except UnicodeDecodeError:
-            raise Unfit(Reason.ENCODING, "text that is not UTF-8") from None
+            raise UnfitValue(Reason.ENCODING, "text that is not UTF-8") from None
 
     def _record(self, kind: Type, at: int) -> Found:
         made = {}
@@ -149,7 +149,7 @@ class Exact:
     def _union(self, kind: Type, at: int) -> Found:
         tag, at = self._number(at)
         if not 0 <= tag < len(kind.children):
-            raise Unfit(Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
+            raise UnfitValue(Reason.MALFORMED, f"a union of {len(kind.children)} has no such branch")
         found, at = self.value(kind.children[tag], at)
         if kind.only is not None or kind.children[tag].kind == "null":
             return found, at
@@ -158,43 +158,43 @@ class Exact:
     def _array(self, kind: Type, at: int) -> Found:
         try:
             return self.rest(kind.children[0], *reversed(self._block(kind.children[0], at)))
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             raise unfit.within("[]") from None
 
     def _map(self, kind: Type, at: int) -> Found:
         try:
             found, at = self.rest(kind.entry, *reversed(self._block(kind.entry, at)))
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             raise unfit.within(".*") from None
         return [(entry["key"], entry["value"]) for entry in found], at
 
 
-def _early() -> Unfit:
-    return Unfit(Reason.MALFORMED, "the value ends early")
+def _early() -> UnfitValue:
+    return UnfitValue(Reason.MALFORMED, "the value ends early")
 
 
 def _decimal(kind: Type, raw: bytes) -> Decimal:
     if not raw:
-        raise Unfit(Reason.MALFORMED, "a decimal has no bytes")
+        raise UnfitValue(Reason.MALFORMED, "a decimal has no bytes")
     number = int.from_bytes(raw, "big", signed=True)
     if abs(number) >= 10**kind.arrow.precision:
-        raise Unfit(Reason.OVERFLOW, f"a decimal has more than {kind.arrow.precision} digits")
+        raise UnfitValue(Reason.OVERFLOW, f"a decimal has more than {kind.arrow.precision} digits")
     return Decimal(number).scaleb(-kind.arrow.scale, _EXACT)
 
 
-_READERS: dict[str, Callable[[Exact, Type, int], Found]] = {
-    "null": Exact._null,
-    "boolean": Exact._boolean,
-    "int": Exact._int,
-    "long": Exact._long,
-    "float": Exact._float,
-    "double": Exact._float,
-    "bytes": Exact._text,
-    "string": Exact._text,
-    "fixed": Exact._text,
-    "enum": Exact._enum,
-    "record": Exact._record,
-    UNION: Exact._union,
-    "array": Exact._array,
-    "map": Exact._map,
+_READERS: dict[str, Callable[[AvroValueReader, Type, int], Found]] = {
+    "null": AvroValueReader._null,
+    "boolean": AvroValueReader._boolean,
+    "int": AvroValueReader._int,
+    "long": AvroValueReader._long,
+    "float": AvroValueReader._float,
+    "double": AvroValueReader._float,
+    "bytes": AvroValueReader._text,
+    "string": AvroValueReader._text,
+    "fixed": AvroValueReader._text,
+    "enum": AvroValueReader._enum,
+    "record": AvroValueReader._record,
+    UNION: AvroValueReader._union,
+    "array": AvroValueReader._array,
+    "map": AvroValueReader._map,
 }

@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, joined, too_many
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, join_rejects, too_many
 from headrace.decode.byte_scan import Mask, Numbers, bools
-from headrace.decode.inference import Structure, merge, struct
+from headrace.decode.inference import Structure, merge_inferred, struct
 from headrace.decode.input import without_bom
-from headrace.decode.payload import MERGES, MESSAGE, PATH, PLACE, SKIP, UNIT, Layout, layout_of
+from headrace.decode.payload import MERGES, MESSAGE, PATH, PLACE, SKIP, UNIT, PayloadSchema, payload_schema_of
 from headrace.decode.typed.fit import structure_of
 from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import Reason
 
-Bind = Callable[[Layout, NewField, Limits], Decoder]
+Bind = Callable[[PayloadSchema, NewField, DecodeLimits], Decoder]
 Path = tuple[str, ...]
 Peek = Callable[[str], pa.StringArray]
 Refusal = tuple[Reason, str]
@@ -31,7 +31,7 @@ ASKED = b"headrace.asked"  # a column only for those who declare it
 
 
 @dataclass(frozen=True)
-class Form:
+class EnvelopeForm:
     """One way in which an envelope holds a row."""
 
     way: Path = ()  # to the row
@@ -50,10 +50,10 @@ class Form:
 
 
 @dataclass
-class Look:
+class EnvelopeScan:
     """What an envelope sees of a batch of values: the form of each, and columns that it tells value by value."""
 
-    forms: Sequence[Form]
+    forms: Sequence[EnvelopeForm]
     which: Numbers  # of the forms each value has; -1 where none
     texts: Mapping[str, pa.StringArray] = field(default_factory=dict)
     types: pa.StringArray | None = None
@@ -66,22 +66,22 @@ class Envelope(Protocol):
     fills: Mapping[str, str]  # columns that are taken from the record where the value is silent
     silent: Mapping[str, str]  # what stands in a column for nothing
 
-    def look(self, peek: Peek, rejects: Rejects) -> Look:
+    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """The form of each value, none for those it rejects; `peek` shows a scalar of each value."""
         ...
 
 
 def told_apart(
-    seen: Sequence[pa.StringArray], judge: Callable[[Sequence[str | None]], Form | Refusal], rejects: Rejects
-) -> tuple[list[Form], Numbers]:
+    seen: Sequence[pa.StringArray], judge: Callable[[Sequence[str | None]], EnvelopeForm | Refusal], rejects: Rejects
+) -> tuple[list[EnvelopeForm], Numbers]:
     """The form of each value by some of its scalars, judged once for values that are alike in them."""
     kinds, kind_of = _distinct(seen)
-    numbers: dict[Form, int] = {}
+    numbers: dict[EnvelopeForm, int] = {}
     refusals: dict[int, Refusal] = {}
     chosen = np.full(len(kinds), -1, np.int64)
     for nth, kind in enumerate(kinds):
         verdict = judge(kind)
-        if isinstance(verdict, Form):
+        if isinstance(verdict, EnvelopeForm):
             chosen[nth] = numbers.setdefault(verdict, len(numbers))
         else:
             refusals[nth] = verdict
@@ -105,14 +105,16 @@ def _distinct(seen: Sequence[pa.StringArray]) -> tuple[list[tuple[str | None, ..
 class Enveloped:
     """A format inside an envelope, bound to one payload schema."""
 
-    def __init__(self, envelope: Envelope, bind: Bind, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
+    def __init__(
+        self, envelope: Envelope, bind: Bind, payload: pa.Schema, new_field: NewField, limits: DecodeLimits
+    ) -> None:
         self._envelope = envelope
         self._bind = bind
         self._payload = payload
         self._new_field = new_field
         self._limits = limits
-        self._bound: dict[Form, Decoder] = {}
-        self._plain = bind(layout_of(pa.schema([])), "ignore", limits)
+        self._bound: dict[EnvelopeForm, Decoder] = {}
+        self._plain = bind(payload_schema_of(pa.schema([])), "ignore", limits)
         self._merges = any(MERGES in (item.metadata or {}) for item in payload)
 
     @property
@@ -126,7 +128,7 @@ class Enveloped:
         groups = ((form, np.flatnonzero(look.which == nth)) for nth, form in enumerate(look.forms))
         parts = [self._part(form, look, values, at) for form, at in groups if len(at)]
         refused = Decoded(self._schema.empty_table(), pa.array([], pa.int64()), rejects)
-        return joined([*parts, refused], self._schema)
+        return join_rejects([*parts, refused], self._schema)
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """A scalar of the whole value, the envelope included."""
@@ -138,7 +140,7 @@ class Enveloped:
         types = look.types if look.types is not None else pa.nulls(len(values), pa.string())
         return pc.if_else(pa.array(look.which >= 0), types, pa.scalar(None, pa.string())), rejects.in_order()
 
-    def _look(self, values: pa.BinaryArray) -> tuple[Look, Rejects]:
+    def _look(self, values: pa.BinaryArray) -> tuple[EnvelopeScan, Rejects]:
         unreadable = Rejects()
 
         def peek(path: str) -> pa.StringArray:
@@ -157,7 +159,7 @@ class Enveloped:
         look.which[kept.index] = -1
         return look, kept
 
-    def _part(self, form: Form, look: Look, values: pa.BinaryArray, at: Numbers) -> Decoded:
+    def _part(self, form: EnvelopeForm, look: EnvelopeScan, values: pa.BinaryArray, at: Numbers) -> Decoded:
         """All values of one form."""
         found = self._decoder(form).decode(values.take(pa.array(at)))
         rejects = Rejects()
@@ -181,7 +183,13 @@ class Enveloped:
         return pa.schema([item for item in self._payload if SKIP not in (item.metadata or {})])
 
     def _column(
-        self, item: pa.Field, form: Form, rows: pa.Table, look: Look, values: pa.BinaryArray, index: Numbers
+        self,
+        item: pa.Field,
+        form: EnvelopeForm,
+        rows: pa.Table,
+        look: EnvelopeScan,
+        values: pa.BinaryArray,
+        index: Numbers,
     ) -> pa.Array:
         name = item.name
         if name in form.said:
@@ -198,18 +206,18 @@ class Enveloped:
             made = pa.nulls(len(index), item.type) if told is None else told.take(pa.array(index)).cast(item.type)
         return made.fill_null(self._envelope.silent[name]) if name in self._envelope.silent else made
 
-    def _decoder(self, form: Form) -> Decoder:
+    def _decoder(self, form: EnvelopeForm) -> Decoder:
         if form not in self._bound:
             fields = [made for item in self._payload if (made := self._field(item, form)) is not None]
             new_field: NewField = "ignore" if form.alone else self._new_field
             fields += [_json_at(name, (name,)) for name in ("before", "after") if form.both]
             read = {form.places[item.name] for item in fields if item.name in form.places}
             around = {*form.known, *form.places.values()} - read - {form.way}
-            layout = layout_of(pa.schema(fields), form.way, sorted(around))
+            layout = payload_schema_of(pa.schema(fields), form.way, sorted(around))
             self._bound[form] = self._bind(layout, new_field, self._limits)
         return self._bound[form]
 
-    def _field(self, item: pa.Field, form: Form) -> pa.Field | None:
+    def _field(self, item: pa.Field, form: EnvelopeForm) -> pa.Field | None:
         """A payload field as the form has it: the envelope's own at its place, others inside the row."""
         if item.name in form.said:
             return None
@@ -217,7 +225,7 @@ class Enveloped:
             return None if form.alone else item
         return self._placed(item, form)
 
-    def _placed(self, item: pa.Field, form: Form) -> pa.Field | None:
+    def _placed(self, item: pa.Field, form: EnvelopeForm) -> pa.Field | None:
         if item.name not in form.places:
             return None
         metadata = {key: value for key, value in (item.metadata or {}).items() if key not in (PATH, UNIT)}
@@ -232,7 +240,7 @@ class Enveloped:
         missing = self._missing()
         if not missing:
             return unknown
-        return merge(unknown, struct(missing)) if unknown else struct(missing)
+        return merge_inferred(unknown, struct(missing)) if unknown else struct(missing)
 
     def _missing(self) -> dict[str, Structure]:
         return {

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.base import Rejects
-from headrace.decode.envelope.base import ASKED, Envelope, Form, Look, Path, Peek, Refusal, told_apart
+from headrace.decode.envelope.base import ASKED, Envelope, EnvelopeForm, EnvelopeScan, Path, Peek, Refusal, told_apart
 from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import Reason
 from headrace.spec.types import TIMESTAMP
@@ -40,20 +40,20 @@ class Debezium:
     }
     _AROUND = ("before", "after", "op", "source", "transaction", "ts_ms", "ts_us", "ts_ns")
 
-    def look(self, peek: Peek, rejects: Rejects) -> Look:
+    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """By the operation; a value with a schema part has it one level deeper."""
         bare = peek("op")
         wrapped = peek("payload.op") if bare.null_count else pa.nulls(len(bare), pa.string())
-        return Look(*told_apart([bare, wrapped], self._judge, rejects))
+        return EnvelopeScan(*told_apart([bare, wrapped], self._judge, rejects))
 
-    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+    def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         op = seen[1] if seen[0] is None else seen[0]
         if word := self._OPERATIONS.get(op or ""):
             return self._form(word, seen[0] is None)
         said = f"the operation '{op}'" if op else "no operation: a heartbeat or a note"
         return Reason.UNKNOWN_OPERATION, f"{said}, expected one of c, r, u, d and t"
 
-    def _form(self, word: str, wrapped: bool) -> Form:
+    def _form(self, word: str, wrapped: bool) -> EnvelopeForm:
         top: Path = ("payload",) if wrapped else ()
         row = "before" if word == "delete" else "after"
         places = {"_changed_at": (*top, "ts_ms"), "_origin": (*top, "source"), "_before": (*top, "before")}
@@ -61,8 +61,10 @@ class Debezium:
         if wrapped:
             known.append(("schema",))
         if word == "truncate":
-            return Form(top, places, {"_op": word}, {"_changed_at": "ms"}, tuple(known), alone=True, merged=True)
-        return Form((*top, row), places, {"_op": word}, {"_changed_at": "ms"}, tuple(known))
+            return EnvelopeForm(
+                top, places, {"_op": word}, {"_changed_at": "ms"}, tuple(known), alone=True, merged=True
+            )
+        return EnvelopeForm((*top, row), places, {"_op": word}, {"_changed_at": "ms"}, tuple(known))
 
 
 class Rivven:
@@ -82,14 +84,14 @@ class Rivven:
         "Schema": "schema",
     }
 
-    def look(self, peek: Peek, rejects: Rejects) -> Look:
+    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """A change by its `source_type` and `op`, an event by its `event_type`, anything else as a record."""
         forms, which = told_apart([peek("source_type"), peek("op"), peek("event_type")], self._judge, rejects)
         # Events say their stream themselves.
         silent = any("stream" not in form.places for form in forms)
-        return Look(forms, which, {"stream": _dotted(peek("schema"), peek("table"))} if silent else {})
+        return EnvelopeScan(forms, which, {"stream": _dotted(peek("schema"), peek("table"))} if silent else {})
 
-    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+    def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         source, change, event = seen
         is_change = source is not None and change is not None
         form = self._change(change or "") if is_change else self._event(event) if event is not None else _RECORD
@@ -97,14 +99,14 @@ class Rivven:
             return form
         return Reason.UNKNOWN_OPERATION, f"the event '{change if is_change else event}', which Rivven does not have"
 
-    def _event(self, word: str) -> Form | None:
+    def _event(self, word: str) -> EnvelopeForm | None:
         if word not in self._EVENTS:
             return None
         places = {"data": ("data",), "timestamp": ("timestamp",), "stream": ("stream",)}
         known = (("event_type",), ("namespace",), ("metadata",))
-        return Form((), places, {"event_type": word}, known=known, alone=True)
+        return EnvelopeForm((), places, {"event_type": word}, known=known, alone=True)
 
-    def _change(self, op: str) -> Form | None:
+    def _change(self, op: str) -> EnvelopeForm | None:
         word = self._CHANGES.get(op)
         if word is None:
             return None
@@ -112,7 +114,7 @@ class Rivven:
         if op != "Update":
             places["data"] = ("before" if op == "Delete" else "after",)
         both = "data" if op == "Update" else ""
-        return Form((), places, {"event_type": word}, {"timestamp": "s"}, alone=True, both=both)
+        return EnvelopeForm((), places, {"event_type": word}, {"timestamp": "s"}, alone=True, both=both)
 
 
 _TOMBSTONE = "tombstone"
@@ -134,24 +136,24 @@ class RivvenChanges:
     }
     _AROUND = ("source_type", "database", "schema", "table", "op", "before", "after", "timestamp", "transaction")
 
-    def look(self, peek: Peek, rejects: Rejects) -> Look:
+    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """By the operation; a note on the schema says nothing of a row."""
-        return Look(*told_apart([peek("op")], self._judge, rejects))
+        return EnvelopeScan(*told_apart([peek("op")], self._judge, rejects))
 
-    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+    def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         if word := self._OPERATIONS.get(seen[0] or ""):
             return self._form(word)
         said = f"the operation '{seen[0]}'" if seen[0] else "no operation"
         return Reason.UNKNOWN_OPERATION, f"{said}: not a change of a row"
 
-    def _form(self, word: str) -> Form:
+    def _form(self, word: str) -> EnvelopeForm:
         if word == _TOMBSTONE:  # deletes as a null value does, by its record's key, where it has no row
             return replace(self._form("delete"), bare=Reason.TOMBSTONE)
         row = "before" if word == "delete" else "after"
         places: dict[str, Path] = {"_changed_at": ("timestamp",), "_before": ("before",)}
         said, units, alone = {"_op": word}, {"_changed_at": "s"}, word == "truncate"
         known = tuple((name,) for name in self._AROUND if alone or name != row)
-        return Form(() if alone else (row,), places, said, units, known, alone=alone, merged=alone)
+        return EnvelopeForm(() if alone else (row,), places, said, units, known, alone=alone, merged=alone)
 
 
 class CloudEvents:
@@ -169,11 +171,11 @@ class CloudEvents:
     fills: Mapping[str, str] = {}
     silent: Mapping[str, str] = {}
 
-    def look(self, peek: Peek, rejects: Rejects) -> Look:
+    def look(self, peek: Peek, rejects: Rejects) -> EnvelopeScan:
         """One form; what does not say version 1 of the specification is no event."""
-        return Look(*told_apart([peek("specversion")], self._judge, rejects), types=peek("type"))
+        return EnvelopeScan(*told_apart([peek("specversion")], self._judge, rejects), types=peek("type"))
 
-    def _judge(self, seen: Sequence[str | None]) -> Form | Refusal:
+    def _judge(self, seen: Sequence[str | None]) -> EnvelopeForm | Refusal:
         (version,) = seen
         if version is not None and version.startswith("1."):
             return _CLOUD_EVENT
@@ -187,8 +189,8 @@ def _dotted(one: pa.StringArray, two: pa.StringArray) -> pa.StringArray:
     return pc.coalesce(pc.binary_join_element_wise(*there, "."), *there)
 
 
-_RECORD = Form((), {}, {"event_type": "record"}, alone=True, whole="data")
-_CLOUD_EVENT = Form(
+_RECORD = EnvelopeForm((), {}, {"event_type": "record"}, alone=True, whole="data")
+_CLOUD_EVENT = EnvelopeForm(
     ("data",),
     {name: (name.removeprefix("_ce_"),) for name in CloudEvents.columns.names},
     known=(("specversion",), ("datacontenttype",), ("dataschema",)),

@@ -12,46 +12,46 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, few, too_many
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, few, too_many
 from headrace.decode.byte_scan import Mask, Numbers, bools, matches
 from headrace.decode.elements import ElementsDecoder, as_text
 from headrace.decode.envelope.base import Enveloped
 from headrace.decode.envelope.formats import ENVELOPES
 from headrace.decode.inference import Structure, added, by_key, distinct, infer, struct
 from headrace.decode.input import spread, triage
-from headrace.decode.json.discovery import Scout
-from headrace.decode.json.exact import Exact, Row
-from headrace.decode.json.extraction import json_path, pointer
-from headrace.decode.json.learned_keys import Lessons
-from headrace.decode.json.new_keys import Surveyor
+from headrace.decode.json.discovery import Discovery
+from headrace.decode.json.exact import ExactReader, Row
+from headrace.decode.json.extraction import json_path_of, pointer
+from headrace.decode.json.learned_keys import LearnedKeys
+from headrace.decode.json.new_keys import NewKeyFinder
 from headrace.decode.json.proof import LONG_NUMBER, Proof, Prover, harmless
 from headrace.decode.json.registered import RegisteredJson
 from headrace.decode.json.strict import Cutter, Parser, Real
-from headrace.decode.json.template import Keep
-from headrace.decode.json.template_match import Stencils
-from headrace.decode.payload import Layout, Node, layout_of, walk
+from headrace.decode.json.template import KeptText
+from headrace.decode.json.template_match import TemplateMatchers
+from headrace.decode.payload import PayloadNode, PayloadSchema, payload_schema_of, walk_nodes
 from headrace.decode.rescue import RescuingDecoder
-from headrace.decode.scalars import Unfit, seen
-from headrace.decode.unpack import Prepared, elements, lines, unpacking
+from headrace.decode.scalars import UnfitValue, seen
+from headrace.decode.unpack import UnpackingDecoder, json_elements, lines, unpacking
 from headrace.engine import duck
 from headrace.reasons import Reason
-from headrace.spec.decode import Json
+from headrace.spec.decode import JsonFormat
 
 
 class JsonDecoder:
     """JSON values into the rows of one payload schema."""
 
-    def __init__(self, payload: pa.Schema | Layout, new_field: NewField, limits: Limits) -> None:
-        self._layout = payload if isinstance(payload, Layout) else layout_of(payload)
+    def __init__(self, payload: pa.Schema | PayloadSchema, new_field: NewField, limits: DecodeLimits) -> None:
+        self._layout = payload if isinstance(payload, PayloadSchema) else payload_schema_of(payload)
         self._new_field = new_field
         self._limits = limits
-        self._exact = Exact(self._layout, new_field, limits)
+        self._exact = ExactReader(self._layout, new_field, limits)
         self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
-        self._surveyor = Surveyor(self._layout, self._exact.refuse_name)
-        self._lessons = Lessons(self._layout, new_field == "ignore", limits)
-        self._stencils = Stencils(self._layout, limits, new_field == "ignore")
+        self._surveyor = NewKeyFinder(self._layout, self._exact.refuse_name)
+        self._lessons = LearnedKeys(self._layout, new_field == "ignore", limits)
+        self._stencils = TemplateMatchers(self._layout, limits, new_field == "ignore")
         blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None
-        self._scout = Scout(self._decode, self._scouting) if blank else None
+        self._scout = Discovery(self._decode, self._scouting) if blank else None
         self._whole = False  # the structure of values with new fields is told from their root
         self._known = by_key(self._layout.own)
 
@@ -131,7 +131,7 @@ class JsonDecoder:
             for position in np.flatnonzero(~sure).tolist():
                 try:
                     exact.append(_peek_exactly(self._exact.parser, texts[position].as_py(), parts))
-                except Unfit as unfit:
+                except UnfitValue as unfit:
                     exact.append(None)
                     rejects.add(int(at[position]), unfit.reason, unfit.detail)
             found = pc.replace_with_mask(found, pa.array(~sure), pa.array(exact, pa.string()))
@@ -173,7 +173,7 @@ class JsonDecoder:
             try:
                 rows.append(self._exact.read(texts[position].as_buffer().to_pybytes()))
                 kept.append(position)
-            except Unfit as unfit:
+            except UnfitValue as unfit:
                 rejects.add(int(at[position]), unfit.reason, unfit.detail)
         return rows, kept
 
@@ -211,13 +211,13 @@ class JsonDecoder:
         return found
 
 
-def _rows_in(texts: pa.StringArray, layout: Layout) -> pa.Array:
+def _rows_in(texts: pa.StringArray, layout: PayloadSchema) -> pa.Array:
     """The row's own text of each value, where it lies deeper down."""
     if not layout.way:
         return texts
-    where = duck.literal(json_path(layout.root, layout.way))
+    where = duck.literal(json_path_of(layout.root, layout.way))
     sql = f"SELECT CAST(json_extract(v, {where}) AS VARCHAR) AS t FROM seen"  # noqa: S608 - the path is quoted
-    rows = duck.planned(sql, seen=pa.table({"v": texts}))["t"].combine_chunks().cast(pa.string())
+    rows = duck.plan_of_query(sql, seen=pa.table({"v": texts}))["t"].combine_chunks().cast(pa.string())
     # DuckDB writes numbers anew: of those that it would change, the text is cut out as it is.
     rewritten = pa.array(matches(texts, LONG_NUMBER))
     return pc.replace_with_mask(rows, rewritten, _cut(texts.filter(rewritten), layout.way))
@@ -225,15 +225,15 @@ def _rows_in(texts: pa.StringArray, layout: Layout) -> pa.Array:
 
 def _cut(texts: pa.StringArray, way: tuple[str, ...]) -> pa.StringArray:
     """The texts of what lies at a path, NULL where there is nothing."""
-    root = reduce(lambda node, key: Node("object", children={key: node}), reversed(way), Node("json"))
-    cutter = Cutter(Parser(Limits()), root)
+    root = reduce(lambda node, key: PayloadNode("object", children={key: node}), reversed(way), PayloadNode("json"))
+    cutter = Cutter(Parser(DecodeLimits()), root)
     found = (reduce(lambda value, key: value and value.get(key), way, cutter.cut(text)) for text in texts.to_pylist())
     return pa.array(found, pa.string())
 
 
-def _provable(layout: Layout) -> bool:
+def _provable(layout: PayloadSchema) -> bool:
     """Whether every name can stand in a path without being taken for something else."""
-    nodes = [layout.root, *(node for _, node in walk(layout.root))]
+    nodes = [layout.root, *(node for _, node in walk_nodes(layout.root))]
     names = [key for node in nodes if node.kind == "object" for key in node.children]
     return not layout.overlaps and not any(not name or set('"*\\\0') & set(name) for name in names)
 
@@ -258,7 +258,7 @@ def _in_order(parts: list[tuple[pa.Table, Numbers]]) -> tuple[pa.Table, Numbers]
     return pa.concat_tables([table for table, _ in parts]).take(pa.array(order)), index[order]
 
 
-def _beyond(node: Node, structure: Structure) -> Structure | None:
+def _beyond(node: PayloadNode, structure: Structure) -> Structure | None:
     """The part of a structure that a node does not know."""
     kind = structure.get("type")
     if node.kind == "list" and kind == "list":
@@ -289,7 +289,7 @@ def _peek_quickly(texts: pa.StringArray, where: str) -> tuple[pa.StringArray, Ma
                text IS NOT NULL OR (coalesce(kind, 'NULL') = 'NULL' AND json_type(j) = 'OBJECT') AS sure
         FROM (SELECT j, json_type(j, {place}) AS kind FROM (SELECT TRY_CAST(v AS JSON) AS j FROM seen))
     """  # noqa: S608 - the pointer is quoted
-    answer = duck.planned(sql, seen=pa.table({"v": texts}))
+    answer = duck.plan_of_query(sql, seen=pa.table({"v": texts}))
     return answer["text"].combine_chunks(), bools(answer["sure"].combine_chunks())
 
 
@@ -298,7 +298,7 @@ def _peek_exactly(parser: Parser, text: str, parts: tuple[str, ...]) -> str | No
     for part in parts:
         value = _step(value, part)
     if isinstance(value, dict | list):
-        raise Unfit(Reason.TYPE, f"{'.'.join(parts)}: expected one value, saw {seen(value)}")
+        raise UnfitValue(Reason.TYPE, f"{'.'.join(parts)}: expected one value, saw {seen(value)}")
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None or isinstance(value, str):
@@ -312,32 +312,32 @@ def _step(value: Any, part: str) -> Any:
     return value.get(part) if isinstance(value, dict) else None
 
 
-def bound(layout: Layout, new_field: NewField, limits: Limits) -> Decoder:
+def bound_errors(layout: PayloadSchema, new_field: NewField, limits: DecodeLimits) -> Decoder:
     """JSON values into the rows of a layout, with what does not fit kept beside them where it asks for that."""
     if not layout.rescue:
         return JsonDecoder(layout, new_field, limits)
     if layout.elements is not None:
         clean = JsonDecoder(layout.bare(), "reject" if new_field == "rescue" else new_field, limits)
-        records = bound(as_text(layout, layout.elements), new_field, limits)
-        each = bound(layout.elements.layout, new_field, limits)
+        records = bound_errors(as_text(layout, layout.elements), new_field, limits)
+        each = bound_errors(layout.elements.layout, new_field, limits)
         return ElementsDecoder(clean, records, each, layout, new_field, limits)
     bare = layout.bare()
     inner = JsonDecoder(bare, "reject" if new_field == "rescue" else new_field, limits)
-    keep = Keep(new_field == "rescue", frozenset(column.path for column in bare.columns if column.rescued))
-    stencils = Stencils(bare, limits, new_field == "ignore", keep) if _provable(bare) else None
+    keep = KeptText(new_field == "rescue", frozenset(column.path for column in bare.columns if column.rescued))
+    stencils = TemplateMatchers(bare, limits, new_field == "ignore", keep) if _provable(bare) else None
     return RescuingDecoder(inner, layout, new_field, limits, stencils)
 
 
-def json_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Json) -> Decoder:
+def json_decoder(payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: JsonFormat) -> Decoder:
     """The factory of the format table."""
     if options.envelope == "none":
-        made: Decoder = bound(layout_of(payload), new_field, limits)
+        made: Decoder = bound_errors(payload_schema_of(payload), new_field, limits)
     else:
-        made = Enveloped(ENVELOPES[options.envelope], bound, payload, new_field, limits)
+        made = Enveloped(ENVELOPES[options.envelope], bound_errors, payload, new_field, limits)
     if options.rows != "object":
-        made = Prepared(made, elements if options.rows == "array" else lines, limits)
+        made = UnpackingDecoder(made, json_elements if options.rows == "array" else lines, limits)
     if options.compression != "none":
-        made = Prepared(made, unpacking(options.compression), limits)
+        made = UnpackingDecoder(made, unpacking(options.compression), limits)
     if options.registry is not None:
         made = RegisteredJson(made, options.registry, payload, new_field, limits)
     return made

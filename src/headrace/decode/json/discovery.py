@@ -34,7 +34,7 @@ _FINAL = frozenset(
 )
 
 
-class Scout:
+class Discovery:
     """Says of values what a decoder without columns says, with less work for each that is like those before it."""
 
     def __init__(self, blank: Callable[[pa.BinaryArray], Decoded], bind: Callable[[pa.Schema], Decoder]) -> None:

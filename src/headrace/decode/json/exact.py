@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.decode.base import Limits, NewField
+from headrace.decode.base import DecodeLimits, NewField
 from headrace.decode.inference import name_fits
 from headrace.decode.json.strict import Cutter, Parser, holds_text
-from headrace.decode.payload import Column, Layout, Node
-from headrace.decode.scalars import Unfit, leaf_reader, seen
-from headrace.errors import ContractBroken, UsageError
+from headrace.decode.payload import PayloadColumn, PayloadNode, PayloadSchema
+from headrace.decode.scalars import UnfitValue, leaf_reader, seen
+from headrace.errors import ContractViolation, UsageError
 from headrace.reasons import Reason
 
 Reader = Callable[[Any], Any]  # of a value that is not null
@@ -27,10 +27,10 @@ class Row:
     strangers: tuple[str, ...] = ()
 
 
-class Exact:
+class ExactReader:
     """Reads single values into rows of a layout."""
 
-    def __init__(self, layout: Layout, new_field: NewField, limits: Limits) -> None:
+    def __init__(self, layout: PayloadSchema, new_field: NewField, limits: DecodeLimits) -> None:
         self.parser = Parser(limits)
         self._root = layout.root
         self._new_field = new_field
@@ -45,7 +45,7 @@ class Exact:
         }
 
     def read(self, raw: bytes) -> Row:
-        """The row of one value; Unfit when it has none, ContractBroken when a new field stops the pipeline."""
+        """The row of one value; Unfit when it has none, ContractViolation when a new field stops the pipeline."""
         text, value, strangers = self.meet(raw)
         row = tuple([read(given) for read, given in self.readers(text, value)])
         self.answer(strangers)
@@ -69,11 +69,11 @@ class Exact:
     def answer(self, strangers: tuple[str, ...]) -> None:
         """What the contract says to new fields."""
         if strangers and self._new_field == "reject":
-            raise Unfit(Reason.NEW_FIELD, f"{strangers[0]}: the contract knows no such field")
+            raise UnfitValue(Reason.NEW_FIELD, f"{strangers[0]}: the contract knows no such field")
         if strangers and self._new_field == "stop":
-            raise ContractBroken(f"A record brings the new field '{strangers[0]}', and the contract says: stop.")
+            raise ContractViolation(f"A record brings the new field '{strangers[0]}', and the contract says: stop.")
 
-    def _meet(self, node: Node, value: Any, where: str, strangers: dict[str, None]) -> None:
+    def _meet(self, node: PayloadNode, value: Any, where: str, strangers: dict[str, None]) -> None:
         """Note the fields nobody knows, at every depth; refuse names that cannot stand beside the known ones."""
         if node.kind == "list" and isinstance(value, list):
             for item in value:
@@ -88,22 +88,22 @@ class Exact:
                 if key in value:
                     self._meet(node.children[key], value[key], f"{where}{key}.", strangers)
 
-    def _meet_keys(self, node: Node, value: Mapping[str, Any], where: str, strangers: dict[str, None]) -> None:
+    def _meet_keys(self, node: PayloadNode, value: Mapping[str, Any], where: str, strangers: dict[str, None]) -> None:
         if len({key.lower() for key in value}) != len(value):
-            raise Unfit(Reason.DUPLICATE_KEY, f"{where or 'the object '}has keys that differ only in case")
+            raise UnfitValue(Reason.DUPLICATE_KEY, f"{where or 'the object '}has keys that differ only in case")
         for key in value:
             if key not in node.children:
                 self.refuse_name(node, key, where)
                 strangers[where + key] = None
 
-    def refuse_name(self, node: Node, key: str, where: str) -> None:
+    def refuse_name(self, node: PayloadNode, key: str, where: str) -> None:
         """Unfit when a new key is a known one in other case, or could never be the column it asks to be."""
         if key.lower() in self._lower_names(node):
-            raise Unfit(Reason.BAD_NAME, f"{where}{key[:300]}: differs from a known field only in case")
+            raise UnfitValue(Reason.BAD_NAME, f"{where}{key[:300]}: differs from a known field only in case")
         if self._new_field == "evolve" and not name_fits(key):
-            raise Unfit(Reason.BAD_NAME, f"{where}{seen(key)} cannot be a column's name")
+            raise UnfitValue(Reason.BAD_NAME, f"{where}{seen(key)} cannot be a column's name")
 
-    def _lower_names(self, node: Node) -> set[str]:
+    def _lower_names(self, node: PayloadNode) -> set[str]:
         """The names that a new key must not be in another case; kept, since one record may have thousands of keys."""
         if id(node) not in self._names:
             beside = self._column_names if node is self._root and self._new_field == "evolve" else set()
@@ -111,29 +111,29 @@ class Exact:
         return self._names[id(node)]
 
 
-def default_of(column: Column) -> Any:
+def default_of(column: PayloadColumn) -> Any:
     """A column's default as a value of its type; ABSENT where it has none."""
     return inner_default(column.node, column.name)
 
 
-def inner_default(node: Node, name: str) -> Any:
+def inner_default(node: PayloadNode, name: str) -> Any:
     """A node's default as a value of its type; ABSENT where it has none."""
     if node.default is None or node.kind == "json":
         return ABSENT if node.default is None else node.default
     try:
-        return _fitted(node, reader_of(node), Parser(Limits()).value(node.default))
-    except Unfit as unfit:
+        return _fitted(node, reader_of(node), Parser(DecodeLimits()).value(node.default))
+    except UnfitValue as unfit:
         raise UsageError(f"The default of column '{name}' does not fit it: {unfit.detail}.") from None
 
 
-def _way_to(column: Column) -> Node:
+def _way_to(column: PayloadColumn) -> PayloadNode:
     node = column.node
     for key in reversed(column.path):
-        node = Node("object", children={key: node})
+        node = PayloadNode("object", children={key: node})
     return node
 
 
-def _column_reader(column: Column) -> Callable[[dict[str, Any]], Any]:
+def _column_reader(column: PayloadColumn) -> Callable[[dict[str, Any]], Any]:
     read, default = reader_of(column.node), default_of(column)
     *way, last = column.path
 
@@ -143,7 +143,7 @@ def _column_reader(column: Column) -> Callable[[dict[str, Any]], Any]:
             return default
         try:
             return _fitted(column.node, read, None if found is ABSENT else found)
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             raise unfit.within(".".join(column.path)) from None
 
     return of
@@ -161,19 +161,19 @@ def _dig(value: Any, path: Sequence[str]) -> dict[str, Any]:
     return made
 
 
-def _not(wanted: str, value: object) -> Unfit:
-    return Unfit(Reason.TYPE, f"expected {wanted}, saw {seen(value)}")
+def _not(wanted: str, value: object) -> UnfitValue:
+    return UnfitValue(Reason.TYPE, f"expected {wanted}, saw {seen(value)}")
 
 
-def _fitted(node: Node, read: Reader, value: Any) -> Any:
+def _fitted(node: PayloadNode, read: Reader, value: Any) -> Any:
     if value is not None:
         return read(value)
     if not node.nullable:
-        raise Unfit(Reason.MISSING, "required, and absent or null")
+        raise UnfitValue(Reason.MISSING, "required, and absent or null")
     return None
 
 
-def reader_of(node: Node) -> Reader:
+def reader_of(node: PayloadNode) -> Reader:
     """How a value that is not null becomes the node's type."""
     if node.kind == "json":
         return str
@@ -186,7 +186,7 @@ def reader_of(node: Node) -> Reader:
     return leaf_reader(node)
 
 
-def _object_reader(node: Node) -> Reader:
+def _object_reader(node: PayloadNode) -> Reader:
     children = [(key, child, reader_of(child), inner_default(child, key)) for key, child in node.children.items()]
 
     def read(value: Any) -> dict[str, Any]:
@@ -200,14 +200,14 @@ def _object_reader(node: Node) -> Reader:
                 continue
             try:
                 made[key] = _fitted(child, inner, None if found is ABSENT else found)
-            except Unfit as unfit:
+            except UnfitValue as unfit:
                 raise unfit.within(f".{key}") from None
         return made
 
     return read
 
 
-def _list_reader(element: Node) -> Reader:
+def _list_reader(element: PayloadNode) -> Reader:
     inner = reader_of(element)
 
     def read(value: Any) -> list[Any]:
@@ -217,14 +217,14 @@ def _list_reader(element: Node) -> Reader:
         try:
             for item in value:
                 made.append(_fitted(element, inner, item))
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             raise unfit.within(f"[{len(made)}]") from None
         return made
 
     return read
 
 
-def _map_reader(element: Node) -> Reader:
+def _map_reader(element: PayloadNode) -> Reader:
     inner = reader_of(element)
 
     def read(value: Any) -> list[tuple[str, Any]]:
@@ -234,7 +234,7 @@ def _map_reader(element: Node) -> Reader:
         for key, item in value.items():
             try:
                 made.append((key, _fitted(element, inner, item)))
-            except Unfit as unfit:
+            except UnfitValue as unfit:
                 raise unfit.within(f".{key}") from None
         return made
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.decode.payload import Layout, Node, walk
-from headrace.decode.scalars import json_types, sql_type
+from headrace.decode.payload import PayloadNode, PayloadSchema, walk_nodes
+from headrace.decode.scalars import duckdb_type, json_types
 from headrace.engine import duck
 
 Path = tuple[str, ...]
@@ -16,11 +16,11 @@ _OUTER = {"object": ("OBJECT",), "map": ("OBJECT",), "list": ("ARRAY",)}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListColumn:
     """A known place below a list or a map: reached by a path with wildcards, seen as a list of types."""
 
     path: Path
-    node: Node
+    node: PayloadNode
     where: str  # the JSONPath
     keyed: bool  # each type seen there stands behind a key of its own
     entry: bool  # that key is a map's
@@ -28,11 +28,11 @@ class Place:
     @property
     def told(self) -> bool:
         """Whether the types there tell anything: what they should be, or how many keys there are."""
-        return self.keyed or expected(self.node) is not None
+        return self.keyed or expected_types(self.node) is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ExtractionQuery:
     """The SQL over a table `seen(v)`, and what its columns mean.
 
     `c<i>` the i-th column's value, `d<i>` whether it is absent (columns with a default only), `s<i>` whether the i-th
@@ -41,12 +41,12 @@ class Question:
     """
 
     sql: str
-    wild: tuple[Place, ...]
+    wild: tuple[ListColumn, ...]
 
 
-def question(layout: Layout, strangers: tuple[Path, ...] = ()) -> Question:
+def extraction_query(layout: PayloadSchema, strangers: tuple[Path, ...] = ()) -> ExtractionQuery:
     """Compile a layout, and count the strangers among its skipped places."""
-    places = list(walk(layout.root))
+    places = list(walk_nodes(layout.root))
     plain = {path: (at + 1, node) for at, (path, node) in enumerate(p for p in places if "*" not in p[0])}
     wild = tuple(place for path, node in places if "*" in path and (place := _place(layout.root, path, node)).told)
     wilds = {place.path: f"w{at}" for at, place in enumerate(wild)}
@@ -68,14 +68,14 @@ def question(layout: Layout, strangers: tuple[Path, ...] = ()) -> Question:
     outer += [f"t[{plain[path][0]}] IS NOT NULL AS s{at}" for at, path in enumerate(strangers) if path in plain]
     outer += [f"len({wilds[path]}) > 0 AS s{at}" for at, path in enumerate(strangers) if path in wilds]
     outer += [f"w{at}" for at in range(len(wild))]
-    unread = [f"t[{at}] IN ('DOUBLE', 'ARRAY')" for at, node in plain.values() if expected(node) is None]
+    unread = [f"t[{at}] IN ('DOUBLE', 'ARRAY')" for at, node in plain.values() if expected_types(node) is None]
     outer.append(f"coalesce({' OR '.join(unread) or 'false'}, false) AS open")
     outer.append(f"coalesce({' AND '.join(fits) or 'true'}, false) AS ok")
     outer.append(f"list_count(t) - {0 if plain else 1} AS n")
-    return Question(f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM seen)", wild)  # noqa: S608
+    return ExtractionQuery(f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM seen)", wild)  # noqa: S608
 
 
-def expected(node: Node) -> tuple[str, ...] | None:
+def expected_types(node: PayloadNode) -> tuple[str, ...] | None:
     """The JSON types that may stand at a place, null apart; None for any."""
     if node.kind in ("json", "skip"):
         return None
@@ -87,7 +87,7 @@ def pointer(path: Path) -> str:
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def json_path(root: Node, path: Path) -> str:
+def json_path_of(root: PayloadNode, path: Path) -> str:
     """A JSONPath with wildcards for lists and maps."""
     node, text = root, "$"
     for part in path:
@@ -96,15 +96,15 @@ def json_path(root: Node, path: Path) -> str:
     return text
 
 
-def _place(root: Node, path: Path, node: Node) -> Place:
+def _place(root: PayloadNode, path: Path, node: PayloadNode) -> ListColumn:
     above = root
     for part in path[:-1]:
         above = above.children[part]
-    return Place(path, node, json_path(root, path), path[-1] != "*" or above.kind == "map", above.kind == "map")
+    return ListColumn(path, node, json_path_of(root, path), path[-1] != "*" or above.kind == "map", above.kind == "map")
 
 
-def _fit(path: Path, at: int, node: Node) -> str:
-    types = expected(node)
+def _fit(path: Path, at: int, node: PayloadNode) -> str:
+    types = expected_types(node)
     if types is None:
         return ""
     seen = f"t[{at}] IN ({', '.join(map(duck.literal, types))})"
@@ -117,7 +117,7 @@ def _value(path: Path) -> str:
     return "x." + ".".join(map(duck.quote, path))
 
 
-def _structure(layout: Layout) -> dict[str, Any]:
+def _structure(layout: PayloadSchema) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for column in layout.columns:
         here = made
@@ -127,11 +127,11 @@ def _structure(layout: Layout) -> dict[str, Any]:
     return made
 
 
-def _duck_type(node: Node) -> str:
+def _duck_type(node: PayloadNode) -> str:
     if node.kind == "object":
         return f"STRUCT({', '.join(f'{duck.quote(key)} {_duck_type(child)}' for key, child in node.children.items())})"
     if node.kind == "list":
         return f"{_duck_type(node.children['*'])}[]"
     if node.kind == "map":
         return f"MAP(VARCHAR, {_duck_type(node.children['*'])})"
-    return sql_type(node)
+    return duckdb_type(node)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from headrace.decode.base import Limits
+from headrace.decode.base import DecodeLimits
 from headrace.decode.inference import Structure, infer
 from headrace.decode.json.extraction import Path
 from headrace.decode.json.proof import Proof, Prover
-from headrace.decode.payload import Layout, Node, with_skipped
+from headrace.decode.payload import PayloadNode, PayloadSchema, with_skipped
 
 _SAMPLE = 500  # rows
 _SHARE = 50  # one row in 50 must need a survey before paths are added
@@ -25,10 +25,10 @@ _TIMES = 8
 _PLAIN = re.compile(r"[^\"\\\0*]*[^\"\\\0*0-9-][^\"\\\0*]*")  # not a number: in a JSON pointer that is an index
 
 
-class Lessons:
+class LearnedKeys:
     """The paths added so far."""
 
-    def __init__(self, layout: Layout, ignore: bool, limits: Limits) -> None:
+    def __init__(self, layout: PayloadSchema, ignore: bool, limits: DecodeLimits) -> None:
         self._layout = layout
         self._ignore = ignore  # False: only paths inside values that are not read
         self._limits = limits
@@ -69,7 +69,7 @@ class Lessons:
     def _strangers(self) -> tuple[Path, ...]:
         return tuple(path for path, stranger in self._learned.items() if stranger)
 
-    def _unlisted(self, node: Node | None, structure: Structure, path: Path) -> Iterator[tuple[Path, bool]]:
+    def _unlisted(self, node: PayloadNode | None, structure: Structure, path: Path) -> Iterator[tuple[Path, bool]]:
         """Keys that the layout does not have, parents first."""
         if "element" in structure and (node is None or node.kind == "list"):
             yield from self._unlisted(node and node.children["*"], structure["element"], (*path, "*"))
@@ -83,7 +83,7 @@ class Lessons:
                 yield (*path, key), node is not None
                 yield from self._unlisted(None, item, (*path, key))
 
-    def _may_learn(self, node: Node | None, path: Path, key: str) -> bool:
+    def _may_learn(self, node: PayloadNode | None, path: Path, key: str) -> bool:
         if node is None:
             return True
         taken = {*node.children, *(other[-1] for other in self._learned if other[:-1] == path)} - {key}

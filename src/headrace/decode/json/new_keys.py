@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.byte_scan import Mask, Numbers, bools
-from headrace.decode.json.extraction import json_path, pointer
-from headrace.decode.payload import Layout, Node, walk
-from headrace.decode.scalars import Unfit
+from headrace.decode.json.extraction import json_path_of, pointer
+from headrace.decode.payload import PayloadNode, PayloadSchema, walk_nodes
+from headrace.decode.scalars import UnfitValue
 from headrace.engine import duck
 
 # No object holds a key twice, at any depth below the first.
@@ -25,7 +25,7 @@ FROM seen
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class NewKeys:
     """What was found in texts whose known places are all good."""
 
     clean: Mask  # nothing speaks against the row
@@ -33,12 +33,15 @@ class Survey:
     names: Counter[str] = field(default_factory=Counter)  # new fields of clean rows, dotted
 
 
-class Surveyor:
+class NewKeyFinder:
     """A layout compiled into the query for the keys of its objects."""
 
-    def __init__(self, layout: Layout, refuse_name: Callable[[Node, str, str], None]) -> None:
+    def __init__(self, layout: PayloadSchema, refuse_name: Callable[[PayloadNode, str, str], None]) -> None:
         self._refuse_name = refuse_name
-        objects = [((), layout.root), *((path, node) for path, node in walk(layout.root) if node.kind == "object")]
+        objects = [
+            ((), layout.root),
+            *((path, node) for path, node in walk_nodes(layout.root) if node.kind == "object"),
+        ]
         self._levels = [(_where(path), node) for path, node in objects]
         self._wild = any("*" in path for path, _ in objects)
         lists = [_keys(layout.root, path) for path, _ in objects]
@@ -49,9 +52,9 @@ class Surveyor:
         total = " + ".join(f"coalesce(len({each}), 0)" for each in lists)
         self._sql = f"SELECT CAST(to_json([{shapes}]) AS VARCHAR) AS shape, {total} AS n FROM seen"  # noqa: S608
 
-    def survey(self, texts: pa.StringArray, entries: Numbers, colons: Numbers, harmless: Mask) -> Survey:
+    def survey(self, texts: pa.StringArray, entries: Numbers, colons: Numbers, harmless: Mask) -> NewKeys:
         """Judge rows by the few shapes they have; the colons tell which of them hide keys deeper down."""
-        answer = duck.planned(self._sql, seen=pa.table({"v": texts}))
+        answer = duck.plan_of_query(self._sql, seen=pa.table({"v": texts}))
         shapes = answer["shape"].combine_chunks().dictionary_encode()
         verdicts = [self._strangers(json.loads(shape)) for shape in shapes.dictionary.to_pylist()]
         codes = shapes.indices.to_numpy()
@@ -61,13 +64,13 @@ class Surveyor:
         unsure = np.flatnonzero(clean & hidden)
         if len(unsure):
             clean[unsure] = bools(
-                duck.planned(_NO_TWINS, seen=pa.table({"v": texts.take(unsure)}))["good"].combine_chunks()
+                duck.plan_of_query(_NO_TWINS, seen=pa.table({"v": texts.take(unsure)}))["good"].combine_chunks()
             )
         names: Counter[str] = Counter()
         for code, count in enumerate(np.bincount(codes[clean], minlength=len(verdicts))):
             if count:
                 names.update({name: int(count) for name in verdicts[code] or ()})
-        return Survey(clean, strange, names)
+        return NewKeys(clean, strange, names)
 
     def _strangers(self, shape: list[list[str]]) -> list[str] | None:
         """The new names of a shape; None when one cannot stand, or stands twice."""
@@ -80,7 +83,7 @@ class Surveyor:
                     continue
                 try:
                     self._refuse_name(node, key, where)
-                except Unfit:
+                except UnfitValue:
                     return None
                 found.append(where + key)
         return found
@@ -90,7 +93,7 @@ def _where(path: tuple[str, ...]) -> str:
     return "".join(f"{part}." for part in path if part != "*")
 
 
-def _keys(root: Node, path: tuple[str, ...]) -> str:
+def _keys(root: PayloadNode, path: tuple[str, ...]) -> str:
     if "*" in path:
-        return f"flatten(json_keys(v, {duck.literal(json_path(root, path))}))"
+        return f"flatten(json_keys(v, {duck.literal(json_path_of(root, path))}))"
     return f"json_keys(v, {duck.literal(pointer(path))})" if path else "json_keys(v)"

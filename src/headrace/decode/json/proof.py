@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Limits
-from headrace.decode.byte_scan import Bytes, Mask, Numbers, bools, lengths, matches, owners
+from headrace.decode.base import DecodeLimits
+from headrace.decode.byte_scan import Mask, Numbers, TextBytes, bools, lengths, matches, owners
 from headrace.decode.json.exact import default_of
-from headrace.decode.json.extraction import Path, Place, expected, question
+from headrace.decode.json.extraction import ListColumn, Path, expected_types, extraction_query
 from headrace.decode.json.nesting import too_deep, widest
-from headrace.decode.payload import Column, Layout, Node, walk
+from headrace.decode.payload import PayloadColumn, PayloadNode, PayloadSchema, walk_nodes
 from headrace.decode.scalars import proven
 from headrace.engine import duck
 
@@ -49,13 +49,13 @@ class Proof:
 class Prover:
     """A layout compiled into one query and the checks of its answer."""
 
-    def __init__(self, layout: Layout, limits: Limits, strangers: tuple[Path, ...] = ()) -> None:
+    def __init__(self, layout: PayloadSchema, limits: DecodeLimits, strangers: tuple[Path, ...] = ()) -> None:
         self._layout = layout
         self._limits = limits
         self._strangers = len(strangers)
-        self._question = question(layout, strangers)
-        nodes = [node for _, node in walk(layout.root)]
-        deepest = max((len(path) for path, _ in walk(layout.root)), default=0) + 1
+        self._question = extraction_query(layout, strangers)
+        nodes = [node for _, node in walk_nodes(layout.root)]
+        deepest = max((len(path) for path, _ in walk_nodes(layout.root)), default=0) + 1
         self._deep = deepest >= limits.depth
         self._decimals = any(pa.types.is_decimal(node.type) for node in nodes)
         self._defaults = {at: default_of(column) for at, column in enumerate(layout.columns) if column.node.default}
@@ -76,14 +76,14 @@ class Prover:
         return self._check(index, texts, answer)
 
     def _ask(self, texts: pa.StringArray) -> pa.Table:
-        return duck.planned(self._question.sql, seen=pa.table({"v": texts}))
+        return duck.plan_of_query(self._question.sql, seen=pa.table({"v": texts}))
 
     def _valid(self, texts: pa.StringArray) -> Mask:
-        answer = duck.planned("SELECT json_valid(v) AS valid FROM seen", seen=pa.table({"v": texts}))
+        answer = duck.plan_of_query("SELECT json_valid(v) AS valid FROM seen", seen=pa.table({"v": texts}))
         return bools(answer["valid"].combine_chunks())
 
     def _check(self, index: Numbers, texts: pa.StringArray, answer: pa.Table) -> Proof:
-        content = Bytes(texts)
+        content = TextBytes(texts)
         colons, keys = content.colons(), answer["n"].to_numpy().astype(np.int64)
         entries = np.zeros(len(texts), np.int64)
         sure = bools(answer["ok"].combine_chunks()) & content.first()
@@ -98,7 +98,7 @@ class Prover:
         for at, place in enumerate(self._question.wild):
             types = answer[f"w{at}"].combine_chunks()
             doubt.compare(place, types)
-            unread |= (lengths(types) > 0) & (expected(place.node) is None)
+            unread |= (lengths(types) > 0) & (expected_types(place.node) is None)
             keys += lengths(types) * place.keyed
             entries += lengths(types) * place.entry
         sure &= ~doubt.rows
@@ -107,7 +107,7 @@ class Prover:
         strangers = [bools(answer[f"s{at}"].combine_chunks()) for at in range(self._strangers)]
         return Proof(index, columns, sure & (colons == keys), sure & (colons != keys), keys, entries, colons, strangers)
 
-    def _column(self, at: int, column: Column, answer: pa.Table, doubt: Doubt) -> pa.Array:
+    def _column(self, at: int, column: PayloadColumn, answer: pa.Table, doubt: Doubt) -> pa.Array:
         made = doubt.build(column.node, answer[f"c{at}"].combine_chunks(), None, column.path)
         if at in self._defaults:
             default = pa.array([self._defaults[at]], made.type)[0]
@@ -117,9 +117,9 @@ class Prover:
         return made
 
 
-def harmless(texts: pa.StringArray, limits: Limits) -> Mask:
+def harmless(texts: pa.StringArray, limits: DecodeLimits) -> Mask:
     """Which texts hold no NaN and cannot be too deep, in whatever parts nobody reads."""
-    content = Bytes(texts)
+    content = TextBytes(texts)
     calm: Mask = ~matches(texts, _NOT_A_NUMBER)
     for row in np.flatnonzero(calm & (content.openers() >= limits.depth)).tolist():
         calm[row] = too_deep(content.text(row), limits.depth) is None
@@ -152,7 +152,7 @@ class Doubt:
         else:
             self.rows[rows[bools(mask)]] = True
 
-    def build(self, node: Node, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+    def build(self, node: PayloadNode, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
         """The column in its node's type; a value that does not prove right is null, and its row doubted."""
         if rows is not None:
             self._wild[path] = _Read(column, rows)
@@ -167,12 +167,12 @@ class Doubt:
             self.add(rows, pc.and_(made.is_null(), column.is_valid()))
         return made
 
-    def compare(self, place: Place, types: pa.ListArray) -> None:
+    def compare(self, place: ListColumn, types: pa.ListArray) -> None:
         """Hold the values read at a wild place against the JSON types seen there: none strange, none lost."""
         if (read := self._wild.get(place.path)) is None:
             return
         seen = types.flatten()
-        if (allowed := expected(place.node)) is not None:
+        if (allowed := expected_types(place.node)) is not None:
             strange = pc.invert(pc.is_in(seen, value_set=pa.array([*allowed, "NULL"])))
             if strange.true_count:
                 self.add(owners(types), strange)
@@ -182,7 +182,7 @@ class Doubt:
             counts = np.bincount(read.rows[bools(read.values.is_valid())], minlength=self.length)
             self.rows |= expected_counts != counts
 
-    def _object(self, node: Node, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+    def _object(self, node: PayloadNode, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
         missing = column.is_null()
         children = []
         for at, (key, child) in enumerate(node.children.items()):
@@ -192,15 +192,17 @@ class Doubt:
             children.append(made)
         return pa.StructArray.from_arrays(children, fields=list(node.type), mask=missing)
 
-    def _list(self, node: Node, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+    def _list(self, node: PayloadNode, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
         made = self._elements(node, column, column.flatten(), rows, path)
         return pa.ListArray.from_arrays(_offsets(column), made, type=node.type, mask=column.is_null())
 
-    def _map(self, node: Node, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+    def _map(self, node: PayloadNode, column: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
         made = self._elements(node, column, column.items, rows, path)
         return pa.MapArray.from_arrays(_offsets(column), column.keys, made, type=node.type, mask=column.is_null())
 
-    def _elements(self, node: Node, column: pa.Array, flat: pa.Array, rows: Numbers | None, path: Path) -> pa.Array:
+    def _elements(
+        self, node: PayloadNode, column: pa.Array, flat: pa.Array, rows: Numbers | None, path: Path
+    ) -> pa.Array:
         below = owners(column) if rows is None else rows[owners(column)]
         element = node.children["*"]
         made = self.build(element, flat, below, (*path, "*"))

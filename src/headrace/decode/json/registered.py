@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, Decoder, Limits, NewField, Rejects, fills_of
+from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejects, fills_of
 from headrace.decode.byte_scan import Numbers, bools
-from headrace.decode.inference import JSON, Structure, added, by_key, evolve, merge, struct
+from headrace.decode.inference import JSON, Structure, added, by_key, evolve, merge_inferred, struct
 from headrace.decode.input import sized, spread
 from headrace.decode.registry.client import Registered, UnknownSchema, registry_of
 from headrace.decode.registry.framing import Framed, unframed
@@ -29,7 +29,7 @@ _NODES = 10_000  # of one schema, those it refers to included; beyond it, text
 
 
 @dataclass(frozen=True)
-class Told:
+class RegisteredSchema:
     """What a schema tells of its records."""
 
     title: str
@@ -41,7 +41,7 @@ class RegisteredJson:
     """JSON in Confluent's frame, bound to one payload schema."""
 
     def __init__(
-        self, inner: Decoder, registry: RegistrySpec, payload: pa.Schema, new_field: NewField, limits: Limits
+        self, inner: Decoder, registry: RegistrySpec, payload: pa.Schema, new_field: NewField, limits: DecodeLimits
     ) -> None:
         self._inner = inner
         self._registry = registry_of(registry)
@@ -96,11 +96,11 @@ class RegisteredJson:
                 rejects.add(position, reason, detail)
         return told.title, replace(found, rejects=rejects, unknown=self._unknown(found.unknown, [told]))
 
-    def _open(self, values: pa.BinaryArray) -> tuple[Framed, Mapping[int, Told], Rejects]:
+    def _open(self, values: pa.BinaryArray) -> tuple[Framed, Mapping[int, RegisteredSchema], Rejects]:
         """Values out of their frames, with what their schemas tell; those without a schema are rejects."""
         kept, at, rejects = sized(values, self._limits)
         framed = unframed(kept, at, rejects)
-        told: dict[int, Told] = {}
+        told: dict[int, RegisteredSchema] = {}
         strange: dict[int, str] = {}
         for id in np.unique(framed.ids).tolist():
             try:
@@ -114,7 +114,7 @@ class RegisteredJson:
             framed = Framed(framed.payloads.filter(pa.array(~bad)), framed.ids[~bad], framed.at[~bad])
         return framed, told, rejects
 
-    def _missing(self, rows: pa.Table, ids: Numbers, told: Mapping[int, Told]) -> dict[int, str]:
+    def _missing(self, rows: pa.Table, ids: Numbers, told: Mapping[int, RegisteredSchema]) -> dict[int, str]:
         """Rows that lack what their schema requires, with the name of it."""
         missing: dict[int, str] = {}
         for id in np.unique(ids).tolist():
@@ -126,11 +126,11 @@ class RegisteredJson:
                         missing.setdefault(row, name)
         return missing
 
-    def _unknown(self, unknown: Structure | None, told: list[Told]) -> Structure | None:
+    def _unknown(self, unknown: Structure | None, told: list[RegisteredSchema]) -> Structure | None:
         """New fields, with the types that the schemas give them rather than those that values show."""
         if self._new_field != "evolve" or not told:
             return None if self._new_field != "evolve" else unknown
-        said = reduce(merge, (each.structure for each in told))
+        said = reduce(merge_inferred, (each.structure for each in told))
         if evolve(self._payload, said) == self._payload:
             return unknown
         if added(by_key(self._payload), said) > self._limits.new_columns:  # then only what values fill
@@ -156,26 +156,26 @@ def _is_big(structure: Structure) -> bool:
     return structure.get("type") in ("big long", "json")
 
 
-def _rounded(told: list[Told], said: Structure) -> list[str]:
+def _rounded(told: list[RegisteredSchema], said: Structure) -> list[str]:
     """Fields that are integers by one schema and doubles by another, so that an integer may be rounded."""
     longs = {name for each in told for name, item in each.structure["fields"].items() if item == {"type": "long"}}
     return [name for name in longs if said["fields"][name] == {"type": "double"}]
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str, references: tuple[tuple[str, str], ...]) -> Told:
+def _parsed(text: str, references: tuple[tuple[str, str], ...]) -> RegisteredSchema:
     try:
         return _read(json.loads(text), {name: json.loads(other) for name, other in references})
     except (ValueError, RecursionError):
         raise UnknownSchema("the schema is not JSON, or too deep") from None
 
 
-def _read(schema: Any, references: Mapping[str, Any]) -> Told:
+def _read(schema: Any, references: Mapping[str, Any]) -> RegisteredSchema:
     if not isinstance(schema, dict):
         raise UnknownSchema("the schema is no object")
     structure = _Reader(schema, references).structure(schema, ("#",))
     title = schema.get("title")
-    return Told(
+    return RegisteredSchema(
         title if isinstance(title, str) else "", structure if "fields" in structure else struct({}), _required(schema)
     )
 
@@ -188,7 +188,7 @@ def _required(schema: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str) and "null" not in _types(properties.get(name)))
 
 
-def _told(registered: Registered) -> Told:
+def _told(registered: Registered) -> RegisteredSchema:
     if registered.kind != "JSON":
         raise UnknownSchema(f"schema {registered.id} is {registered.kind}, expected JSON")
     return _parsed(registered.text, tuple(registered.references.items()))

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.byte_scan import Bytes, Mask, bools
-from headrace.decode.payload import Node
+from headrace.decode.byte_scan import Mask, TextBytes, bools
+from headrace.decode.payload import PayloadNode
 from headrace.decode.scalars import json_types, proven
 
 Vouched = tuple[pa.Array, Mask | None]
@@ -23,12 +23,12 @@ _QUOTE, _BACKSLASH, _SPACE = b'"\\ '
 _ZERO, _MINUS, _POINT = (np.uint8(each) for each in b"0-.")
 
 
-def quoted(node: Node) -> bool:
+def quoted_texts(node: PayloadNode) -> bool:
     """Whether a leaf's JSON is a text."""
     return json_types(node) == ("VARCHAR",)
 
 
-def leaf(node: Node, texts: pa.StringArray) -> Vouched:
+def leaf(node: PayloadNode, texts: pa.StringArray) -> Vouched:
     """A leaf's column out of its JSON texts (without their quotes); NULL stays NULL."""
     column, good = _read(node, texts)
     made = proven(node, column)
@@ -37,8 +37,8 @@ def leaf(node: Node, texts: pa.StringArray) -> Vouched:
     return made, good
 
 
-def _read(node: Node, texts: pa.StringArray) -> Vouched:
-    if quoted(node):
+def _read(node: PayloadNode, texts: pa.StringArray) -> Vouched:
+    if quoted_texts(node):
         return texts, _plain(texts)
     if pa.types.is_boolean(node.type):
         return _booleans(texts)
@@ -51,7 +51,7 @@ def _read(node: Node, texts: pa.StringArray) -> Vouched:
 
 def _plain(texts: pa.StringArray) -> Mask | None:
     """Texts that stand for themselves between quotes: nothing escaped, nothing that ought to be."""
-    content = Bytes(texts)
+    content = TextBytes(texts)
     odd = content.content < _SPACE
     odd |= content.content == _QUOTE
     odd |= content.content == _BACKSLASH
@@ -76,7 +76,7 @@ def _doubles(texts: pa.StringArray) -> Vouched:
 
 def _numbers(texts: pa.StringArray) -> Mask | None:
     """Which of the numbers that Arrow takes JSON takes too: no plus in front, no 01, no .5 and no 5., no words."""
-    content = Bytes(texts)
+    content = TextBytes(texts)
     first, second, last = content.byte(0), content.byte(1), content.byte(-1)
     if (minus := first == _MINUS).any():
         first, second = np.where(minus, second, first), np.where(minus, content.byte(2), second)
@@ -100,7 +100,7 @@ def _integers(texts: pa.StringArray, kind: pa.DataType) -> Vouched:
         texts, good = _only(texts, rf"^-?(?:0|[1-9]\d{{0,{_DIGITS[kind.bit_width] - 1}}})$")
         return texts.cast(kind), good
     # Arrow also takes 007 and 0x7.
-    content = Bytes(texts)
+    content = TextBytes(texts)
     first, size = content.byte(0), content.sizes
     led = (first == _ZERO) & (size > 1)
     if (minus := first == _MINUS).any():

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from headrace.decode.base import Limits
+from headrace.decode.base import DecodeLimits
 from headrace.decode.json.nesting import too_deep
-from headrace.decode.payload import Node, walk
-from headrace.decode.scalars import Unfit, seen
+from headrace.decode.payload import PayloadNode, walk_nodes
+from headrace.decode.scalars import UnfitValue, seen
 from headrace.reasons import Reason
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -47,13 +47,13 @@ def integer(text: str) -> int:
 
 
 def _no_constant(name: str) -> Any:
-    raise Unfit(Reason.MALFORMED, f"{name} is not JSON")
+    raise UnfitValue(Reason.MALFORMED, f"{name} is not JSON")
 
 
 class Parser:
     """Strict JSON: nothing beyond RFC 8259, no key twice, within the limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: DecodeLimits) -> None:
         self._limits = limits
         self._twice: str | None = None
         self._widest = 0
@@ -67,7 +67,7 @@ class Parser:
         try:
             return raw.decode().removeprefix(_BOM)
         except UnicodeDecodeError as error:
-            raise Unfit(Reason.ENCODING, f"byte {error.start} is not valid UTF-8") from None
+            raise UnfitValue(Reason.ENCODING, f"byte {error.start} is not valid UTF-8") from None
 
     def parse(self, text: str) -> dict[str, Any]:
         """The object a text holds; Unfit says why there is none."""
@@ -75,13 +75,13 @@ class Parser:
         self._refuse_depth(text)
         value = self._whole(text)
         if self._twice is not None:
-            raise Unfit(Reason.DUPLICATE_KEY, f"the key {seen(self._twice)} appears twice in one object")
+            raise UnfitValue(Reason.DUPLICATE_KEY, f"the key {seen(self._twice)} appears twice in one object")
         if self._widest > self._limits.keys:
-            raise Unfit(Reason.TOO_WIDE, f"an object has {self._widest} keys, the limit is {self._limits.keys}")
+            raise UnfitValue(Reason.TOO_WIDE, f"an object has {self._widest} keys, the limit is {self._limits.keys}")
         if _SURROGATE.search(text):
             _refuse_lone_surrogates(value)
         if not isinstance(value, dict):
-            raise Unfit(Reason.NOT_AN_OBJECT, f"the value is {seen(value)}")
+            raise UnfitValue(Reason.NOT_AN_OBJECT, f"the value is {seen(value)}")
         return value
 
     def value(self, text: str) -> Any:
@@ -97,9 +97,9 @@ class Parser:
         try:
             value, end = self.scan(text, space(text, 0))
         except json.JSONDecodeError as error:
-            raise Unfit(Reason.MALFORMED, f"{error.msg} at character {error.pos}") from None
+            raise UnfitValue(Reason.MALFORMED, f"{error.msg} at character {error.pos}") from None
         if space(text, end) != len(text):
-            raise Unfit(Reason.TRAILING_DATA, f"the value ends at character {end} of {len(text)}")
+            raise UnfitValue(Reason.TRAILING_DATA, f"the value ends at character {end} of {len(text)}")
         return value
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Parser:
         raw = text.encode(errors="surrogatepass")
         if (place := too_deep(np.frombuffer(raw, np.uint8), limit)) is not None:
             at = len(raw[:place].decode(errors="surrogatepass"))
-            raise Unfit(Reason.TOO_DEEP, f"nested {limit} deep or deeper at character {at}")
+            raise UnfitValue(Reason.TOO_DEEP, f"nested {limit} deep or deeper at character {at}")
 
 
 def space(text: str, at: int) -> int:
@@ -129,13 +129,13 @@ def _refuse_lone_surrogates(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Unfit(Reason.ENCODING, "an escape is half of a surrogate pair") from None
+        raise UnfitValue(Reason.ENCODING, "an escape is half of a surrogate pair") from None
 
 
 class Cutter:
     """Reads a valid value again and keeps the original text where a column wants it."""
 
-    def __init__(self, parser: Parser, root: Node) -> None:
+    def __init__(self, parser: Parser, root: PayloadNode) -> None:
         self._parser = parser
         self._root = root
 
@@ -143,7 +143,7 @@ class Cutter:
         """The value, with a Span in every place that is kept as text."""
         return self._spans(self._root, text, space(text, 0))[0]
 
-    def _spans(self, node: Node | None, text: str, at: int) -> tuple[Any, int]:
+    def _spans(self, node: PayloadNode | None, text: str, at: int) -> tuple[Any, int]:
         if node is not None and node.kind == "json":
             value, end = self._parser.scan(text, at)
             return (None if value is None else Span(text[at:end])), end
@@ -154,7 +154,7 @@ class Cutter:
                 return self._span_elements(node, text, at)
         return self._parser.scan(text, at)
 
-    def _span_members(self, node: Node, text: str, at: int) -> tuple[dict[str, Any], int]:
+    def _span_members(self, node: PayloadNode, text: str, at: int) -> tuple[dict[str, Any], int]:
         made: dict[str, Any] = {}
         at = space(text, at + 1)
         while text[at] != "}":
@@ -165,7 +165,7 @@ class Cutter:
             at = _past_comma(text, at)
         return made, at + 1
 
-    def _span_elements(self, node: Node, text: str, at: int) -> tuple[list[Any], int]:
+    def _span_elements(self, node: PayloadNode, text: str, at: int) -> tuple[list[Any], int]:
         made: list[Any] = []
         at = space(text, at + 1)
         while text[at] != "]":
@@ -175,9 +175,9 @@ class Cutter:
         return made, at + 1
 
 
-def holds_text(node: Node) -> bool:
+def holds_text(node: PayloadNode) -> bool:
     """Whether a column at or below the node keeps original text."""
-    return node.kind == "json" or any(child.kind == "json" for _, child in walk(node))
+    return node.kind == "json" or any(child.kind == "json" for _, child in walk_nodes(node))
 
 
 def _past_comma(text: str, at: int) -> int:

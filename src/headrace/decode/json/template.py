@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Limits
+from headrace.decode.base import DecodeLimits
 from headrace.decode.byte_scan import Offsets
-from headrace.decode.json.scalar_text import quoted
-from headrace.decode.payload import Layout, Node
+from headrace.decode.json.scalar_text import quoted_texts
+from headrace.decode.payload import PayloadNode, PayloadSchema
 
 Path = tuple[str, ...]
 
@@ -28,17 +28,17 @@ _QUOTE, _OPEN, _CLOSE = b'"[]'
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TemplateValue:
     """A place where texts differ: a leaf, or a list of them."""
 
     path: Path
-    node: Node
+    node: PayloadNode
     key: int  # the ordinal of its key
     start: int
     end: int
 
     @property
-    def leaf(self) -> Node:
+    def leaf(self) -> PayloadNode:
         """What it holds one or many of."""
         return self.node.children["*"] if self.node.kind == "list" else self.node
 
@@ -47,26 +47,26 @@ class Value:
         """The bytes it begins and ends with unless it is null; 0 where it has none of its own."""
         if self.node.kind == "list":
             return _OPEN, _CLOSE
-        return (_QUOTE, _QUOTE) if quoted(self.node) else (0, 0)
+        return (_QUOTE, _QUOTE) if quoted_texts(self.node) else (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeptText:
     """What is kept as its own text instead of being refused."""
 
     fields: bool = False  # new fields
     columns: frozenset[Path] = frozenset()  # values of another type, where NULL may stand for them
 
 
-NOTHING = Keep()
+NOTHING = KeptText()
 
 
 @dataclass(frozen=True)
-class Pattern:
+class Template:
     """A text whose values may be others."""
 
     text: bytes
-    values: tuple[Value, ...]
+    values: tuple[TemplateValue, ...]
     objects: frozenset[Path]
     keys: int
     strangers: tuple[str, ...]  # new fields that are ignored, dotted
@@ -102,7 +102,9 @@ class Pattern:
         return np.array([value.ends for value in self.values], np.uint8).T
 
 
-def trace(layout: Layout, text: bytes, limits: Limits, ignore: bool, keep: Keep = NOTHING) -> Pattern | None:
+def trace_template(
+    layout: PayloadSchema, text: bytes, limits: DecodeLimits, ignore: bool, keep: KeptText = NOTHING
+) -> Template | None:
     """The pattern of a text; None when it holds keys or values that no pattern can, or lacks what it must have."""
     tracer = _Tracer(text, limits, ignore or keep.fields, keep)
     try:
@@ -114,7 +116,7 @@ def trace(layout: Layout, text: bytes, limits: Limits, ignore: bool, keep: Keep 
     if any(lacks):
         return None
     strangers, misfits, news = tuple(tracer.strangers), tuple(tracer.misfits), tuple(tracer.news)
-    return Pattern(text, values, objects, tracer.keys, strangers, misfits, news)
+    return Template(text, values, objects, tracer.keys, strangers, misfits, news)
 
 
 class _Untraceable(Exception):
@@ -126,18 +128,18 @@ class _Tracer:
     """Walks one text by the letter; all that is not a value becomes part of the pattern, so it must be right."""
 
     text: bytes
-    limits: Limits
+    limits: DecodeLimits
     ignore: bool  # new fields may be there
-    keep: Keep = NOTHING
+    keep: KeptText = NOTHING
     at: int = 0
     keys: int = 0
-    values: list[Value] = field(default_factory=list)
+    values: list[TemplateValue] = field(default_factory=list)
     objects: set[Path] = field(default_factory=set)
     strangers: list[str] = field(default_factory=list)
     misfits: list[int] = field(default_factory=list)
     news: list[int] = field(default_factory=list)
 
-    def trace(self, root: Node) -> None:
+    def trace(self, root: PayloadNode) -> None:
         self._space()
         self._object(root, ())
         self._space()
@@ -160,7 +162,7 @@ class _Tracer:
         self.at += 1
         return self.text[self.at - 1 : self.at]
 
-    def _object(self, node: Node | None, path: Path) -> None:
+    def _object(self, node: PayloadNode | None, path: Path) -> None:
         """An object with columns of its own, or (without a node) one that nobody reads."""
         if self._next() != b"{" or len(path) + 2 >= self.limits.depth:
             raise _Untraceable
@@ -178,7 +180,7 @@ class _Tracer:
         if mark != b"}":
             raise _Untraceable
 
-    def _member(self, node: Node | None, key: str, path: Path, seen: set[str]) -> None:
+    def _member(self, node: PayloadNode | None, key: str, path: Path, seen: set[str]) -> None:
         # Where keys become columns, those that differ only in case are one.
         same = key if node is None else key.lower()
         if same in seen:
@@ -195,7 +197,7 @@ class _Tracer:
         else:
             self._value(child, (*path, key))
 
-    def _stranger(self, path: Path, node: Node) -> None:
+    def _stranger(self, path: Path, node: PayloadNode) -> None:
         if not self.keep.fields or node.open:
             self.strangers.append(".".join(path))
         elif self._here() == b"{":
@@ -204,7 +206,7 @@ class _Tracer:
             self.news.append(len(self.values))
         self._unread(path)
 
-    def _value(self, node: Node, path: Path) -> None:
+    def _value(self, node: PayloadNode, path: Path) -> None:
         if node.kind == "object" and self._here() == b"{":
             self._object(node, path)
             return
@@ -217,9 +219,9 @@ class _Tracer:
             node = _unread_leaf(self._here())
             self.misfits.append(len(self.values))
         self._take({b'"': _TEXT, b"[": _LIST}.get(self._here(), _WORD))
-        self.values.append(Value(path, node, key, start, self.at))
+        self.values.append(TemplateValue(path, node, key, start, self.at))
 
-    def _null(self, node: Node) -> None:
+    def _null(self, node: PayloadNode) -> None:
         """A null where a pattern holds no other value: part of it, if that means the same as no value at all."""
         optional = node.nullable and node.default is None and not pa.types.is_null(node.type)
         if not optional or node.kind == "json" or self._take(_WORD)[0] != b"null":
@@ -232,29 +234,29 @@ class _Tracer:
         else:
             self._value(self._guessed(), path)
 
-    def _guessed(self) -> Node:
+    def _guessed(self) -> PayloadNode:
         if self._here() != b"[":
             return _unread_leaf(self._here())
         listed = _LIST.match(self.text, self.at)
         element = _unread_leaf(listed[1][:1] if listed else b"")
-        return Node("list", pa.list_(pa.field("element", element.type)), children={"*": element})
+        return PayloadNode("list", pa.list_(pa.field("element", element.type)), children={"*": element})
 
     def _here(self) -> bytes:
         return self.text[self.at : self.at + 1]
 
 
-def spelled(path: Path) -> str:
+def template_text(path: Path) -> str:
     """A path with dots; a key that could be misread stands in quotes."""
     return ".".join(json.dumps(key) if not key or set('."') & set(key) else key for key in path)
 
 
-def _unread_leaf(first: bytes) -> Node:
+def _unread_leaf(first: bytes) -> PayloadNode:
     if first in (b"t", b"f"):
-        return Node("leaf", pa.bool_())
-    return Node("leaf", pa.float64() if first and first in b"-0123456789" else pa.string())
+        return PayloadNode("leaf", pa.bool_())
+    return PayloadNode("leaf", pa.float64() if first and first in b"-0123456789" else pa.string())
 
 
-def _misfits(node: Node, first: bytes) -> bool:
+def _misfits(node: PayloadNode, first: bytes) -> bool:
     """Whether a value that begins so is surely of another type than its column's."""
     number = pa.types.is_integer(node.type) or pa.types.is_floating(node.type)
     if first == b'"':
@@ -265,7 +267,7 @@ def _misfits(node: Node, first: bytes) -> bool:
     return digits and bool(pa.types.is_boolean(node.type) or pa.types.is_string(node.type))
 
 
-def _lacks(layout: Layout, there: frozenset[Path]) -> Iterator[bool]:
+def _lacks(layout: PayloadSchema, there: frozenset[Path]) -> Iterator[bool]:
     """Whether something that must be there is not, or would have to be made up."""
     for column in layout.columns:
         if column.path in there:
@@ -274,7 +276,7 @@ def _lacks(layout: Layout, there: frozenset[Path]) -> Iterator[bool]:
             yield not column.node.nullable and column.node.default is None
 
 
-def _lacks_below(node: Node, path: Path, there: frozenset[Path]) -> Iterator[bool]:
+def _lacks_below(node: PayloadNode, path: Path, there: frozenset[Path]) -> Iterator[bool]:
     for key, child in node.children.items() if node.kind == "object" else ():
         if (*path, key) in there:
             yield from _lacks_below(child, (*path, key), there)

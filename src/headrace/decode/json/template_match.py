@@ -17,12 +17,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Limits
-from headrace.decode.byte_scan import Bytes, Mask, Numbers, Offsets, bools, cut, owners
+from headrace.decode.base import DecodeLimits
+from headrace.decode.byte_scan import Mask, Numbers, Offsets, TextBytes, bools, cut, owners
 from headrace.decode.json.exact import default_of
-from headrace.decode.json.scalar_text import leaf, quoted
-from headrace.decode.json.template import NOTHING, Keep, Path, Pattern, Value, spelled, trace
-from headrace.decode.payload import Column, Layout, Node
+from headrace.decode.json.scalar_text import leaf, quoted_texts
+from headrace.decode.json.template import (
+    NOTHING,
+    KeptText,
+    Path,
+    Template,
+    TemplateValue,
+    template_text,
+    trace_template,
+)
+from headrace.decode.payload import PayloadColumn, PayloadNode, PayloadSchema
 
 _KEPT = 8  # stencils of one decoder
 _SAMPLES = 2  # texts traced in one batch
@@ -33,7 +41,7 @@ _QUOTE, _NULL = b'"n'
 
 
 @dataclass(frozen=True)
-class Fitting:
+class TemplateMatch:
     """The texts that fit, by position, and their columns."""
 
     index: Numbers
@@ -43,13 +51,13 @@ class Fitting:
 
 
 @dataclass(frozen=True, eq=False)
-class Stencil:
+class TemplateMatcher:
     """A pattern laid over many texts, for one layout."""
 
-    layout: Layout
-    pattern: Pattern
+    layout: PayloadSchema
+    pattern: Template
 
-    def fit(self, texts: _Texts, index: Numbers) -> Fitting | None:
+    def fit(self, texts: _Texts, index: Numbers) -> TemplateMatch | None:
         """The texts among these that it fits."""
         spans, index = self._spans(texts, index)
         if not len(index):
@@ -62,12 +70,12 @@ class Stencil:
         made = [_column(column, self.pattern.objects, columns, len(index)) for column in self.layout.columns]
         kept = self._kept(whole, nulls, good)
         if good.all():
-            return Fitting(index, made, self.pattern.strangers, kept)
+            return TemplateMatch(index, made, self.pattern.strangers, kept)
         if not good.any():
             return None
         made = [column.filter(pa.array(good)) for column in made]
         kept = kept if kept is None else kept.filter(pa.array(good))
-        return Fitting(index[good], made, self.pattern.strangers, kept)
+        return TemplateMatch(index[good], made, self.pattern.strangers, kept)
 
     def _kept(self, whole: _Spans, nulls: Mask | None, good: Mask) -> pa.StringArray | None:
         """The texts of what is kept, each behind its path; a null fits every column, so nothing is kept of that."""
@@ -78,7 +86,7 @@ class Stencil:
             good &= ~nulls[:, list(misfits)].any(axis=1)
         parts: list[pa.Array | str] = []
         for nth in (*misfits, *self.pattern.news):
-            parts += [f"{',' if parts else '{'}{json.dumps(spelled(values[nth].path))}:", whole.texts(nth)]
+            parts += [f"{',' if parts else '{'}{json.dumps(template_text(values[nth].path))}:", whole.texts(nth)]
         return pc.binary_join_element_wise(*parts, "}", "") if parts else None
 
     def _spans(self, texts: _Texts, index: Numbers) -> tuple[_Spans, Numbers]:
@@ -154,13 +162,15 @@ class _Spans:
     def between(self) -> np.ndarray:
         """The bytes around the values, one row a text; they are as many in each."""
         starts, ends = np.column_stack([self.begin, self.ends]), np.column_stack([self.starts, self.end])
-        return Bytes(cut(self.content, starts.ravel(), ends.ravel(), pa.string())).content.reshape(len(self.begin), -1)
+        return TextBytes(cut(self.content, starts.ravel(), ends.ravel(), pa.string())).content.reshape(
+            len(self.begin), -1
+        )
 
 
-def _list(value: Value, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
+def _list(value: TemplateValue, texts: pa.StringArray, comma: str, good: Mask) -> pa.Array:
     """A column of lists out of what stands between their brackets."""
-    text = Bytes(texts)
-    quotes = quoted(value.leaf)
+    text = TextBytes(texts)
+    quotes = quoted_texts(value.leaf)
     if quotes:
         filled = text.sizes > 0
         good &= ~filled | ((text.byte(0) == _QUOTE) & (text.byte(-1) == _QUOTE) & (text.sizes > 1))
@@ -181,13 +191,13 @@ def _list(value: Value, texts: pa.StringArray, comma: str, good: Mask) -> pa.Arr
     return pa.ListArray.from_arrays(pa.array(offsets), made, type=value.node.type, mask=gaps)
 
 
-def _cut_ends(texts: pa.StringArray, text: Bytes, filled: Mask) -> pa.StringArray:
+def _cut_ends(texts: pa.StringArray, text: TextBytes, filled: Mask) -> pa.StringArray:
     starts = text.starts[:-1] + filled
     made = cut(text.content, starts, np.maximum(starts, text.starts[1:] - filled), pa.string())
     return made if not texts.null_count else pc.if_else(texts.is_null(), pa.scalar(None, pa.string()), made)
 
 
-def _column(column: Column, objects: frozenset[Path], read: dict[Path, pa.Array | None], count: int) -> pa.Array:
+def _column(column: PayloadColumn, objects: frozenset[Path], read: dict[Path, pa.Array | None], count: int) -> pa.Array:
     if column.path in read and read[column.path] is None:
         return pa.nulls(count, column.node.type)
     if column.path in read or column.path in objects:
@@ -197,7 +207,9 @@ def _column(column: Column, objects: frozenset[Path], read: dict[Path, pa.Array 
     return pa.nulls(count, column.node.type)
 
 
-def _built(node: Node, path: Path, objects: frozenset[Path], read: dict[Path, pa.Array | None], count: int) -> pa.Array:
+def _built(
+    node: PayloadNode, path: Path, objects: frozenset[Path], read: dict[Path, pa.Array | None], count: int
+) -> pa.Array:
     if path in read:
         return read[path]
     if path not in objects:
@@ -213,7 +225,7 @@ class _Texts:
     """A column of texts and where their keys end."""
 
     def __init__(self, texts: pa.StringArray) -> None:
-        self.bytes = Bytes(texts)
+        self.bytes = TextBytes(texts)
         self._keys = self.bytes.keys()
         self._first = np.searchsorted(self._keys, self.bytes.starts)
         self.counts = np.diff(self._first)
@@ -230,24 +242,24 @@ class _Texts:
         return self.bytes.content[begin:end].tobytes()
 
 
-class Stencils:
+class TemplateMatchers:
     """The stencils that a decoder's texts have shown, the most useful one first."""
 
-    def __init__(self, layout: Layout, limits: Limits, ignore: bool, keep: Keep = NOTHING) -> None:
+    def __init__(self, layout: PayloadSchema, limits: DecodeLimits, ignore: bool, keep: KeptText = NOTHING) -> None:
         self._layout = layout
         self._limits = limits
         self._ignore = ignore
         self._keep = keep
-        self._known: list[Stencil] = []
+        self._known: list[TemplateMatcher] = []
         self._pause = self._idle = 0
 
-    def fit(self, texts: pa.StringArray) -> list[Fitting]:
+    def fit(self, texts: pa.StringArray) -> list[TemplateMatch]:
         """What fits a stencil, known or traced here; where nothing does, fewer and fewer batches are looked at."""
         if self._idle:
             self._idle -= 1
             return []
         given, left = _Texts(texts), np.ones(len(texts), bool)
-        found: dict[Stencil, Fitting] = {}
+        found: dict[TemplateMatcher, TemplateMatch] = {}
         vain = 0
         for stencil in chain(self._known, self._traced(given, left)):
             index = np.flatnonzero(left & (given.counts == stencil.pattern.keys))
@@ -265,12 +277,14 @@ class Stencils:
         self._idle = self._pause
         return list(found.values())
 
-    def _traced(self, given: _Texts, left: Mask) -> Iterator[Stencil]:
+    def _traced(self, given: _Texts, left: Mask) -> Iterator[TemplateMatcher]:
         """New stencils, each from the first text that fits none before it, while there are many such."""
         for _ in range(_SAMPLES):
             remain = np.flatnonzero(left)
             if not len(remain) or len(remain) * _SHARE < len(left):
                 return
-            if pattern := trace(self._layout, given.text(int(remain[0])), self._limits, self._ignore, self._keep):
-                yield Stencil(self._layout, pattern)
+            if pattern := trace_template(
+                self._layout, given.text(int(remain[0])), self._limits, self._ignore, self._keep
+            ):
+                yield TemplateMatcher(self._layout, pattern)
             left[remain[0]] = False  # looked at: the next one is another

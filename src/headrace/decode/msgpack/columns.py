@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.byte_scan import Bytes, Cursor, Mask, Numbers, bools, cut
-from headrace.decode.msgpack.schema import Form
+from headrace.decode.byte_scan import Cursor, Mask, Numbers, TextBytes, bools, cut
+from headrace.decode.msgpack.schema import MsgpackSchema
 from headrace.decode.nested import is_json
 
 FEW = 16  # minimum of records for a step
@@ -60,11 +60,11 @@ class _Field:
         return made.take(pa.array(place, mask=place < 0))
 
 
-class Wire:
+class MsgpackColumns:
     """Records of one schema, end to end; each starts after `head` bytes, a map has `keys` keys at most."""
 
     def __init__(self, values: pa.BinaryArray, head: int, keys: int) -> None:
-        seen = Bytes(values)
+        seen = TextBytes(values)
         self.data = np.concatenate([seen.content, np.zeros(_PAD, np.uint8)])
         starts = seen.starts.astype(np.int64)
         self.all = Cursor(starts[:-1] + head, starts[1:], np.arange(len(values)))
@@ -73,7 +73,7 @@ class Wire:
         self._keys = keys
         self._big, self._words = self._view(">u8"), self._view("<u8")
 
-    def read(self, schema: Form) -> list[pa.Array]:
+    def read(self, schema: MsgpackSchema) -> list[pa.Array]:
         """The columns of all records; only the rows in `good` are valid."""
         tags, count = self.data[self.all.pos], len(self.all)
         fields = {name: _Field(kind) for name, kind in schema.fields}
@@ -322,7 +322,7 @@ class Wire:
         try:
             return found.cast(pa.string())
         except pa.ArrowInvalid:
-            odd = Bytes(found).beyond_ascii()
+            odd = TextBytes(found).beyond_ascii()
             self._leave(cursor, odd)
             return pc.if_else(pa.array(odd), pa.scalar(b"", pa.binary()), found).cast(pa.string())
 

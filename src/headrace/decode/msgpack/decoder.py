@@ -14,22 +14,22 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, Limits, NewField, Rejects, few, joined
-from headrace.decode.byte_scan import Bytes, Mask, Numbers
+from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, few, join_rejects
+from headrace.decode.byte_scan import Mask, Numbers, TextBytes
 from headrace.decode.input import sized
 from headrace.decode.msgpack import columns as msgpack_wire
-from headrace.decode.msgpack.schema import ByAddress, Form, FromFiles, Schemas
-from headrace.decode.payload import layout_of
+from headrace.decode.msgpack.schema import ByAddress, FromFiles, MsgpackSchema, Schemas
+from headrace.decode.payload import payload_schema_of
 from headrace.decode.registry.client import UnknownSchema
 from headrace.decode.registry.framing import BARE
-from headrace.decode.typed.fit import fitted
-from headrace.decode.typed.from_python import Columns
-from headrace.decode.typed.text import as_text, steps_of
-from headrace.errors import ContractBroken
+from headrace.decode.typed.fit import fit_values
+from headrace.decode.typed.from_python import ColumnBuilder
+from headrace.decode.typed.text import path_steps, scalars_as_text
+from headrace.errors import ContractViolation
 from headrace.reasons import Reason
-from headrace.spec.decode import Msgpack
+from headrace.spec.decode import MsgpackFormat
 
-Groups = list[tuple[Form, pa.BinaryArray, Numbers]]
+Groups = list[tuple[MsgpackSchema, pa.BinaryArray, Numbers]]
 
 
 class _Wrong(Exception):
@@ -43,9 +43,9 @@ class _Wrong(Exception):
 class MsgpackDecoder:
     """MessagePack values into the rows of one payload schema."""
 
-    def __init__(self, schemas: Schemas, payload: pa.Schema, new_field: NewField, limits: Limits) -> None:
+    def __init__(self, schemas: Schemas, payload: pa.Schema, new_field: NewField, limits: DecodeLimits) -> None:
         self._schemas = schemas
-        self._layout = layout_of(payload)
+        self._layout = payload_schema_of(payload)
         self._new_field = new_field
         self._limits = limits
 
@@ -56,7 +56,7 @@ class MsgpackDecoder:
             none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
             return Decoded(none, pa.array([], pa.int64()), rejects.in_order())
         parts = [self._decode(*group, Rejects() if nth else rejects) for nth, group in enumerate(groups)]
-        return parts[0] if len(parts) == 1 else joined(parts, self._layout.schema)
+        return parts[0] if len(parts) == 1 else join_rejects(parts, self._layout.schema)
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The name of each value's schema, NULL where there is none; such values are rejects."""
@@ -68,19 +68,19 @@ class MsgpackDecoder:
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL where absent; unreadable values are rejects."""
-        steps = steps_of(path)
+        steps = path_steps(path)
         groups, rejects = self._groups(values)
         texts = np.full(len(values), None, object)
         for schema, inner, at in groups:
             natural, kept, _ = self._natural(schema, inner, at, rejects)
-            if (found := as_text(natural, steps)) is not None:
+            if (found := scalars_as_text(natural, steps)) is not None:
                 texts[kept] = found.to_pylist()
         return pa.array(texts, pa.string()), rejects.in_order()
 
     def _groups(self, values: pa.BinaryArray) -> tuple[Groups, Rejects]:
         """The values by schema; those without one are rejects."""
         kept, at, rejects = sized(values, self._limits)
-        seen = Bytes(kept)
+        seen = TextBytes(kept)
         long = np.diff(seen.starts) > BARE
         for row in np.flatnonzero(~long).tolist():
             rejects.add(int(at[row]), Reason.FRAMING, f"an id of {BARE} bytes and a value are more than this")
@@ -99,13 +99,13 @@ class MsgpackDecoder:
             groups.append((schema, kept if len(rows) == len(ids) else kept.take(pa.array(rows)), at[rows]))
         return groups, rejects
 
-    def _decode(self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Decoded:
+    def _decode(self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Decoded:
         natural, kept, strangers = self._natural(schema, values, at, rejects, strict=True)
-        found = fitted(natural, kept, self._layout, self._new_field, rejects, self._limits)
+        found = fit_values(natural, kept, self._layout, self._new_field, rejects, self._limits)
         return replace(found, ignored=few({**found.ignored, **strangers})) if strangers else found
 
     def _natural(
-        self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects, *, strict: bool = False
+        self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects, *, strict: bool = False
     ) -> tuple[pa.Table, Numbers, Counter[str]]:
         """All good values as a table in the types of the schema, their positions, and fields no schema names."""
         fast, good, strangers = self._together(schema, values, strict)
@@ -117,13 +117,15 @@ class MsgpackDecoder:
         order = np.argsort(places, kind="stable")
         return pa.concat_tables([fast, slow]).take(pa.array(order)), places[order], strangers + others
 
-    def _together(self, schema: Form, values: pa.BinaryArray, strict: bool) -> tuple[pa.Table, Mask, Counter[str]]:
+    def _together(
+        self, schema: MsgpackSchema, values: pa.BinaryArray, strict: bool
+    ) -> tuple[pa.Table, Mask, Counter[str]]:
         """The values that can be read by the column, and which they are."""
         names = [name for name, _ in schema.fields]
         if len(values) < msgpack_wire.FEW or _levels(pa.struct(list(schema.fields))) > self._limits.depth:
             none = [msgpack_wire.nulls(0, kind) for _, kind in schema.fields]
             return pa.Table.from_arrays(none, names), np.zeros(len(values), bool), Counter()
-        wire = msgpack_wire.Wire(values, BARE, self._limits.keys)
+        wire = msgpack_wire.MsgpackColumns(values, BARE, self._limits.keys)
         made = pa.Table.from_arrays(wire.read(schema), names)
         good = wire.good
         for _, rows in wire.strangers if strict and self._new_field in ("reject", "stop") else ():
@@ -134,7 +136,7 @@ class MsgpackDecoder:
         return (made if good.all() else made.filter(pa.array(good))), good, +met
 
     def _one_by_one(
-        self, schema: Form, values: pa.BinaryArray, at: Numbers, rejects: Rejects, strict: bool
+        self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects, strict: bool
     ) -> tuple[pa.Table, Numbers, Counter[str]]:
         """The same, each value by itself: what it is, or why it is none."""
         verdicts: dict[int, tuple[Reason, str]] = {}
@@ -158,7 +160,7 @@ class MsgpackDecoder:
         def refuse(row: int, reason: Reason, detail: str) -> None:
             verdicts.setdefault(row, (reason, detail))
 
-        columns = Columns(refuse)
+        columns = ColumnBuilder(refuse)
         owners = np.array(rows, np.int64)
         cells_of = list(zip(*unpacked, strict=True)) if unpacked else [()] * len(schema.fields)
         arrays = [columns.column(cells_of[nth], kind, owners, name) for nth, (name, kind) in enumerate(schema.fields)]
@@ -170,7 +172,9 @@ class MsgpackDecoder:
 
     def _meet(self, extra: list[str]) -> None:
         if self._new_field == "stop":
-            raise ContractBroken(f"A record brings the unknown field '{extra[0][:100]}', and the contract says: stop.")
+            raise ContractViolation(
+                f"A record brings the unknown field '{extra[0][:100]}', and the contract says: stop."
+            )
         if self._new_field == "reject":
             raise _Wrong(Reason.NEW_FIELD, f"{extra[0][:300]}: the schema knows no such field")
 
@@ -178,7 +182,7 @@ class MsgpackDecoder:
 class _Unpack:
     """One value at a time into the cells of a schema."""
 
-    def __init__(self, schema: Form, limits: Limits) -> None:
+    def __init__(self, schema: MsgpackSchema, limits: DecodeLimits) -> None:
         self._names = [name for name, _ in schema.fields]
         self._known = set(self._names)
         self._limits = limits
@@ -237,7 +241,7 @@ def _levels(kind: pa.DataType) -> int:
 
 def _openers(values: pa.BinaryArray) -> Numbers:
     """Per value, the bytes that may open a level: no value is deeper than that."""
-    seen = Bytes(values)
+    seen = TextBytes(values)
     content = seen.content
     opens = ((content >= 0x80) & (content <= 0x9F)) | ((content >= 0xDC) & (content <= 0xDF))
     counts: Numbers = np.diff(np.searchsorted(np.flatnonzero(opens), seen.starts))
@@ -253,7 +257,9 @@ def _depth(value: Any) -> int:
     return deepest
 
 
-def msgpack_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Msgpack) -> MsgpackDecoder:
+def msgpack_decoder(
+    payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: MsgpackFormat
+) -> MsgpackDecoder:
     """The factory of the format table."""
     schemas: Schemas = ByAddress(options.registry) if options.registry else FromFiles(options.schemas or "")
     return MsgpackDecoder(schemas, payload, new_field, limits)

@@ -29,7 +29,7 @@ class BadSchemas(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class MsgpackSchema:
     """The name of a record's type, and its fields in their order."""
 
     name: str
@@ -39,7 +39,7 @@ class Form:
 class Schemas(Protocol):
     """Where schemas come from."""
 
-    def schema(self, id: int) -> Form:
+    def schema(self, id: int) -> MsgpackSchema:
         """The schema of an id; UnknownSchema where there is none."""
         ...
 
@@ -50,7 +50,7 @@ class FromFiles:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def schema(self, id: int) -> Form:
+    def schema(self, id: int) -> MsgpackSchema:
         """The schema of an id."""
         try:
             known = in_path(self._path)
@@ -76,9 +76,9 @@ class ByAddress:
 
     def __init__(self, spec: RegistrySpec) -> None:
         self._registry = _at(spec)
-        self._known: dict[int, Form] = {}
+        self._known: dict[int, MsgpackSchema] = {}
 
-    def schema(self, id: int) -> Form:
+    def schema(self, id: int) -> MsgpackSchema:
         """The schema of an id."""
         if id not in self._known:
             text = self._registry.schema(id).text
@@ -94,7 +94,7 @@ def _at(spec: RegistrySpec) -> FromAddress:
     return FromAddress(spec)
 
 
-def in_path(path: str) -> Mapping[int, Form]:
+def in_path(path: str) -> Mapping[int, MsgpackSchema]:
     """All schemas of a file or folder by their ids; BadSchemas when one of them is none."""
     place = Path(path)
     try:
@@ -105,10 +105,10 @@ def in_path(path: str) -> Mapping[int, Form]:
 
 
 @lru_cache(maxsize=16)
-def _in_files(files: tuple[tuple[Path, int], ...]) -> Mapping[int, Form]:
+def _in_files(files: tuple[tuple[Path, int], ...]) -> Mapping[int, MsgpackSchema]:
     if not files or len(files) > _FILES:
         raise BadSchemas("the folder has no *.json" if not files else f"the folder has more than {_FILES} files")
-    known: dict[int, Form] = {}
+    known: dict[int, MsgpackSchema] = {}
     for file, _ in files:
         for item in _items(file):
             id = item.get("id") if isinstance(item, dict) else None
@@ -133,7 +133,7 @@ def _items(file: Path) -> Iterator[Any]:
     yield from content if isinstance(content, list) else [content]
 
 
-def form_of(item: Any) -> Form:
+def form_of(item: Any) -> MsgpackSchema:
     """A schema as written: name and fields, each with a name and a type; BadSchemas when it is none."""
     name, fields = (item.get("name"), item.get("fields")) if isinstance(item, dict) else (None, None)
     if not isinstance(name, str) or not name or not isinstance(fields, list) or not 0 < len(fields) <= _FIELDS:
@@ -141,7 +141,7 @@ def form_of(item: Any) -> Form:
     made = tuple(_field(each) for each in fields)
     if len({each.lower() for each, _ in made}) < len(made):
         raise BadSchemas("two fields have the same name")
-    return Form(name, made)
+    return MsgpackSchema(name, made)
 
 
 def _field(item: Any) -> tuple[str, pa.DataType]:

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import Limits
+from headrace.decode.base import DecodeLimits
 from headrace.decode.byte_scan import Mask, Numbers
-from headrace.decode.payload import Node
+from headrace.decode.payload import PayloadNode
 from headrace.decode.protobuf.schema import Field, Message
 from headrace.decode.protobuf.struct_json import json_text
 from headrace.decode.protobuf.wire import (
@@ -25,7 +25,7 @@ from headrace.decode.protobuf.wire import (
     Malformed,
     Occurrences,
     Words,
-    merged,
+    merge_occurrences,
     walk,
 )
 from headrace.reasons import Reason
@@ -47,7 +47,7 @@ _TYPES = {
 }
 
 
-_WHOLE = Node("skip")  # everything below is wanted
+_WHOLE = PayloadNode("skip")  # everything below is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Scope:
 
     rows: Numbers  # the record of each message
     prefix: str = ""  # the path with dots, and a dot at the end
-    node: Node | None = None
+    node: PayloadNode | None = None
     path: tuple[int, ...] = ()  # the field numbers of the path
 
     def below(self, field: Field, owners: Numbers) -> Scope:
@@ -65,7 +65,7 @@ class Scope:
         while node is not None and node.kind in ("list", "map"):
             node = node.children["*"]
         if field.map and node is not None:
-            node = Node("object", children={"key": _WHOLE, "value": node})
+            node = PayloadNode("object", children={"key": _WHOLE, "value": node})
         if field.message is not None and field.message.meaning != "plain":
             node = _WHOLE
         return Scope(self.rows[owners], f"{self.prefix}{field.name}.", node, (*self.path, field.number))
@@ -80,17 +80,17 @@ class UnknownField:
     occurrences: Occurrences
 
 
-def wanted(node: Node | None, name: str) -> Node | None:
+def wanted(node: PayloadNode | None, name: str) -> PayloadNode | None:
     """The part of a column that a field fills, None if no column has it; all fields below JSON text are wanted."""
     if node is None or node.kind in ("json", "skip"):
         return node
     return node.children.get(name)
 
 
-class ColumnReader:
+class ProtobufColumns:
     """Converts a column of messages to Arrow and collects the rejected records, each with its first reason."""
 
-    def __init__(self, values: pa.BinaryArray, heads: Numbers | int, limits: Limits, all_defaults: bool) -> None:
+    def __init__(self, values: pa.BinaryArray, heads: Numbers | int, limits: DecodeLimits, all_defaults: bool) -> None:
         self.content = Content(values)
         self.count = len(values)
         self._heads = heads  # bytes in front of each message
@@ -99,7 +99,7 @@ class ColumnReader:
         self._limits = limits
         self._all_defaults = all_defaults  # also for fields without a column
 
-    def read(self, message: Message, root: Node) -> pa.Table:
+    def read(self, message: Message, root: PayloadNode) -> pa.Table:
         """A table with one row for each message; rows of rejected records have arbitrary values."""
         starts = self.content.starts
         frames = Frames(starts[:-1] + self._heads, starts[1:], np.arange(self.count))
@@ -194,7 +194,7 @@ class ColumnReader:
         occurrences = parts.get(field.wire, NO_OCCURRENCES)
         if field.packable and LENGTH in parts:
             packed = self._unpacked(field, parts[LENGTH], scope)
-            occurrences = merged([each for each in (occurrences, packed) if len(each)])
+            occurrences = merge_occurrences([each for each in (occurrences, packed) if len(each)])
         if field.message is not None:
             ends = occurrences.at + occurrences.words.astype(np.int64)
             frames = Frames(occurrences.at, ends, np.arange(len(occurrences)))
@@ -392,7 +392,7 @@ def _apply_oneofs(message: Message, parts: dict[int, dict[int, Occurrences]]) ->
             choices.setdefault(field.choice, []).append(field)
     for members in choices.values():
         each_member = [parts[field.number][field.wire] for field in members]
-        both = merged(each_member)
+        both = merge_occurrences(each_member)
         if len(_last(both)) == len(both):
             continue
         which = np.concatenate([np.full(len(each), nth) for nth, each in enumerate(each_member)])

@@ -11,30 +11,30 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, Limits, NewField, Rejects, joined
+from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, join_rejects
 from headrace.decode.byte_scan import Numbers
 from headrace.decode.input import sized
 from headrace.decode.nested import is_json
-from headrace.decode.payload import Node, layout_of
-from headrace.decode.protobuf.columns import ColumnReader
+from headrace.decode.payload import PayloadNode, payload_schema_of
+from headrace.decode.protobuf.columns import ProtobufColumns
 from headrace.decode.protobuf.message_index import indexed
-from headrace.decode.protobuf.schema import BadSchema, Message, NoMessage
+from headrace.decode.protobuf.schema import BadProtobufSchema, Message, NoMessage
 from headrace.decode.protobuf.schema_files import in_file, in_texts
 from headrace.decode.protobuf.unknown_fields import UNKNOWN, kept_bytes
 from headrace.decode.registry.client import Registered, Registry, UnknownSchema, registry_of
 from headrace.decode.registry.framing import framed
-from headrace.decode.typed.fit import fitted, sample
-from headrace.decode.typed.text import as_text, steps_of
-from headrace.errors import ContractBroken, UsageError
+from headrace.decode.typed.fit import fit_values, sample
+from headrace.decode.typed.text import path_steps, scalars_as_text
+from headrace.errors import ContractViolation, UsageError
 from headrace.reasons import Reason
-from headrace.spec.decode import Protobuf
+from headrace.spec.decode import ProtobufFormat
 from headrace.spec.registry import RegistrySpec
 
 _KNOWN = 10_000  # message types, or errors, that are cached
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProtobufGroup:
     """Values of one message type."""
 
     message: Message
@@ -43,10 +43,10 @@ class Group:
     at: Numbers
 
 
-class Source(Protocol):
+class ProtobufSchemas(Protocol):
     """Source of message types."""
 
-    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[Group]:
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[ProtobufGroup]:
         """Group the values by message type; values without one are rejected."""
         ...
 
@@ -55,10 +55,15 @@ class ProtobufDecoder:
     """Decodes messages to the rows of one payload schema."""
 
     def __init__(
-        self, source: Source, payload: pa.Schema, new_field: NewField, limits: Limits, options: Protobuf
+        self,
+        source: ProtobufSchemas,
+        payload: pa.Schema,
+        new_field: NewField,
+        limits: DecodeLimits,
+        options: ProtobufFormat,
     ) -> None:
         self._source = source
-        self._layout = layout_of(payload)
+        self._layout = payload_schema_of(payload)
         self._new_field = new_field
         self._limits = limits
         self._options = options
@@ -70,7 +75,7 @@ class ProtobufDecoder:
             none = self._layout.with_message(self._layout.schema.empty_table(), lambda: pa.array([], pa.string()))
             return Decoded(none, pa.array([], pa.int64()), rejects.in_order())
         parts = [self._decode(group, Rejects() if nth else rejects) for nth, group in enumerate(groups)]
-        return parts[0] if len(parts) == 1 else joined(parts, self._layout.schema)
+        return parts[0] if len(parts) == 1 else join_rejects(parts, self._layout.schema)
 
     def types(self, values: pa.BinaryArray) -> tuple[pa.StringArray, Rejects]:
         """The full name of the message type of each value; values without one are NULL and rejected."""
@@ -82,14 +87,14 @@ class ProtobufDecoder:
 
     def peek(self, values: pa.BinaryArray, path: str) -> tuple[pa.StringArray, Rejects]:
         """The scalar at a JSON pointer or dotted path as text, NULL if absent; unreadable values are rejected."""
-        steps = steps_of(path)
+        steps = path_steps(path)
         groups, rejects = self._groups(values)
         texts = np.full(len(values), None, object)
         for group in groups:
             if (reduced := _reduced_to(group.message, steps)) is None:
                 continue
-            reader = ColumnReader(group.values, group.heads, self._limits, all_defaults=True)
-            if (scalars := as_text(reader.read(reduced, Node("skip")), steps)) is not None:
+            reader = ProtobufColumns(group.values, group.heads, self._limits, all_defaults=True)
+            if (scalars := scalars_as_text(reader.read(reduced, PayloadNode("skip")), steps)) is not None:
                 texts[group.at] = scalars.to_pylist()
             for row, (reason, detail) in reader.rejects.items():
                 texts[group.at[row]] = None
@@ -102,22 +107,22 @@ class ProtobufDecoder:
             raise UnknownSchema(f"schema {schema.id} has the type {schema.kind}, expected PROTOBUF")
         try:
             message = in_texts(schema.text, schema.references, self._limits.depth).at([0])
-        except BadSchema as bad:
+        except BadProtobufSchema as bad:
             raise UnknownSchema(f"schema {schema.id} cannot be used: {bad}") from None
-        empty = ColumnReader(pa.array([b""], pa.binary()), 0, self._limits, all_defaults=True)
+        empty = ProtobufColumns(pa.array([b""], pa.binary()), 0, self._limits, all_defaults=True)
         natural = empty.read(message, self._layout.root).schema
         kinds = pa.schema([(item.name, _stored(item.type)) for item in natural])
         record = pa.Table.from_pylist([{item.name: sample(item.type) for item in kinds}], kinds)
-        return message.name, fitted(record, np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
+        return message.name, fit_values(record, np.zeros(1, np.int64), self._layout, self._new_field, Rejects())
 
-    def _groups(self, values: pa.BinaryArray) -> tuple[list[Group], Rejects]:
+    def _groups(self, values: pa.BinaryArray) -> tuple[list[ProtobufGroup], Rejects]:
         kept, at, rejects = sized(values, self._limits, empty=self._options.allow_empty)
         return self._source.groups(kept, at, rejects), rejects
 
-    def _decode(self, group: Group, rejects: Rejects) -> Decoded:
+    def _decode(self, group: ProtobufGroup, rejects: Rejects) -> Decoded:
         # New columns and the column with the whole message have defaults, too.
         whole = self._new_field == "evolve" or self._layout.message is not None
-        reader = ColumnReader(group.values, group.heads, self._limits, all_defaults=whole)
+        reader = ProtobufColumns(group.values, group.heads, self._limits, all_defaults=whole)
         natural = reader.read(group.message, self._layout.root)
         ignored: Counter[str] = Counter()
         if reader.unknown_fields and self._options.keep_unknown_fields:
@@ -131,10 +136,10 @@ class ProtobufDecoder:
                 good[row] = False
                 rejects.add(int(at[row]), reason, detail)
             natural, at = natural.filter(pa.array(good)), at[good]
-        decoded = fitted(natural, at, self._layout, self._new_field, rejects, self._limits)
+        decoded = fit_values(natural, at, self._layout, self._new_field, rejects, self._limits)
         return replace(decoded, ignored={**decoded.ignored, **ignored}) if ignored else decoded
 
-    def _apply_contract(self, reader: ColumnReader) -> Counter[str]:
+    def _apply_contract(self, reader: ProtobufColumns) -> Counter[str]:
         """Apply the contract for new fields to unknown fields, which cannot become columns (they have no name)."""
         ignored: Counter[str] = Counter()
         for unknown in reader.unknown_fields:
@@ -143,7 +148,9 @@ class ProtobufDecoder:
             ]
             name = f"{unknown.scope.prefix}#{unknown.tag >> 3}"
             if rows and self._new_field == "stop":
-                raise ContractBroken(f"A record has the unknown field '{name}', and the contract is new_field: stop.")
+                raise ContractViolation(
+                    f"A record has the unknown field '{name}', and the contract is new_field: stop."
+                )
             if rows and self._new_field == "reject":
                 detail = f"{name}: the schema does not have this field"
                 reader.reject(np.array(rows), Reason.NEW_FIELD, detail)
@@ -190,17 +197,17 @@ class FromFile:
     def _message(self) -> Message:
         try:
             return in_file(self._path, self._depth).message(self._name)
-        except (BadSchema, OSError) as error:
+        except (BadProtobufSchema, OSError) as error:
             raise UsageError(
                 f"The schema {self._path} cannot be used: {error}.", next="Correct decode.protobuf.descriptor."
             ) from None
 
-    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[Group]:
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[ProtobufGroup]:
         """All values as one group."""
-        return [Group(self._message, values, 0, at)]
+        return [ProtobufGroup(self._message, values, 0, at)]
 
 
-class FromRegistry:
+class ProtobufFromRegistry:
     """Message types by schema id and message index."""
 
     def __init__(self, spec: RegistrySpec, depth: int) -> None:
@@ -211,7 +218,7 @@ class FromRegistry:
     def _registry(self) -> Registry:
         return registry_of(self._spec)
 
-    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[Group]:
+    def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[ProtobufGroup]:
         """Group the values by schema id and message index."""
         kept = framed(values, at, rejects)
         indexes = indexed(kept.payloads)
@@ -229,7 +236,7 @@ class FromRegistry:
             if isinstance(message, Message):
                 alone = len(rows) == len(keys)
                 part = kept.payloads if alone else kept.payloads.take(pa.array(rows))
-                groups.append(Group(message, part, indexes.heads[rows], kept.at[rows]))
+                groups.append(ProtobufGroup(message, part, indexes.heads[rows], kept.at[rows]))
             else:
                 rejects.add_all(kept.at[rows], *message)
         return groups
@@ -248,16 +255,20 @@ class FromRegistry:
             message: Message | tuple[Reason, str] = in_texts(schema.text, schema.references, self._depth).at(path)
         except NoMessage as none:
             message = Reason.FRAMING, f"schema {id}: {none}"
-        except BadSchema as bad:
+        except BadProtobufSchema as bad:
             message = Reason.UNKNOWN_SCHEMA, f"schema {id} cannot be used: {bad}"
         if len(self._known) < _KNOWN:
             self._known[id, path] = message
         return message
 
 
-def protobuf_decoder(payload: pa.Schema, new_field: NewField, limits: Limits, options: Protobuf) -> ProtobufDecoder:
+def protobuf_decoder(
+    payload: pa.Schema, new_field: NewField, limits: DecodeLimits, options: ProtobufFormat
+) -> ProtobufDecoder:
     """The factory of the format table."""
     if options.registry is not None:
-        return ProtobufDecoder(FromRegistry(options.registry, limits.depth), payload, new_field, limits, options)
+        return ProtobufDecoder(
+            ProtobufFromRegistry(options.registry, limits.depth), payload, new_field, limits, options
+        )
     source = FromFile(options.descriptor or "", options.message or "", limits.depth)
     return ProtobufDecoder(source, payload, new_field, limits, options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.byte_scan import Bytes, Numbers
+from headrace.decode.byte_scan import Numbers, TextBytes
 from headrace.decode.protobuf.wire import Malformed, varint
 from headrace.decode.registry.framing import HEAD
 
@@ -34,7 +34,7 @@ def indexed(values: pa.BinaryArray) -> Indexed:
 
     02 02 is one index, 1: the second message of the file. 04 02 00 are two: the first message nested in it.
     """
-    source = Bytes(values)
+    source = TextBytes(values)
     begins = source.starts[:-1].astype(np.int64) + HEAD
     sizes = source.starts[1:] - begins
     padded = np.concatenate([source.content, np.zeros(16, np.uint8)])

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from headrace.decode.protobuf.schema import BadSchema, ParsedFile
+from headrace.decode.protobuf.schema import BadProtobufSchema, ParsedFile
 
 _CHARACTERS = 4 * 1024 * 1024
 _DEPTH = 32  # nested messages, the limit of protoc
@@ -42,7 +42,7 @@ Options = dict[str, Any]
 def parsed(text: str, name: str) -> ParsedFile:
     """The descriptor of a `.proto` text; BadSchema with file and line when the text is not valid."""
     if len(text) > _CHARACTERS:
-        raise BadSchema(f"{name} has more than {_CHARACTERS} characters")
+        raise BadProtobufSchema(f"{name} has more than {_CHARACTERS} characters")
     parser = _Parser(text, name)
     return ParsedFile(parser.file(), parser.lines)
 
@@ -62,7 +62,9 @@ class _Parser:
         while at < len(self._text):
             token = _TOKEN.match(self._text, at)
             if token is None:
-                raise BadSchema(f"{self._name}:{self._line(at)}: {self._text[at : at + 20]!r} is not valid syntax")
+                raise BadProtobufSchema(
+                    f"{self._name}:{self._line(at)}: {self._text[at : at + 20]!r} is not valid syntax"
+                )
             if token.lastgroup != "blank":
                 yield str(token.lastgroup), token[0], at
             at = token.end()
@@ -72,7 +74,7 @@ class _Parser:
 
     def _wrong(self, wanted: str) -> NoReturn:
         _, seen, at = self._tokens[self._at] if self._at < len(self._tokens) else ("", "the end", len(self._text))
-        raise BadSchema(f"{self._name}:{self._line(at)}: expected {wanted}, saw {seen[:40]}")
+        raise BadProtobufSchema(f"{self._name}:{self._line(at)}: expected {wanted}, saw {seen[:40]}")
 
     def _peek(self, ahead: int = 0) -> str:
         at = self._at + ahead
@@ -142,7 +144,7 @@ class _Parser:
         elif word == "syntax" and value in ("proto2", "proto3"):
             self._syntax = value
         else:
-            raise BadSchema(f"{self._name}: {word} {value[:40]!r} is not supported")
+            raise BadProtobufSchema(f"{self._name}: {word} {value[:40]!r} is not supported")
         if value != "proto2":
             file.syntax = self._syntax
 
@@ -236,7 +238,9 @@ class _Parser:
         options = self._option()
         self._need(";")
         if options.get("message_set_wire_format") == "true":
-            raise BadSchema(f"{self._name}: {message.name} uses message_set_wire_format, which is not supported")
+            raise BadProtobufSchema(
+                f"{self._name}: {message.name} uses message_set_wire_format, which is not supported"
+            )
         _set_features(message.options, options)
 
     def _field(self, message: Any, depth: int, oneof: int | None = None) -> Any:

@@ -45,11 +45,11 @@ _MEANINGS: Mapping[str, Meaning] = {
 }
 
 
-class BadSchema(Exception):
+class BadProtobufSchema(Exception):
     """A schema cannot be used; the message has the reason."""
 
 
-class NoMessage(BadSchema):
+class NoMessage(BadProtobufSchema):
     """A schema has no message with that name or index."""
 
 
@@ -155,18 +155,18 @@ def linked(files: Iterable[ParsedFile], depth: int = 64) -> Schema:
         except (TypeError, KeyError, ValueError) as error:
             detail = str(error).removeprefix("Couldn't build proto file into descriptor pool: ")[:300]
             unresolved = _UNRESOLVED.fullmatch(detail)
-            raise BadSchema(f"{file.position(unresolved[1]) if unresolved else name}: {detail}") from None
+            raise BadProtobufSchema(f"{file.position(unresolved[1]) if unresolved else name}: {detail}") from None
     if last is None:
-        raise BadSchema("it has no file")
+        raise BadProtobufSchema("it has no file")
     return Schema(pool, last, depth)
 
 
-def described(raw: bytes, depth: int = 64) -> Schema:
+def described_type(raw: bytes, depth: int = 64) -> Schema:
     """A schema of a descriptor set, as `protoc --descriptor_set_out --include_imports` writes it."""
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(raw).file
     except DecodeError:
-        raise BadSchema("it is not a descriptor set") from None
+        raise BadProtobufSchema("it is not a descriptor set") from None
     return linked(map(ParsedFile, _in_order(files)), depth)
 
 
@@ -185,7 +185,7 @@ def _in_order(files: Iterable[Any]) -> list[Any]:
         for name in list(waiting):
             add(name)
     except RecursionError:
-        raise BadSchema("imports nested too deeply") from None
+        raise BadProtobufSchema("imports nested too deeply") from None
     return order
 
 
@@ -236,18 +236,18 @@ class _MessageBuilder:
         if meaning == "json":
             return Message(name, (), "json", name.rpartition(".")[2])
         if name in parents:
-            raise BadSchema(f"{name} is recursive, which a table schema cannot be")
+            raise BadProtobufSchema(f"{name} is recursive, which a table schema cannot be")
         if len(parents) > 2 * self._depth:  # map entries count, too
-            raise BadSchema(f"{name} is nested deeper than {self._depth} levels")
+            raise BadProtobufSchema(f"{name} is nested deeper than {self._depth} levels")
         if name not in self._messages:
             fields = tuple(self._field(each, (*parents, name)) for each in descriptor.fields)
             inner = [each.message.name for each in fields if each.message]
             self._sizes[name] = len(fields) + sum(self._sizes.get(each, 0) for each in inner)
             self._heights[name] = 1 + max((self._heights.get(each, 1) for each in inner), default=0)
             if self._sizes[name] > _MAX_FIELDS:
-                raise BadSchema(f"{name} has more than {_MAX_FIELDS} fields, nested ones included")
+                raise BadProtobufSchema(f"{name} has more than {_MAX_FIELDS} fields, nested ones included")
             if self._heights[name] > self._depth:
-                raise BadSchema(f"{name} is nested deeper than {self._depth} levels")
+                raise BadProtobufSchema(f"{name} is nested deeper than {self._depth} levels")
             self._messages[name] = Message(name, fields, meaning if fields else "empty")
         return self._messages[name]
 

@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError
 
 from headrace.decode.protobuf.proto_text import parsed
-from headrace.decode.protobuf.schema import WELL_KNOWN, BadSchema, ParsedFile, Schema, described, linked
+from headrace.decode.protobuf.schema import WELL_KNOWN, BadProtobufSchema, ParsedFile, Schema, described_type, linked
 
 # Files that Confluent's registry provides to every schema. `meta` defines options, which are not evaluated here.
 _CONFLUENT = {
@@ -45,10 +45,10 @@ def in_file(path: str, depth: int) -> Schema:
 @lru_cache(maxsize=16)
 def _in_file(file: Path, depth: int, modified: int, size: int) -> Schema:
     if size > _MAX_BYTES:
-        raise BadSchema(f"{file.name} has more than {_MAX_BYTES} bytes")
+        raise BadProtobufSchema(f"{file.name} has more than {_MAX_BYTES} bytes")
     if file.suffix == ".proto":
         return linked(_with_imports(file.name, _text(file), lambda name: _beside(file, name), _PUT_BESIDE), depth)
-    return described(file.read_bytes(), depth)
+    return described_type(file.read_bytes(), depth)
 
 
 def in_texts(text: str, references: Mapping[str, str], depth: int) -> Schema:
@@ -67,16 +67,16 @@ def _with_imports(main: str, text: str, source: Callable[[str], str | None], rem
 
     def add(name: str, text: str, importers: tuple[str, ...]) -> None:
         if name in importers:
-            raise BadSchema(f"{name} imports itself")
+            raise BadProtobufSchema(f"{name} imports itself")
         if len(files) + len(importers) > _MAX_FILES:
-            raise BadSchema(f"{main} imports more than {_MAX_FILES} files")
+            raise BadProtobufSchema(f"{main} imports more than {_MAX_FILES} files")
         file = _descriptor(text, name)
         for imported in file.descriptor.dependency:
             if imported in files or imported in WELL_KNOWN:
                 continue
             inner = source(imported)
             if inner is None and (inner := _provided(imported)) is None:
-                raise BadSchema(f"{file.position(imported)}: import {imported[:200]} not found; {remedy}")
+                raise BadProtobufSchema(f"{file.position(imported)}: import {imported[:200]} not found; {remedy}")
             add(imported, inner, (*importers, name))
         files[name] = file
 
@@ -91,7 +91,7 @@ def _descriptor(text: str, name: str) -> ParsedFile:
     try:
         file = FileDescriptorProto.FromString(b64decode(text, validate=True))
     except (ValueError, DecodeError):
-        raise BadSchema(f"{name} is neither a .proto text nor a descriptor in Base64") from None
+        raise BadProtobufSchema(f"{name} is neither a .proto text nor a descriptor in Base64") from None
     file.name = name
     return ParsedFile(file)
 
@@ -107,15 +107,15 @@ def _provided(name: str) -> str | None:
 def _beside(file: Path, name: str) -> str | None:
     """The text of an import, from the folder of the importing file or a folder around it."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name.endswith(".proto"):
-        raise BadSchema(f"{file.name}: the import {name[:200]} is not the relative path of a .proto file")
+        raise BadProtobufSchema(f"{file.name}: the import {name[:200]} is not the relative path of a .proto file")
     candidates = (folder / name for folder in file.parents)
     return next((_text(candidate) for candidate in candidates if candidate.is_file()), None)
 
 
 def _text(file: Path) -> str:
     if file.stat().st_size > _MAX_BYTES:
-        raise BadSchema(f"{file.name} has more than {_MAX_BYTES} bytes")
+        raise BadProtobufSchema(f"{file.name} has more than {_MAX_BYTES} bytes")
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise BadSchema(f"{file.name} is not UTF-8") from None
+        raise BadProtobufSchema(f"{file.name} is not UTF-8") from None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.decode.base import Limits
+from headrace.decode.base import DecodeLimits
 from headrace.decode.protobuf.wire import FIXED64, LENGTH, VARINT, Malformed, fields
 from headrace.reasons import Reason
 
@@ -18,7 +18,7 @@ _KINDS = {1: VARINT, 2: FIXED64, 3: LENGTH, 4: VARINT, 5: LENGTH, 6: LENGTH}  # 
 _EXACT = 2**53  # integers below it are exact as doubles
 
 
-def json_text(raw: bytes, kind: str, limits: Limits) -> str:
+def json_text(raw: bytes, kind: str, limits: DecodeLimits) -> str:
     """The JSON text of a Struct, Value or ListValue; raises Malformed."""
     reader = _Reader(raw + _PAD, limits.keys)
     read = {"Struct": reader.object_at, "Value": reader.value_at, "ListValue": reader.array_at}[kind]

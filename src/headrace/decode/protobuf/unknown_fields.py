@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.protobuf.columns import ColumnReader, UnknownField
+from headrace.decode.protobuf.columns import ProtobufColumns, UnknownField
 from headrace.decode.protobuf.wire import END_GROUP, FIXED64, GROUP, LENGTH, VARINT
 
 UNKNOWN = "_unknown"
 
 
-def kept_bytes(reader: ColumnReader) -> pa.BinaryArray:
+def kept_bytes(reader: ProtobufColumns) -> pa.BinaryArray:
     """The unknown fields of each record in their order, nested ones inside their parent fields; NULL if there are none.
 
     Merged with the values of the columns, they are the message that was sent.
@@ -29,7 +29,7 @@ def kept_bytes(reader: ColumnReader) -> pa.BinaryArray:
     return pa.array(joined, pa.binary())
 
 
-def _piece(reader: ColumnReader, unknown: UnknownField, at: int, word: int) -> bytes:
+def _piece(reader: ProtobufColumns, unknown: UnknownField, at: int, word: int) -> bytes:
     kind = unknown.tag & 7
     content = reader.content.bytes
     if kind == VARINT:

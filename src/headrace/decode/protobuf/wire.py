@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.byte_scan import Bytes, Mask, Numbers
+from headrace.decode.byte_scan import Mask, Numbers, TextBytes
 from headrace.reasons import Reason
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
@@ -40,7 +40,7 @@ class Content:
     """The bytes of all messages end to end; a word of 8 or 4 bytes can be read at any offset."""
 
     def __init__(self, values: pa.BinaryArray) -> None:
-        source = Bytes(values)
+        source = TextBytes(values)
         self.bytes = np.concatenate([source.content, np.zeros(_PAD, np.uint8)])
         self.starts = source.starts.astype(np.int64)
         size = len(self.bytes)
@@ -123,7 +123,7 @@ class Malformed(Exception):
         self.detail, self.reason = detail, reason
 
 
-def merged(parts: list[Occurrences]) -> Occurrences:
+def merge_occurrences(parts: list[Occurrences]) -> Occurrences:
     """Concatenate occurrences in the order of the content."""
     if len(parts) == 1:
         return parts[0]
@@ -165,7 +165,7 @@ class _Walk:
         for frame in self.single:
             self._read_single(frame)
         self.errors.sort(key=lambda error: error[0])
-        return WireFields({tag: merged(parts) for tag, parts in self.parts.items()}, self.errors)
+        return WireFields({tag: merge_occurrences(parts) for tag, parts in self.parts.items()}, self.errors)
 
     def _round(self, tag: int, at: Numbers) -> None:
         """Read the field at all cursors with this tag, and the next tag."""

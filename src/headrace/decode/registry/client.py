@@ -20,7 +20,7 @@ from threading import Event, Timer
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
-from headrace.errors import AuthenticationRefused, PermissionRefused, RegistryUnreachable
+from headrace.errors import AuthenticationFailed, PermissionDenied, RegistryUnreachable
 from headrace.runtime.work_folder import shared_folder
 from headrace.spec.registry import RegistrySpec
 from headrace.spec.secrets import BadReference
@@ -151,12 +151,12 @@ class Registry:
         """The answer to a GET; None when there is no such thing: by these codes, or (None) by the status alone."""
         status, body = self._get(path)
         if status == 401:
-            raise AuthenticationRefused(
+            raise AuthenticationFailed(
                 f"The schema registry at {self._spec.url} refuses the credentials.",
                 next="Mend username and password of the registry.",
             )
         if status == 403:
-            raise PermissionRefused(f"The schema registry at {self._spec.url} refuses {path} to these credentials.")
+            raise PermissionDenied(f"The schema registry at {self._spec.url} refuses {path} to these credentials.")
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
@@ -216,7 +216,7 @@ class Registry:
         try:
             password = self._spec.password.reveal() if self._spec.password else ""
         except BadReference as trouble:
-            raise AuthenticationRefused(trouble.seen, next=trouble.next) from None
+            raise AuthenticationFailed(trouble.seen, next=trouble.next) from None
         return headers | {"Authorization": f"Basic {b64encode(f'{self._spec.username}:{password}'.encode()).decode()}"}
 
     def _strange(self, seen: str) -> RegistryUnreachable:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.base import Rejects
-from headrace.decode.byte_scan import Bytes, Mask, Numbers
+from headrace.decode.byte_scan import Mask, Numbers, TextBytes
 from headrace.reasons import Reason
 from headrace.spec.decode import Framing
 
@@ -28,12 +28,12 @@ class Framed:
 def unframed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
     """The values whose frame is whole, out of it; `at` are their positions, the others are rejects."""
     kept = framed(values, at, rejects)
-    return Framed(_beheaded(Bytes(kept.payloads)), kept.ids, kept.at)
+    return Framed(_beheaded(TextBytes(kept.payloads)), kept.ids, kept.at)
 
 
 def framed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
     """The values whose frame is whole, still in it: for who can read from the sixth byte on, which saves a copy."""
-    seen = Bytes(values)
+    seen = TextBytes(values)
     long, marked = _framed(seen)
     for row in np.flatnonzero(~long).tolist():
         found = seen.starts[row + 1] - seen.starts[row]
@@ -44,7 +44,7 @@ def framed(values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Framed:
     if not (long & marked).all():
         kept = long & marked
         values, at = values.filter(pa.array(kept)), at[kept]
-        seen = Bytes(values)
+        seen = TextBytes(values)
     return Framed(values, _ids(seen, seen.starts[:-1].astype(np.int64)), at)
 
 
@@ -52,28 +52,28 @@ def schema_ids(values: pa.BinaryArray, framing: Framing) -> pa.Int64Array:
     """The schema id in front of each value, NULL where there is none; for those who look for it."""
     if framing == "none":
         return pa.nulls(len(values), pa.int64())
-    seen = Bytes(values.fill_null(b""))
+    seen = TextBytes(values.fill_null(b""))
     there, ids = _headed(seen) if framing == "bare" else _in_frames(seen)
     whole = np.zeros(len(values), np.int64)
     whole[there] = ids
     return pa.array(whole, mask=~there)
 
 
-def _in_frames(seen: Bytes) -> tuple[Mask, Numbers]:
+def _in_frames(seen: TextBytes) -> tuple[Mask, Numbers]:
     """Which values are framed, and the ids of those."""
     long, marked = _framed(seen)
     there = long & marked
     return there, _ids(seen, seen.starts[:-1].astype(np.int64)[there])
 
 
-def _headed(seen: Bytes) -> tuple[Mask, Numbers]:
+def _headed(seen: TextBytes) -> tuple[Mask, Numbers]:
     """Which values are long enough for a bare id, and the ids of those: four bytes, big-endian, without a sign."""
     there = np.diff(seen.starts) >= BARE
     heads = seen.content[seen.starts[:-1].astype(np.int64)[there][:, None] + np.arange(BARE)]
     return there, np.ascontiguousarray(heads).view(">u4").reshape(-1).astype(np.int64)
 
 
-def _framed(seen: Bytes) -> tuple[Mask, Mask]:
+def _framed(seen: TextBytes) -> tuple[Mask, Mask]:
     """Which values are long enough for a frame, and which begin as one does."""
     sizes = np.diff(seen.starts)
     filled = sizes > 0
@@ -82,13 +82,13 @@ def _framed(seen: Bytes) -> tuple[Mask, Mask]:
     return sizes >= HEAD, marked
 
 
-def _ids(seen: Bytes, starts: Numbers) -> Numbers:
+def _ids(seen: TextBytes, starts: Numbers) -> Numbers:
     heads = seen.content[starts[:, None] + np.arange(1, HEAD)]
     ids: Numbers = np.ascontiguousarray(heads).view(">i4").reshape(-1).astype(np.int64)
     return ids
 
 
-def _beheaded(seen: Bytes) -> pa.BinaryArray:
+def _beheaded(seen: TextBytes) -> pa.BinaryArray:
     """Every value without its frame."""
     count = len(seen.starts) - 1
     keep = np.ones(len(seen.content), bool)

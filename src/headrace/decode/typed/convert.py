@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.nested import is_there
-from headrace.decode.payload import Node
-from headrace.decode.scalars import Unfit, leaf_reader, proven, seen
+from headrace.decode.payload import PayloadNode
+from headrace.decode.scalars import UnfitValue, leaf_reader, proven, seen
 from headrace.engine import decimals
 from headrace.reasons import Reason
 from headrace.spec.types import type_name
@@ -17,7 +17,7 @@ from headrace.spec.types import type_name
 _EPOCH = ("s", "ms", "us", "ns")
 
 
-def converted(values: pa.Array, node: Node) -> pa.Array | None:
+def converted(values: pa.Array, node: PayloadNode) -> pa.Array | None:
     """A leaf's values in its own type, NULL where one does not fit; None where no value of such a type could."""
     have, want = values.type, node.type
     if pa.types.is_timestamp(want):
@@ -35,7 +35,7 @@ def converted(values: pa.Array, node: Node) -> pa.Array | None:
     return None
 
 
-def _moments(values: pa.Array, node: Node) -> pa.Array | None:
+def _moments(values: pa.Array, node: PayloadNode) -> pa.Array | None:
     have, want = values.type, node.type
     if pa.types.is_string(have) and node.unit not in _EPOCH:
         return proven(node, values)
@@ -48,11 +48,11 @@ def _moments(values: pa.Array, node: Node) -> pa.Array | None:
     if (have.tz is None) != (want.tz is None) and not (have.tz is None and node.unit == "local-utc"):
         return None
     counts = pc.fill_null(values.view(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    micros = proven(Node("leaf", pa.timestamp("us", "UTC"), unit=have.unit), pa.array(counts))
+    micros = proven(PayloadNode("leaf", pa.timestamp("us", "UTC"), unit=have.unit), pa.array(counts))
     return pc.if_else(pa.array(is_there(values)), micros.cast(want), pa.scalar(None, want))
 
 
-def _from_integers(values: pa.Array, node: Node) -> pa.Array | None:
+def _from_integers(values: pa.Array, node: PayloadNode) -> pa.Array | None:
     want = node.type
     if pa.types.is_integer(want):
         limit = 1 << (want.bit_width - 1)
@@ -72,7 +72,7 @@ def _smallest(kind: pa.DataType, limit: int) -> pa.Scalar:
     return pa.scalar(max(-limit, -(1 << (kind.bit_width - 1))), kind)
 
 
-def _from_floats(values: pa.Array, node: Node) -> pa.Array | None:
+def _from_floats(values: pa.Array, node: PayloadNode) -> pa.Array | None:
     want = node.type
     if not pa.types.is_floating(want):
         return None
@@ -81,7 +81,7 @@ def _from_floats(values: pa.Array, node: Node) -> pa.Array | None:
     return pc.if_else(grown, pa.scalar(None, want), made)
 
 
-def _from_decimals(values: pa.Array, node: Node) -> pa.Array | None:
+def _from_decimals(values: pa.Array, node: PayloadNode) -> pa.Array | None:
     want = node.type
     if pa.types.is_decimal(want):
         return decimals.rescaled(values, want)
@@ -101,12 +101,12 @@ def as_python(value: pa.Scalar) -> Any:
     return value.value if pa.types.is_timestamp(value.type) else value.as_py()
 
 
-def why(value: Any, kind: pa.DataType, node: Node, where: str) -> tuple[Reason, str]:
+def why(value: Any, kind: pa.DataType, node: PayloadNode, where: str) -> tuple[Reason, str]:
     """The words for one value that could not be converted."""
     if isinstance(value, str):
         try:
             leaf_reader(node)(value)
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             return unfit.reason, f"{where}: {unfit.what}"
     if pa.types.is_timestamp(node.type):
         return Reason.TIMESTAMP, f"{where}: {seen(value)} is no time of the years 1 to 9999"

@@ -14,36 +14,51 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.decode.base import LIMITS, Decoded, Limits, NewField, Rejects, too_many
+from headrace.decode.base import LIMITS, Decoded, DecodeLimits, NewField, Rejects, too_many
 from headrace.decode.byte_scan import Mask, Numbers
-from headrace.decode.inference import JSON, Structure, added, big_longs, by_key, evolve, merge, name_fits, struct
+from headrace.decode.inference import (
+    JSON,
+    Structure,
+    added,
+    big_longs,
+    by_key,
+    evolve,
+    merge_inferred,
+    name_fits,
+    struct,
+)
 from headrace.decode.json.exact import ABSENT, default_of, inner_default
 from headrace.decode.json.template import Path
 from headrace.decode.nested import (
     ODD,
     as_struct,
-    elements,
-    field_of,
     is_json,
     is_list,
     is_there,
+    list_elements,
     map_items,
     map_keys,
     offsets_of,
     plain,
+    struct_field,
 )
-from headrace.decode.payload import Column, Elements, Layout, Node
+from headrace.decode.payload import Elements, PayloadColumn, PayloadNode, PayloadSchema
 from headrace.decode.rescue import outermost, rescued
 from headrace.decode.typed.convert import as_python, converted, why
 from headrace.decode.typed.maps import judge_maps
 from headrace.decode.typed.text import as_json
-from headrace.errors import ContractBroken
+from headrace.errors import ContractViolation
 from headrace.reasons import MISFITS, Reason
 from headrace.spec.types import type_name
 
 
-def fitted(
-    natural: pa.Table, at: Numbers, layout: Layout, new_field: NewField, rejects: Rejects, limits: Limits = LIMITS
+def fit_values(
+    natural: pa.Table,
+    at: Numbers,
+    layout: PayloadSchema,
+    new_field: NewField,
+    rejects: Rejects,
+    limits: DecodeLimits = LIMITS,
 ) -> Decoded:
     """Rows of the layout; `at` are the natural rows' positions in the input, `rejects` what was refused before.
 
@@ -84,19 +99,19 @@ def structure_of(kind: pa.DataType) -> Structure:
     return {"type": _kind_of(kind)}
 
 
-def _asked_by(natural: pa.Table, layout: Layout) -> Structure | None:
+def _asked_by(natural: pa.Table, layout: PayloadSchema) -> Structure | None:
     """The columns that a writer's schema asks for, whether or not values fill them; None when all are there."""
     said = _within(structure_of(pa.struct(list(natural.schema))), layout)
     if evolve(layout.own, said) == layout.own:
         return None
     # Another schema of the batch may have a double where this one has longs.
     big = _within(big_longs(zip(natural.column_names, natural.columns, strict=True)), layout)
-    said = merge(said, big) if big else said
+    said = merge_inferred(said, big) if big else said
     lacking = {name: item for name, item in said["fields"].items() if _adds(layout.own, name, item)}
     return struct(lacking) if lacking else None
 
 
-def _within(structure: Structure, layout: Layout) -> Structure:
+def _within(structure: Structure, layout: PayloadSchema) -> Structure:
     for step in layout.way:
         structure = structure.get("fields", {}).get(step, {})
     return structure
@@ -127,7 +142,7 @@ def _kind_of(kind: pa.DataType) -> str:
 class _Fit:
     """One natural table on its way into a layout, and the records refused so far with the first reason of each."""
 
-    def __init__(self, natural: pa.Table, layout: Layout) -> None:
+    def __init__(self, natural: pa.Table, layout: PayloadSchema) -> None:
         self.layout = layout
         self.whole = as_struct(natural)
         self.rows = np.arange(len(natural))
@@ -136,13 +151,13 @@ class _Fit:
         self.kept: dict[int, dict[Path, str]] = {}  # what is rescued of each record
         self.rescued_elements = pa.nulls(len(natural), pa.list_(pa.string()))
 
-    def of(self, column: Column, new_field: NewField) -> pa.Array:
+    def of(self, column: PayloadColumn, new_field: NewField) -> pa.Array:
         """One column of the payload; what does not fit is rescued where that is asked for."""
         if self.layout.elements and column is self.layout.elements.column:
             return self.exploded_column(self.layout.elements, new_field)
         return self.rescued_column(column) if column.rescued else self.column(column)
 
-    def column(self, column: Column) -> pa.Array:
+    def column(self, column: PayloadColumn) -> pa.Array:
         """One column of the payload, out of the place its path names."""
         values: pa.Array | None = self.whole
         live = np.ones(len(self.rows), bool)
@@ -150,12 +165,12 @@ class _Fit:
             if values is not None and not (pa.types.is_struct(values.type) or pa.types.is_null(values.type)):
                 self._refuse_all(values, self.rows, live, ".".join(column.path[:depth]), "an object")
                 values = None
-            values = None if values is None else field_of(values, key)
+            values = None if values is None else struct_field(values, key)
         if values is None:
             return self._absent(column.node, default_of(column), self.rows, live, ".".join(column.path))
         return self._value(values, column.node, self.rows, live, ".".join(column.path))
 
-    def rescued_column(self, column: Column) -> pa.Array:
+    def rescued_column(self, column: PayloadColumn) -> pa.Array:
         """The same; where a value does not fit and may be NULL, it is, and its text is kept."""
         refused, verdicts = self.refused, self.verdicts
         self.refused, self.verdicts = np.zeros(len(self.rows), bool), {}
@@ -177,7 +192,7 @@ class _Fit:
         values = self._at(column.path)
         if values is None or not is_list(values.type):
             return self.column(column)
-        inner, owner = elements(values)
+        inner, owner = list_elements(values)
         fit = _Fit(_alone(inner, column.path), elements_of.layout)
         columns = [fit.of(each, new_field) for each in elements_of.layout.columns]
         if new_field == "rescue":
@@ -197,7 +212,7 @@ class _Fit:
     def _at(self, path: Path) -> pa.Array | None:
         values: pa.Array | None = self.whole
         for key in path:
-            values = field_of(values, key) if values is not None and pa.types.is_struct(values.type) else None
+            values = struct_field(values, key) if values is not None and pa.types.is_struct(values.type) else None
         return values
 
     def _refuse_elements(self, fit: _Fit, owner: Numbers, where: str) -> None:
@@ -223,7 +238,7 @@ class _Fit:
         while (
             depth < len(path)
             and pa.types.is_struct(values.type)
-            and (below := field_of(values, path[depth])) is not None
+            and (below := struct_field(values, path[depth])) is not None
         ):
             values, depth = below, depth + 1
         values = values.take(pa.array(rows))
@@ -247,7 +262,7 @@ class _Fit:
             elif new_field == "rescue" and not node.open:
                 self._keep(place, there)
             elif new_field == "stop":
-                raise ContractBroken(f"A record brings the new field '{full}', and the contract says: stop.")
+                raise ContractViolation(f"A record brings the new field '{full}', and the contract says: stop.")
             elif new_field == "reject":
                 self.refuse(there, Reason.NEW_FIELD, f"{full}: the contract knows no such field")
             elif new_field == "evolve" and not name_fits(name):
@@ -262,18 +277,18 @@ class _Fit:
             self.refuse(rows[is_there(values)], Reason.TOO_WIDE, detail)
 
     def _new(
-        self, values: pa.Array, node: Node, rows: Numbers, where: str, place: Path, inside: bool = False
-    ) -> Iterator[tuple[str, str, Node, pa.Array, Numbers, Path]]:
+        self, values: pa.Array, node: PayloadNode, rows: Numbers, where: str, place: Path, inside: bool = False
+    ) -> Iterator[tuple[str, str, PayloadNode, pa.Array, Numbers, Path]]:
         """New fields; the place of one inside an array or a map is that of the array or map."""
         if node.kind == "list" and is_list(values.type):
-            inner, owner = elements(values)
+            inner, owner = list_elements(values)
             yield from self._new(inner, node.children["*"], rows[owner], where, place, True)
         elif node.kind == "map" and pa.types.is_map(values.type):
             inner, owner = map_items(values)
             yield from self._new(inner, node.children["*"], rows[owner], where, place, True)
         elif node.kind == "object" and pa.types.is_struct(values.type):
             for item in values.type:
-                inner = field_of(values, item.name)
+                inner = struct_field(values, item.name)
                 deeper = place if inside else (*place, item.name)
                 if item.name in node.children:
                     known = node.children[item.name]
@@ -283,7 +298,7 @@ class _Fit:
 
     # ---- values ----
 
-    def _value(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+    def _value(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
         """Values of a place as its node wants them; what does not fit is NULL here and refused."""
         text = is_json(values.type)
         values = plain(values)
@@ -303,14 +318,14 @@ class _Fit:
             return self._map(values, node, rows, live, where)
         return self._leaf(values, node, rows, live, where)
 
-    def _absent(self, node: Node, default: Any, rows: Numbers, live: Mask, where: str) -> pa.Array:
+    def _absent(self, node: PayloadNode, default: Any, rows: Numbers, live: Mask, where: str) -> pa.Array:
         if default is not ABSENT:
             return pa.array([default] * len(rows), node.type)
         if not node.nullable:
             self.refuse(rows[live], Reason.MISSING, f"{where}: required, and absent or null")
         return pa.nulls(len(rows), node.type)
 
-    def _object(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+    def _object(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
         if not pa.types.is_struct(values.type):
             return self._refuse_all(values, rows, live, where, "an object", node)
         names = {item.name for item in values.type}
@@ -318,22 +333,22 @@ class _Fit:
         for key, child in node.children.items():
             inner = f"{where}.{key}"
             made.append(
-                self._value(field_of(values, key), child, rows, live, inner)
+                self._value(struct_field(values, key), child, rows, live, inner)
                 if key in names
                 else self._absent(child, inner_default(child, key), rows, live, inner)
             )
         return pa.StructArray.from_arrays(made, fields=list(node.type), mask=pa.array(~is_there(values)))
 
-    def _list(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+    def _list(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
         if not is_list(values.type):
             return self._refuse_all(values, rows, live, where, "an array", node)
-        inner, owner = elements(values)
+        inner, owner = list_elements(values)
         made = self._value(inner, node.children["*"], rows[owner], live[owner], f"{where}[]")
         return pa.ListArray.from_arrays(
             offsets_of(values, owner), made, type=node.type, mask=pa.array(~is_there(values))
         )
 
-    def _map(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+    def _map(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
         if not pa.types.is_map(values.type):
             return self._refuse_all(values, rows, live, where, "an object", node)
         items, owner = map_items(values)
@@ -345,7 +360,7 @@ class _Fit:
         spread = [None if gone else begin for gone, begin in zip((~is_there(values)).tolist(), offsets, strict=False)]
         return pa.MapArray.from_arrays(pa.array([*spread, offsets[-1]], pa.int32()), keys, made, type=node.type)
 
-    def _leaf(self, values: pa.Array, node: Node, rows: Numbers, live: Mask, where: str) -> pa.Array:
+    def _leaf(self, values: pa.Array, node: PayloadNode, rows: Numbers, live: Mask, where: str) -> pa.Array:
         made = converted(values, node)
         if made is None:
             return self._refuse_all(values, rows, live, where, _wanted(values.type, node), node)
@@ -363,7 +378,7 @@ class _Fit:
             self.verdicts.setdefault(row, (reason, detail))
 
     def _refuse_all(
-        self, values: pa.Array, rows: Numbers, live: Mask, where: str, wanted: str, node: Node | None = None
+        self, values: pa.Array, rows: Numbers, live: Mask, where: str, wanted: str, node: PayloadNode | None = None
     ) -> pa.Array:
         wanted = wanted or type_name(node.type if node else pa.null())
         what = f"{where}: expected {wanted}, saw {_said(values.type)}"
@@ -378,7 +393,7 @@ def _alone(values: pa.Array, path: Path) -> pa.Table:
     return pa.table({path[0]: values})
 
 
-def _wanted(kind: pa.DataType, node: Node) -> str:
+def _wanted(kind: pa.DataType, node: PayloadNode) -> str:
     """What a column wants, where that is not its type alone."""
     epoch = pa.types.is_integer(kind) and pa.types.is_timestamp(node.type) and node.type.tz is not None
     return "timestamp (for numbers, declare the column's unit: s, ms, us or ns)" if epoch else ""

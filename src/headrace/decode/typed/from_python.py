@@ -25,7 +25,7 @@ _NONE = type(None)
 _EPOCH_MICROS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
-class Columns:
+class ColumnBuilder:
     """Builds columns, and says of which records values do not fit."""
 
     def __init__(self, refuse: Refuse) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.byte_scan import Numbers
-from headrace.decode.nested import elements, field_of, is_list, map_items, map_keys
+from headrace.decode.nested import is_list, list_elements, map_items, map_keys, struct_field
 from headrace.reasons import Reason
 
 Refuse = Callable[[Numbers, Reason, str], None]  # records, reason, detail
@@ -22,10 +22,10 @@ def judge_maps(values: pa.Array, rows: Numbers, most: int, refuse: Refuse, where
         return
     if pa.types.is_struct(kind):
         for item in kind:
-            inner = field_of(values, item.name)
+            inner = struct_field(values, item.name)
             judge_maps(inner, rows, most, refuse, f"{where}.{item.name}" if where else item.name)
     elif is_list(kind):
-        inner, owner = elements(values)
+        inner, owner = list_elements(values)
         judge_maps(inner, rows[owner], most, refuse, f"{where}[]")
     else:
         inner, owner = map_items(values)

@@ -46,10 +46,10 @@ def _speakable(values: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind) or pa.types.is_date(kind):
         return values.cast(pa.string())
     if pa.types.is_struct(kind):
-        inner = [_speakable(nested.field_of(values, item.name)) for item in kind]
+        inner = [_speakable(nested.struct_field(values, item.name)) for item in kind]
         return pa.StructArray.from_arrays(inner, [item.name for item in kind], mask=pa.array(~nested.is_there(values)))
     if nested.is_list(kind):
-        inner, owner = nested.elements(values)
+        inner, owner = nested.list_elements(values)
         return pa.ListArray.from_arrays(
             nested.offsets_of(values, owner), _speakable(inner), mask=pa.array(~nested.is_there(values))
         )
@@ -60,20 +60,20 @@ def _speakable(values: pa.Array) -> pa.Array:
     return values
 
 
-def steps_of(path: str) -> tuple[str, ...]:
+def path_steps(path: str) -> tuple[str, ...]:
     """The keys of a JSON pointer or a dotted path."""
     if not path.startswith("/"):
         return tuple(path.split("."))
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/"))
 
 
-def as_text(table: pa.Table, steps: tuple[str, ...]) -> pa.Array | None:
+def scalars_as_text(table: pa.Table, steps: tuple[str, ...]) -> pa.Array | None:
     """The scalars at a place as text, NULL where it is absent; None where it holds more than scalars."""
     values: pa.Array | None = nested.as_struct(table)
     for step in steps:
         if values is None or not pa.types.is_struct(values.type):
             return pa.nulls(len(table), pa.string())
-        values = nested.field_of(values, step)
+        values = nested.struct_field(values, step)
     if values is None or pa.types.is_null(values.type):
         return pa.nulls(len(table), pa.string())
     if pa.types.is_nested(values.type):

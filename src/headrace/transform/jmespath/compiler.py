@@ -22,18 +22,18 @@ from headrace.transform.jmespath.vector import (
     NULL,
     SURE_WHOLE,
     TEXT,
-    Column,
     Loose,
+    MessageColumnRef,
     NotInSql,
+    SqlVector,
     Step,
-    Vector,
     cast,
     equal,
     faithful,
-    iso8601,
-    json_path,
-    kind_of,
+    iso8601_sql,
+    json_kind_of,
     meets_map,
+    message_path,
     ordered,
     path_of,
     same_kind,
@@ -48,14 +48,14 @@ from headrace.transform.jmespath.vector import (
 class Compiler:
     """Expressions over some columns; what they ask of the message itself is collected in `places`."""
 
-    columns: Sequence[Column]
+    columns: Sequence[MessageColumnRef]
     open: bool  # whether a place that no column knows is empty in every record
     skipped: frozenset[str] = frozenset()  # keys that are known and read into no column
     now: str = "now"
     places: dict[str, int] = field(default_factory=dict)  # JSON paths that are cut out of the message
     parts: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # fields of columns, read by themselves
 
-    def compile(self, tree: Node, wanted: pa.DataType, *, free: bool) -> Vector:
+    def compile(self, tree: Node, wanted: pa.DataType, *, free: bool) -> SqlVector:
         """The expression, of the wanted type where only that tells; `free`: any type will do. NotInSql: ask records."""
         path = path_of(tree)
         if path and (direct := self._direct(path)) and (free or direct.kind == wanted):
@@ -63,29 +63,29 @@ class Compiler:
         made = self._value(tree)
         return self._as(made, told_as(wanted)) if isinstance(made, Loose) else made
 
-    def _direct(self, path: tuple[Step, ...]) -> Vector | None:
+    def _direct(self, path: tuple[Step, ...]) -> SqlVector | None:
         """A column, or a part of one, as it is: to store it once more, its type need not be the message's."""
         for column in self.columns:
             if path[: len(column.path)] == column.path:
                 found = self._below(column.sql, column.type, path[len(column.path) :])
-                return Vector(*found) if found and column.told and not pa.types.is_null(found[1]) else None
+                return SqlVector(*found) if found and column.told and not pa.types.is_null(found[1]) else None
         return None
 
-    def _value(self, node: Node) -> Vector | Loose:
+    def _value(self, node: Node) -> SqlVector | Loose:
         if (path := path_of(node)) is not None:
             return self._place(path)
         if handler := _HANDLERS.get(node["type"]):
             return handler(self, node)
         raise NotInSql(node["type"])
 
-    def _vector(self, node: Node, kind: pa.DataType) -> Vector:
+    def _vector(self, node: Node, kind: pa.DataType) -> SqlVector:
         """A value that should be of one type; of another it is unsure, or nothing to compute with."""
         made = self._as(self._value(node), kind)
         if made.kind != kind:
             raise NotInSql(f"{made.kind} where {kind} is wanted")
         return made
 
-    def _number(self, node: Node) -> Vector:
+    def _number(self, node: Node) -> SqlVector:
         made = self._value(node)
         made = self._as(made, DOUBLE) if isinstance(made, Loose) else made
         if made.kind not in (LONG, DOUBLE):
@@ -94,7 +94,7 @@ class Compiler:
 
     # ---- places ----
 
-    def _place(self, path: tuple[Step, ...]) -> Vector | Loose:
+    def _place(self, path: tuple[Step, ...]) -> SqlVector | Loose:
         if not path:
             raise NotInSql("the whole message")
         for column in self.columns:
@@ -104,21 +104,21 @@ class Compiler:
             raise NotInSql("an object that columns know in parts")
         return self._unknown(path)
 
-    def _unknown(self, path: tuple[Step, ...]) -> Vector | Loose:
+    def _unknown(self, path: tuple[Step, ...]) -> SqlVector | Loose:
         if self.open and path[0] not in self.skipped:
-            return Vector("NULL", NULL)
+            return SqlVector("NULL", NULL)
         return self._cut(path)
 
     def _cut(self, path: tuple[Step, ...]) -> Loose:
-        where = json_path(path)
+        where = message_path(path)
         nth = self.places.setdefault(where, len(self.places) + 1)
         return Loose(f"cuts[{nth}]")
 
-    def _inside(self, column: Column, rest: tuple[Step, ...], path: tuple[Step, ...]) -> Vector | Loose:
+    def _inside(self, column: MessageColumnRef, rest: tuple[Step, ...], path: tuple[Step, ...]) -> SqlVector | Loose:
         found = self._below(column.sql, column.type, rest)
         if not column.told or found is None:
             empty = column.told and self.open and not meets_map(column.type, rest)
-            return Vector("NULL", NULL) if empty else self._cut(path)
+            return SqlVector("NULL", NULL) if empty else self._cut(path)
         return self._plain(*found) or self._cut(path)
 
     def _below(self, sql: str, kind: pa.DataType, rest: tuple[Step, ...]) -> tuple[str, pa.DataType] | None:
@@ -149,56 +149,56 @@ class Compiler:
         self.parts[name] = (column, keys)
         return name
 
-    def _plain(self, sql: str, kind: pa.DataType) -> Vector | None:
+    def _plain(self, sql: str, kind: pa.DataType) -> SqlVector | None:
         """A column's value, if it is what the message says."""
         if pa.types.is_null(kind):
-            return Vector("NULL", NULL)
+            return SqlVector("NULL", NULL)
         if pa.types.is_integer(kind):
-            return Vector(f"CAST({sql} AS BIGINT)", LONG)
+            return SqlVector(f"CAST({sql} AS BIGINT)", LONG)
         if kind in (BOOLEAN, DOUBLE, TEXT):
-            return Vector(sql, kind)
+            return SqlVector(sql, kind)
         if pa.types.is_list(kind) and faithful(kind):
-            return Vector(sql, kind)
+            return SqlVector(sql, kind)
         return None
 
-    def _as(self, made: Vector | Loose, kind: pa.DataType) -> Vector:
+    def _as(self, made: SqlVector | Loose, kind: pa.DataType) -> SqlVector:
         """A place's JSON as a value of one type, unsure where it is of another."""
-        if isinstance(made, Vector):
+        if isinstance(made, SqlVector):
             return made
         seen = f"json_type({made.sql})"
         if kind == TEXT:
-            return Vector(f"({made.sql} ->> '$')", TEXT, (f"coalesce({seen} IN ('VARCHAR', 'NULL'), true)",))
+            return SqlVector(f"({made.sql} ->> '$')", TEXT, (f"coalesce({seen} IN ('VARCHAR', 'NULL'), true)",))
         if kind == BOOLEAN:
-            return Vector(cast(made.sql, "BOOLEAN"), BOOLEAN, (f"coalesce({seen} IN ('BOOLEAN', 'NULL'), true)",))
+            return SqlVector(cast(made.sql, "BOOLEAN"), BOOLEAN, (f"coalesce({seen} IN ('BOOLEAN', 'NULL'), true)",))
         if kind == LONG:
             value = cast(made.sql, "BIGINT")
             good = f"coalesce({seen} = 'NULL' OR ({seen} IN ('BIGINT', 'UBIGINT') AND {value} IS NOT NULL), true)"
-            return Vector(value, LONG, (good,))
+            return SqlVector(value, LONG, (good,))
         if kind == DOUBLE:
             good = f"coalesce({seen} IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'NULL'), true)"
-            return Vector(cast(made.sql, "DOUBLE"), DOUBLE, (good,))
+            return SqlVector(cast(made.sql, "DOUBLE"), DOUBLE, (good,))
         raise NotInSql(f"JSON as {kind}")
 
     # ---- nodes ----
 
-    def _literal(self, node: Node) -> Vector:
+    def _literal(self, node: Node) -> SqlVector:
         value = node["value"]
         if value is None:
-            return Vector("NULL", NULL)
+            return SqlVector("NULL", NULL)
         if isinstance(value, bool):
-            return Vector("true" if value else "false", BOOLEAN)
+            return SqlVector("true" if value else "false", BOOLEAN)
         if isinstance(value, int) and abs(value) <= SURE_WHOLE:
-            return Vector(f"CAST({value} AS BIGINT)", LONG)
+            return SqlVector(f"CAST({value} AS BIGINT)", LONG)
         if isinstance(value, float):
-            return Vector(f"CAST('{value!r}' AS DOUBLE)", DOUBLE)
+            return SqlVector(f"CAST('{value!r}' AS DOUBLE)", DOUBLE)
         if isinstance(value, str) and "\0" not in value:
-            return Vector(literal(value), TEXT)
+            return SqlVector(literal(value), TEXT)
         raise NotInSql("a literal")
 
-    def _alike(self, nodes: Iterable[Node]) -> list[Vector]:
+    def _alike(self, nodes: Iterable[Node]) -> list[SqlVector]:
         """Values of one type; places take it from the others."""
         found = [self._value(node) for node in nodes]
-        kinds = {made.kind for made in found if isinstance(made, Vector)} - {NULL}
+        kinds = {made.kind for made in found if isinstance(made, SqlVector)} - {NULL}
         if kinds == {LONG, DOUBLE}:
             kinds = {DOUBLE}
         if len(kinds) > 1 or (not kinds and any(isinstance(made, Loose) for made in found)):
@@ -206,44 +206,44 @@ class Compiler:
         kind = next(iter(kinds), NULL)
         return [same_kind(self._as(made, kind), kind) for made in found]
 
-    def _comparator(self, node: Node) -> Vector:
+    def _comparator(self, node: Node) -> SqlVector:
         left, right = (self._value(child) for child in node["children"])
         if isinstance(left, Loose) and isinstance(right, Loose):
             raise NotInSql("two places of no known type")
-        one = self._as(left, right.kind if isinstance(right, Vector) else NULL)
+        one = self._as(left, right.kind if isinstance(right, SqlVector) else NULL)
         two = self._as(right, one.kind)
         if node["value"] in ("eq", "ne"):
             made = equal(one, two)
             return made if node["value"] == "eq" else replace(made, sql=f"NOT {made.sql}")
         return ordered(node["value"], one, two)
 
-    def _or(self, node: Node) -> Vector:
+    def _or(self, node: Node) -> SqlVector:
         left, right = self._alike(node["children"])
         chosen = f"CASE WHEN {truth(left)} THEN {left.sql} ELSE {right.sql} END"
-        return Vector(chosen, kind_of(left, right), (*left.sure, *right.sure))
+        return SqlVector(chosen, json_kind_of(left, right), (*left.sure, *right.sure))
 
-    def _and(self, node: Node) -> Vector:
+    def _and(self, node: Node) -> SqlVector:
         left, right = self._alike(node["children"])
         chosen = f"CASE WHEN {truth(left)} THEN {right.sql} ELSE {left.sql} END"
-        return Vector(chosen, kind_of(left, right), (*left.sure, *right.sure))
+        return SqlVector(chosen, json_kind_of(left, right), (*left.sure, *right.sure))
 
-    def _not(self, node: Node) -> Vector:
+    def _not(self, node: Node) -> SqlVector:
         made = self._value(node["children"][0])
         if isinstance(made, Loose):
             raise NotInSql("a place of no known type")
-        return Vector(f"(NOT {truth(made)})", BOOLEAN, made.sure)
+        return SqlVector(f"(NOT {truth(made)})", BOOLEAN, made.sure)
 
-    def _call(self, node: Node) -> Vector:
+    def _call(self, node: Node) -> SqlVector:
         if function := _FUNCTIONS.get(node["value"]):
             return function(self, node["children"])
         raise NotInSql(node["value"])
 
     # ---- functions ----
 
-    def _substr(self, arguments: list[Node]) -> Vector:
+    def _substr(self, arguments: list[Node]) -> SqlVector:
         text = self._vector(arguments[0], TEXT)
         skip, take = (whole_literal(each) for each in arguments[1:])
-        return Vector(f"substr({text.sql}, {skip + 1}, {take})", TEXT, (*text.sure, there(text)))
+        return SqlVector(f"substr({text.sql}, {skip + 1}, {take})", TEXT, (*text.sure, there(text)))
 
     def _micros(self, arguments: list[Node], factor: int) -> tuple[str, tuple[str, ...]]:
         """An epoch as microseconds, and where it surely is one of the years 1677 to 2262."""
@@ -253,28 +253,28 @@ class Compiler:
         near = f"coalesce({number.sql} BETWEEN -{limit} AND {limit}, false)"
         return f"({whole} * {factor})", (*number.sure, near)
 
-    def _iso8601(self, factor: int) -> Callable[[list[Node]], Vector]:
-        def made(arguments: list[Node]) -> Vector:
+    def _iso8601(self, factor: int) -> Callable[[list[Node]], SqlVector]:
+        def made(arguments: list[Node]) -> SqlVector:
             micros, sure = self._micros(arguments, factor)
-            return Vector(iso8601(f"CASE WHEN {' AND '.join(sure)} THEN {micros} END", factor), TEXT, sure)
+            return SqlVector(iso8601_sql(f"CASE WHEN {' AND '.join(sure)} THEN {micros} END", factor), TEXT, sure)
 
         return made
 
-    def _nanos(self, arguments: list[Node]) -> Vector:
+    def _nanos(self, arguments: list[Node]) -> SqlVector:
         number = self._number(arguments[0])
         near = f"coalesce({number.sql} BETWEEN 0 AND 9000000000000000000, false)"
         sure = (*number.sure, near)
         whole = f"CAST(trunc(CAST({number.sql} AS DOUBLE)) AS BIGINT) // 1000"
-        return Vector(iso8601(f"CASE WHEN {' AND '.join(sure)} THEN {whole} END", 1), TEXT, sure)
+        return SqlVector(iso8601_sql(f"CASE WHEN {' AND '.join(sure)} THEN {whole} END", 1), TEXT, sure)
 
-    def _micro(self, arguments: list[Node]) -> Vector:
+    def _micro(self, arguments: list[Node]) -> SqlVector:
         micros, sure = self._micros(arguments, 1000)
-        return Vector(f"CASE WHEN {' AND '.join(sure)} THEN {micros} END", LONG, sure)
+        return SqlVector(f"CASE WHEN {' AND '.join(sure)} THEN {micros} END", LONG, sure)
 
-    def _seconds_now(self, _: list[Node]) -> Vector:
-        return Vector(self.now, LONG)
+    def _seconds_now(self, _: list[Node]) -> SqlVector:
+        return SqlVector(self.now, LONG)
 
-    def _to_string(self, arguments: list[Node]) -> Vector:
+    def _to_string(self, arguments: list[Node]) -> SqlVector:
         made = self._as(self._value(arguments[0]), TEXT)
         if made.kind == LONG:
             made = replace(made, sql=f"CAST({made.sql} AS VARCHAR)")
@@ -282,73 +282,73 @@ class Compiler:
             made = replace(made, sql=f"CASE WHEN {made.sql} THEN 'true' WHEN NOT {made.sql} THEN 'false' END")
         elif made.kind not in (TEXT, NULL):
             raise NotInSql("its text")
-        return Vector(f"coalesce({made.sql}, 'null')", TEXT, made.sure)
+        return SqlVector(f"coalesce({made.sql}, 'null')", TEXT, made.sure)
 
-    def _to_number(self, arguments: list[Node]) -> Vector:
+    def _to_number(self, arguments: list[Node]) -> SqlVector:
         made = self._value(arguments[0])
-        if isinstance(made, Vector) and made.kind in (LONG, DOUBLE):
+        if isinstance(made, SqlVector) and made.kind in (LONG, DOUBLE):
             return made
         text = self._vector(arguments[0], TEXT)
         pattern = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,9})?"
         good = f"({text.sql} IS NULL OR regexp_full_match({text.sql}, '{pattern}'))"
-        return Vector(f"TRY_CAST({text.sql} AS DOUBLE)", DOUBLE, (*text.sure, good))
+        return SqlVector(f"TRY_CAST({text.sql} AS DOUBLE)", DOUBLE, (*text.sure, good))
 
-    def _length(self, arguments: list[Node]) -> Vector:
+    def _length(self, arguments: list[Node]) -> SqlVector:
         made = self._as(self._value(arguments[0]), TEXT)
         if made.kind == TEXT:
-            return Vector(f"length({made.sql})", LONG, (*made.sure, there(made)))
+            return SqlVector(f"length({made.sql})", LONG, (*made.sure, there(made)))
         if pa.types.is_list(made.kind):
-            return Vector(f"len({made.sql})", LONG, (*made.sure, there(made)))
+            return SqlVector(f"len({made.sql})", LONG, (*made.sure, there(made)))
         raise NotInSql("its length")
 
-    def _contains(self, arguments: list[Node]) -> Vector:
+    def _contains(self, arguments: list[Node]) -> SqlVector:
         hay = self._as(self._value(arguments[0]), TEXT)
         needle = self._vector(arguments[1], TEXT)
         sure = (*hay.sure, *needle.sure, there(hay), there(needle))
         if hay.kind == TEXT:
-            return Vector(f"contains({hay.sql}, {needle.sql})", BOOLEAN, sure)
+            return SqlVector(f"contains({hay.sql}, {needle.sql})", BOOLEAN, sure)
         if pa.types.is_list(hay.kind) and hay.kind.value_type == TEXT:
-            return Vector(f"list_contains({hay.sql}, {needle.sql})", BOOLEAN, sure)
+            return SqlVector(f"list_contains({hay.sql}, {needle.sql})", BOOLEAN, sure)
         raise NotInSql("what it contains")
 
-    def _texts(self, sql: str) -> Callable[[list[Node]], Vector]:
-        def made(arguments: list[Node]) -> Vector:
+    def _texts(self, sql: str) -> Callable[[list[Node]], SqlVector]:
+        def made(arguments: list[Node]) -> SqlVector:
             one, two = (self._vector(each, TEXT) for each in arguments)
-            return Vector(f"{sql}({one.sql}, {two.sql})", BOOLEAN, (*one.sure, *two.sure, there(one), there(two)))
+            return SqlVector(f"{sql}({one.sql}, {two.sql})", BOOLEAN, (*one.sure, *two.sure, there(one), there(two)))
 
         return made
 
-    def _join(self, arguments: list[Node]) -> Vector:
+    def _join(self, arguments: list[Node]) -> SqlVector:
         glue, parts = self._vector(arguments[0], TEXT), self._value(arguments[1])
         if isinstance(parts, Loose) or not (pa.types.is_list(parts.kind) and parts.kind.value_type == TEXT):
             raise NotInSql("join")
         whole = f"coalesce(list_count({parts.sql}) = len({parts.sql}), false)"
         whole += f" AND coalesce(length({glue.sql}) * len({parts.sql}) <= {LONGEST_RESULT}, false)"
         joined = f"CASE WHEN {whole} THEN coalesce(array_to_string({parts.sql}, {glue.sql}), '') END"
-        return Vector(joined, TEXT, (*glue.sure, *parts.sure, there(glue), whole))
+        return SqlVector(joined, TEXT, (*glue.sure, *parts.sure, there(glue), whole))
 
-    def _not_null(self, arguments: list[Node]) -> Vector:
+    def _not_null(self, arguments: list[Node]) -> SqlVector:
         found = self._alike(arguments)
         sure = tuple(test for made in found for test in made.sure)
-        return Vector(f"coalesce({', '.join(made.sql for made in found)})", kind_of(*found), sure)
+        return SqlVector(f"coalesce({', '.join(made.sql for made in found)})", json_kind_of(*found), sure)
 
-    def _type(self, arguments: list[Node]) -> Vector:
+    def _type(self, arguments: list[Node]) -> SqlVector:
         made = self._value(arguments[0])
         if isinstance(made, Loose):
             raise NotInSql("a place of no known type")
         names = {TEXT: "string", LONG: "number", DOUBLE: "number", BOOLEAN: "boolean", NULL: "null"}
         name = names.get(made.kind, "array")
-        return Vector(f"CASE WHEN {made.sql} IS NULL THEN 'null' ELSE '{name}' END", TEXT, made.sure)
+        return SqlVector(f"CASE WHEN {made.sql} IS NULL THEN 'null' ELSE '{name}' END", TEXT, made.sure)
 
-    def _rounded(self, sql: str) -> Callable[[list[Node]], Vector]:
-        def made(arguments: list[Node]) -> Vector:
+    def _rounded(self, sql: str) -> Callable[[list[Node]], SqlVector]:
+        def made(arguments: list[Node]) -> SqlVector:
             number = self._number(arguments[0])
-            return Vector(f"{sql}(CAST({number.sql} AS DOUBLE))", DOUBLE, (*number.sure, there(number)))
+            return SqlVector(f"{sql}(CAST({number.sql} AS DOUBLE))", DOUBLE, (*number.sure, there(number)))
 
         return made
 
 
-_HANDLERS: dict[str, Callable[[Compiler, Node], Vector]] = {
+_HANDLERS: dict[str, Callable[[Compiler, Node], SqlVector]] = {
     "literal": Compiler._literal,
     "comparator": Compiler._comparator,
     "or_expression": Compiler._or,
@@ -356,7 +356,7 @@ _HANDLERS: dict[str, Callable[[Compiler, Node], Vector]] = {
     "not_expression": Compiler._not,
     "function_expression": Compiler._call,
 }
-_FUNCTIONS: dict[str, Callable[[Compiler, list[Any]], Vector]] = {
+_FUNCTIONS: dict[str, Callable[[Compiler, list[Any]], SqlVector]] = {
     "substr": Compiler._substr,
     "epoch_seconds_to_iso8601": lambda self, given: self._iso8601(1_000_000)(given),
     "epoch_millis_to_iso8601": lambda self, given: self._iso8601(1_000)(given),

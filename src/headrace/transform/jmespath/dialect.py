@@ -49,21 +49,21 @@ class Failed(Exception):
     """An expression has no answer for a record; the text says why."""
 
 
-def check(text: str) -> tuple[str, ...]:
+def check_jmespath(text: str) -> tuple[str, ...]:
     """What is wrong with an expression, in plain words; empty when nothing is."""
     if text in KAFKA:
         return ()
     if text.startswith("kafka.") and (near := difflib.get_close_matches(text, KAFKA, n=1, cutoff=0.75)):
         return (f"there is no '{text}'; did you mean '{near[0]}'?",)
     try:
-        tree = parse(text)
+        tree = parse_jmespath(text)
     except UsageError as refused:
         return (refused.seen,)
     return tuple(dict.fromkeys(_findings(tree)))
 
 
 @lru_cache(maxsize=1024)
-def parse(text: str) -> Node:
+def parse_jmespath(text: str) -> Node:
     """The tree of an expression, not to be changed; UsageError when it is none."""
     if len(text.encode("utf-8", "replace")) > LONGEST:
         raise UsageError(f"the expression is longer than {LONGEST} bytes")
@@ -82,7 +82,7 @@ def in_micros(text: str) -> bool:
     """Whether an expression is a count of microseconds by itself, whatever messages hold."""
     if text in KAFKA:
         return text == "kafka.timestamp"
-    tree = parse(text)
+    tree = parse_jmespath(text)
     return bool(tree["type"] == "function_expression" and tree["value"] == "epoch_millis_to_micro")
 
 
@@ -90,7 +90,7 @@ def never_null(text: str) -> bool:
     """Whether an expression's result is a value for every record, or a failure."""
     if text in KAFKA:
         return text != "kafka.timestamp"
-    tree = parse(text)
+    tree = parse_jmespath(text)
     match tree["type"]:
         case "function_expression":
             name = str(tree["value"])
@@ -105,11 +105,11 @@ def never_null(text: str) -> bool:
 
 def always_null(text: str) -> bool:
     """Whether an expression is the bare word or literal null: how a field is said to have no value."""
-    tree = parse(text) if text not in KAFKA else {"type": ""}
+    tree = parse_jmespath(text) if text not in KAFKA else {"type": ""}
     return tree["type"] in ("field", "literal") and tree["value"] in ("null", None)
 
 
-def children(node: Any) -> Iterator[Node]:
+def jmespath_children(node: Any) -> Iterator[Node]:
     """The expressions right below a node."""
     for child in node.get("children", ()):
         if isinstance(child, dict):
@@ -119,7 +119,7 @@ def children(node: Any) -> Iterator[Node]:
 def _depth(tree: Node) -> int:
     deepest, level = 0, [tree]
     while level:
-        deepest, level = deepest + 1, [child for each in level for child in children(each)]
+        deepest, level = deepest + 1, [child for each in level for child in jmespath_children(each)]
     return deepest
 
 
@@ -133,12 +133,12 @@ def _findings(node: Node) -> Iterator[str]:
         yield from _call_findings(str(node["value"]), len(node["children"]))
     if node["type"] == "slice" and node["children"][2] == 0:
         yield "a slice's step cannot be 0"
-    for child in children(node):
+    for child in jmespath_children(node):
         yield from _findings(child)
 
 
 def _call_findings(name: str, count: int) -> Iterator[str]:
-    known = Dialect.FUNCTION_TABLE
+    known = JmespathFunctions.FUNCTION_TABLE
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
         yield f"there is no function '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
@@ -162,7 +162,7 @@ class _Written(Real):
 _Written.__name__ = "float"  # by which the `jmespath` package knows a number
 
 
-def load(text: str, *, exact: bool = False) -> Any:
+def load_json(text: str, *, exact: bool = False) -> Any:
     """A message out of its JSON text; whole numbers beyond 64 bits are doubles, as in KDI.
 
     `exact` is for results in decimal columns: whole numbers are what they are, and others keep their text.
@@ -177,13 +177,13 @@ def _integer(text: str) -> int | float:
     return number if -_INT64 <= number < 2 * _INT64 else float(number)
 
 
-def dump(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """A value as JSON text: keys sorted, no spaces, numbers as Rust writes them."""
     if isinstance(value, dict):
-        inner = (f"{json.dumps(key, ensure_ascii=False)}:{dump(value[key])}" for key in sorted(value))
+        inner = (f"{json.dumps(key, ensure_ascii=False)}:{dump_json(value[key])}" for key in sorted(value))
         return "{" + ",".join(inner) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(dump, value)) + "]"
+        return "[" + ",".join(map(dump_json, value)) + "]"
     if isinstance(value, float):
         return _float_text(value)
     return json.dumps(value, ensure_ascii=False)
@@ -237,7 +237,7 @@ class Interpreter(TreeInterpreter):  # type: ignore[misc]
 
     def __init__(self, now: datetime) -> None:
         super().__init__()
-        self._functions = Dialect(int(now.timestamp()))
+        self._functions = JmespathFunctions(int(now.timestamp()))
 
     def answer(self, tree: Node, message: Any) -> Any:
         """The result for one message; Failed says why there is none."""
@@ -286,7 +286,7 @@ def _said(error: JMESPathError) -> str:
 _NUMBER = {"types": ["number"]}
 
 
-class Dialect(Functions):  # type: ignore[misc]
+class JmespathFunctions(Functions):  # type: ignore[misc]
     """The functions of JMESPath with the answers of KDI, and KDI's own."""
 
     def __init__(self, now: int) -> None:
@@ -295,29 +295,29 @@ class Dialect(Functions):  # type: ignore[misc]
 
     @signature({"types": ["string"]}, _NUMBER, _NUMBER)  # type: ignore[untyped-decorator]
     def _func_substr(self, text: str, skip: float, take: float) -> str:
-        start, count = max(0, whole(skip)), max(0, whole(take))
+        start, count = max(0, is_whole(skip)), max(0, is_whole(take))
         return text[start : start + count]
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_seconds_to_iso8601(self, count: float) -> str:
-        return iso8601(whole(count) * 1_000_000_000)
+        return iso8601(is_whole(count) * 1_000_000_000)
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_millis_to_iso8601(self, count: float) -> str:
-        return iso8601(whole(count) * 1_000_000)
+        return iso8601(is_whole(count) * 1_000_000)
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_micros_to_iso8601(self, count: float) -> str:
-        return iso8601(whole(count) * 1_000)
+        return iso8601(is_whole(count) * 1_000)
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_nanos_to_iso8601(self, count: float) -> str:
-        nanos = whole(count)
+        nanos = is_whole(count)
         return iso8601(abs(nanos) // 1_000 * (1_000 if nanos >= 0 else -1_000))
 
     @signature(_NUMBER)  # type: ignore[untyped-decorator]
     def _func_epoch_millis_to_micro(self, count: float) -> int:
-        micros = whole(count) * 1_000
+        micros = is_whole(count) * 1_000
         if not -_INT64 <= micros < _INT64:
             raise Failed(f"{count} milliseconds are more microseconds than 64 bits hold")
         return micros
@@ -328,7 +328,7 @@ class Dialect(Functions):  # type: ignore[misc]
 
     @signature({"types": []})  # type: ignore[untyped-decorator]
     def _func_to_string(self, value: Any) -> str:
-        return value if isinstance(value, str) else _bounded(dump(value))
+        return value if isinstance(value, str) else _bounded(dump_json(value))
 
     @signature({"types": ["string"]}, {"types": ["array-string"]})  # type: ignore[untyped-decorator]
     def _func_join(self, glue: str, texts: list[str]) -> str:
@@ -409,7 +409,7 @@ def _bounded(text: str) -> str:
     return text
 
 
-def whole(number: float) -> int:
+def is_whole(number: float) -> int:
     """A number cut to 64 bits, through a double: what KDI's functions see of it."""
     cut = int(float(number))
     return max(-_INT64, min(cut, _INT64 - 1))

@@ -13,23 +13,29 @@ from headrace.transform.sql import result_types
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlacedResult:
     """SQL for a value, and its type."""
 
     sql: str
     type: pa.DataType
 
 
-def placed(have: Place, path: Sequence[str], result: Place, on_null: str, target: str) -> Place:
+def place_results(
+    have: PlacedResult, path: Sequence[str], result: PlacedResult, on_null: str, target: str
+) -> PlacedResult:
     """A value with the result put in at a path; parents that are not there are made, where there is a result."""
     if not path:
         return _settled(have, result, on_null, target)
     if not (pa.types.is_struct(have.type) or pa.types.is_null(have.type)):
         raise UsageError(f"jmespath {target}: the message has {have.type} where '{path[0]}' would be a field.")
     fields = {item.name: item.type for item in have.type} if pa.types.is_struct(have.type) else {}
-    inner = Place(f"struct_extract({have.sql}, {literal(path[0])})", fields[path[0]]) if path[0] in fields else NOTHING
-    put = placed(inner, path[1:], result, on_null, target)
-    parts = {name: Place(f"struct_extract({have.sql}, {literal(name)})", kind) for name, kind in fields.items()}
+    inner = (
+        PlacedResult(f"struct_extract({have.sql}, {literal(path[0])})", fields[path[0]])
+        if path[0] in fields
+        else NOTHING
+    )
+    put = place_results(inner, path[1:], result, on_null, target)
+    parts = {name: PlacedResult(f"struct_extract({have.sql}, {literal(name)})", kind) for name, kind in fields.items()}
     parts[path[0]] = put
     told = {name: part for name, part in parts.items() if not pa.types.is_null(part.type)}
     if not told:
@@ -37,16 +43,20 @@ def placed(have: Place, path: Sequence[str], result: Place, on_null: str, target
     packed = "{" + ", ".join(f"{literal(name)}: {part.sql}" for name, part in told.items()) + "}"
     kind = pa.struct([pa.field(name, part.type) for name, part in told.items()])
     if on_null == "null":
-        return Place(packed, kind)
-    return Place(f"CASE WHEN {have.sql} IS NOT NULL OR {result.sql} IS NOT NULL THEN {packed} END", kind)
+        return PlacedResult(packed, kind)
+    return PlacedResult(f"CASE WHEN {have.sql} IS NOT NULL OR {result.sql} IS NOT NULL THEN {packed} END", kind)
 
 
-NOTHING = Place("NULL", pa.null())
+NOTHING = PlacedResult("NULL", pa.null())
 
 
-def _settled(have: Place, result: Place, on_null: str, target: str) -> Place:
+def _settled(have: PlacedResult, result: PlacedResult, on_null: str, target: str) -> PlacedResult:
     if pa.types.is_null(result.type):
-        return Place(f"CAST(NULL AS {result_types.sql_type(have.type)})", have.type) if have is not NOTHING else NOTHING
+        return (
+            PlacedResult(f"CAST(NULL AS {result_types.sql_type(have.type)})", have.type)
+            if have is not NOTHING
+            else NOTHING
+        )
     if on_null != "keep" or pa.types.is_null(have.type):
         return result
     if have.type != result.type:
@@ -54,4 +64,4 @@ def _settled(have: Place, result: Place, on_null: str, target: str) -> Place:
             f"jmespath {target}: the result is {result.type}, the message's own value {have.type}.",
             next="Say on_null: drop or null, or declare the column.",
         )
-    return Place(f"coalesce({result.sql}, {have.sql})", have.type)
+    return PlacedResult(f"coalesce({result.sql}, {have.sql})", have.type)

@@ -18,7 +18,7 @@ from headrace.decode.base import LIMITS
 from headrace.decode.byte_scan import Mask, bools
 from headrace.decode.json.exact import reader_of
 from headrace.decode.payload import DEFAULT, MESSAGE, PATH, RECORD, RESCUE, UNIT, node_of, rescues
-from headrace.decode.scalars import Unfit
+from headrace.decode.scalars import UnfitValue
 from headrace.decode.sizes import check_capacity, row_bytes
 from headrace.decode.typed.convert import converted
 from headrace.delta.schema import JSON_TEXT
@@ -26,18 +26,18 @@ from headrace.engine import duck
 from headrace.transform.jmespath import dialect
 from headrace.transform.jmespath.compiler import Compiler
 from headrace.transform.jmespath.result_type import kind_of
-from headrace.transform.jmespath.vector import BOOLEAN, DOUBLE, EXACT, LONG, TEXT, Column, NotInSql, Vector
+from headrace.transform.jmespath.vector import BOOLEAN, DOUBLE, EXACT, LONG, TEXT, MessageColumnRef, NotInSql, SqlVector
 
 Failures = dict[int, str]  # position -> why the expression has no value there
 
 
 @dataclass(frozen=True)
-class Query:
+class CompiledQuery:
     """One expression, compiled for rows of one schema."""
 
     source: str
     field: pa.Field  # its result's type; what a declared column says of units
-    vector: Vector | None  # None: an envelope's column, or left to the interpreter
+    vector: SqlVector | None  # None: an envelope's column, or left to the interpreter
     read: Callable[[Any], Any]  # a JSON value as one of the result's type; Unfit when it is none
 
     @property
@@ -73,21 +73,21 @@ class Queries:
         self._columns = dict(_columns(payload))
         self._compiler = Compiler(tuple(self._columns.values()), known["open"], frozenset(known["skipped"]))
         self.asks = False  # whether an expression needs the message itself
-        self.made: list[Query] = []
+        self.made: list[CompiledQuery] = []
 
-    def add(self, source: str, wanted: pa.Field | None) -> Query:
+    def add(self, source: str, wanted: pa.Field | None) -> CompiledQuery:
         """One more expression; its result is of the wanted type, else of the one that can be told beforehand."""
         query = self._envelope(source, wanted) if source in dialect.KAFKA else self._expression(source, wanted)
         self.made.append(query)
         return query
 
-    def _envelope(self, source: str, wanted: pa.Field | None) -> Query:
+    def _envelope(self, source: str, wanted: pa.Field | None) -> CompiledQuery:
         natural = {"kafka.topic": TEXT, "kafka.offset": LONG, "kafka.timestamp": LONG}.get(source, pa.int32())
         item = wanted or pa.field("", natural)
-        return Query(source, item, None, _reader(_with_unit(_bare(item), source)))
+        return CompiledQuery(source, item, None, _reader(_with_unit(_bare(item), source)))
 
-    def _expression(self, source: str, wanted: pa.Field | None) -> Query:
-        tree = dialect.parse(source)
+    def _expression(self, source: str, wanted: pa.Field | None) -> CompiledQuery:
+        tree = dialect.parse_jmespath(source)
         told = wanted.type if wanted is not None else kind_of(tree, self._payload, self._compiler)
         before, vector = len(self._compiler.places), None
         try:
@@ -97,7 +97,7 @@ class Queries:
         except NotInSql:
             self.asks = True
         item = wanted if wanted is not None else pa.field("", vector.kind if vector else told)
-        return Query(source, item, vector, _reader(_with_unit(_bare(item), source)))
+        return CompiledQuery(source, item, vector, _reader(_with_unit(_bare(item), source)))
 
     def run(
         self, rows: pa.Table, envelopes: pa.Table, now: datetime, repeated_bytes: int = LIMITS.repeated_bytes
@@ -131,7 +131,7 @@ class Queries:
     def _part(
         self,
         nth: int,
-        query: Query,
+        query: CompiledQuery,
         answer: pa.Table | None,
         envelopes: pa.Table,
         given: Mapping[str, pa.ChunkedArray],
@@ -156,7 +156,7 @@ class Queries:
             read["message"] = rows.column(_message_name(rows.schema))
         read["now"] = pa.repeat(pa.scalar(int(now.timestamp()), pa.int64()), len(rows))
         try:
-            return duck.planned(self._statement(), rows=pa.table(read))
+            return duck.plan_of_query(self._statement(), rows=pa.table(read))
         except duckdb.Error:
             return None
 
@@ -173,7 +173,7 @@ class Queries:
         return any(column in found for found in names)
 
     @property
-    def _computed(self) -> list[Vector]:
+    def _computed(self) -> list[SqlVector]:
         """The vectors that are more than a column as it is."""
         return [query.vector for query in self.made if query.vector and not query.copied]
 
@@ -212,7 +212,7 @@ def _failed_rows(failures: Failures, owner: np.ndarray) -> Failures:
 class _Part:
     """One expression's values on the way: the ones that are sure, and what records say of the others."""
 
-    query: Query
+    query: CompiledQuery
     made: pa.Array
     unsure: Mask
     natural: pa.Array | None = None  # an envelope's own values
@@ -227,7 +227,7 @@ class _Part:
             made = None if given is None else self.query.read(given)
         except dialect.Failed as failed:
             self.failures[position] = str(failed)
-        except Unfit as unfit:
+        except UnfitValue as unfit:
             self.failures[position] = f"its result does not fit: {unfit.detail}"
         self.values.append(made)
 
@@ -247,7 +247,7 @@ class _Part:
 class _Records:
     """Messages one by one."""
 
-    def __init__(self, rows: pa.Table, columns: Mapping[str, Column], now: datetime) -> None:
+    def __init__(self, rows: pa.Table, columns: Mapping[str, MessageColumnRef], now: datetime) -> None:
         self._interpreter = dialect.Interpreter(now)
         name = _message_name(rows.schema)
         self._texts = rows.column(name) if name else None
@@ -261,9 +261,9 @@ class _Records:
         self._at = at
         self._messages.clear()
 
-    def answer(self, query: Query) -> Any:
+    def answer(self, query: CompiledQuery) -> Any:
         """An expression's result for the record; Failed when there is none."""
-        return self._interpreter.answer(dialect.parse(query.source), self._message(query.exact))
+        return self._interpreter.answer(dialect.parse_jmespath(query.source), self._message(query.exact))
 
     def _message(self, exact: bool) -> Any:
         if exact not in self._messages:
@@ -273,7 +273,7 @@ class _Records:
     def _loaded(self, exact: bool) -> Any:
         assert self._texts is not None  # noqa: S101
         text = self._texts[self._at].as_py()
-        return {} if text is None else dialect.load(text, exact=exact)
+        return {} if text is None else dialect.load_json(text, exact=exact)
 
     def _assembled(self, at: int) -> dict[str, Any]:
         whole: dict[str, Any] = {}
@@ -285,11 +285,11 @@ class _Records:
         return whole
 
 
-def _sql_of(vector: Vector) -> tuple[str, ...]:
+def _sql_of(vector: SqlVector) -> tuple[str, ...]:
     return (vector.sql, *vector.sure)
 
 
-def _columns(payload: pa.Schema) -> list[tuple[str, Column]]:
+def _columns(payload: pa.Schema) -> list[tuple[str, MessageColumnRef]]:
     """The columns that hold what the message says; a default or a kept text is something else."""
     found = []
     rescued = rescues(payload)  # there NULL may stand for a misfit
@@ -299,7 +299,7 @@ def _columns(payload: pa.Schema) -> list[tuple[str, Column]]:
             continue
         path = tuple(metadata[PATH].decode().split(".")) if PATH in metadata else (item.name,)
         odd = item.name in rescued or DEFAULT in metadata or JSON_TEXT in metadata or _has_default(item.type)
-        found.append((item.name, Column(path, f"p{nth}_", item.type, told=not odd)))
+        found.append((item.name, MessageColumnRef(path, f"p{nth}_", item.type, told=not odd)))
     return found
 
 
@@ -317,7 +317,7 @@ def _message_name(schema: pa.Schema) -> str:
     return next((item.name for item in schema if MESSAGE in (item.metadata or {})), "")
 
 
-def _stored(vector: Vector, wanted: pa.DataType) -> Vector:
+def _stored(vector: SqlVector, wanted: pa.DataType) -> SqlVector:
     """A vector on its way into a column of another type; NotInSql where only the exact way knows how."""
     if pa.types.is_null(vector.kind) or vector.kind == wanted:
         return vector
@@ -326,7 +326,7 @@ def _stored(vector: Vector, wanted: pa.DataType) -> Vector:
     if pa.types.is_integer(wanted) and vector.kind == DOUBLE:
         value, exact = vector.sql, EXACT
         good = f"coalesce(trunc({value}) = {value} AND abs({value}) <= {exact}, true)"
-        return Vector(f"TRY_CAST({value} AS BIGINT)", LONG, (*vector.sure, good))
+        return SqlVector(f"TRY_CAST({value} AS BIGINT)", LONG, (*vector.sure, good))
     numbers = vector.kind in (LONG, DOUBLE) and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
     times = pa.types.is_timestamp(wanted) and vector.kind in (LONG, TEXT)
     if numbers or times or (pa.types.is_date(wanted) and vector.kind == TEXT):
@@ -334,12 +334,12 @@ def _stored(vector: Vector, wanted: pa.DataType) -> Vector:
     raise NotInSql(f"{vector.kind} into {wanted}")
 
 
-def _as_text(vector: Vector) -> Vector:
+def _as_text(vector: SqlVector) -> SqlVector:
     if vector.kind == LONG:
-        return Vector(f"CAST({vector.sql} AS VARCHAR)", TEXT, vector.sure)
+        return SqlVector(f"CAST({vector.sql} AS VARCHAR)", TEXT, vector.sure)
     if vector.kind == BOOLEAN:
         text = f"CASE WHEN {vector.sql} THEN 'true' WHEN NOT {vector.sql} THEN 'false' END"
-        return Vector(text, TEXT, vector.sure)
+        return SqlVector(text, TEXT, vector.sure)
     raise NotInSql("its text")
 
 
@@ -373,7 +373,7 @@ def _reader(item: pa.Field) -> Callable[[Any], Any]:
     if pa.types.is_null(kind):
         return lambda value: None
     if pa.types.is_string(kind):
-        return lambda value: value if isinstance(value, str) else dialect.dump(value)
+        return lambda value: value if isinstance(value, str) else dialect.dump_json(value)
     read = reader_of(node_of(item))
     if pa.types.is_integer(kind):
         return lambda value: read(int(value) if isinstance(value, float) and value.is_integer() else value)

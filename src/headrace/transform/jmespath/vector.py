@@ -22,14 +22,14 @@ class NotInSql(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Vector:
+class SqlVector:
     """SQL for an expression's value, its type, and what must be true for the value to be right."""
 
     sql: str
     kind: pa.DataType
     sure: tuple[str, ...] = ()
 
-    def given(self, *tests: str) -> Vector:
+    def given(self, *tests: str) -> SqlVector:
         """The same, sure of less."""
         return replace(self, sure=(*self.sure, *tests))
 
@@ -42,7 +42,7 @@ class Loose:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class MessageColumnRef:
     """A payload column, and the path in the message that it is read from."""
 
     path: tuple[str, ...]
@@ -84,7 +84,7 @@ def faithful(kind: pa.DataType) -> bool:
     return bool(kind in (BOOLEAN, TEXT) or pa.types.is_signed_integer(kind))
 
 
-def json_path(path: tuple[Step, ...]) -> str:
+def message_path(path: tuple[Step, ...]) -> str:
     """The path as DuckDB writes it; NotInSql where it cannot."""
     if any(isinstance(step, str) and (not step or set('"*\\\0') & set(step)) for step in path):
         raise NotInSql("a key that is no part of a path")
@@ -115,24 +115,24 @@ def cast(sql: str, kind: str) -> str:
     return f"TRY_CAST({sql} AS {kind})"
 
 
-def there(made: Vector) -> str:
+def there(made: SqlVector) -> str:
     """Where there is a value."""
     return f"{made.sql} IS NOT NULL"
 
 
-def same_kind(made: Vector, kind: pa.DataType) -> Vector:
+def same_kind(made: SqlVector, kind: pa.DataType) -> SqlVector:
     """Numbers side by side are doubles."""
     if made.kind == kind or made.kind == NULL:
         return made
-    return replace(made, sql=f"CAST({made.sql} AS DOUBLE)", kind=kind).given(exact(made))
+    return replace(made, sql=f"CAST({made.sql} AS DOUBLE)", kind=kind).given(exact_vector(made))
 
 
-def kind_of(*made: Vector) -> pa.DataType:
+def json_kind_of(*made: SqlVector) -> pa.DataType:
     """The first type that is one."""
     return next((each.kind for each in made if each.kind != NULL), NULL)
 
 
-def exact(made: Vector) -> str:
+def exact_vector(made: SqlVector) -> str:
     """Where a whole number is the same as a double."""
     return f"coalesce({made.sql} BETWEEN -{EXACT} AND {EXACT}, true)"
 
@@ -145,7 +145,7 @@ def whole_literal(node: Node) -> int:
     return max(0, int(value))
 
 
-def truth(made: Vector) -> str:
+def truth(made: SqlVector) -> str:
     """What JMESPath takes for true."""
     if made.kind == TEXT:
         return f"coalesce({made.sql} <> '', false)"
@@ -156,38 +156,38 @@ def truth(made: Vector) -> str:
     return f"({made.sql} IS NOT NULL)"
 
 
-def equal(one: Vector, two: Vector) -> Vector:
+def equal(one: SqlVector, two: SqlVector) -> SqlVector:
     """Whether two values are one, as JMESPath sees it."""
     sure = (*one.sure, *two.sure)
     if NULL in (one.kind, two.kind):
-        return Vector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
+        return SqlVector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
     if {one.kind, two.kind} <= {LONG, DOUBLE}:
         near = (f"coalesce(abs({each.sql}) <= {SURE_WHOLE}, true)" for each in (one, two) if each.kind == LONG)
         left, right = (f"CAST({each.sql} AS DOUBLE)" for each in (one, two))
         # Doubles that are nearly equal count as equal: sure only of those far from it.
         apart = f"coalesce({left} = {right} OR abs({left} - {right}) > 1e-9 * (abs({left}) + abs({right})), true)"
         tests = tuple(near) if one.kind == two.kind == LONG else (*near, apart)
-        return Vector(f"({left} IS NOT DISTINCT FROM {right})", BOOLEAN, (*sure, *tests))
+        return SqlVector(f"({left} IS NOT DISTINCT FROM {right})", BOOLEAN, (*sure, *tests))
     if one.kind != two.kind:
-        return Vector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
+        return SqlVector(f"({one.sql} IS NULL AND {two.sql} IS NULL)", BOOLEAN, sure)
     if one.kind not in (TEXT, BOOLEAN):
         raise NotInSql("lists side by side")
-    return Vector(f"({one.sql} IS NOT DISTINCT FROM {two.sql})", BOOLEAN, sure)
+    return SqlVector(f"({one.sql} IS NOT DISTINCT FROM {two.sql})", BOOLEAN, sure)
 
 
 _ORDERS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 
 
-def ordered(name: str, one: Vector, two: Vector) -> Vector:
+def ordered(name: str, one: SqlVector, two: SqlVector) -> SqlVector:
     """Which of two numbers is larger; nothing else has an order."""
     sure = (*one.sure, *two.sure)
     if not {one.kind, two.kind} <= {LONG, DOUBLE}:
-        return Vector("NULL", NULL, sure)
+        return SqlVector("NULL", NULL, sure)
     left, right = (f"CAST({each.sql} AS DOUBLE)" for each in (one, two))
-    return Vector(f"({left} {_ORDERS[name]} {right})", BOOLEAN, sure)
+    return SqlVector(f"({left} {_ORDERS[name]} {right})", BOOLEAN, sure)
 
 
-def iso8601(micros: str, factor: int) -> str:
+def iso8601_sql(micros: str, factor: int) -> str:
     """A moment as text, with as many digits as it needs."""
     moment = f"make_timestamp({micros})"
     if factor == 1_000_000:

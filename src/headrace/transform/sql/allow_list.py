@@ -136,7 +136,7 @@ WHY: Mapping[str, str] = {
 }
 
 
-def reference() -> str:
+def allow_list_reference() -> str:
     """The allow-list as the Markdown table of the documentation."""
     rows = [f"| {family} | {' '.join(f'`{name}`' for name in names)} |" for family, names in FUNCTIONS.items()]
     symbols = " ".join(f"`{symbol}`".replace("|", "\\|") for symbol in sorted(SYMBOLS))

@@ -16,10 +16,10 @@ from headrace.delta.log import TableState
 from headrace.delta.schema import from_delta
 from headrace.errors import TableFeature, UsageError
 from headrace.spec import TableSpec
-from headrace.transform.sql.expression import check, columns_of
+from headrace.transform.sql.expression import check_sql, columns_in
 from headrace.transform.sql.parser import Refused
 from headrace.transform.sql.spark_sql import translated
-from headrace.transform.steps import Transform, Where
+from headrace.transform.steps import Transform, WhereStep
 
 _CHECK = "delta.constraints."
 _INVARIANTS = b"delta.invariants"
@@ -80,7 +80,7 @@ def violations(
 
 @lru_cache(maxsize=256)
 def _where(sql: str) -> Transform:
-    return Transform([Where(sql)])
+    return Transform([WhereStep(sql)])
 
 
 class _Unknown(Exception):
@@ -145,10 +145,10 @@ def _read(
 
 def _given(name: str, text: str, sql: str, columns: pa.Schema) -> Constraint:
     """A constraint in the words of the spec."""
-    if wrong := check(sql, columns.names):
+    if wrong := check_sql(sql, columns.names):
         raise _Unknown(name, f"table.constraints.{name}: {wrong[0]}")
     there = {column.lower(): column for column in columns.names}
-    read = sorted({there[each.lower()] for each in columns_of(sql) if each.lower() in there})
+    read = sorted({there[each.lower()] for each in columns_in(sql) if each.lower() in there})
     try:
         _where(sql).output(pa.schema([columns.field(each) for each in read] or list(columns)[:1]))
     except UsageError as error:

@@ -17,14 +17,14 @@ from headrace.transform.sql.parser import (
     Node,
     Refused,
     called,
-    children,
     fragment,
     is_clock,
     is_lambda,
     is_parameter,
-    parameters,
-    parse,
+    parameter_names,
+    parse_sql,
     references,
+    sql_children,
     write,
 )
 
@@ -37,10 +37,10 @@ ROW = "_row_"  # the relation that bound columns belong to
 Bind = Callable[[str], str | None]
 
 
-def check(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...]:
+def check_sql(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...]:
     """What is wrong with an expression, in plain words; empty when nothing is. Without columns any name may be one."""
     try:
-        tree = parse(text)
+        tree = parse_sql(text)
     except Refused as refused:
         return (refused.seen,)
     findings = dict.fromkeys(_judged(tree))
@@ -49,17 +49,17 @@ def check(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...]:
     return tuple(findings)
 
 
-def columns_of(text: str) -> frozenset[str]:
+def columns_in(text: str) -> frozenset[str]:
     """The names an expression reads, as they are written; the clock's own names are none of them."""
-    return frozenset(node["column_names"][0] for node in references(parse(text)) if not is_clock(node))
+    return frozenset(node["column_names"][0] for node in references(parse_sql(text)) if not is_clock(node))
 
 
-def bound(text: str, bind: Bind, now: str) -> str:
+def bind_parameters(text: str, bind: Bind, now: str) -> str:
     """The expression as SQL, each name replaced by what `bind` answers (None: NULL) and the clock by `now`.
 
     `bind` is asked for the first part of a dotted name and answers a column of the relation ROW.
     """
-    tree = parse(text)
+    tree = parse_sql(text)
     if found := tuple(_judged(tree)):
         raise Refused(found[0])
     return write(_bound(tree, bind, now, frozenset()))
@@ -75,7 +75,7 @@ def _bound(node: Node, bind: Bind, now: str, scope: frozenset[str]) -> Node:
         if node["syntax_type"] == "SINGLE_ARROW":
             node = _json_extract(node)
         else:
-            scope |= parameters(node)
+            scope |= parameter_names(node)
             return {**node, "expr": _bound(node["expr"], bind, now, scope)}
     return _folded(_read_right({key: _within(value, bind, now, scope) for key, value in node.items()}))
 
@@ -163,7 +163,7 @@ def _judged(tree: Node) -> Iterator[str]:
 
 def _growth(node: Node) -> int:
     """How many times longer than its input a text may become, at the worst."""
-    inner = max(map(_growth, children(node)), default=1)
+    inner = max(map(_growth, sql_children(node)), default=1)
     name = node.get("function_name", "").lower()
     if name not in ("replace", "regexp_replace") or len(node["arguments"]) < 3:
         return inner
@@ -187,7 +187,7 @@ def _findings(node: Node, lambdas: int) -> Iterator[str]:
         return
     if judge := _JUDGES.get(kind):
         yield from judge(node)
-    for child in children(node):
+    for child in sql_children(node):
         yield from _findings(child, lambdas)
 
 
@@ -195,7 +195,7 @@ def _lambda_findings(node: Node, lambdas: int) -> Iterator[str]:
     if is_lambda(node):
         if lambdas == DEEPEST_LAMBDA:
             yield f"lambdas are nested deeper than {DEEPEST_LAMBDA}"
-        if ROW in parameters(node):
+        if ROW in parameter_names(node):
             yield f"a lambda's parameter cannot be called {ROW}"
         yield from _findings(node["expr"], lambdas + 1)
         return

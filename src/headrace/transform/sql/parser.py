@@ -32,7 +32,7 @@ class Refused(UsageError):
 
 
 @lru_cache(maxsize=1024)
-def parse(text: str) -> Node:
+def parse_sql(text: str) -> Node:
     """The tree of exactly one expression, not to be changed; Refused when the text is anything else."""
     if len(text.encode("utf-8", "replace")) > LONGEST:
         raise Refused(f"the expression is longer than {LONGEST} bytes")
@@ -153,19 +153,19 @@ def fragment(sql: str) -> Node:
     return _selected(f"SELECT {sql}")
 
 
-def children(node: Any) -> Iterator[Node]:
+def sql_children(node: Any) -> Iterator[Node]:
     """The expressions right below a node."""
     for value in node.values() if isinstance(node, dict) else node:
         if isinstance(value, dict) and "class" in value:
             yield value
         elif isinstance(value, (dict, list)):
-            yield from children(value)
+            yield from sql_children(value)
 
 
 def _depth(node: Node) -> int:
     deepest, level = 0, [node]
     while level:
-        deepest, level = deepest + 1, [child for each in level for child in children(each)]
+        deepest, level = deepest + 1, [child for each in level for child in sql_children(each)]
     return deepest
 
 
@@ -192,10 +192,10 @@ def is_lambda(node: Node) -> bool:
     return bool(node["class"] == "LAMBDA" and node["syntax_type"] != "SINGLE_ARROW")
 
 
-def parameters(node: Node) -> frozenset[str]:
+def parameter_names(node: Node) -> frozenset[str]:
     """The names a lambda gives its arguments: `lambda x: …` or `lambda x, i: …`."""
     given = node["lhs"]
-    named = [given] if given["class"] == "COLUMN_REF" else list(children(given))
+    named = [given] if given["class"] == "COLUMN_REF" else list(sql_children(given))
     return frozenset(called(each) for each in named)
 
 
@@ -206,9 +206,9 @@ def references(node: Node, scope: frozenset[str] = frozenset()) -> Iterator[Node
             yield node
         return
     if is_lambda(node):
-        yield from references(node["expr"], scope | parameters(node))
+        yield from references(node["expr"], scope | parameter_names(node))
         return
-    for child in children(node):
+    for child in sql_children(node):
         yield from references(child, scope)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ, type_name
-from headrace.transform.sql.parser import Node, Refused, parse
+from headrace.transform.sql.parser import Node, Refused, parse_sql
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -90,7 +90,7 @@ def translated(text: str, columns: pa.Schema, generated: Mapping[str, str] | Non
     `generated`: columns that are made of others, and how.
     """
     found = _Translation(columns, generated or {})
-    part = found.part(parse(_spelled(text)))
+    part = found.part(parse_sql(_spelled(text)))
     return Translated(part.sql, part.type, tuple(found.read))
 
 
@@ -181,7 +181,7 @@ class _Translation:
         if name.lower() not in made or path or name.lower() in self.within:
             raise Refused(f"the column {name}, which no row has,")
         inner = _Translation(self.columns, self.generated, self.read, (*self.within, name.lower()))
-        part = inner.part(parse(_spelled(self.generated[made[name.lower()]])))
+        part = inner.part(parse_sql(_spelled(self.generated[made[name.lower()]])))
         return _Part(f"({part.sql})", part.type)
 
     def constant(self, node: Node) -> _Part:
