@@ -5,7 +5,7 @@ HeadraceError
 │   └── SpecError                 exit 2: the spec is wrong; carries its findings
 ├── SetupError                    exit 1: Java, a jar or a package cannot be had
 ├── LeaseHeld                     exit 3: the pipeline is already running elsewhere
-├── StopRequested                     exit 0: somebody asked to stop while we waited
+├── StopRequested                 exit 0: somebody asked to stop while we waited
 ├── TableError                    exit 1: an operation on one table cannot be done as it was asked for
 │   ├── TableNotFound · VersionNotFound · PartitionNotFound
 │   ├── SchemaMismatch            carries what was expected and what was given
@@ -16,16 +16,16 @@ HeadraceError
 │   ├── BrokerUnreachable
 │   ├── StorageUnreachable
 │   └── RegistryUnreachable
-└── Stop                          exit 1: ends the pipeline with a name and the command that goes on
+└── PipelineStopped               exit 1: ends the pipeline with a name and the command that goes on
     ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound · SourceRepartitioned
     ├── TableGone · TableReplaced · TableRestored · TableChanged
     ├── TableFeature
-    │   └── DirectCommitBlocked          only Spark may write the table
+    │   └── DirectCommitBlocked   only Spark may write the table
     ├── TxnMismatch · Fenced · NewerFormat
     ├── Conflict                  tried a few times before it stops the pipeline
     ├── PermissionDenied · AuthenticationFailed · StorageFull
     ├── TooManyPartitions · ContractViolation · ColumnsDisagree · UnknownColumn
-    ├── TooManyRejected           after its batch is booked: the next run goes on behind it
+    ├── TooManyRejected           after its batch is in the ledger: the next run goes on behind it
     └── SparkDied
 """
 
