@@ -191,7 +191,7 @@ def test_nobody_can_tell_that_a_decode_was_shared(content: dict[str, Any], value
 def test_what_two_branches_read_alike_is_decoded_once():
     plan = branched(CHILD, {"name": "copy", "table": {"path": "/lake/copy"}})
     plan.apply(envelopes([ORDER]))
-    with mock.patch.object(decoding, "decoded", wraps=decoding.decode_records) as asked:
+    with mock.patch.object(decoding, "decode_records", wraps=decoding.decode_records) as asked:
         plan.apply(envelopes([ORDER, {**ORDER, "id": "x"}]))
     assert [len(call.args[1]) for call in asked.call_args_list] == [2, 1, 1]  # the rejected one by every branch
 

@@ -164,7 +164,7 @@ def test_large_inputs_of_expressions_are_evaluated_in_slices(monkeypatch: pytest
         seen.extend(len(table) for name, table in tables.items() if name == INPUT)
         return planned(statement, **tables)
 
-    monkeypatch.setattr(duck, "planned", watched)
+    monkeypatch.setattr(duck, "plan_of_query", watched)
     monkeypatch.setattr(sql, "_SLICE_BYTES", 1_000)
     plan = exploding(transform=[{"set": {"whose": "_key", "loud": "upper(sku)"}}])
     applied = plan.apply(envelopes([order("n", 400), order("n", 3)], key=b"k" * 2_000))

@@ -252,7 +252,7 @@ def test_old_decisions_are_forgotten_and_the_newest_kept(store):
 
 
 def test_the_log_gets_checkpoints_so_that_opening_stays_cheap(store, monkeypatch):
-    monkeypatch.setattr(checkpoints, "interval", lambda state: 4)
+    monkeypatch.setattr(checkpoints, "checkpoint_interval", lambda state: 4)
     ledger = reopened(store)
     for number in range(5):
         run(ledger, ("orders", 0, number, number + 1))
@@ -279,7 +279,7 @@ def few(monkeypatch):
     """Ten files make one of the next size, and the log is looked at every twenty batches."""
     monkeypatch.setattr(compaction, "STEP", 10)
     monkeypatch.setattr(compaction, "_CLEAN_EVERY", 20)
-    monkeypatch.setattr(checkpoints, "interval", lambda state: 5)
+    monkeypatch.setattr(checkpoints, "checkpoint_interval", lambda state: 5)
 
 
 @pytest.mark.parametrize("runs", [1, 30], ids=["in one run", "in runs of a few batches"])

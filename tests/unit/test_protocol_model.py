@@ -273,7 +273,7 @@ def play(history: list[tuple], driver: type[Driver] = Driver) -> None:
 
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch):
-    monkeypatch.setattr(log, "load", load)
+    monkeypatch.setattr(log, "load_state", load)
     monkeypatch.setattr(table_entry, "active", stands_on)
     monkeypatch.setattr(table_evidence, "all_marks", lambda store, version: load(store).marks)
     monkeypatch.setattr(ledger, "_FORGET_EVERY", 1)
@@ -406,7 +406,7 @@ def test_each_crash_point_and_each_during_recovery(point, then, action):
 
 @pytest.mark.parametrize("point", list(Point))
 def test_each_crash_point_on_disk_with_the_real_snapshots(point, tmp_path, monkeypatch):
-    monkeypatch.setattr(log, "load", REAL_LOAD)
+    monkeypatch.setattr(log, "load_state", REAL_LOAD)
     crash_and_recover(DiskWorld(tmp_path), point, point, "abandon")
 
 

@@ -175,7 +175,7 @@ def play(history: list[tuple]) -> World:
 
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch):
-    monkeypatch.setattr(log, "load", load)
+    monkeypatch.setattr(log, "load_state", load)
     monkeypatch.setattr(ledger_module, "_FORGET_EVERY", 1)
 
 

@@ -44,7 +44,7 @@ def repository(home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         return {at: scratch / at.replace(":", "_") for at in coordinates}
 
     served: list[list[str]] = []
-    monkeypatch.setattr(jars, "resolve", resolve)
+    monkeypatch.setattr(jars, "resolve_jars", resolve)
     content["served"] = served  # type: ignore[assignment]
     return content
 
