@@ -20,6 +20,7 @@ from headrace.delta.txn import batch_txn
 from headrace.errors import LeaseHeld, TableDamaged
 from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.pipeline.lease import Lease
+from headrace.recovery.startup import StartupRecovery
 from headrace.storage.store import Profile, Store
 from headrace.table.sql import select_tables
 from headrace.write.intent import TableIntent
@@ -187,7 +188,7 @@ def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeyp
     )
     for number in range(8):
         desk.feed([{"id": number}])
-    pipeline, ahead = InProcess(desk.spec, no_spark, report=desk.events.append), [0.0]
+    pipeline, ahead = InProcess(desk.spec, no_spark, report=desk.events.append, recovery=StartupRecovery()), [0.0]
     monkeypatch.setattr(actions, "now", lambda: int((time.time() + ahead[0] - 60) * 1000))
     assert desk.spec.maintenance is not None
     upkeep = MaintenanceScheduler(pipeline, desk.spec.maintenance, lambda: time.time() + ahead[0])

@@ -16,7 +16,7 @@ import headrace.table.vacuum
 from headrace.delta import actions
 
 DAY, YEAR = timedelta(days=1), timedelta(days=365)
-_MODULES = (headrace.cli.dead_letters, headrace.ledger, headrace.pipeline, headrace.table.vacuum)
+_MODULES = (headrace.cli.dead_letters, headrace.ledger.ledger, headrace.pipeline.pipeline, headrace.table.vacuum)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.rebuild_ledger import rebuild
 from headrace.recovery.refill_restored_table import refill_all
+from headrace.recovery.startup import StartupRecovery
 from headrace.source.base import SOURCES, Bounds
 from headrace.source.ranges import Range
 from headrace.spec import Spec
@@ -62,7 +63,7 @@ def ingest(
     report: Callable[[dict[str, Any]], None] = lambda event: None,
 ) -> None:
     """One batch of records into their tables, by a pipeline that is started for it and ends."""
-    pipeline = InProcess(spec, spark, report=report)
+    pipeline = InProcess(spec, spark, report=report, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
         rebuild(pipeline)
@@ -198,7 +199,7 @@ class Desk:
         patch.setitem(SOURCES, "kafka", lambda spec: Served(self))
         patch.setattr(Pipeline, "stage", InProcess.stage)
         patch.setattr(Pipeline, "spark", None)
-        patch.setattr(headrace.pipeline, "Stream", Streamed)
+        patch.setattr(headrace.pipeline.pipeline, "StreamingBatches", Streamed)
 
     def run(self) -> Summary:
         """Drain a topic that is served, as `headrace run --until latest` does."""

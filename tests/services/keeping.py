@@ -19,6 +19,7 @@ from headrace.delta import actions
 from headrace.delta.checkpoints import SHARED
 from headrace.delta.staged_file import StagedFile
 from headrace.maintain.scheduler import MaintenanceScheduler
+from headrace.recovery.startup import StartupRecovery
 from headrace.storage import local
 from headrace.write.append import AppendWriter
 from headrace.write.intent import TableIntent
@@ -77,7 +78,7 @@ class Keeping:
         """Start the pipeline, as after a death: nothing is left of the last one but what is in the lake."""
         spec = self.desk.spec
         assert spec.maintenance is not None
-        self.pipeline = InProcess(spec, self.spark, report=self.events.append)
+        self.pipeline = InProcess(spec, self.spark, report=self.events.append, recovery=StartupRecovery())
         self.pipeline.behind = 0.0
         self.upkeep = MaintenanceScheduler(self.pipeline, spec.maintenance, self.clock)
         with self.clock.worn(), self.pipeline.take_lease():

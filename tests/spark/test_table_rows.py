@@ -114,8 +114,8 @@ def test_records_that_can_be_read_once_survive_a_second_attempt_of_spark(
             raise _Concurrent("[DELTA_CONCURRENT_APPEND] files were added")
         return rows
 
-    for module in ("spark_upkeep", "upsert"):
-        monkeypatch.setattr(f"headrace.table.{module}.fitted", read)
+    for module in ("spark_files", "upsert"):
+        monkeypatch.setattr(f"headrace.table.{module}.fit_records", read)
     assert table.bulk_insert({"id": number, "p": part} for number, part in enumerate(["a", None])).rows == 2
     late.append(True)
     done = table.upsert(pa.table({"id": [1, 2], "v": [5, 5]}).to_reader(), "id")

@@ -500,7 +500,7 @@ def test_schemas_that_differ_in_name_are_read_as_one(tmp_path, monkeypatch):
     asked = from_file(tmp_path, schema, pa.schema([("id", pa.list_(pa.field("element", pa.int64())))]))
     values = pa.array(written(schema, rows), pa.binary())
     read = []
-    monkeypatch.setattr(avro, "Wire", lambda *given: read.append(given) or avro_wire.AvroColumns(*given))
+    monkeypatch.setattr(avro, "AvroColumns", lambda *given: read.append(given) or avro_wire.AvroColumns(*given))
     found = asked.decode(values)
     assert len(read) == 2
     assert found.index.to_pylist() == [n for n in range(50) if n % 7]

@@ -37,7 +37,7 @@ def test_a_table_that_is_there_is_not_read_from_records():
     own = [pa.field("since", pa.int64()), pa.field("until", pa.int64()), pa.field("now", pa.bool_())]
     existing = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64()), *own, SOURCE])
     names = {"valid_from": "since", "valid_to": "until", "current": "now"}
-    plan = plan_of({"": existing}, table=scd2(history=names))
+    plan = plan_of({"": existing}, table=scd2(scd2=names))
     shape = plan.branches[""].shape_of("", existing=existing)
     assert shape.payload.names == ["id", "at"]
     assert shape.table == existing
@@ -50,7 +50,7 @@ def test_a_field_under_the_name_of_the_history_stops_the_pipeline():
 
 def test_what_is_tracked_must_be_there_and_comparable():
     with pytest.raises(ColumnsDisagree, match=r"merge\.history\.track names 'total'"):
-        plan_of(table=scd2(history={"track": ["total"]})).apply(envelopes([{"id": 1, "at": 1}]))
+        plan_of(table=scd2(scd2={"track": ["total"]})).apply(envelopes([{"id": 1, "at": 1}]))
 
 
 def test_null_values_and_truncates_do_not_say_when():
@@ -75,12 +75,12 @@ def test_a_row_that_gets_another_key_ends_when_the_other_begins():
         ({"mode": "scd2", "merge": {"keys": ["id"]}}, "table.merge"),
         ({"mode": "upsert", "merge": {"keys": ["id"], "history": {}}}, "table.merge.scd2"),
         (scd2(truncate_when="id = 1"), "table.merge.truncate_when"),
-        (scd2(history={"current": "Name"}), "table.merge.scd2.current"),
-        (scd2(history={"valid_to": "valid_from"}), "table.merge.scd2.valid_to"),
-        (scd2(history={"valid_to": "a b"}), "table.merge.scd2.valid_to"),
-        (scd2(history={"track": ["id"]}), "table.merge.scd2.track[0]"),
-        (scd2(history={"track": ["nr"]}), "table.merge.scd2.track[0]"),
-        ({**scd2(history={"track": ["name"]}), "features": ["typeWidening"]}, "table.merge.scd2.track"),
+        (scd2(scd2={"current": "Name"}), "table.merge.scd2.current"),
+        (scd2(scd2={"valid_to": "valid_from"}), "table.merge.scd2.valid_to"),
+        (scd2(scd2={"valid_to": "a b"}), "table.merge.scd2.valid_to"),
+        (scd2(scd2={"track": ["id"]}), "table.merge.scd2.track[0]"),
+        (scd2(scd2={"track": ["nr"]}), "table.merge.scd2.track[0]"),
+        ({**scd2(scd2={"track": ["name"]}), "features": ["typeWidening"]}, "table.merge.scd2.track"),
         ({**scd2(), "partition_by": ["valid"]}, "table.partition_by[0]"),
         ({**scd2(), "partition_by": ["current"]}, None),
     ],

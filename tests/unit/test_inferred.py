@@ -8,6 +8,7 @@ import pytest
 
 from headrace.cli.run import summary_event, summary_text
 from headrace.pipeline.preview import preview_records
+from headrace.recovery.startup import StartupRecovery
 from headrace.serve.runner import RunResult
 from services.desk import THEN, Desk, InProcess, Records, no_spark
 from services.plans import envelopes
@@ -62,7 +63,7 @@ def test_a_preview_tells_them_too(desk: Desk):
 
 def test_the_summary_ends_with_the_columns_that_are_text(desk: Desk):
     desk.send(RECORDS)
-    pipeline = InProcess(desk.spec, no_spark)
+    pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
         pipeline.catalog.open()

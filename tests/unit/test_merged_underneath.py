@@ -16,6 +16,7 @@ from deltalake.schema import PrimitiveType
 from headrace.delta.log import load_state
 from headrace.errors import Conflict, PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.recovery.resume import Decision, decide
+from headrace.recovery.startup import StartupRecovery
 from headrace.write.row_edit import EditAttempt
 from headrace.write.upsert import UpsertWriter
 from services.desk import Desk, InProcess, ingest, no_spark, ranges_of
@@ -41,7 +42,7 @@ def rows(desk: Desk) -> dict[int, int]:
 @contextmanager
 def running(desk: Desk) -> Iterator[Callable[[Any], None]]:
     """A pipeline that stays open from batch to batch."""
-    pipeline = InProcess(desk.spec, no_spark)
+    pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
 
     def feed(*values: Any) -> None:
         start = len(desk.sent)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.recovery.startup import StartupRecovery
 from services.desk import Desk, InProcess, no_spark, ranges_of
 
 
@@ -28,7 +29,7 @@ def test_a_batch_makes_only_so_many_and_the_others_are_letters_that_come_back(de
 @pytest.mark.parametrize("route", [{"by": {"field": "kind"}}, {"by": {"sql": "kind"}}], ids=["field", "sql"])
 def test_the_next_batch_of_the_same_run_has_room_again(desk: Desk, route: dict[str, object]):
     desk.options["route"] = route
-    pipeline = InProcess(desk.spec, no_spark)
+    pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
         pipeline.catalog.open()

@@ -13,6 +13,7 @@ from headrace.errors import UnknownColumn
 from headrace.pipeline.preview import preview_records
 from headrace.plan.plan import Plan
 from headrace.plan.unknown_names import nowhere
+from headrace.recovery.startup import StartupRecovery
 from headrace.validate import online
 from services.desk import Desk, InProcess, no_spark, ranges_of
 from services.plans import envelopes, spec_of
@@ -121,7 +122,7 @@ def test_records_of_one_table_may_have_what_those_of_another_lack(desk: Desk):
 
 def test_only_the_first_batch_with_rows_is_looked_at(desk: Desk):
     desk.options["transform"] = [{"where": "coalesce(keep, true)"}]
-    pipeline = InProcess(desk.spec, no_spark)
+    pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
         pipeline.catalog.open()
@@ -138,7 +139,9 @@ def test_preview_and_check_online_tell_it(desk: Desk, monkeypatch: pytest.Monkey
     found = preview_records(desk.spec, envelopes(RECORDS))
     assert found.account["filtered"] == 2
     assert any("transform[1].where" in note and "did you mean 'status'" in note for note in found.notes)
-    monkeypatch.setattr(online, "look", lambda spec, _, count: preview_records(spec, envelopes(RECORDS), count))
+    monkeypatch.setattr(
+        online, "preview_records", lambda spec, _, count: preview_records(spec, envelopes(RECORDS), count)
+    )
     (finding,) = online._names(desk.spec)
     assert (finding.severity, finding.key, finding.meant) == ("error", "transform[1].where", "status")
     desk.options["allow_missing"] = ["staus"]
