@@ -32,7 +32,7 @@ from headrace.runtime import spark_errors
 from headrace.storage.store import Store
 from services.desk import Desk
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECTIONS = ("Stops of the source", "Stops of a table", "Stops of the surroundings")
 
 # What only a JVM can show is shown, with the run after it, by a test that has one.

@@ -22,7 +22,7 @@ from headrace.delta.schema import ENVELOPE
 from headrace.transform.jmespath import dialect
 from headrace.transform.jmespath.queries import Queries
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "jmespath.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "jmespath.json").read_text())
 MESSAGES, ANSWERS = GOLDEN["messages"], GOLDEN["answers"]
 NOW = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
 FAILS = "fails"

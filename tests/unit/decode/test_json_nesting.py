@@ -87,7 +87,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 def _costs(size: str, element: str, table: dict) -> tuple[list[str], int]:
     """The reasons of the dead letters, and by how many megabytes the process has grown."""
-    tests = str(Path(__file__).parents[1])
+    tests = str(Path(__file__).parents[2])
     code = _MEASURED.format(tests=tests, element=element, size=size, table=table)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     reasons, grown = done.stdout.splitlines()
