@@ -33,16 +33,16 @@ from __future__ import annotations
 
 
 class HeadraceError(Exception):
-    """Anything Headrace raises on purpose: what was seen, what was expected, what to do next."""
+    """Base of all errors that Headrace raises: a message, and a hint that says how to resolve it."""
 
     exit_code = 1
     retryable = False  # whether the same call may succeed later, without anybody changing anything
 
-    def __init__(self, seen: str, *, next: str = "", **facts: object) -> None:
-        self.seen = seen
-        self.next = next
+    def __init__(self, message: str, *, hint: str = "", **facts: object) -> None:
+        self.message = message
+        self.hint = hint
         self.facts = facts
-        super().__init__(f"{seen} {next}".strip())
+        super().__init__(f"{message} {hint}".strip())
 
     @property
     def name(self) -> str:
@@ -59,8 +59,8 @@ class UsageError(HeadraceError):
 class SpecError(UsageError):
     """The spec is wrong; `findings` says where and how."""
 
-    def __init__(self, seen: str, findings: tuple[object, ...] = ()) -> None:
-        super().__init__(seen)
+    def __init__(self, message: str, findings: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
         self.findings = findings
 
 
@@ -96,16 +96,16 @@ class VersionNotFound(TableError):
 class PartitionNotFound(TableError):
     """A text that should name a partition names none of this table."""
 
-    def __init__(self, seen: str, *, partition: str, next: str = "") -> None:
-        super().__init__(seen, next=next, partition=partition)
+    def __init__(self, message: str, *, partition: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint, partition=partition)
         self.partition = partition
 
 
 class SchemaMismatch(TableError):
     """Columns or values are not those of the table."""
 
-    def __init__(self, seen: str, *, expected: str, actual: str, next: str = "") -> None:
-        super().__init__(seen, next=next, expected=expected, actual=actual)
+    def __init__(self, message: str, *, expected: str, actual: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint, expected=expected, actual=actual)
         self.expected = expected
         self.actual = actual
 
@@ -115,8 +115,8 @@ class ConcurrentModification(TableError):
 
     retryable = True
 
-    def __init__(self, seen: str, *, version: int, next: str = "") -> None:
-        super().__init__(seen, next=next, version=version)
+    def __init__(self, message: str, *, version: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint, version=version)
         self.version = version
 
 
@@ -249,12 +249,12 @@ class ContractViolation(PipelineStopped):
 
     def __init__(
         self,
-        seen: str,
+        message: str,
         *,
-        next: str = "Change the producer, table.contract or table.expectations; then run again: it is read anew.",
+        hint: str = "Change the producer, table.contract or table.expectations; then run again: it is read anew.",
         **facts: object,
     ) -> None:
-        super().__init__(seen, next=next, **facts)
+        super().__init__(message, hint=hint, **facts)
 
 
 class TooManyRejected(PipelineStopped):

@@ -69,9 +69,9 @@ def reach(point: Point, **facts: object) -> None:
 def arm(point: str, action: Action, *, batch: int | None = None, nth: int = 1) -> Fault:
     """Let the `nth` pass of `point` strike: by the name of an action, or by a function."""
     if isinstance(action, str) and action not in _ACTIONS:
-        raise UsageError(f"'{action}' is no fault.", next=f"Faults: {', '.join(_ACTIONS)}.")
+        raise UsageError(f"'{action}' is no fault.", hint=f"Faults: {', '.join(_ACTIONS)}.")
     if point not in set(Point):
-        raise UsageError(f"'{point}' is no crash point.", next=f"Crash points: {', '.join(Point)}.")
+        raise UsageError(f"'{point}' is no crash point.", hint=f"Crash points: {', '.join(Point)}.")
     fault = Fault(Point(point), action, batch, nth)
     _armed.append(fault)
     return fault

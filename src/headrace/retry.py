@@ -82,4 +82,4 @@ def call(
             if on_wait is not None:
                 on_wait(error.name, wait, error)
             if stop.wait(wait):
-                raise StopRequested(f"Asked to stop while waiting to try again: {error.seen}") from error
+                raise StopRequested(f"Asked to stop while waiting to try again: {error.message}") from error

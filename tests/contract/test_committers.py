@@ -143,7 +143,7 @@ def test_a_column_that_others_dropped_does_not_come_back_with_a_new_one(bench: B
     for _ in range(2):  # a stop stays a stop
         with pytest.raises(TableChanged, match="column day is not in the table") as stop:
             driver.evolve(WIDER)
-        assert "--accept-new-table" in stop.value.next
+        assert "--accept-new-table" in stop.value.hint
     assert opened(bench.table).version() == version
 
 

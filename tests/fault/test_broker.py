@@ -62,7 +62,7 @@ def test_a_topic_that_is_deleted_stops_the_pipeline(kafka: Broker, new_topic: Ca
         drop_topic(kafka.bootstrap, topic)
         stopped = running.until_ended(90)
     assert isinstance(stopped, SourceTopicGone)
-    assert topic in stopped.seen
+    assert topic in stopped.message
     with pytest.raises(SourceTopicGone, match=topic):
         drain(spec)
     assert ids(lake / "t") == list(range(10))
@@ -89,7 +89,7 @@ def test_a_topic_that_is_made_anew_while_the_pipeline_runs_or_rests(
     for spec in specs:
         stop = stops[spec.pipeline]
         assert isinstance(stop, SourceReplaced)
-        assert "--accept-replaced-topic" in stop.next
+        assert "--accept-replaced-topic" in stop.hint
         assert ids(spec.uri_of("")) == list(range(10))
         assert "first record" in decide(spec, [Decision.REPLACED_TOPIC])[0]
     assert drain_all(specs) == {"one": None, "two": None}
@@ -134,7 +134,7 @@ def test_records_that_go_while_the_pipeline_runs_stop_it(
         delete_before(kafka.bootstrap, topic, 0, 15)
         stopped = running.until_ended(90)
     assert isinstance(stopped, SourceGap)
-    assert f"{topic}/0: offsets 10 to 14" in stopped.seen
+    assert f"{topic}/0: offsets 10 to 14" in stopped.message
     assert ids(lake / "t") == list(range(10))
 
 
@@ -239,7 +239,7 @@ def test_deleted_records_of_a_partition_that_is_added_while_the_pipeline_runs_st
         looks.set()
         stopped = running.until_ended(90)
     assert isinstance(stopped, SourceGap)
-    assert f"{topic}/1: offsets 0 to 1 " in stopped.seen
+    assert f"{topic}/1: offsets 0 to 1 " in stopped.message
     decide(spec, [Decision.GAP])
     assert drain(spec).counts.read == 3
     assert ids(lake / "t") == [*range(5), *range(7, 10)]

@@ -77,7 +77,7 @@ def test_a_wrong_key_stops_the_pipeline_after_three_tries(
     spec = make_spec(kafka.bootstrap, [topic], f"s3://{bucket}/lake", storage=wrong)
     with pytest.raises(AuthenticationFailed) as stop:
         drain(spec)
-    assert bucket in stop.value.seen
+    assert bucket in stop.value.message
     assert "not-the-secret" not in f"{stop.value!r}"
     assert len(gate.requests) == 3
 
@@ -162,8 +162,8 @@ def stops_when_full(spec: Spec, disk: Path) -> int:
     for tries in range(24):
         if (stop := full(spec, disk, tries * 8_192)) is None:
             return tries
-        assert str(disk) in stop.seen
-        assert stop.next
+        assert str(disk) in stop.message
+        assert stop.hint
     raise AssertionError("it does not go on although there is room")
 
 

@@ -140,8 +140,8 @@ def test_what_cannot_be_followed_stops_the_pipeline_with_its_name(altered: dict[
     case, kind = altered[name], ALTERATIONS[name][1]
     assert kind is not None
     assert isinstance(case.stop, kind)
-    assert case.stop.next, "it says what to do next"
-    assert case.path in case.stop.seen
+    assert case.stop.hint, "it says what to do next"
+    assert case.path in case.stop.message
 
 
 def test_rows_of_others_and_their_new_columns_are_followed(altered: dict[str, Altered]) -> None:

@@ -106,7 +106,7 @@ def test_check_online_foresees_what_the_newest_schema_does(
             route={"by": "fixed"},
             table={"path": str(lake / "orders"), **table},
         )
-        return [(each.severity, each.seen) for each in online(spec)]
+        return [(each.severity, each.message) for each in online(spec)]
 
     assert said() == [("warning", f"no subject {topic}-value, so nothing is known of it")]
     more = [{"name": "url", "type": "string"}, {"name": "cost", "type": "double"}]

@@ -127,7 +127,7 @@ table: {path: "/lake/{type}"}
 """,
         Path("/"),
     )
-    assert ["does not tell" in finding.seen for finding in findings] == [True]
+    assert ["does not tell" in finding.message for finding in findings] == [True]
 
 
 def test_check_online_foresees_what_the_newest_schema_does(
@@ -143,7 +143,7 @@ def test_check_online_foresees_what_the_newest_schema_does(
             route={"by": "fixed"},
             table={"path": str(lake / "orders"), **table},
         )
-        return [(each.severity, each.seen) for each in online(spec)]
+        return [(each.severity, each.message) for each in online(spec)]
 
     assert said() == [("warning", f"no subject {topic}-value, so nothing is known of it")]
     id = registry.register(f"{topic}-value", json.dumps(ORDER), "JSON")

@@ -137,8 +137,8 @@ def test_a_refused_identity_is_named_and_not_a_time_out(
     spec = spec_of(kafka, "t", lake / "t", "refused")
     with pytest.raises(AuthenticationFailed) as refused:
         drain(spec)
-    assert kafka["brokers"] in refused.value.seen
-    assert "source.kafka" in refused.value.next
+    assert kafka["brokers"] in refused.value.message
+    assert "source.kafka" in refused.value.hint
     assert SECRET not in f"{refused.value!r} {refused.value}"
 
 

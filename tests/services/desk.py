@@ -103,7 +103,7 @@ class Served:
     def topics(self) -> dict[str, str]:
         """The topic, by the id that its ranges have."""
         if self.desk.topic_id is None:
-            raise SourceTopicGone(f"The topic '{self.desk.topic}' does not exist.", next="Create it again.")
+            raise SourceTopicGone(f"The topic '{self.desk.topic}' does not exist.", hint="Create it again.")
         return {self.desk.topic: self.desk.topic_id}
 
     def bounds(self) -> dict[tuple[str, int], Bounds]:

@@ -99,7 +99,7 @@ def test_a_fault_in_a_task_is_never_taken_for_the_brokers(spark: Any) -> None:
 
     found = spark_errors.error_of(failed(spark, task), WORK)
     assert type(found) is PipelineStopped
-    assert f"ValueError: {MISLEADING}" in found.seen
+    assert f"ValueError: {MISLEADING}" in found.message
 
 
 def test_a_worker_that_is_killed_is_not_the_brokers_fault(spark: Any) -> None:
@@ -133,7 +133,7 @@ def test_a_query_brings_its_cause_along(spark: Any, tmp_path: Path) -> None:
     assert error is not None
     found = spark_errors.error_of(error, WORK)
     assert isinstance(found, BrokerUnreachable)
-    assert "Timed out" in found.seen
+    assert "Timed out" in found.message
 
 
 def test_python_has_classes_too() -> None:

@@ -52,7 +52,7 @@ def test_what_cannot_be_reached_is_tried_until_it_answers():
     answer = retry.call(
         failing(*[StorageUnreachable("no answer")] * 50, *[BrokerUnreachable("no answer")] * 50),
         stop=watch,
-        on_wait=lambda name, seconds, error: seen.append((name, seconds, error.seen)),
+        on_wait=lambda name, seconds, error: seen.append((name, seconds, error.message)),
     )
     assert answer == "done"
     assert len(watch.waited) == 100

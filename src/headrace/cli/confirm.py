@@ -10,5 +10,5 @@ from headrace.errors import UsageError
 def agreed(question: str, yes: bool, as_json: bool) -> bool:
     """Whether to go on; a program cannot be asked and must say --yes."""
     if not yes and as_json:
-        raise UsageError("With --json nobody can be asked.", next="Say --yes.")
+        raise UsageError("With --json nobody can be asked.", hint="Say --yes.")
     return yes or typer.confirm(question)

@@ -77,7 +77,7 @@ def show_letter(
             emit({"event": "dead_letter", **_plain(letter)}) if as_json else _print_letter(letter, most)
     if not shown:
         raise UsageError(
-            f"There is no dead letter at {position}.", next="`headrace dead-letters list SPEC` names some."
+            f"There is no dead letter at {position}.", hint="`headrace dead-letters list SPEC` names some."
         )
 
 
@@ -175,7 +175,7 @@ def _selection(spec: Spec, reasons: list[str] | None, tables: list[str] | None, 
 
     known = {reason.value for reason in Reason}
     if strange := [reason for reason in reasons or () if reason not in known]:
-        raise UsageError(f"'{strange[0]}' is no reason.", next=f"Reasons: {', '.join(sorted(known))}.")
+        raise UsageError(f"'{strange[0]}' is no reason.", hint=f"Reasons: {', '.join(sorted(known))}.")
     named = tuple(dict.fromkeys(uri for each in tables or () for uri in (each, _table(spec, each))))
     return Selection(tuple(reasons or ()), named, None if since is None else _moment(since))
 
@@ -202,7 +202,7 @@ def _moment(text: str) -> datetime:
             continue
     raise UsageError(
         f"--since: '{text}' is no time.",
-        next="Use RFC 3339 as 2026-01-31T12:00:00Z, or an age with its unit such as 2h or 7d.",
+        hint="Use RFC 3339 as 2026-01-31T12:00:00Z, or an age with its unit such as 2h or 7d.",
     )
 
 
@@ -213,7 +213,7 @@ def _place(spec: Spec, text: str) -> Any:
     found = re.fullmatch(r"([^/]+)/(\d{1,9})[/@](\d{1,18})(?:/(.+))?", text)
     if found is None:
         raise UsageError(
-            f"'{text}' is not a record position.", next="Write topic/partition/offset, such as orders/0/42."
+            f"'{text}' is not a record position.", hint="Write topic/partition/offset, such as orders/0/42."
         )
     return RecordPosition(found[1], int(found[2]), int(found[3]), found[4] and _table(spec, found[4]))
 
@@ -224,14 +224,14 @@ def _age(spec: Spec, older_than: str | None) -> timedelta:
 
     if older_than is None:
         if spec.dead_letters.retention is None:
-            raise UsageError("Older than what?", next="Give --older-than 30d, or dead_letters.retention in the spec.")
+            raise UsageError("Older than what?", hint="Give --older-than 30d, or dead_letters.retention in the spec.")
         return spec.dead_letters.retention
     try:
         age = duration(older_than)
     except ValueError:
         age = timedelta(0)
     if age < timedelta(days=1):
-        raise UsageError(f"--older-than: '{older_than}' is no age of a day or more.", next="Use, for example, 30d.")
+        raise UsageError(f"--older-than: '{older_than}' is no age of a day or more.", hint="Use, for example, 30d.")
     return age
 
 

@@ -35,7 +35,7 @@ def init(
     from headrace.errors import SpecError, UsageError
 
     if output is not None and output.exists() and not force:
-        raise UsageError(f"{output} exists.", next="Give another --output, or --force to overwrite it.")
+        raise UsageError(f"{output} exists.", hint="Give another --output, or --force to overwrite it.")
     security: dict[str, Any] = {"tls": True} if tls else {}
     security |= {"plaintext": True} if plaintext else {}
     if username:
@@ -47,7 +47,7 @@ def init(
         text = draft(connection, records, (output or Path("spec.yaml")).absolute().parent)
     except SpecError as error:
         hint = "The options --tls, --plaintext, --username, --pipeline and --table say these keys."
-        raise UsageError(str(error), next=hint) from None
+        raise UsageError(str(error), hint=hint) from None
     if output is None:
         typer.echo(text, nl=False)
         return

@@ -55,7 +55,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as trouble:
-        raise UsageError(f"{path} cannot be read: {trouble.strerror}.", next="Give a file, or - for stdin.") from None
+        raise UsageError(f"{path} cannot be read: {trouble.strerror}.", hint="Give a file, or - for stdin.") from None
 
 
 def _print_json(found: Any) -> None:

@@ -55,9 +55,9 @@ def resume(
     }
     chosen = [decision for decision, given in wanted.items() if given]
     if table_restored not in (None, "keep", "refill"):
-        raise UsageError(f"--table-restored: '{table_restored}' is not known.", next="Use keep or refill.")
+        raise UsageError(f"--table-restored: '{table_restored}' is not known.", hint="Use keep or refill.")
     if not chosen:
-        raise UsageError("Nothing was decided.", next="Give the option that the stop named, such as --accept-gap.")
+        raise UsageError("Nothing was decided.", hint="Give the option that the stop named, such as --accept-gap.")
     stop = threading.Event()
     with ends_when_asked(stop):
         for each in load(spec):

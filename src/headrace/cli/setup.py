@@ -23,7 +23,7 @@ def setup(
 
     wanted = groups or ["spark", "kafka"]
     if unknown := [group for group in wanted if group not in GROUPS]:
-        raise UsageError(f"There is no group {unknown[0]!r}.", next=f"Name some of {', '.join(GROUPS)}.")
+        raise UsageError(f"There is no group {unknown[0]!r}.", hint=f"Name some of {', '.join(GROUPS)}.")
     java = find_java(progress=_say)
     _say(f"Java {java.version} in {java.home}")
     for group in wanted:

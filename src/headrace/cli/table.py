@@ -251,7 +251,7 @@ def repair(
     from headrace.errors import UsageError
 
     if reingest and spec is None:
-        raise UsageError("--reingest needs the spec that wrote the rows.", next="Give --spec SPEC.")
+        raise UsageError("--reingest needs the spec that wrote the rows.", hint="Give --spec SPEC.")
     again = spec if reingest else None
     table = open_table(path, spec, direct_commit)
     found = table.repair(dry_run=True, deep=deep, reingest=again)
@@ -291,7 +291,7 @@ def restore(
     from headrace.errors import UsageError
 
     if version is None and timestamp is None:
-        raise UsageError("Restored to what?", next="Give --version or --timestamp.")
+        raise UsageError("Restored to what?", hint="Give --version or --timestamp.")
     table = open_table(path, spec, direct_commit)
     to, now = table.resolve(version, timestamp), table.resolve()
     if not as_json:
@@ -381,7 +381,7 @@ def _size(text: str | None) -> int | None:
     try:
         return None if text is None else size(text)
     except ValueError as wanted:
-        raise UsageError(f"--target-size: '{text}' is none.", next=f"Give {wanted}.") from None
+        raise UsageError(f"--target-size: '{text}' is none.", hint=f"Give {wanted}.") from None
 
 
 # ---- what people and programs see ----

@@ -67,7 +67,7 @@ def create(
     from headrace.table import Table
 
     if bool(column) == (schema is not None):
-        raise UsageError("A table is made of columns.", next="Give either --column or --schema.")
+        raise UsageError("A table is made of columns.", hint="Give either --column or --schema.")
     columns = _schema(schema) if schema else columns_of(column or [])
     made = Table.get_or_create(path, columns, partition_by or (), pairs_of(properties), storage_of(spec))
     concluded("create", made.path, {"version": made.resolve(), "columns": len(columns)}, as_json)
@@ -90,7 +90,7 @@ def set_properties(
 
     wanted = {**pairs_of(given), **dict.fromkeys(unset or ())}
     if not wanted:
-        raise UsageError("No property is given.", next="Say --set name=value, or --unset name.")
+        raise UsageError("No property is given.", hint="Say --set name=value, or --unset name.")
     check_properties({name: value for name, value in wanted.items() if value is not None})
     table = open_table(path, spec, direct_commit)
     if lasting := _lasting(wanted, table.metadata()):
@@ -141,7 +141,7 @@ def update_schema(
     )
     whole = _schema(schema) if schema else None
     if (whole is None) == (change == SchemaChange()):
-        raise UsageError("Which columns?", next="Give single changes, or all columns with --schema.")
+        raise UsageError("Which columns?", hint="Give single changes, or all columns with --schema.")
     if not _agreed(table, change, whole, yes, as_json):
         return
     after = table.update_schema(
@@ -174,10 +174,10 @@ def columns_of(texts: list[str]) -> dict[str, str]:
 
     pairs = [text.strip().partition(" ") for text in texts]
     if strange := [text for text, (_, space, _) in zip(texts, pairs, strict=True) if not space]:
-        raise UsageError(f"'{strange[0]}' is no column.", next="Write 'name type', such as 'id bigint'.")
+        raise UsageError(f"'{strange[0]}' is no column.", hint="Write 'name type', such as 'id bigint'.")
     columns = {name: kind for name, _, kind in pairs}
     if len(columns) < len(texts):
-        raise UsageError("A column is named twice.", next="Say once what its type is.")
+        raise UsageError("A column is named twice.", hint="Say once what its type is.")
     return columns
 
 
@@ -198,7 +198,7 @@ def _schema(file: str) -> pa.Schema:
         return pa.schema([_field(**each) for each in listed])
     except (TypeError, AttributeError) as error:
         raise UsageError(
-            f"{file} tells no columns: {error}.", next='Write {"name": "type"}, or [{"name": …, "type": …}].'
+            f"{file} tells no columns: {error}.", hint='Write {"name": "type"}, or [{"name": …, "type": …}].'
         ) from None
 
 

@@ -142,7 +142,7 @@ def _made(
     from headrace.errors import UsageError
 
     if not create and (partition_by or properties):
-        raise UsageError("--partition-by and --property are of a new table.", next="Say --create, too.")
+        raise UsageError("--partition-by and --property are of a new table.", hint="Say --create, too.")
     if not create:
         table.resolve()  # or TableNotFound
     if not create or table.exists():

@@ -55,7 +55,7 @@ def decoder(
 ) -> Decoder:
     """A format's decoder for a payload schema; null values are rejects whatever the spec makes of them."""
     if format not in FORMATS:
-        raise UsageError(f"'{format}' is not a format.", next=f"Known formats: {', '.join(FORMATS)}.")
+        raise UsageError(f"'{format}' is not a format.", hint=f"Known formats: {', '.join(FORMATS)}.")
     if new_field == "rescue" and not any(RESCUE in (item.metadata or {}) for item in payload):
         raise UsageError("new_field cannot be 'rescue' without a column that keeps what is rescued.")
     given = options or Decode.model_validate({format: {}}).options

@@ -75,6 +75,6 @@ def _target(store: Store, restore: Commit) -> int:
 def _untold(seen: str) -> TableRestored:
     return TableRestored(
         seen,
-        next="RESTORE it to the version you mean and try again, or `headrace resume SPEC --table-restored=keep` goes "
+        hint="RESTORE it to the version you mean and try again, or `headrace resume SPEC --table-restored=keep` goes "
         "on without the rows that were undone.",
     )

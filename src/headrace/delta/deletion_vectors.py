@@ -57,7 +57,7 @@ def deleted(store: Store, vector: DeletionVector) -> Rows:
 def _damaged(store: Store, vector: DeletionVector, what: str) -> TableDamaged:
     return TableDamaged(
         f"{store.uri}: the deletion vector {vector.path or 'in its log'} {what}.",
-        next="`headrace table repair PATH --dry-run` lists the files whose deletion vector is missing.",
+        hint="`headrace table repair PATH --dry-run` lists the files whose deletion vector is missing.",
     )
 
 
@@ -68,7 +68,7 @@ def _content(store: Store, vector: DeletionVector) -> bytes:
     if vector.path is None:
         raise TableFeature(
             f"{store.uri}: a deletion vector is stored outside of the table, at {vector.where}.",
-            next="Read it with Spark.",
+            hint="Read it with Spark.",
         )
     data, at = store.get(vector.path), vector.offset or 0
     (size,) = struct.unpack_from(">i", data, at)

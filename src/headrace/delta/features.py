@@ -168,7 +168,7 @@ def _schema_objections(schema_json: str) -> tuple[str, ...]:
     try:
         from_delta(schema_json)
     except TableFeature as unknown:
-        found.append(unknown.seen)
+        found.append(unknown.message)
     return tuple(found)
 
 

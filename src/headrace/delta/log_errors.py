@@ -29,7 +29,7 @@ _NEXT: dict[type[PipelineStopped], str] = {
 
 def table_stop(kind: type[PipelineStopped], seen: str) -> PipelineStopped:
     """The stop, with the command that goes on."""
-    return kind(seen, next=advice(kind))
+    return kind(seen, hint=advice(kind))
 
 
 def advice(kind: type[PipelineStopped]) -> str:
@@ -42,7 +42,7 @@ def unreached(uri: str, version: int) -> TableRestored:
     return TableRestored(
         f"The log of {uri} no longer reaches back to version {version + 1}, the first after the last commit of this "
         "pipeline or after the last look at it: whether the table was restored since cannot be told.",
-        next="Compare the table with its source; `headrace resume SPEC --table-restored=keep` goes on with the table "
+        hint="Compare the table with its source; `headrace resume SPEC --table-restored=keep` goes on with the table "
         "as it is now.",
     )
 
@@ -51,7 +51,7 @@ def set_back(uri: str, version: int, before: int) -> TableRestored:
     """The stop where the newest versions of a table are gone: nothing tells what they held."""
     return TableRestored(
         f"{uri} is at version {version} and was at version {before}: an older copy took its place.",
-        next="Bring its newest version back; or `headrace resume SPEC --table-restored=keep` goes on without the rows "
+        hint="Bring its newest version back; or `headrace resume SPEC --table-restored=keep` goes on without the rows "
         "that were undone.",
     )
 
@@ -62,5 +62,5 @@ def check_txns_last(uri: str, state: TableState) -> None:
         raise TableFeature(
             f"{uri} has the property {EXPIRING} = '{value}': the txns of this pipeline would expire, and a batch "
             "could be written twice.",
-            next=f"Unset it and run again: `headrace table set-properties {uri} --unset {EXPIRING}`.",
+            hint=f"Unset it and run again: `headrace table set-properties {uri} --unset {EXPIRING}`.",
         )

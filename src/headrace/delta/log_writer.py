@@ -359,7 +359,7 @@ class LogWriter:
         if reason := self._objection(state):
             raise DirectCommitBlocked(
                 f"{self.store.uri} cannot be written by its log: {reason}.",
-                next="Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
+                hint="Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
                 "table to Spark from now on.",
             )
 
@@ -369,7 +369,7 @@ class LogWriter:
         try:
             yield
         except TableChanged as problem:
-            raise table_stop(TableChanged, f"{self.store.uri}: {problem.seen}") from None
+            raise table_stop(TableChanged, f"{self.store.uri}: {problem.message}") from None
 
     def _still_there(self, wish: _Wish | None) -> TableState:
         """The state, once it is sure that the log still is the one we know up to our version."""

@@ -56,7 +56,7 @@ def partition_value(text: str | None, item: pa.Field) -> pa.Scalar:
         raise TableDamaged(
             f"The log of the table has the partition value '{text}' for the column {item.name}, "
             f"which is no {item.type}.",
-            next="Rewrite the files of that partition with the program that wrote them.",
+            hint="Rewrite the files of that partition with the program that wrote them.",
         ) from None
 
 

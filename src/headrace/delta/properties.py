@@ -42,7 +42,7 @@ def interval_of(state: TableState, name: str) -> timedelta | None:
         raise TableError(
             f"The table's property {name} is '{said}', which is no time that Spark reads: how long it keeps what "
             "cannot be told.",
-            next=f"Set it: `headrace table set-properties PATH --set '{name}=interval 7 days'`.",
+            hint=f"Set it: `headrace table set-properties PATH --set '{name}=interval 7 days'`.",
         )
     return found
 
@@ -56,7 +56,7 @@ def check_properties(properties: Mapping[str, object]) -> None:
     """UsageError for a value that Spark or other readers would stumble over, with what it may be."""
     for name, value in properties.items():
         if wanted := expected_value(name, text_of(value)):
-            raise UsageError(f"The property {name} cannot be '{value}'.", next=f"It is {wanted}.")
+            raise UsageError(f"The property {name} cannot be '{value}'.", hint=f"It is {wanted}.")
 
 
 def expected_value(name: str, value: str) -> str | None:

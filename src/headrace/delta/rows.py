@@ -51,7 +51,7 @@ def _column(held: pa.Table, count: int, file: File, item: pa.Field) -> pa.Array:
         raise TableDamaged(
             f"The file {file.path} has the column {item.name} as {held[item.name].type}, the table as {item.type}: "
             f"{_first_line(error)}",
-            next="Rewrite the file with the program that wrote it; its rows are whole.",
+            hint="Rewrite the file with the program that wrote it; its rows are whole.",
         ) from error
 
 
@@ -126,11 +126,11 @@ def _unreadable(store: Store, file: File, error: Exception) -> HeadraceError:
     if found.certain:
         return TableDamaged(
             f"{store.uri}: the file {file.path} is no whole Parquet file: {found.why}",
-            next="Delete it, and `headrace table repair PATH` takes it out of the log.",
+            hint="Delete it, and `headrace table repair PATH` takes it out of the log.",
         )
     return TableDamaged(
         f"{store.uri}: the file {file.path} cannot be read: {found.why}",
-        next="Read it with another program, as Spark, and write its rows anew. If none can read it, delete it, and "
+        hint="Read it with another program, as Spark, and write its rows anew. If none can read it, delete it, and "
         "`headrace table repair PATH` takes it out of the log.",
     )
 
@@ -175,5 +175,5 @@ def _first_line(error: Exception) -> str:
 def _gone(store: Store, file: File) -> TableDamaged:
     return TableDamaged(
         f"{store.uri}: the file {file.path} is gone: vacuumed, or deleted by something else.",
-        next="`headrace table repair PATH --dry-run` tells what is missing.",
+        hint="`headrace table repair PATH --dry-run` tells what is missing.",
     )

@@ -61,7 +61,7 @@ def held_as(kind: pa.DataType) -> pa.DataType:
             return held
     if kind in _DELTA_NAMES:
         return kind
-    raise UsageError(f"A table cannot hold {kind}.", next=f"Its types are {', '.join(_PRIMITIVES)} and decimal(p,s).")
+    raise UsageError(f"A table cannot hold {kind}.", hint=f"Its types are {', '.join(_PRIMITIVES)} and decimal(p,s).")
 
 
 def held_field(item: pa.Field) -> pa.Field:
@@ -70,7 +70,7 @@ def held_field(item: pa.Field) -> pa.Field:
     try:
         return item.with_type(held_as(item.type)).with_metadata(notes or None)
     except UsageError as refused:
-        raise UsageError(f"Column {item.name}: {refused.seen}", next=refused.next) from None
+        raise UsageError(f"Column {item.name}: {refused.message}", hint=refused.hint) from None
 
 
 _DIGITS = 38  # of a decimal

@@ -155,7 +155,7 @@ class Demo:
 def _clear(folder: Path) -> None:
     if folder.exists() and not (folder / MARKER).exists():
         if any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty and not an earlier demo's.", next="Give another folder.")
+            raise UsageError(f"{folder} is not empty and not an earlier demo's.", hint="Give another folder.")
     elif folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)

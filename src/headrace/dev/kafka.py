@@ -105,7 +105,7 @@ class Broker:
         """
         if port is not None and not _bindable(port):
             raise UsageError(
-                f"Port {port} is in use.", next="Stop the program that listens there, or use another port."
+                f"Port {port} is in use.", hint="Stop the program that listens there, or use another port."
             )
         parts, java = jars.ensure("kafka", progress=progress), find_java(progress=progress)
         run = [*java.command, *_JVM, "-cp", os.pathsep.join(map(str, parts)), *class_archive.use("kafka", java, parts)]

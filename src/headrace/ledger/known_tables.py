@@ -21,7 +21,7 @@ def check_format(store: Store, found: object) -> None:
     if str(found) != str(FORMAT):
         raise NewerFormat(
             f"The state at {store.uri} has format {found}; this Headrace knows format {FORMAT}.",
-            next="Run the Headrace that wrote it, or a newer one.",
+            hint="Run the Headrace that wrote it, or a newer one.",
         )
 
 
@@ -140,6 +140,6 @@ class KnownTables:
             if self._chain.newest() != (number, text):  # else it is ours, and only the reply was lost
                 raise Fenced(
                     "Another driver has changed what the pipeline knows of its tables and topics.",
-                    next="Start it again: it goes on from where the ledger stands.",
+                    hint="Start it again: it goes on from where the ledger stands.",
                 ) from None
         return number

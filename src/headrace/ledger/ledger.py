@@ -80,7 +80,7 @@ class Ledger:
         if not marks:
             raise TxnMismatch(
                 f"The ledger at {table.uri} has no mark of pipeline '{pipeline}'.",
-                next="Give each pipeline a state folder of its own; a renamed pipeline is a new one.",
+                hint="Give each pipeline a state folder of its own; a renamed pipeline is a new one.",
             )
         ledger = cls(store, pipeline, tail, marks)
         ledger.resumed = proved_time(table, _FOREVER, timedelta(0), tail.state.version)
@@ -244,7 +244,7 @@ class Ledger:
             raise TxnMismatch(
                 f"{path} was written by '{self._pipeline}' before, but has no txn of '{self._pipeline}' any more: it "
                 "expired, or the table was set back.",
-                next="Bring the table back if it was set back; else `headrace resume SPEC --accept-new-table` goes on "
+                hint="Bring the table back if it was set back; else `headrace resume SPEC --accept-new-table` goes on "
                 "with the table as it is now.",
             )
         if mark is None or mark <= self.batch:
@@ -255,7 +255,7 @@ class Ledger:
             raise self._fenced(f"{path} holds batch {mark} of another driver")
         raise TxnMismatch(
             f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
-            next="Was the state folder lost or set back? Restore it; or run `headrace resume SPEC "
+            hint="Was the state folder lost or set back? Restore it; or run `headrace resume SPEC "
             "--accept-lost-ledger` to go on after what the tables hold.",
         )
 
@@ -320,7 +320,7 @@ class Ledger:
 
     def _fenced(self, seen: str) -> Fenced:
         return Fenced(
-            f"Pipeline '{self._pipeline}': {seen}.", next="Start it again: it goes on from where the ledger stands."
+            f"Pipeline '{self._pipeline}': {seen}.", hint="Start it again: it goes on from where the ledger stands."
         )
 
 

@@ -76,7 +76,7 @@ def rebuilt_position(
     if account is None or len(told) < len(found.parts):
         raise TxnMismatch(
             f"The ledger of '{pipeline}' is lost, and no log tells whether every table has batch {found.batch}.",
-            next=f"{ACCEPT} to go on after that batch." if _last_marks(found, pipeline) else _UNTOLD,
+            hint=f"{ACCEPT} to go on after that batch." if _last_marks(found, pipeline) else _UNTOLD,
         )
     after = position_of(account.marks, pipeline)
     if max(since.values(), default=0) > found.batch or _is_whole(found, account, letters, alone):
@@ -97,7 +97,7 @@ def beyond(found: TableEvidence, pipeline: str) -> RebuiltPosition:
     if not marks:
         raise TxnMismatch(
             f"The ledger of '{pipeline}' is lost, and no log tells any more what batch {found.batch} read.",
-            next=_UNTOLD,
+            hint=_UNTOLD,
         )
     return RebuiltPosition(found.batch, position_of(marks, pipeline))
 

@@ -34,13 +34,13 @@ def undone_rows(
     for batch in rows:
         if batch not in booked:
             raise TableRestored(
-                f"{store.uri}: the ledger no longer tells what the undone batch {batch} read.", next=f"{KEEP}."
+                f"{store.uri}: the ledger no longer tells what the undone batch {batch} read.", hint=f"{KEEP}."
             )
         if booked[batch]["spec"] != digest:
             raise TableRestored(
                 f"{store.uri}: the undone batch {batch} was written with another spec "
                 f"(digest {booked[batch]['spec'][:12]}; this one has {digest[:12]}).",
-                next=f"Run the refill with that spec; or {KEEP}.",
+                hint=f"Run the refill with that spec; or {KEEP}.",
             )
     return UndoneRows(sum(rows.values()), _pieces(rows, booked, digest))
 

@@ -199,4 +199,4 @@ class MaintenanceScheduler:
 
 
 def _seen(error: HeadraceError) -> str:
-    return f"{error.name}: {error.seen}"
+    return f"{error.name}: {error.message}"

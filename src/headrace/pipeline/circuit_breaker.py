@@ -33,5 +33,5 @@ class CircuitBreaker:
             raise TooManyRejected(
                 f"{dead:,} of the last {read:,} records are dead letters: {dead / read:.1%}, more than the breaker's "
                 f"{self._rule.max_reject_ratio:.1%}. All of them are booked.",
-                next="Look at the dead letters. `headrace run SPEC` goes on behind them, with a new window.",
+                hint="Look at the dead letters. `headrace run SPEC` goes on behind them, with a new window.",
             )

@@ -224,7 +224,7 @@ def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, si
                 raise TableFeature(
                     f"{store.uri}: the file {file.path} is another table's (a shallow clone): which records it has "
                     "cannot be told.",
-                    next="Copy the table whole (a deep clone) and write to the copy, or remove table.deduplicate.",
+                    hint="Copy the table whole (a deep clone) and write to the copy, or remove table.deduplicate.",
                 )
             rows = _keys(columns, file, keys, schema)
             yield rows.filter(pc.greater_equal(rows[TIME], since))

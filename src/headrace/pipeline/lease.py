@@ -118,7 +118,7 @@ class Lease:
         if self.lost.is_set():
             raise Fenced(
                 f"The lease at {self._where} was taken by another instance.",
-                next="This one writes nothing more; start it again once the other has ended.",
+                hint="This one writes nothing more; start it again once the other has ended.",
             )
 
     def renew(self) -> None:
@@ -218,7 +218,7 @@ def _held(holder: Note) -> LeaseHeld:
     since = _date(holder.acquired_at)
     return LeaseHeld(
         f"The pipeline already runs on {holder.host} as pid {holder.pid}, since {since}.",
-        next="Stop that one first, or pass --wait to take over when it ends.",
+        hint="Stop that one first, or pass --wait to take over when it ends.",
         host=holder.host,
         pid=holder.pid,
         since=since,

@@ -30,7 +30,7 @@ def check_bounded(spec: Spec, until: str | None) -> None:
     if spec.table.overwrites and until is None:
         raise UsageError(
             f"{spec.pipeline} overwrites its tables: it reads all records anew, up to an end.",
-            next="Run it with --until latest; or use another table.mode to run for ever.",
+            hint="Run it with --until latest; or use another table.mode to run for ever.",
         )
 
 
@@ -42,7 +42,7 @@ def begin(spec: Spec, ledger: Ledger, source: Source) -> None:
         raise UsageError(
             f"{spec.pipeline}: a replay of dead letters was begun and is not done; its rows would come after those of "
             "a new full refresh, which reads their records again.",
-            next="Run `headrace dead-letters replay SPEC` first.",
+            hint="Run `headrace dead-letters replay SPEC` first.",
         )
     number = ledger.known.full_refresh.number + 1
     ledger.decide(f"full refresh {number}", source.start(source.bounds()))

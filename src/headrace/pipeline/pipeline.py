@@ -452,7 +452,7 @@ class Pipeline:
             raise Fenced(
                 f"{table.path} holds another plan of batch {intent.batch} than the one at hand: another driver has "
                 "planned it again.",
-                next="Start the pipeline again: it goes on with the plan that the tables hold.",
+                hint="Start the pipeline again: it goes on with the plan that the tables hold.",
             )
         return receipt
 

@@ -81,7 +81,7 @@ def _check_place(where: str) -> None:
     except ValueError:
         pass
     raise UsageError(
-        f"'{where}' is no place to look from.", next="Use start, end, or a time such as 2026-01-31T12:00:00Z."
+        f"'{where}' is no place to look from.", hint="Use start, end, or a time such as 2026-01-31T12:00:00Z."
     )
 
 
@@ -96,7 +96,7 @@ def _existing(spec: Spec) -> tuple[pa.Schema | None, str]:
     except HeadraceError as error:
         return (
             None,
-            f"{uri} cannot be read ({error.name}: {error.seen}): columns are taken from the spec or the records.",
+            f"{uri} cannot be read ({error.name}: {error.message}): columns are taken from the spec or the records.",
         )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

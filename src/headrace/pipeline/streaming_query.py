@@ -167,7 +167,7 @@ class StreamingBatches:
             raise self.failure
         error = self.failure or _exception(query)
         if error is not None and self._jvm_is_gone():
-            raise SparkDied("The JVM that runs Spark is gone.", next="Start the pipeline again; nothing is lost.")
+            raise SparkDied("The JVM that runs Spark is gone.", hint="Start the pipeline again; nothing is lost.")
         self.pipeline.lease.check()
         if error is None or self.pipeline.stop.is_set():
             return

@@ -81,11 +81,11 @@ class TableOpener:
         if rules is not None and rules.overwrites and not committer.adopts:
             raise TableFeature(
                 f"{uri} is written by Spark, and mode: {rules.mode} overwrites by the table's log.",
-                next="Write to a new table, or use mode: append.",
+                hint="Write to a new table, or use mode: append.",
             )
         self._check(store, committer, known)
         if committer.state is None and rules is not None and rules.create == "never":
-            raise TableGone(f"There is no table at {uri}, and the spec says create: never.", next="Create it first.")
+            raise TableGone(f"There is no table at {uri}, and the spec says create: never.", hint="Create it first.")
         return committer
 
     def _check(self, store: Store, committer: TableWriter, known: KnownTable | None) -> None:
@@ -123,7 +123,7 @@ class TableOpener:
         if known is not None and known.writer == WriterKind.DIRECT and why_not:
             raise TableFeature(
                 f"{store.uri} was written by appending to its log, which it no longer allows: {why_not}.",
-                next="Take that out of the spec, or write to a new table; then run again."
+                hint="Take that out of the spec, or write to a new table; then run again."
                 if asked
                 else "Take the feature away and run again; or `headrace resume SPEC --accept-new-table` leaves the "
                 "table to Spark from now on.",
@@ -198,7 +198,7 @@ def check_row_identity(uri: str, rules: TableSpec, known: KnownTable | None) -> 
     if known is not None and known.rows not in ("", wanted):
         raise TableFeature(
             f"{uri} has {known.rows}, and the spec asks for {wanted}.",
-            next="Change table.mode and table.merge back, or write to a new table.",
+            hint="Change table.mode and table.merge back, or write to a new table.",
         )
 
 
@@ -209,10 +209,10 @@ def check_identity(uri: str, state: TableState | None, known: KnownTable | None)
     if state is None:
         raise TableGone(
             f"The table {uri} was written before and is gone.",
-            next="Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
+            hint="Bring it back, or run `headrace resume SPEC --accept-new-table` to fill a new one from here on.",
         )
     if state.table_id != known.id:
         raise TableReplaced(
             f"The table {uri} is another one now: id {state.table_id}, it was {known.id}.",
-            next="Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with the new one.",
+            hint="Bring the old one back, or run `headrace resume SPEC --accept-new-table` to go on with the new one.",
         )

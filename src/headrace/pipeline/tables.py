@@ -386,7 +386,7 @@ class PipelineTables:
         if found := nowhere(told, self.branches, self.shapes, known):
             raise UnknownColumn(
                 f"{self.spec.pipeline}: {'; '.join(map(str, found))}.",
-                next="Correct the name, or list it in allow_missing if it may be absent; then run again.",
+                hint="Correct the name, or list it in allow_missing if it may be absent; then run again.",
             )
 
     # ---- committing ----
@@ -483,7 +483,7 @@ class PipelineTables:
             raise TxnMismatch(
                 f"{table.path} has no txn of '{intent.pipeline}', and its log no longer tells whether batch "
                 f"{intent.batch} is in it ({_offsets(intent)}).",
-                next="Look for rows of these offsets (column _source) and delete them; then `headrace resume SPEC "
+                hint="Look for rows of these offsets (column _source) and delete them; then `headrace resume SPEC "
                 "--accept-new-table` adds the rows of the batch to the table as it is now.",
             )
 
@@ -566,7 +566,7 @@ def _clusters(entry: OpenTable, shape: RouteSchema | None) -> tuple[str, ...]:
     if absent := [name for name in entry.rules.cluster_by if name not in shape.table.names]:
         raise ColumnsDisagree(
             f"{entry.store.uri} is to be clustered by '{absent[0]}', which no record has brought.",
-            next="Declare the column, or cluster by another one; then run again.",
+            hint="Declare the column, or cluster by another one; then run again.",
         )
     return entry.rules.cluster_by
 
@@ -584,5 +584,5 @@ def _check_declared(entry: OpenTable, have: pa.Schema) -> None:
     if absent := [column.name for column in entry.rules.columns if column.name not in have.names]:
         raise ColumnsDisagree(
             f"{entry.store.uri} lacks the declared {', '.join(map(repr, absent))}, and the spec says create: never.",
-            next="Add it to the table, or take it out of the spec; then run again.",
+            hint="Add it to the table, or take it out of the spec; then run again.",
         )

@@ -69,8 +69,8 @@ def raise_if_stopped(manifests: Iterable[Manifest]) -> None:
     """A named error found in a task, raised again where it can be answered."""
     for manifest in manifests:
         if manifest.stop:
-            name, seen, next_step = json.loads(manifest.stop)
-            raise getattr(errors, name, errors.HeadraceError)(seen, next=next_step)
+            name, message, hint = json.loads(manifest.stop)
+            raise getattr(errors, name, errors.HeadraceError)(message, hint=hint)
 
 
 def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Manifest:
@@ -83,7 +83,7 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
         return _stage_all(given, plan, stager, batches)
     except errors.HeadraceError as error:
         stager.abandon()
-        return Manifest(stop=json.dumps([error.name, error.seen, error.next]))
+        return Manifest(stop=json.dumps([error.name, error.message, error.hint]))
     except BaseException:
         stager.abandon()
         raise
@@ -111,7 +111,7 @@ def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[p
     if discovered:
         stager.abandon()
         return Manifest(counts=counts, discovered=discovered, assumed=tuple(assumed))
-    lacks = {name: tuple((each.place, each.name, each.meant) for each in found) for name, found in unknown.items()}
+    lacks = {name: tuple((each.place, each.name, each.suggestion) for each in found) for name, found in unknown.items()}
     return Manifest(stager.finish(), counts, assumed=tuple(assumed), unknown=lacks)
 
 

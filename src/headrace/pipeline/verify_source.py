@@ -54,7 +54,7 @@ def _repartitioned(added: Sequence[Partition]) -> SourceRepartitioned:
         f"Partitions were added ({named}{', …' if len(added) > 10 else ''}), and a table orders changes by partition "
         "and offset (it has no `merge.sequence_by`): the newer changes of a key that moved to a lower partition would "
         "be taken for older ones, and dropped.",
-        next="Order changes by a column (`merge.sequence_by`) and run again; or, when every key stays in its "
+        hint="Order changes by a column (`merge.sequence_by`) and run again; or, when every key stays in its "
         "partition, run `headrace resume SPEC --accept-added-partitions`.",
         topic=added[0][0],
     )
@@ -85,7 +85,7 @@ def same_topics(source: Source, known: Mapping[str, str]) -> dict[str, str]:
         if known.get(name, topic_id) != topic_id:
             raise SourceReplaced(
                 f"The topic '{name}' was deleted and made again: its id is {topic_id}, it was {known[name]}.",
-                next="Run `headrace resume SPEC --accept-replaced-topic` to read the new one from its first record.",
+                hint="Run `headrace resume SPEC --accept-replaced-topic` to read the new one from its first record.",
                 topic=name,
             )
     return topics
@@ -99,8 +99,8 @@ def still_there(source: Source, ranges: Iterable[Range]) -> None:
             _check((each.topic, each.partition), each.start, bounds)
         except SourceTopicGone as gone:
             raise SourceTopicGone(
-                f"{gone.seen} Offsets {each.start} to {each.until - 1} of it are to be read again.",
-                next="Bring it back; or `headrace resume SPEC --accept-gap` gives these records up.",
+                f"{gone.message} Offsets {each.start} to {each.until - 1} of it are to be read again.",
+                hint="Bring it back; or `headrace resume SPEC --accept-gap` gives these records up.",
             ) from None
 
 
@@ -120,14 +120,14 @@ def _check(each: Partition, offset: int, bounds: Mapping[Partition, Bounds]) -> 
     if each not in bounds:
         raise SourceTopicGone(
             f"The partition {topic}/{partition} no longer exists.",
-            next="Bring it back, or take the topic out of the spec.",
+            hint="Bring it back, or take the topic out of the spec.",
         )
     found = bounds[each]
     if offset < found.earliest:
         raise SourceGap(
             f"{topic}/{partition}: offsets {offset} to {found.earliest - 1} are gone from the broker "
             f"(its earliest is {found.earliest}); they were never read.",
-            next="Run `headrace resume SPEC --accept-gap` to book the gap and go on after it.",
+            hint="Run `headrace resume SPEC --accept-gap` to book the gap and go on after it.",
             topic=topic,
             partition=partition,
             wanted=offset,
@@ -136,7 +136,7 @@ def _check(each: Partition, offset: int, bounds: Mapping[Partition, Bounds]) -> 
     if offset > found.latest:
         raise SourceRewound(
             f"{topic}/{partition}: the broker ends at {found.latest}, but everything before {offset} was already read.",
-            next="Was the broker restored from a backup? `headrace resume SPEC --accept-gap` goes on from its end.",
+            hint="Was the broker restored from a backup? `headrace resume SPEC --accept-gap` goes on from its end.",
             topic=topic,
             partition=partition,
             read=offset,

@@ -79,5 +79,5 @@ def _broken(each: Expectation, envelopes: pa.Table, at: int, uri: str) -> Contra
     return ContractViolation(
         f"{uri}: the record at {topic}/{partition}/{offset} does not fulfil the expectation '{each.name}' "
         f"({each.expect}), which says stop.",
-        next="Mend the producer or change the expectation, then run again: the record is read anew.",
+        hint="Mend the producer or change the expectation, then run again: the record is read anew.",
     )

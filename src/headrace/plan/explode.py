@@ -95,7 +95,7 @@ def _refuse_twins(explode: Explode, columns: Iterable[pa.Field]) -> None:
 def _twice(explode: Explode, name: str) -> UsageError:
     return UsageError(
         f"exploding '{explode.column}' makes two columns '{name}'.",
-        next=f"Keep the record's field under another name, as explode.keep: {{of_{name}: {name}}}.",
+        hint=f"Keep the record's field under another name, as explode.keep: {{of_{name}: {name}}}.",
     )
 
 

@@ -46,7 +46,7 @@ def hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
         if wrong or (reason is Reason.MISSING and contract.missing_of(column) == "stop"):
             raise ContractViolation(
                 f"{table}: {detail} ({reason.value}), and the contract says stop.",
-                next="Mend the producer or change table.contract, then run again: the record is read anew.",
+                hint="Mend the producer or change table.contract, then run again: the record is read anew.",
             )
 
 

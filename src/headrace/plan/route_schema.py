@@ -118,7 +118,7 @@ def _unfilled(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -
     if required := [item.name for item in left if not item.nullable]:
         raise UsageError(
             f"only_declared leaves out {_listed(required)}, which must not be NULL in the table.",
-            next="Declare the columns, or remove only_declared.",
+            hint="Declare the columns, or remove only_declared.",
         )
     return tuple(item.name for item in left)
 
@@ -163,8 +163,8 @@ def disagreement(uri: str, met: bool) -> Iterator[None]:
 
 def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
     """The stop, with what was seen and what to do about it."""
-    mend = error.next or "Mend the producer, or change the spec: a cast in the expression, another column."
-    return ColumnsDisagree(f"{uri}: {error.seen}", next=f"{mend} Then run again: the batch is read anew.")
+    mend = error.hint or "Mend the producer, or change the spec: a cast in the expression, another column."
+    return ColumnsDisagree(f"{uri}: {error.message}", hint=f"{mend} Then run again: the batch is read anew.")
 
 
 def predict_schema(
@@ -381,7 +381,7 @@ def _partitions(brought: Iterable[pa.Field], derived: Iterable[PartitionBy]) -> 
         if each.column.lower() in names:
             raise UsageError(
                 f"partition_by makes '{each.column}' of '{each.origin}', and rows have a column of that name.",
-                next="Give the made one another name (`as`), or partition by the one that is there.",
+                hint="Give the made one another name (`as`), or partition by the one that is there.",
             )
     return [derived_field(each) for each in derived]
 
@@ -397,7 +397,7 @@ def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
     if not same_columns(item.type, kind):
         raise UsageError(
             f"column '{item.name}' is declared as {type_name(kind)}, the transform makes it {type_name(item.type)}.",
-            next="Write an explicit cast in the expression, or declare the type that it makes.",
+            hint="Write an explicit cast in the expression, or declare the type that it makes.",
         )
     return pa.field(item.name, kind, declared.nullable, item.metadata)
 
@@ -419,7 +419,7 @@ def _followed(existing: pa.Schema, brought: Mapping[str, pa.Field], wide: bool) 
     ]
     if wrong:
         raise UsageError(
-            f"{'; '.join(wrong)}.", next="Change the spec's type or write an explicit cast in the expression."
+            f"{'; '.join(wrong)}.", hint="Change the spec's type or write an explicit cast in the expression."
         )
     return grown
 

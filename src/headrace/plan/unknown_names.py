@@ -24,10 +24,10 @@ class UnknownName:
 
     place: str  # in the spec, as `transform[0].where`
     name: str
-    meant: str = ""  # a name that exists and is close to it
+    suggestion: str = ""  # a name that exists and is close to it
 
     def __str__(self) -> str:
-        hint = f"; did you mean '{self.meant}'?" if self.meant else ""
+        hint = f"; did you mean '{self.suggestion}'?" if self.suggestion else ""
         return f"{self.place}: no record, table or step has '{self.name}'{hint}"
 
 

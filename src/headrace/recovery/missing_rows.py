@@ -148,7 +148,7 @@ def _compare(
         raise TableDamaged(
             f"{store.uri}: the record {strange[0][1:]} (topic, partition, offset) lacks {lacks[strange[0]]} rows, and "
             f"{differ[strange[0]]} of those that it makes now are not in the table: it makes other rows than before.",
-            next="Nothing was put back. Fill a new table from the topic.",
+            hint="Nothing was put back. Fill a new table from the topic.",
         )
 
 

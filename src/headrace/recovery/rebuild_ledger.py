@@ -69,7 +69,7 @@ def _known_again(pipeline: Pipeline, accepted: bool) -> list[str]:
         raise TxnMismatch(
             f"The state of '{spec.pipeline}' has a ledger, but what is known of its topics and tables (known_tables/) "
             "is lost: one that was created again since cannot be told from the one before.",
-            next=f"{table_evidence.ACCEPT} if the topics and tables are still the same.",
+            hint=f"{table_evidence.ACCEPT} if the topics and tables are still the same.",
         )
     found = table_evidence.traces(_stores(pipeline), spec.pipeline)
     topics = {topic for topic, _ in ledger.position()}
@@ -97,7 +97,7 @@ def _from_tables(pipeline: Pipeline, found: table_evidence.TableEvidence, accept
             f"The state of '{pipeline.spec.pipeline}' is lost; {len(found.tables)} tables have its marks, up to batch "
             f"{found.batch}. Marks do not tell whether {', '.join(sorted(unknown))} was deleted and made again since."
             f"{_without_deletes(pipeline, found)}",
-            next=f"{table_evidence.ACCEPT} if the topics are still the ones that were read.",
+            hint=f"{table_evidence.ACCEPT} if the topics are still the ones that were read.",
         )
     if unknown:
         topics = {name: topic_id for name, topic_id in pipeline.source.topics().items() if name in unknown}
@@ -113,7 +113,7 @@ def _from_tables(pipeline: Pipeline, found: table_evidence.TableEvidence, accept
         pipeline.ledger.assume(where.batch, _met_anew(pipeline, where))
         return (
             f"the ledger was lost; rebuilt from the tables' marks; goes on after batch {where.batch}, and what of it "
-            f"some table lacks is given up: {stop.seen}"
+            f"some table lacks is given up: {stop.message}"
         )
 
 
@@ -166,7 +166,7 @@ def _read_again(pipeline: Pipeline, half: BatchCommit) -> Intent:
         raise TxnMismatch(
             f"{stop}; it was written with another spec (digest {account['spec'][:12]}; this one has "
             f"{spec.digest[:12]}).",
-            next=f"Run it once with that spec. {table_evidence.ACCEPT} to go on after that batch.",
+            hint=f"Run it once with that spec. {table_evidence.ACCEPT} to go on after that batch.",
         )
     ranges, counts = table_evidence.ranges_of(half, pipeline.ledger.known.topics), table_evidence.counts_of(half)
     started, token = datetime.fromtimestamp(half.at / 1000, UTC), pipeline.lease.token
@@ -188,8 +188,8 @@ def _read_again(pipeline: Pipeline, half: BatchCommit) -> Intent:
         again = pipeline.again(begun)
     except SourceGap as gap:
         raise SourceGap(
-            f"{stop}; it cannot be read again: {gap.seen}",
-            next=f"{table_evidence.ACCEPT} to go on after it.",
+            f"{stop}; it cannot be read again: {gap.message}",
+            hint=f"{table_evidence.ACCEPT} to go on after it.",
             **gap.facts,
         ) from None
     if _account(again) != _account(begun):
@@ -197,7 +197,7 @@ def _read_again(pipeline: Pipeline, half: BatchCommit) -> Intent:
         raise TxnMismatch(
             f"{stop}; read again, it is another one: {_account(again)} records, it was {_account(begun)} "
             "(read, routed, dead, filtered).",
-            next=f"{table_evidence.ACCEPT} to go on after it.",
+            hint=f"{table_evidence.ACCEPT} to go on after it.",
         )
     return again
 

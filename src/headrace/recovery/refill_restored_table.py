@@ -57,7 +57,7 @@ def refilled(pipeline: Pipeline, uri: str, batch: int, started: datetime) -> Int
         pipeline.discard(item for table in mine for item in table.files)
         raise TableRestored(
             f"{uri}: its undone records, read again, make {_rows(mine)} rows; {found.rows} were undone.",
-            next=f"Was the topic compacted, or the table changed? {KEEP}.",
+            hint=f"Was the topic compacted, or the table changed? {KEEP}.",
         )
     return replace(intent, tables=mine, counts=_counts(intent.counts, mine), reread=reread)
 
@@ -97,7 +97,7 @@ def _gone(uri: str, each: Range, why: str) -> SourceGap:
     return SourceGap(
         f"{uri} cannot be refilled: {each.topic}/{each.partition} was read from {each.start} to {each.until - 1}, "
         f"and {why}.",
-        next=f"{KEEP}.",
+        hint=f"{KEEP}.",
         topic=each.topic,
         partition=each.partition,
         wanted=each.start,

@@ -96,5 +96,5 @@ def _check_rows(layout: FileLayout, tables: Iterable[TableIntent], gone: Iterabl
             raise TableDamaged(
                 f"{layout.path}: the lost files held {lost[at]:,} rows, and {rows:,} rows of their records are not in "
                 "the table: others were deleted since, and which of them cannot be told.",
-                next="Nothing was put back; the lost files are out of the log.",
+                hint="Nothing was put back; the lost files are out of the log.",
             )

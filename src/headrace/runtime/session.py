@@ -266,7 +266,7 @@ def _import_roots() -> list[str]:
 def _spark_home() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SetupError("PySpark is not installed.", next="Install pyspark==4.2.0 and try again.")
+        raise SetupError("PySpark is not installed.", hint="Install pyspark==4.2.0 and try again.")
     return Path(spec.origin).parent
 
 

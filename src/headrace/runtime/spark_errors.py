@@ -75,7 +75,7 @@ def full(folder: Path) -> StorageFull:
     """The work folder has no room."""
     return StorageFull(
         f"{folder}: there is no space left for the work folder.",
-        next="Make room there, or point XDG_STATE_HOME elsewhere; then run again.",
+        hint="Make room there, or point XDG_STATE_HOME elsewhere; then run again.",
     )
 
 
@@ -124,16 +124,16 @@ def _first_line(text: str) -> str:
 def _worker_died(_: str) -> HeadraceError:
     return SparkDied(
         "A Python worker of Spark was killed in the middle of a task.",
-        next="Is memory short here? Lower limits.batch_rows or spark.cores, then start again; nothing is lost.",
+        hint="Is memory short here? Lower limits.batch_rows or spark.cores, then start again; nothing is lost.",
     )
 
 
 def _not_known(said: str) -> HeadraceError:
-    return AuthenticationFailed(f"The broker refuses Spark's credentials: {said}", next="See source.kafka.sasl, tls.")
+    return AuthenticationFailed(f"The broker refuses Spark's credentials: {said}", hint="See source.kafka.sasl, tls.")
 
 
 def _not_allowed(said: str) -> HeadraceError:
-    return PermissionDenied(f"The broker refuses Spark's request: {said}", next="Grant READ and DESCRIBE.")
+    return PermissionDenied(f"The broker refuses Spark's request: {said}", hint="Grant READ and DESCRIBE.")
 
 
 def _unreachable(said: str) -> HeadraceError:
@@ -141,7 +141,7 @@ def _unreachable(said: str) -> HeadraceError:
 
 
 def _nameless(said: str) -> HeadraceError:
-    return PipelineStopped(f"Spark failed: {said}", next="Its log is in the work folder; nothing half-done is visible.")
+    return PipelineStopped(f"Spark failed: {said}", hint="Its log is in the work folder; nothing half-done is visible.")
 
 
 # In this order: a worker's death shows as a lost connection too.

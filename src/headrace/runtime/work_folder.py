@@ -21,7 +21,7 @@ def made(folder: Path, setting: str, mode: int = 0o777) -> Path:
     except OSError as error:
         raise SetupError(
             f"The folder {folder} cannot be created: {error.strerror}.",
-            next=f"Set {setting} to a folder that can be written.",
+            hint=f"Set {setting} to a folder that can be written.",
         ) from None
     return folder
 

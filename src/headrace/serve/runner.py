@@ -68,7 +68,7 @@ def run_all(
     stay at work, so the caller must end the process.
     """
     if until not in (None, "latest"):
-        raise UsageError(f"until: '{until}' is not known.", next="Use 'latest', or leave it out to run for ever.")
+        raise UsageError(f"until: '{until}' is not known.", hint="Use 'latest', or leave it out to run for ever.")
     _distinct(specs)
     for spec in specs:
         check_bounded(spec, until)
@@ -125,7 +125,7 @@ def _run_one(pipeline: Pipeline, outcome: RunResult) -> None:
         outcome.error = error
         pipeline.report(error_event(pipeline.spec.pipeline, error))
     except Exception as error:  # a fault of ours: named, shown, and never taken for an end
-        outcome.error = HeadraceError(f"{type(error).__name__}: {error}", next="This is a bug in Headrace; report it.")
+        outcome.error = HeadraceError(f"{type(error).__name__}: {error}", hint="This is a bug in Headrace; report it.")
         outcome.error.__cause__ = error
         pipeline.report(error_event(pipeline.spec.pipeline, outcome.error))
     except BaseException as error:
@@ -134,7 +134,7 @@ def _run_one(pipeline: Pipeline, outcome: RunResult) -> None:
 
 def error_event(pipeline: str, error: HeadraceError) -> dict[str, Any]:
     """A named error, as programs read it."""
-    return {"event": "error", "pipeline": pipeline, "error": error.name, "message": error.seen, "hint": error.next}
+    return {"event": "error", "pipeline": pipeline, "error": error.name, "message": error.message, "hint": error.hint}
 
 
 def _distinct(specs: Sequence[Spec]) -> None:

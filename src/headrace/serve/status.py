@@ -74,6 +74,6 @@ def _lag(spec: Spec, ledger: Ledger) -> dict[str, Any]:
     try:
         return {**source.lag(ledger.position()).event(), "lag_error": None}
     except HeadraceError as error:
-        return {**lag_event(), "lag_error": f"{error.name}: {error.seen}"}
+        return {**lag_event(), "lag_error": f"{error.name}: {error.message}"}
     finally:
         source.close()

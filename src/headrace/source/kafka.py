@@ -121,7 +121,7 @@ class KafkaSource:
                     raise UsageError(
                         f"start.offsets: {topic}/{partition} has no offset {partitions[partition]}; "
                         f"the broker holds {found.earliest} to {found.latest}.",
-                        next="Set source.kafka.start.offsets to an offset in that range.",
+                        hint="Set source.kafka.start.offsets to an offset in that range.",
                     )
         return {
             (topic, partition): given.get(topic, {}).get(partition, found.earliest)
@@ -198,7 +198,7 @@ class KafkaSource:
         self._admin = None
         raise AuthenticationFailed(
             f"The broker at {self.kafka.bootstrap} refuses our identity: {self._said}.",
-            next="Look at source.kafka.tls and source.kafka.sasl.",
+            hint="Look at source.kafka.tls and source.kafka.sasl.",
         )
 
     def _client(self) -> AdminClient:
@@ -222,12 +222,12 @@ class KafkaSource:
         if code in _PERMISSION:
             return PermissionDenied(
                 f"The broker at {where} refuses {topic or 'the request'}: {error.str()}.",
-                next="Grant READ and DESCRIBE on the topic.",
+                hint="Grant READ and DESCRIBE on the topic.",
             )
         if code in _GONE:
             return SourceTopicGone(
                 f"The topic '{topic}' does not exist at {where}{self._similar(topic)}",
-                next="Make it again, or take it out of the spec; nothing was reset.",
+                hint="Make it again, or take it out of the spec; nothing was reset.",
                 topic=topic,
             )
         return self._unreachable(self._cause or error.str())

@@ -17,13 +17,13 @@ class SpecModel(BaseModel):
 
 
 class InvalidValue(ValueError):
-    """A value or a pair of values is refused: what is allowed, what was seen, and what could have been meant."""
+    """A value of a spec is invalid: the allowed values, a message, and a suggestion."""
 
     def __init__(
-        self, allowed: str, *, seen: str = "", key: str = "", options: Collection[str] = (), meant: str = ""
+        self, allowed: str, *, message: str = "", key: str = "", options: Collection[str] = (), suggestion: str = ""
     ) -> None:
         super().__init__(allowed)
-        self.allowed, self.seen, self.key, self.options, self.meant = allowed, seen, key, options, meant
+        self.allowed, self.message, self.key, self.options, self.suggestion = allowed, message, key, options, suggestion
 
 
 def exactly_one(part: SpecModel, *names: str) -> None:
@@ -31,7 +31,7 @@ def exactly_one(part: SpecModel, *names: str) -> None:
     given = [name for name in names if getattr(part, name) is not None]
     if len(given) != 1:
         seen = f"{' and '.join(given)} together" if given else f"none of {', '.join(names)}"
-        raise InvalidValue(f"exactly one of {', '.join(names)}", seen=seen)
+        raise InvalidValue(f"exactly one of {', '.join(names)}", message=seen)
 
 
 def word_or_mapping(value: Any) -> str:

@@ -35,7 +35,7 @@ class Format(SpecModel):
     @model_validator(mode="after")
     def _readable(self) -> Self:
         if self.key == "avro" and self.keyed_by_default != "avro":
-            raise InvalidValue("json, text or int64", seen="avro without decode.avro.registry", key="key")
+            raise InvalidValue("json, text or int64", message="avro without decode.avro.registry", key="key")
         return self
 
     @property
@@ -126,9 +126,9 @@ class AvroFormat(Format):
         given = [key for key, value in {**named, "container": self.container or None}.items() if value is not None]
         if len(given) != 1:
             allowed = "exactly one of registry, schema, single_object and container: true"
-            raise InvalidValue(allowed, seen=f"{' and '.join(given)} together" if given else "none of them")
+            raise InvalidValue(allowed, message=f"{' and '.join(given)} together" if given else "none of them")
         if self.container and self.envelope != "none":
-            raise InvalidValue("none", seen="an envelope in container files", key="envelope")
+            raise InvalidValue("none", message="an envelope in container files", key="envelope")
         return self
 
     @property
@@ -192,7 +192,7 @@ class ProtobufFormat(Format):
     def _way(self) -> ProtobufFormat:
         exactly_one(self, "registry", "descriptor")
         if (self.descriptor is None) != (self.message is None):
-            raise InvalidValue("message beside descriptor", seen="one of them alone", key="message")
+            raise InvalidValue("message beside descriptor", message="one of them alone", key="message")
         return self
 
     @property
@@ -243,7 +243,7 @@ class Decode(SpecModel):
     @model_validator(mode="after")
     def _one(self) -> Decode:
         if len(given := self._given()) > 1:
-            raise InvalidValue("one format", seen=f"{' and '.join(given)} together")
+            raise InvalidValue("one format", message=f"{' and '.join(given)} together")
         return self
 
     def _given(self) -> dict[str, Format]:

@@ -1,4 +1,4 @@
-"""What is wrong with a spec, as values: where, what was seen, what is allowed, what was perhaps meant."""
+"""Diagnostics of a spec: position, message, allowed values and a suggestion."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Diagnostic:
     line: int
     column: int
     key: str
-    seen: str
+    message: str
     allowed: str = ""
-    meant: str = ""
+    suggestion: str = ""
     severity: Literal["error", "warning"] = "error"
 
     def fields(self) -> dict[str, str | int]:
@@ -40,9 +40,9 @@ class Diagnostic:
             "line": self.line,
             "column": self.column,
             "key": self.key,
-            "message": self.seen,
+            "message": self.message,
             "allowed": self.allowed,
-            "suggestion": self.meant,
+            "suggestion": self.suggestion,
             "severity": self.severity,
         }
 
@@ -50,8 +50,8 @@ class Diagnostic:
         where = f"{self.file}:{self.line}:{self.column}"
         key = f" {self.key}:" if self.key else ""
         allowed = f"; allowed: {self.allowed}" if self.allowed else ""
-        meant = f"; did you mean '{self.meant}'?" if self.meant else ""
-        return f"{where}{key} {self.seen}{allowed}{meant}"
+        meant = f"; did you mean '{self.suggestion}'?" if self.suggestion else ""
+        return f"{where}{key} {self.message}{allowed}{meant}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class UnlocatedDiagnostic:
     """A finding before it is known where its key stands."""
 
     path: Path
-    seen: str
+    message: str
     allowed: str = ""
-    meant: str = ""
+    suggestion: str = ""
     severity: Literal["error", "warning"] = "error"
     on_key: bool = False
 
@@ -87,9 +87,9 @@ class Document:
             spot.line,
             spot.column,
             dotted(complaint.path),
-            _printable(complaint.seen, 400),
+            _printable(complaint.message, 400),
             _printable(complaint.allowed, 1200),
-            _printable(complaint.meant),
+            _printable(complaint.suggestion),
             complaint.severity,
         )
 
@@ -147,7 +147,7 @@ def from_validation(trouble: ValidationError, document: Document) -> Iterator[Un
     for each in complaints:
         yield each
         if each.on_key and renamed_key(part_at(each.path[:-1]), str(each.path[-1])):
-            yield from _renamed_inside(each.path, (*each.path[:-1], each.meant), document)
+            yield from _renamed_inside(each.path, (*each.path[:-1], each.suggestion), document)
 
 
 def _complaint(error: Any, document: Document) -> UnlocatedDiagnostic:
@@ -262,8 +262,8 @@ def _refused(path: Path, seen: str, error: ValueError, on_key: bool) -> Unlocate
     if not isinstance(error, InvalidValue):
         return UnlocatedDiagnostic(path, seen, str(error))
     path = (*path, error.key) if error.key else path
-    meant = error.meant or (closest(path[-1], error.options) if path else "")
-    return UnlocatedDiagnostic(path, error.seen or seen, error.allowed, meant, on_key=on_key)
+    meant = error.suggestion or (closest(path[-1], error.options) if path else "")
+    return UnlocatedDiagnostic(path, error.message or seen, error.allowed, meant, on_key=on_key)
 
 
 def _not_a_choice(path: Path, seen: str, node: YamlNode | None, expected: str) -> UnlocatedDiagnostic:

@@ -48,6 +48,6 @@ def setting_name(name: str) -> str:
         return name
     for pattern, reason in _REFUSED:
         if re.fullmatch(pattern, name):
-            raise InvalidValue(reason, seen=f"the setting '{name[:80]}'")
+            raise InvalidValue(reason, message=f"the setting '{name[:80]}'")
     allowed = f"one of {', '.join(HARMLESS)}"
-    raise InvalidValue(allowed, seen=f"the setting '{name[:80]}'", options=tuple(HARMLESS))
+    raise InvalidValue(allowed, message=f"the setting '{name[:80]}'", options=tuple(HARMLESS))

@@ -23,7 +23,7 @@ class Update(SpecModel):
     @model_validator(mode="after")
     def _some(self) -> Update:
         if not self.columns and not self.ignore_nulls:
-            raise InvalidValue("columns, ignore_nulls: true, or both", seen="neither")
+            raise InvalidValue("columns, ignore_nulls: true, or both", message="neither")
         return self
 
 

@@ -40,7 +40,7 @@ class PartitionBy(SpecModel):
     def _one(self) -> PartitionBy:
         exactly_one(self, "date", "hour", "hash")
         if (self.hash is None) != (self.buckets is None):
-            raise InvalidValue("buckets with hash", seen="one of hash and buckets without the other")
+            raise InvalidValue("buckets with hash", message="one of hash and buckets without the other")
         return self
 
     @property

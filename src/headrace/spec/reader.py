@@ -18,7 +18,7 @@ def reread(text: str, base: Path) -> Spec:
     raw, complaints = root.plain(), list[UnlocatedDiagnostic]()
     followed = follow(raw, (), base, complaints)
     if complaints:
-        raise SpecError("; ".join(f"{'.'.join(map(str, each.path))}: {each.seen}" for each in complaints))
+        raise SpecError("; ".join(f"{'.'.join(map(str, each.path))}: {each.message}" for each in complaints))
     spec = Spec.model_validate(followed, context={"base": base})
     spec.remember(canonical_json(raw), base, yaml_reader.SpecSource("<spec>", root))
     return spec
@@ -35,5 +35,5 @@ def follow(value: Any, path: yaml_reader.Path, base: Path, complaints: list[Unlo
     try:
         return resolve_reference(value, base)
     except BadReference as trouble:
-        complaints.append(UnlocatedDiagnostic(path, trouble.seen.removesuffix("."), trouble.next.removesuffix(".")))
+        complaints.append(UnlocatedDiagnostic(path, trouble.message.removesuffix("."), trouble.hint.removesuffix(".")))
         return value

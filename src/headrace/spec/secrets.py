@@ -82,7 +82,7 @@ def resolve_reference(text: str, base: Path) -> str:
 
 def _follow(reference: str, inner: str, base: Path) -> str:
     if not is_reference(reference):
-        raise BadReference(f"'{reference}' is not a reference.", next="Write ${env:NAME} or ${file:path}.")
+        raise BadReference(f"'{reference}' is not a reference.", hint="Write ${env:NAME} or ${file:path}.")
     kind, _, name = inner.partition(":")
     return _variable(name) if kind == "env" else _file(base / name)
 
@@ -90,7 +90,7 @@ def _follow(reference: str, inner: str, base: Path) -> str:
 def _variable(name: str) -> str:
     value = os.environ.get(name)
     if value is None:
-        raise BadReference(f"The environment has no variable {name}.", next=f"Set {name}.")
+        raise BadReference(f"The environment has no variable {name}.", hint=f"Set {name}.")
     if len(value) > LARGEST:
         raise BadReference(f"The variable {name} holds more than 64 KiB.")
     return value

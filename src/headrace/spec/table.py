@@ -353,7 +353,7 @@ _SAID = re.compile(
 def _option(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or _SAID.fullmatch(name.lower()):
         allowed = "options that no other key says: addresses, regions and credentials have keys of their own"
-        raise InvalidValue(allowed, seen=f"the option '{name[:80]}'")
+        raise InvalidValue(allowed, message=f"the option '{name[:80]}'")
     return name
 
 

@@ -169,7 +169,7 @@ def parse_type(text: str) -> pa.DataType:
         kind, rest = _parse(text.strip())
     except UsageError as refused:
         hint = f"Did you mean {meant}? " if (meant := meant_type(text)) else ""
-        raise UsageError(refused.seen, next=f"{hint}{refused.next}".rstrip()) from None
+        raise UsageError(refused.message, hint=f"{hint}{refused.hint}".rstrip()) from None
     if rest.strip():
         raise UsageError(f"'{text}' is not a type: '{rest.strip()}' is left over.")
     return kind
@@ -181,12 +181,12 @@ def _parse(text: str) -> tuple[pa.DataType, str]:
         return _decimal(text, int(found[1]), int(found[2] or 0)), text[found.end() :]
     word = re.match(r"[A-Za-z_][A-Za-z0-9_]*", text)
     if word is None:
-        raise UsageError(f"'{text}' is not a type.", next=f"Known types: {', '.join(type_names())}.")
+        raise UsageError(f"'{text}' is not a type.", hint=f"Known types: {', '.join(type_names())}.")
     name, rest = word[0].lower(), text[word.end() :].lstrip()
     if name in ("array", "map", "struct") and rest.startswith("<"):
         return _parse_nested(name, rest[1:])
     if name not in _SPELLINGS:
-        raise UsageError(f"'{word[0]}' is not a type.", next=f"Known types: {', '.join(type_names())}.")
+        raise UsageError(f"'{word[0]}' is not a type.", hint=f"Known types: {', '.join(type_names())}.")
     return _SPELLINGS[name], rest
 
 

@@ -117,7 +117,7 @@ def regex(text: str) -> str:
     """A regular expression that every engine on the way takes, in time that grows with the text alone."""
     if trouble := regex_error(text):
         meant = text.replace(".", r"\.").replace("*", ".*") if _GLOB.fullmatch(text) else ""
-        raise InvalidValue(RE2_SYNTAX, seen=trouble, meant=meant)
+        raise InvalidValue(RE2_SYNTAX, message=trouble, suggestion=meant)
     return text
 
 

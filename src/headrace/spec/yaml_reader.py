@@ -75,9 +75,9 @@ class SpecSource:
 class InvalidYaml(ValueError):
     """The text is not YAML, or more of YAML than a spec needs."""
 
-    def __init__(self, spot: Spot, seen: str, allowed: str) -> None:
-        super().__init__(seen)
-        self.spot, self.seen, self.allowed = spot, seen, allowed
+    def __init__(self, spot: Spot, message: str, allowed: str) -> None:
+        super().__init__(message)
+        self.spot, self.message, self.allowed = spot, message, allowed
 
 
 def parse_yaml(text: str) -> list[YamlNode]:

@@ -38,7 +38,7 @@ def with_history(schema: pa.Schema, brought: pa.Schema, merge: MergeSpec | None)
     if clash := [name for name in merge.scd2.columns if name.lower() in named]:
         raise UsageError(
             f"records bring '{named[clash[0].lower()]}', which is a column of the table's history.",
-            next="Name the history's column otherwise (merge.scd2), or rename the records' field in a transform.",
+            hint="Name the history's column otherwise (merge.scd2), or rename the records' field in a transform.",
         )
     kinds = zip(merge.scd2.columns, (kind, kind, pa.bool_()), strict=True)
     made = {name: pa.field(name, each) for name, each in kinds}
@@ -53,7 +53,7 @@ def check_change_names(schema: pa.Schema) -> None:
     if ours := [name for name in schema.names if reserved(name) and name not in KEPT]:
         raise UsageError(
             f"the table has a column '{ours[0]}': a merge has columns of such names itself.",
-            next="Rename the column, or merge into another table.",
+            hint="Rename the column, or merge into another table.",
         )
 
 
@@ -66,7 +66,7 @@ def check_keys(schema: pa.Schema, keyed: str, keys: Sequence[str], ordered: str,
         if pa.types.is_nested(kind) or (pa.types.is_floating(kind) and what == keyed):
             raise UsageError(
                 f"{what} names '{name}', which is {kind}: such values are not equal or ordered for every reader.",
-                next="Use text, whole numbers, decimals, dates or timestamps.",
+                hint="Use text, whole numbers, decimals, dates or timestamps.",
             )
 
 
@@ -84,5 +84,5 @@ def check_merging(
     if SOURCE.name not in schema.names and (sequence is None or columns):
         raise UsageError(
             f"the table has no column {SOURCE.name}, which tells the older of two changes.",
-            next="Give the table that column, or order changes by a column of theirs: merge.sequence_by.",
+            hint="Give the table that column, or order changes by a column of theirs: merge.sequence_by.",
         )

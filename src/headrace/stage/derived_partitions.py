@@ -34,7 +34,7 @@ def check_origin(by: PartitionBy, schema: pa.Schema) -> None:
         wanted = "texts or whole numbers" if by.kind == "hash" else "timestamps"
         raise UsageError(
             f"partition_by makes '{by.column}' of '{by.origin}', which is {type_name(kind)}.",
-            next=f"A {by.kind} is made of {wanted}.",
+            hint=f"A {by.kind} is made of {wanted}.",
         )
 
 

@@ -42,12 +42,12 @@ def check_partitioning(schema: pa.Schema, partition_by: tuple[str, ...]) -> None
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise UsageError(
                 f"partition_by names '{name}', whose type cannot be part of a path.",
-                next="Partition by text, numbers, booleans, dates or timestamps.",
+                hint="Partition by text, numbers, booleans, dates or timestamps.",
             )
         if len(f"{_escape(name)}=".encode()) > FOLDER_BYTES - _VALUE_BYTES:
             raise UsageError(
                 f"partition_by names '{name:.40}…', whose name is too long for a folder.",
-                next=f"Partition by a column whose name has at most {FOLDER_BYTES - _VALUE_BYTES - 1} bytes.",
+                hint=f"Partition by a column whose name has at most {FOLDER_BYTES - _VALUE_BYTES - 1} bytes.",
             )
     if len(set(partition_by)) != len(partition_by):
         raise UsageError("partition_by names a column twice.")
@@ -180,7 +180,7 @@ def check_count(table: str, count: int, limit: int) -> None:
     if count > limit:
         raise TooManyPartitions(
             f"{table}: one batch holds {count} partition values, the limit is {limit}. Nothing was committed.",
-            next="Partition by a coarser column, or raise limits.partition_values; then run again.",
+            hint="Partition by a coarser column, or raise limits.partition_values; then run again.",
             table=table,
             count=count,
             limit=limit,

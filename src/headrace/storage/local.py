@@ -34,7 +34,7 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         kind = _ERRORS.get(error.errno or 0, StorageUnreachable)
-        raise kind(f"{path}: {error.strerror or error}.", next=NEXT.get(kind, "")) from error
+        raise kind(f"{path}: {error.strerror or error}.", hint=NEXT.get(kind, "")) from error
 
 
 class LocalFolder:
@@ -165,7 +165,7 @@ def _uncreated(folder: Path, error: OSError) -> HeadraceError:
     kind = PermissionDenied if kind in (NotThere, AlreadyThere) else kind
     return kind(
         f"The folder {folder} cannot be created: {error.strerror or error}.",
-        next="Name a folder that can be created and written, then run again.",
+        hint="Name a folder that can be created and written, then run again.",
     )
 
 

@@ -81,12 +81,12 @@ def _check_endpoint(endpoint: str, allow_http: bool) -> None:
     if not usable:
         raise UsageError(
             f"'{endpoint}' is not the address of an S3 endpoint.",
-            next="Set storage.s3.endpoint or AWS_ENDPOINT_URL to https://host:port.",
+            hint="Set storage.s3.endpoint or AWS_ENDPOINT_URL to https://host:port.",
         )
     if parts.scheme == "http" and not allow_http:
         raise UsageError(
             f"The S3 endpoint {endpoint} is not encrypted.",
-            next="Use https://, or set storage.s3.allow_http: true or AWS_ALLOW_HTTP=true if that is intended.",
+            hint="Use https://, or set storage.s3.allow_http: true or AWS_ALLOW_HTTP=true if that is intended.",
         )
 
 
@@ -108,7 +108,7 @@ class Bucket:
             kind = _kind(error)
             at = f" (at {self._endpoint})" if self._endpoint and kind is StorageUnreachable else ""
             seen = f"s3://{self._bucket}/{self._prefix}{path}{at}: {_gist(error)}"
-            raise kind(seen, next=NEXT.get(kind, "")) from None
+            raise kind(seen, hint=NEXT.get(kind, "")) from None
 
     def put_new(self, path: str, data: bytes) -> str:
         with self._named(path):

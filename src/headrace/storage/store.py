@@ -134,7 +134,7 @@ def parse_uri(uri: str) -> tuple[str, str]:
         return "", _absolute(_file_path(uri))
     if scheme in ("s3", "s3a"):
         return _bucket_and_prefix(uri)
-    raise UsageError(f"'{uri}': the scheme '{scheme}' is not known.", next="Use a local path, file:// or s3://.")
+    raise UsageError(f"'{uri}': the scheme '{scheme}' is not known.", hint="Use a local path, file:// or s3://.")
 
 
 def _absolute(path: str) -> str:
@@ -163,7 +163,7 @@ def _bucket_and_prefix(uri: str) -> tuple[str, str]:
     _, _, rest = uri.partition("://")
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise UsageError(f"'{uri}' does not begin with the name of a bucket.", next="Write s3://bucket/path.")
+        raise UsageError(f"'{uri}' does not begin with the name of a bucket.", hint="Write s3://bucket/path.")
     _refuse_ambiguous(prefix)
     prefix = prefix.rstrip("/")
     return bucket, clean(prefix) if prefix else ""

@@ -99,7 +99,7 @@ def _only_appends(store: Store, commits: Iterable[CommitFiles]) -> None:
             raise ChangesUnknown(
                 f"{store.uri}: version {commit.version} ({commit.operation}) takes rows away, and the table keeps no "
                 "change data.",
-                next=f"Set {_FEED}=true to keep it from now on; or ask for a range without that version.",
+                hint=f"Set {_FEED}=true to keep it from now on; or ask for a range without that version.",
                 version=commit.version,
             )
 

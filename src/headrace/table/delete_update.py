@@ -60,9 +60,9 @@ class Condition:
 
     def __post_init__(self) -> None:
         if not self.where or not self.where.strip():
-            raise UsageError("Which rows?", next="Give a condition; `true` means all of them.")
+            raise UsageError("Which rows?", hint="Give a condition; `true` means all of them.")
         if self.values is not None and not self.values:
-            raise UsageError("Nothing is to be set.", next="Name columns and what they shall be.")
+            raise UsageError("Nothing is to be set.", hint="Name columns and what they shall be.")
 
     @property
     def predicates(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class ConditionEdit(RowEdit):
 def check_values(values: Values, schema: pa.Schema) -> None:
     """UsageError for a column that there is not."""
     if strange := [name for name in values if name not in schema.names]:
-        raise UsageError(f"There is no column '{strange[0]}' to set.", next=f"The table has {', '.join(schema.names)}.")
+        raise UsageError(f"There is no column '{strange[0]}' to set.", hint=f"The table has {', '.join(schema.names)}.")
 
 
 def changed(store: Store, rows: pa.Table, values: Values, state: TableState) -> pa.Table:

@@ -31,7 +31,7 @@ class FirstWrite:
         held = at_hand(records)
         schema = schema_of(_told(held.schema)) if isinstance(held, pa.Table) else columns_of_records(held)
         if not len(schema):
-            raise UsageError("No record shows which columns the table is to have.", next="Give a schema, or records.")
+            raise UsageError("No record shows which columns the table is to have.", hint="Give a schema, or records.")
         placed = [name for name in self.partition_by if partition is not None and name not in schema.names]
         whole = pa.schema([*schema, *(pa.field(name, pa.string()) for name in placed)])
         check_partitioning(whole, self.partition_by)
@@ -52,7 +52,7 @@ def columns_of_records(records: Iterable[Mapping[str, Any]], nullable: bool = Tr
     rows = list(records)
     names = dict.fromkeys(name for row in rows for name in row)
     if strange := [name for name in names if not isinstance(name, str)]:
-        raise UsageError(f"{strange[0]!r} is no name of a column.", next="Names are texts.")
+        raise UsageError(f"{strange[0]!r} is no name of a column.", hint="Names are texts.")
     try:  # Arrow would look at the first record only
         seen = pa.schema([pa.field(name, pa.array([row.get(name) for row in rows]).type) for name in names])
     except (pa.ArrowException, OverflowError) as error:

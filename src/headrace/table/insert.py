@@ -45,9 +45,9 @@ def bulk_insert(store: Store, state: TableState, records: Records, partition: st
     except TableChanged as changed:  # certainly not committed; after any other error the files may be the table's own
         stager.abandon()
         raise SchemaMismatch(
-            changed.seen,
+            changed.message,
             expected="the columns it had a moment ago",
             actual="others",
-            next="Look at it, then try again.",
+            hint="Look at it, then try again.",
         ) from None
     return Inserted(receipt.version, receipt.rows, receipt.files, receipt.bytes)

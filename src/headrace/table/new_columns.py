@@ -40,7 +40,7 @@ def adding(store: Store, state: TableState, given: pa.Schema) -> list[Added]:
             f"{store.uri}: column {required[0].name} cannot be added as NOT NULL: old rows have no value for it.",
             expected=type_name(required[0].type),
             actual=describe_column(required[0]),
-            next="Add it without NOT NULL (no `!`), and fill it with `update`.",
+            hint="Add it without NOT NULL (no `!`), and fill it with `update`.",
         )
     added = [_added(item, state.schema) for item in given]
     check_field_names(add_columns(state.schema, added))
@@ -61,7 +61,7 @@ def _added(item: pa.Field, there: Iterable[pa.Field]) -> Added:
     if not pa.types.is_struct(parent.type):
         raise UsageError(
             f"'{item.name}': {head} is {type_name(parent.type)}, whose fields have no path.",
-            next="Give a whole schema.",
+            hint="Give a whole schema.",
         )
     inner = _added(item.with_name(rest), parent.type)
     return Added((head, *inner.path), inner.item)

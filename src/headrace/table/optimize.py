@@ -90,7 +90,7 @@ def optimize(
         except (Conflict, TableChanged, TableReplaced, TableRestored) as between:
             work.rewriter.abandon()
             done = sum_results(done, work.done)
-            raise Conflict(between.seen) from between
+            raise Conflict(between.message) from between
 
     return amid_others(store, attempt)
 
@@ -119,8 +119,8 @@ def check_order_columns(state: TableState, columns: tuple[str, ...]) -> None:
         if can_order(state, name):
             continue
         if name not in state.schema.names or name in state.partition_by:
-            raise UsageError(f"z-order by '{name}': it is no column of the files.", next="Name columns that are.")
-        raise UsageError(f"z-order by '{name}': it is nested and has no order.", next="Name plain columns.")
+            raise UsageError(f"z-order by '{name}': it is no column of the files.", hint="Name columns that are.")
+        raise UsageError(f"z-order by '{name}': it is nested and has no order.", hint="Name plain columns.")
 
 
 def can_order(state: TableState, name: str) -> bool:
@@ -244,7 +244,7 @@ def chosen(store: Store, state: TableState, stands: list[File], where: str | Non
     if where is None:
         return stands
     if not state.partition_by:
-        raise UsageError("The table has no partitions to choose from.", next="Leave the condition out.")
+        raise UsageError("The table has no partitions to choose from.", hint="Leave the condition out.")
     key = PartitionKeys.of(state.schema, state.partition_by)
     partitions = {key(file.partition): file.partition for file in stands}
     values = [

@@ -118,7 +118,7 @@ class TableOwners:
             why = self.why_spark() or "a pipeline appends to it by Spark"
             raise WrittenBySpark(
                 f"{self._store.uri} is left to Spark: {why}. {operation} without Spark could lose a commit.",
-                next="Use Spark for it; or, when Spark will never write to it again, say so (`--direct-commit`).",
+                hint="Use Spark for it; or, when Spark will never write to it again, say so (`--direct-commit`).",
             )
         return self.state
 
@@ -127,7 +127,7 @@ class TableOwners:
         if self.state.properties.get(_APPEND_ONLY, "").lower() == "true":
             raise OperationDisabled(
                 f"{self._store.uri} only takes rows ({_APPEND_ONLY} is true): {operation} would change some.",
-                next=f"Take the property away: `headrace table set-properties PATH --unset {_APPEND_ONLY}`.",
+                hint=f"Take the property away: `headrace table set-properties PATH --unset {_APPEND_ONLY}`.",
             )
 
     @contextmanager
@@ -139,7 +139,7 @@ class TableOwners:
                     raise UsageError(
                         f"{self._store.uri} is written by the pipeline '{each.name}', and its state folder is not "
                         f"where it is by default: whether it runs cannot be told.",
-                        next="Give its spec (`--spec`), or `states` in Python.",
+                        hint="Give its spec (`--spec`), or `states` in Python.",
                     )
                 held.enter_context(_leased(each.state, each.name, self._store.uri, operation))
             yield
@@ -166,7 +166,7 @@ def existing_table(store: Store) -> TableState:
     """The newest state of a table; TableNotFound where there is none."""
     state = log.load_state(store)
     if state is None:
-        raise TableNotFound(f"There is no Delta table at {store.uri}.", next="`headrace table list FOLDER` names some.")
+        raise TableNotFound(f"There is no Delta table at {store.uri}.", hint="`headrace table list FOLDER` names some.")
     return state
 
 
@@ -177,13 +177,13 @@ def amid_others(store: Store, attempt: Callable[[], T]) -> T:
         try:
             return attempt()
         except Conflict as conflict:
-            seen = conflict.seen
+            seen = conflict.message
             time.sleep(wait)
     version = log.newest_version(store) or 0
     raise ConcurrentModification(
         f"{store.uri}: others came first each of {_TRIES} times, last in version {version}: {seen}",
         version=version,
-        next="Try again when they are done.",
+        hint="Try again when they are done.",
     )
 
 
@@ -218,7 +218,7 @@ def held_by(uri: str, pipeline: str, operation: str, holder: Mapping[str, object
     return LeaseHeld(
         f"{uri} is written by the pipeline '{pipeline}', which runs on {host} as pid {pid}; "
         f"{operation} needs the table to itself.",
-        next="Stop the pipeline first, then try again.",
+        hint="Stop the pipeline first, then try again.",
         host=host,
         pid=pid,
         pipeline=pipeline,

@@ -20,5 +20,5 @@ def inhabited(store: Store, version: int, schema: pa.Schema, by: tuple[str, ...]
     if any(key(file.partition) == partition for file in files.active(store, version).values()):
         return partition
     raise PartitionNotFound(
-        f"{store.uri} has no rows in a partition '{text}'.", partition=text, next="`query()` shows which there are."
+        f"{store.uri} has no rows in a partition '{text}'.", partition=text, hint="`query()` shows which there are."
     )

@@ -95,7 +95,7 @@ class RowQuery(ABC):
         try:
             return self.arrow().to_pandas()
         except ModuleNotFoundError:
-            raise SetupError("pandas is not installed.", next="Install it, or take the rows as Arrow.") from None
+            raise SetupError("pandas is not installed.", hint="Install it, or take the rows as Arrow.") from None
 
     def spark(self, session: SparkSession) -> DataFrame:
         """All rows as a DataFrame of a Spark session; they are read here and handed to it."""
@@ -129,7 +129,7 @@ class Query(RowQuery):
     def at(self, version: int | None = None, timestamp: Moment | None = None) -> Self:
         """The rows of an older version: by its number, or the newest one committed by a moment."""
         if version is not None and timestamp is not None:
-            raise UsageError("A version and a timestamp are both given.", next="Give one of them.")
+            raise UsageError("A version and a timestamp are both given.", hint="Give one of them.")
         return replace(self, version=version, timestamp=timestamp)
 
     def within(self, partition: str | None) -> Self:
@@ -189,7 +189,7 @@ def _columns(rows: RowQuery, schema: pa.Schema) -> tuple[tuple[str, str | None],
     chosen = rows.columns or tuple((name, None) for name in schema.names)
     names = [name.lower() for name, _ in chosen]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"The column '{twice[0]}' is selected twice.", next="Give one of them another name.")
+        raise UsageError(f"The column '{twice[0]}' is selected twice.", hint="Give one of them another name.")
     return chosen
 
 
@@ -205,7 +205,7 @@ def _column(name: str, names: dict[str, str]) -> str:
 
 def _bound(text: str, names: dict[str, str]) -> str:
     if found := check_sql(text, names.values()):
-        raise Refused(f"{text}: {found[0]}", next="docs/expressions.md lists what expressions may use.")
+        raise Refused(f"{text}: {found[0]}", hint="docs/expressions.md lists what expressions may use.")
 
     def bind(name: str) -> str:
         if name.lower() not in names:
@@ -220,7 +220,7 @@ def _ordered(text: str, names: dict[str, str]) -> str:
         return f"{_column(text, names)} ASC NULLS LAST"
     found = _ORDER.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"'{text}' is no order.", next="Give a column, or `name desc`.")
+        raise UsageError(f"'{text}' is no order.", hint="Give a column, or `name desc`.")
     return f"{_column(found[1], names)} {(found[2] or 'asc').upper()} NULLS LAST"
 
 
@@ -244,12 +244,12 @@ def _named(store: Store) -> Iterator[None]:
         if _GONE.search(str(error)) and _superseded(store, str(error)):
             raise VersionNotFound(
                 f"{store.uri}: files of the version that is asked about are gone, most likely by a vacuum: {said}",
-                next="Ask about a newer version.",
+                hint="Ask about a newer version.",
             ) from error
         if isinstance(error, OSError) or is_damage(error):
             raise TableDamaged(
                 f"{store.uri}: a file that its log names cannot be read: {said}",
-                next="`headrace table repair PATH --dry-run` tells which.",
+                hint="`headrace table repair PATH --dry-run` tells which.",
             ) from error
         raise UsageError(f"{store.uri}: the question has no answer: {said}") from error
 

@@ -96,7 +96,7 @@ def partition_of(text: str | None, schema: pa.Schema, partition_by: tuple[str, .
     if not pairs or tuple(name for name, _ in pairs) != partition_by[: len(pairs)]:
         written = "/".join(f"{name}=…" for name in partition_by)
         advice = f"It is written as {written}, a / inside a value as %2F, a % as %25." if written else "It has none."
-        raise PartitionNotFound(f"'{text}' names no partition of the table.", partition=text, next=advice)
+        raise PartitionNotFound(f"'{text}' names no partition of the table.", partition=text, hint=advice)
     return tuple((name, _spelled_value(value, schema.field(name), text)) for name, value in pairs)
 
 
@@ -181,7 +181,7 @@ def _arrow(read: Callable[[], pa.Table], records: Records) -> pa.Table:
 def _no_records(given: Any) -> UsageError:
     return UsageError(
         f"Records cannot be a {type(given).__name__}.",
-        next="Give a list of dictionaries, Arrow, pandas, polars or Spark.",
+        hint="Give a list of dictionaries, Arrow, pandas, polars or Spark.",
     )
 
 
@@ -197,7 +197,7 @@ def _refuse_others(records: list[Any]) -> None:
     for number, record in enumerate(records):
         if not isinstance(record, Mapping):
             raise UsageError(
-                f"Record {number} is no dictionary: {record!r:.80}.", next="Give each as names with their values."
+                f"Record {number} is no dictionary: {record!r:.80}.", hint="Give each as names with their values."
             )
 
 
@@ -216,7 +216,7 @@ def from_json(data: bytes, schema: pa.Schema | None, name: str) -> list[dict[str
         except ValueError as error:
             raise UsageError(f"{name}, line {number}, is no JSON: {error}.") from None
         if not isinstance(record, dict):
-            raise UsageError(f"{name}, line {number}, is no record.", next="Give one JSON object a line, or Parquet.")
+            raise UsageError(f"{name}, line {number}, is no record.", hint="Give one JSON object a line, or Parquet.")
         try:
             records.append({key: _fractions(value, fractions.get(key)) for key, value in record.items()})
         except OverflowError as error:
@@ -477,7 +477,7 @@ def _refuse_strangers(names: Iterable[str], schema: pa.Schema) -> None:
             f"The table has no column '{strangers[0]}'.",
             expected=_spelled(schema),
             actual=", ".join(names),
-            next="Add it with `update_schema`, or leave it out.",
+            hint="Add it with `update_schema`, or leave it out.",
         )
 
 

@@ -73,7 +73,7 @@ def _spec(given: Spec | str | os.PathLike[str], store: Store) -> Spec:
     if len(specs) != 1:
         raise UsageError(
             f"{given}: {len(specs) or 'none'} of its pipelines write{'' if specs else 's'} {store.uri}.",
-            next="Give the spec of the pipeline that wrote the lost rows.",
+            hint="Give the spec of the pipeline that wrote the lost rows.",
         )
     return specs[0]
 

@@ -66,7 +66,7 @@ class Reset:
             others = ", ".join(sorted(set(pipelines) - {self.spec.pipeline}))
             raise UsageError(
                 f"{uri} is also written by {others}.",
-                next="Start over with a new pipeline name and a new table.",
+                hint="Start over with a new pipeline name and a new table.",
             )
         return self.spec.pipeline in pipelines
 
@@ -82,7 +82,7 @@ class Reset:
             raise UsageError(
                 f"{', '.join(each.path for each in self.tables)} hold records of '{self.spec.pipeline}': if they stay, "
                 "a new start goes on after those records.",
-                next="Say --tables to delete them as well; to keep them, give the pipeline and its tables new names.",
+                hint="Say --tables to delete them as well; to keep them, give the pipeline and its tables new names.",
             )
 
     def apply(self) -> None:
@@ -99,7 +99,7 @@ def _removal(what: str, table: Table) -> Removal:
     if nested := [item.path for item in found if f"/{LOG}/" in item.path or item.path.startswith("_headrace/")]:
         raise UsageError(
             f"{table.path} holds more than one table: {min(nested).partition(f'/{LOG}/')[0]} is below it, too.",
-            next="Move that one away first.",
+            hint="Move that one away first.",
         )
     return Removal(what, table.path, len(found), sum(item.size for item in found), table.statistics().rows)
 

@@ -56,7 +56,7 @@ def _named(store: Store) -> Iterator[None]:
         if _GONE.search(str(error)):
             raise TableDamaged(
                 f"{store.uri}: a file that its log names cannot be read: {_first_line(error)}",
-                next="`headrace table repair PATH --dry-run` tells which.",
+                hint="`headrace table repair PATH --dry-run` tells which.",
             ) from error
         if _CONFLICT.search(str(error)):
             raise Conflict(_first_line(error)) from error
@@ -92,7 +92,7 @@ def restore_table(
 ) -> Restored:
     """Hold the rows of an older version again, as a new version; no pipeline that writes the table may run."""
     if version is None and timestamp is None:
-        raise UsageError("Restored to what?", next="Give a version or a timestamp.")
+        raise UsageError("Restored to what?", hint="Give a version or a timestamp.")
     with writers.resting("restore"):
         to = resolve_version(store, version, timestamp)
         if to == newest_version(store):
@@ -114,7 +114,7 @@ def _restored(store: Store, to: int) -> Any:
             if _GONE.search(str(error)):
                 raise VersionNotFound(
                     f"{store.uri}: version {to} cannot be restored: files of it are gone, most likely by a vacuum.",
-                    next="Restore a newer version.",
+                    hint="Restore a newer version.",
                 ) from error
             raise
 

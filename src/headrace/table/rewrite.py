@@ -31,7 +31,7 @@ def rewrite(store: Store, plan: Callable[[TableState], RowEdit], objection: Obje
             return work.carry_out({"operation": edit.operation.lower()})
         except (TableChanged, TableReplaced, TableRestored) as between:
             work.abandon()
-            raise Conflict(between.seen) from between
+            raise Conflict(between.message) from between
 
     return amid_others(store, attempt)
 

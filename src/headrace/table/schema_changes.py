@@ -56,7 +56,7 @@ def create(store: Store, columns: Columns, partition_by: Iterable[str], properti
     began = time.monotonic()
     schema, by = schema_of(columns), tuple(partition_by)
     if not len(schema):
-        raise UsageError("A table has columns.", next="Name at least one; without a schema its first records do.")
+        raise UsageError("A table has columns.", hint="Name at least one; without a schema its first records do.")
     check_partitioning(schema, by)
     check_properties(properties)
     tail = LogWriter.open(store)
@@ -64,7 +64,7 @@ def create(store: Store, columns: Columns, partition_by: Iterable[str], properti
         made = tail.create(to_delta(schema), by, _texts(properties), str(uuid.uuid4()), (), {}, {}, began=began)
     except DirectCommitBlocked as refused:
         raise FeatureRequired(
-            refused.seen, next="Leave it out; or make the table with Spark, which alone may write it then."
+            refused.message, hint="Leave it out; or make the table with Spark, which alone may write it then."
         ) from None
     if made is not None:
         return True
@@ -77,7 +77,9 @@ def _check_same(store: Store, schema: pa.Schema, by: tuple[str, ...], state: Tab
     try:
         check_fits(to_delta(schema), state)
     except TableChanged as problem:
-        raise SchemaMismatch(f"{store.uri} is there already. {problem.seen}", expected=wanted, actual=there) from None
+        raise SchemaMismatch(
+            f"{store.uri} is there already. {problem.message}", expected=wanted, actual=there
+        ) from None
     if by != state.partition_by:
         raise SchemaMismatch(
             f"{store.uri} is there already, partitioned by {list(state.partition_by)}, not {list(by)}.",
@@ -98,7 +100,7 @@ def set_properties(store: Store, state: TableState, properties: Mapping[str, str
     if objection := append_blocker(replace(state, metadata=replace(state.metadata, properties=kept))):
         raise FeatureRequired(
             f"{store.uri}: with these properties only Spark could write to the table: {objection}.",
-            next="Leave it out; or write to the table by Spark alone.",
+            hint="Leave it out; or write to the table by Spark alone.",
         )
 
     def change(metadata: MetadataAction) -> MetadataAction:
@@ -156,7 +158,7 @@ def _check_kept(there: pa.Schema, wanted: pa.Schema) -> None:
                 "makes it otherwise.",
                 expected=describe_column(one),
                 actual=describe_column(two),
-                next="Write it as it is (`!` for NOT NULL).",
+                hint="Write it as it is (`!` for NOT NULL).",
             )
 
 
@@ -197,7 +199,7 @@ def update_schema(store: Store, state: TableState, change: SchemaChange) -> Tabl
         return LogWriter.open(store).alter(changed, lambda _: (operation, told), {}, schema=state.schema_json)
     except TableChanged as refused:
         raise SchemaMismatch(
-            refused.seen, expected=_spelled(state.schema, state.partition_by), actual=", ".join(told.values())
+            refused.message, expected=_spelled(state.schema, state.partition_by), actual=", ".join(told.values())
         ) from None
 
 
@@ -205,7 +207,7 @@ def added_by(store: Store, state: TableState, change: SchemaChange) -> list[Adde
     """The new columns; refused where one cannot be added, or a comment is about none."""
     given = schema_of(change.add) if change.add is not None else pa.schema([])
     if strange := [name for name in change.comment or () if name not in (*state.schema.names, *given.names)]:
-        raise UsageError(f"There is no column '{strange[0]}' to comment on.", next=_there(state))
+        raise UsageError(f"There is no column '{strange[0]}' to comment on.", hint=_there(state))
     return adding(store, state, given)
 
 
@@ -232,7 +234,7 @@ def _refuse_features(store: Store, state: TableState, change: SchemaChange) -> N
 def check_known(state: TableState, verb: str, name: str) -> None:
     """UsageError for a column that there is not."""
     if name not in state.schema.names:
-        raise UsageError(f"There is no column '{name}' to {verb}.", next=_there(state))
+        raise UsageError(f"There is no column '{name}' to {verb}.", hint=_there(state))
 
 
 def _there(state: TableState) -> str:
@@ -259,7 +261,7 @@ def needs(store: Store, verb: str, what: str) -> FeatureRequired:
     return FeatureRequired(
         f"{store.uri}: to {verb} {what} needs the table feature {feature}: {price}. The table does not have it, and "
         "gets it only on purpose, by Spark.",
-        next=f"Make a new table; or turn {feature} on with Spark, which alone may write the table from then on.",
+        hint=f"Make a new table; or turn {feature} on with Spark, which alone may write the table from then on.",
         feature=feature,
     )
 
@@ -274,7 +276,7 @@ def drop(store: Store, writers: TableOwners) -> int:
             kept = min(others or states)
             raise UsageError(
                 f"{store.uri} holds more than one table: {kept} is below it, and would go, too.",
-                next="Drop that one first, or move it away.",
+                hint="Drop that one first, or move it away.",
             )
         store.delete(_in_order(paths))
     return len(paths)

@@ -78,11 +78,11 @@ class SparkFileOperations(SparkRows):
         try:
             return self._do(run)
         except TableError as error:
-            if _GONE.search(error.seen):
+            if _GONE.search(error.message):
                 raise VersionNotFound(
                     f"{self._store.uri}: version {to} cannot be restored: files of it are gone, most likely by a "
                     "vacuum.",
-                    next="Restore a newer version.",
+                    hint="Restore a newer version.",
                 ) from error
             raise
 

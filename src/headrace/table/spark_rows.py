@@ -82,7 +82,7 @@ class SparkRows:
                 raise UsageError(
                     f"{self._store.uri}: Spark, which must change the table, finds {seen} rows by this condition, "
                     f"and a query finds {meant}: it does not mean the same to both.",
-                    next="Write it in plain SQL: comparisons, and, or, not, in, between, is null.",
+                    hint="Write it in plain SQL: comparisons, and, or, not, in, between, is null.",
                 )
             if not seen:
                 return EditResult(state.version)
@@ -120,7 +120,7 @@ class SparkRows:
     def _where(self, wanted: Condition, state: TableState) -> str:
         for text in wanted.predicates:
             if problems := check_sql(text, state.schema.names):
-                raise Refused(f"{text}: {problems[0]}", next="docs/expressions.md lists what expressions may use.")
+                raise Refused(f"{text}: {problems[0]}", hint="docs/expressions.md lists what expressions may use.")
         partition = partition_of(wanted.partition, state.schema, state.partition_by)
         inside = [is_equal(state.schema.field(name), value) for name, value in partition]
         # Spark takes `t WHERE (name)` for a table with the alias WHERE and one column; so no bracket comes first.
@@ -131,7 +131,7 @@ class SparkRows:
         if unbound := [name for name, value in partition if value is None]:
             raise UsageError(
                 f"{self._store.uri}: Spark, which alone writes it, merges into no partition of NULL ({unbound[0]}).",
-                next="Leave `partition` out.",
+                hint="Leave `partition` out.",
             )
         spelled = [(name, spark_literal(value, state.schema.field(name))) for name, value in partition]
         return [(name, value, value) for name, value in spelled]

@@ -52,13 +52,13 @@ def _refuse_nested(state: TableState, change: SchemaChange) -> None:
     """Spark adds a field inside a struct by its path, which a whole schema does not tell, and columns at the end."""
     new = [item.name in state.schema.names for item in change.whole or ()]
     if new != sorted(new, reverse=True):
-        raise UsageError("Spark, which alone writes the table, adds columns behind the others.", next="Put them there.")
+        raise UsageError("Spark, which alone writes the table, adds columns behind the others.", hint="Put them there.")
     for item in change.whole or ():
         known = item.name in state.schema.names and item.name not in (change.widen or {})
         if known and item.type != state.schema.field(item.name).type:
             raise UsageError(
                 f"Column {item.name} has fields that are to be added inside it.",
-                next=f"Add each by its path: `{item.name}.field`.",
+                hint=f"Add each by its path: `{item.name}.field`.",
             )
 
 

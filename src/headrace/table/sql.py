@@ -92,7 +92,7 @@ def _define(engine: Any, own: str, name: str, table: Table, named: bool) -> None
         scan = _Scan(table, table.resolve())
     except TableNotFound as error:
         hint = "" if named or "/" in name else f" Or give its path: --table {name}=PATH."
-        raise TableNotFound(error.seen, next=f"{error.next}{hint}") from None
+        raise TableNotFound(error.message, hint=f"{error.hint}{hint}") from None
     relation = scan.relation
     engine.register(own, scan if isinstance(relation.rows, pa.RecordBatchReader) else relation.rows)
     soft = DELETED in relation.schema.names and pa.types.is_boolean(relation.schema.field(DELETED).type)
@@ -106,9 +106,9 @@ def _tables(query: str) -> list[str]:
     if tree["error"]:
         said = str(tree["error_message"])
         said = "only SELECT statements run here" if said.startswith("Only SELECT") else said.rstrip(".")
-        raise UsageError(f"The query is not one SELECT: {said}.", next=_ONE_SELECT)
+        raise UsageError(f"The query is not one SELECT: {said}.", hint=_ONE_SELECT)
     if len(tree["statements"]) != 1:
-        raise UsageError(f"The query has {len(tree['statements'])} statements.", next=_ONE_SELECT)
+        raise UsageError(f"The query has {len(tree['statements'])} statements.", hint=_ONE_SELECT)
     found: dict[str, str] = {}
     own: set[str] = set()
     for node in _nodes(tree["statements"][0]):
@@ -119,7 +119,7 @@ def _tables(query: str) -> list[str]:
         elif node.get("type") == "TABLE_FUNCTION" and (name := _function(node)) not in _FUNCTIONS:
             raise UsageError(
                 f"The query calls {name}(…), which reads something else than tables.",
-                next=f"Tables are named by their path in quotes; {', '.join(sorted(_FUNCTIONS))} may be called.",
+                hint=f"Tables are named by their path in quotes; {', '.join(sorted(_FUNCTIONS))} may be called.",
             )
     return [name for folded, name in found.items() if folded not in own]
 
@@ -136,7 +136,7 @@ def _name(node: Mapping[str, Any]) -> str:
         parts = [node["catalog_name"], node["schema_name"], node["table_name"]]
         raise UsageError(
             f"The query names {'.'.join(filter(None, parts))}, and tables are in no schema.",
-            next="Write a table's path in quotes, or give it a name: --table orders=lake/orders.",
+            hint="Write a table's path in quotes, or give it a name: --table orders=lake/orders.",
         )
     return str(node["table_name"])
 
@@ -153,10 +153,10 @@ def _named_errors() -> Iterator[None]:
     except (duckdb.Error, OSError) as error:
         said = str(error).split("Error: ", 1)[-1].strip()[:1000]
         if isinstance(error, duckdb.OutOfMemoryException):
-            raise UsageError(f"The query needs more memory than there is: {said}", next="Ask for less.") from error
+            raise UsageError(f"The query needs more memory than there is: {said}", hint="Ask for less.") from error
         if isinstance(error, OSError) or (not isinstance(error, _MISTAKES) and is_damage(error)):
             raise TableDamaged(
                 f"A file that a table's log names cannot be read: {said}",
-                next="`headrace table repair PATH --dry-run` tells which.",
+                hint="`headrace table repair PATH --dry-run` tells which.",
             ) from error
         raise UsageError(f"The query failed: {said}") from error

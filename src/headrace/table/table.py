@@ -235,7 +235,7 @@ class Table:
         """
         change = SchemaChange(add, comment, widen, rename, _names(drop))
         if schema is not None and change != SchemaChange():
-            raise UsageError("A whole schema and single changes are both given.", next="Give one of them.")
+            raise UsageError("A whole schema and single changes are both given.", hint="Give one of them.")
         with self._watch("update_schema"):
             self._columns().update(change if schema is None else schema_changes.schema_of(schema))
         return self.metadata()
@@ -281,7 +281,7 @@ def profile(storage: Storage) -> Profile:
         return Profile(**storage)
     except TypeError:
         known = ", ".join(Profile.__dataclass_fields__)
-        raise UsageError(f"storage: {', '.join(storage)} are not all known keys.", next=f"Known: {known}.") from None
+        raise UsageError(f"storage: {', '.join(storage)} are not all known keys.", hint=f"Known: {known}.") from None
 
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
@@ -293,7 +293,7 @@ def _duration(given: timedelta | str) -> timedelta:
     try:
         found = duration(given)
     except ValueError as wanted:
-        raise UsageError(f"'{given}' is no duration.", next=f"Give {wanted}.") from None
+        raise UsageError(f"'{given}' is no duration.", hint=f"Give {wanted}.") from None
     if found < timedelta():
-        raise UsageError(f"'{given}' is in the future.", next="Give a duration from 0s.")
+        raise UsageError(f"'{given}' is in the future.", hint="Give a duration from 0s.")
     return found

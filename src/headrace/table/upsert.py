@@ -76,7 +76,7 @@ class UpsertChanges:
 
 def _check(wanted: UpsertRequest, state: TableState) -> None:
     if not wanted.key:
-        raise UsageError("An upsert needs a key.", next="Name the columns that tell rows apart.")
+        raise UsageError("An upsert needs a key.", hint="Name the columns that tell rows apart.")
     check_change_names(state.schema)
     check_keys(state.schema, "key", wanted.key, "sequence_by", wanted.sequence_by)
 
@@ -98,7 +98,7 @@ def _refuse_doubles(rows: pa.Table, key: tuple[str, ...]) -> None:
         said = ", ".join(f"{name} = {double[name]}" for name in key)
         raise UsageError(
             f"{double['count_all']} records have the key {said}.",
-            next="Leave all but one out; or let the last one count (deduplicate).",
+            hint="Leave all but one out; or let the last one count (deduplicate).",
         )
 
 

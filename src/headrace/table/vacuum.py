@@ -52,7 +52,7 @@ def vacuum(
         raise UsageError(
             f"{store.uri} keeps what it no longer needs for {_hours(least)} h; a vacuum after {_hours(retain)} h takes "
             "files from readers of older versions, and from writers that have not committed yet.",
-            next="Give a longer `retain`, or `force` when nobody reads or writes it.",
+            hint="Give a longer `retain`, or `force` when nobody reads or writes it.",
         )
     now = datetime.now(UTC) if force else _proved(store, writers, retain)
     if dry_run:
@@ -71,7 +71,7 @@ def _proved(store: Store, writers: TableOwners, retain: timedelta) -> datetime:
         raise ClockBehind(
             f"The clock of this machine says {_moment(clock)}, but version {version} of {store.uri} was committed at "
             f"{_moment(last)}: how old files are cannot be told.",
-            next="Set the clock. Where it is the commit that has the wrong time, use `force`: then this clock counts.",
+            hint="Set the clock. Where it is the commit that has the wrong time, use `force`: then this clock counts.",
         )
     ledgers = [each.state.child(Ledger.folder) for each in writers.pipelines if each.state]
     return max(proved_time(log, clock, retain) for log in (store, *ledgers))

@@ -33,4 +33,4 @@ def _scanned(store: Store, table: Any) -> Any:
         return table.scan()
     except DeltaError as error:
         said = str(error).splitlines()[0].rpartition("failed: ")[2]
-        raise TableFeature(f"{store.uri} cannot be read without Spark: {said}.", next="Read it with Spark.") from error
+        raise TableFeature(f"{store.uri} cannot be read without Spark: {said}.", hint="Read it with Spark.") from error

@@ -17,12 +17,12 @@ Moment = datetime | str
 def resolve_version(store: Store, version: int | None = None, timestamp: Moment | None = None) -> int:
     """The version that is meant; VersionNotFound when the table has it not, or no longer."""
     if version is not None and timestamp is not None:
-        raise UsageError("A version and a timestamp are both given.", next="Give one of them.")
+        raise UsageError("A version and a timestamp are both given.", hint="Give one of them.")
     if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
-        raise UsageError(f"{version!r} is no version.", next="Give its number; a moment is a `timestamp`.")
+        raise UsageError(f"{version!r} is no version.", hint="Give its number; a moment is a `timestamp`.")
     last = newest_version(store)
     if last is None:
-        raise TableNotFound(f"There is no Delta table at {store.uri}.", next="`headrace table list FOLDER` names some.")
+        raise TableNotFound(f"There is no Delta table at {store.uri}.", hint="`headrace table list FOLDER` names some.")
     if version is None and timestamp is None:
         return last
     first, last = files.reaches(store) or (last, last)
@@ -31,7 +31,7 @@ def resolve_version(store: Store, version: int | None = None, timestamp: Moment 
         said = f"version {version}" if timestamp is None else f"a version of {as_moment(timestamp).isoformat()}"
         raise VersionNotFound(
             f"{store.uri} does not have {said}: its log tells those from {first} to {last}.",
-            next="`headrace table history PATH` lists them.",
+            hint="`headrace table history PATH` lists them.",
             first=first,
             last=last,
         )
@@ -45,7 +45,7 @@ def as_moment(given: Moment | None) -> datetime:
             raise ValueError("a time with its zone")
         return moment(given).astimezone(UTC)
     except ValueError as wanted:
-        raise UsageError(f"'{given}' is no moment.", next=f"Give {wanted}.") from None
+        raise UsageError(f"'{given}' is no moment.", hint=f"Give {wanted}.") from None
 
 
 def _at(store: Store, wanted: datetime, first: int, last: int) -> int | None:

@@ -191,7 +191,7 @@ class _Builder:
         try:
             sql, item = masked(have, before.field, path, form, self._key)
         except UsageError as error:
-            raise UsageError(f"mask {target}: {error.seen}", next=error.next) from None
+            raise UsageError(f"mask {target}: {error.message}", hint=error.hint) from None
         column = None
         if before.column and (path or not isinstance(form, NullMask)):
             column = self._check(_Expression(f"mask {target}", sql, item.type, before.loose))
@@ -215,7 +215,7 @@ class _Builder:
         if old.lower() not in self.columns:
             return
         if new.lower() != old.lower() and new.lower() in self.columns:
-            raise UsageError(f"rename: there is a column '{new}' already.", next="Drop it or rename it first.")
+            raise UsageError(f"rename: there is a column '{new}' already.", hint="Drop it or rename it first.")
         source = self.columns[old.lower()]
         renamed = {old.lower(): (new.lower(), replace(source, field=source.field.with_name(new)))}
         self.columns = dict(renamed.get(key, (key, each)) for key, each in self.columns.items())

@@ -60,11 +60,11 @@ def pads(key: Secret) -> tuple[bytes, bytes]:
     try:
         given = key.reveal().encode()
     except BadReference as lost:
-        raise UsageError(lost.seen, next=lost.next) from None
+        raise UsageError(lost.message, hint=lost.hint) from None
     if len(given) < SHORTEST:
         raise UsageError(
             f"The key of a mask, {key.reference}, has {len(given)} bytes.",
-            next=f"Give it {SHORTEST} random bytes or more: who guesses a key can test every value against the hashes.",
+            hint=f"Give it {SHORTEST} random bytes or more: who guesses a key can test every value against the hashes.",
         )
     block = (hashlib.sha256(given).digest() if len(given) > _BLOCK else given).ljust(_BLOCK, b"\0")
     return bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
@@ -79,7 +79,7 @@ def masked(sql: str, item: pa.Field, path: Sequence[str], form: Form, blocks: Bl
         return _covered(sql, item, form, blocks)
     if not pa.types.is_struct(item.type):
         raise UsageError(
-            f"'{item.name}' is {_said(item)}, and has no field '{path[0]}' to mask.", next="Mask it as a whole."
+            f"'{item.name}' is {_said(item)}, and has no field '{path[0]}' to mask.", hint="Mask it as a whole."
         )
     parts, fields = [], []
     for inner in item.type:
@@ -121,7 +121,7 @@ def _text(sql: str, item: pa.Field) -> str:
     if pa.types.is_nested(item.type):
         raise UsageError(
             f"'{item.name}' is {_said(item)}, which has no text of its own to hash or to cut.",
-            next="Mask its fields (a.b), or redact it, or set it to null.",
+            hint="Mask its fields (a.b), or redact it, or set it to null.",
         )
     return f"to_base64({sql})" if pa.types.is_binary(item.type) else f"CAST({sql} AS VARCHAR)"
 

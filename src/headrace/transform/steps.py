@@ -166,7 +166,7 @@ def evaluate_expression(
     try:
         made = Transform([SetStep({"route": as_text})]).apply(rows, envelopes, now)
     except UsageError as error:
-        raise UsageError(error.seen.replace(f"set route: '{as_text}'", f"'{expression}'"), next=error.next) from None
+        raise UsageError(error.message.replace(f"set route: '{as_text}'", f"'{expression}'"), hint=error.hint) from None
     values = np.full(len(rows), None, object)
     values[made.index.to_numpy()] = made.rows["route"].to_numpy(zero_copy_only=False)
     return pa.array(values, pa.string()), made.rejects

@@ -94,8 +94,8 @@ def _column(column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     except UsageError as trouble:
         meant = meant_type(column.type)
         # no name was wrong, only how they stand together
-        allowed = ", ".join(plain_type_names()) if meant or trouble.next else "a type with each field once"
-        yield UnlocatedDiagnostic((*here, "type"), trouble.seen.removesuffix("."), allowed, meant)
+        allowed = ", ".join(plain_type_names()) if meant or trouble.hint else "a type with each field once"
+        yield UnlocatedDiagnostic((*here, "type"), trouble.message.removesuffix("."), allowed, meant)
         return
     yield from _inner_names(kind, (*here, "type"))
     if column.unit is not None and kind != TIMESTAMP:
@@ -136,7 +136,7 @@ def _misfit(columns: Sequence[ColumnSpec]) -> str:
     try:
         decoder("json", pa.schema([declared_field(column) for column in columns]))
     except UsageError as trouble:
-        return trouble.seen.removesuffix(".")
+        return trouble.message.removesuffix(".")
     return ""
 
 

@@ -47,7 +47,7 @@ def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec
     try:
         documents = [Document(file, root) for root in yaml_reader.parse_yaml(text)]
     except yaml_reader.InvalidYaml as trouble:
-        return [], [at_spot(file, trouble.spot, trouble.seen, trouble.allowed)]
+        return [], [at_spot(file, trouble.spot, trouble.message, trouble.allowed)]
     if not documents:
         return [], [at_spot(file, yaml_reader.Spot(), "no pipeline", "at least pipeline, source and table")]
     specs, findings = [], []

@@ -62,7 +62,7 @@ def _asked(spec: Spec, key: str, ask: Callable[[Spec], Iterator[Diagnostic]]) ->
         found.extend(ask(spec))
     except HeadraceError as error:
         key = _KEYS.get(error.name, key)
-        found.append(_finding(spec, key, f"{error.name}: {error.seen}", error.next or "an answer"))
+        found.append(_finding(spec, key, f"{error.name}: {error.message}", error.hint or "an answer"))
     return found
 
 
@@ -72,11 +72,11 @@ def _finding(
     seen: str,
     allowed: str,
     severity: Literal["error", "warning"] = "error",
-    meant: str = "",
+    suggestion: str = "",
 ) -> Diagnostic:
     """A finding at the line of its key (`table.path`, or a path such as `("table", "columns", 0)`)."""
     path = tuple(key.split(".")) if isinstance(key, str) else key
-    finding = located(spec, UnlocatedDiagnostic(path, seen, allowed, meant, severity))
+    finding = located(spec, UnlocatedDiagnostic(path, seen, allowed, suggestion, severity))
     other = _STANDS_FOR.get(str(path[0]))
     if other is None or path[0] in _written_keys(spec):
         return finding
@@ -203,7 +203,7 @@ def _names(spec: Spec) -> Iterator[Diagnostic]:
         for each in preview_records(spec, None, _SAMPLE).unknown:
             path = tuple(int(part) if part.isdigit() else part for part in re.split(r"[\[\].]+", each.place) if part)
             seen = f"no '{each.name}' in the newest {_SAMPLE} records of each topic, the table or the steps before"
-            yield _finding(spec, path, seen, "a name that exists, or allow_missing", meant=each.meant)
+            yield _finding(spec, path, seen, "a name that exists, or allow_missing", suggestion=each.suggestion)
 
 
 def _registry(spec: Spec) -> Iterator[Diagnostic]:

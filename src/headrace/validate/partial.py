@@ -36,8 +36,8 @@ def salvage(
             found = [
                 _back(each, moved) for each in from_validation(trouble, _Moved(document.file, document.root, moved))
             ]
-            more += [each for each in found if not _touches(each.path, bad) and each.seen != "required, but missing"]
-            bad = bad | {each.path[:-1] if each.seen == "required, but missing" else each.path for each in found}
+            more += [each for each in found if not _touches(each.path, bad) and each.message != "required, but missing"]
+            bad = bad | {each.path[:-1] if each.message == "required, but missing" else each.path for each in found}
             continue
         more += [_back(each, moved) for each in check_spec(spec)]
         break

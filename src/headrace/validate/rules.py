@@ -229,7 +229,7 @@ def _secret(secret: Secret, path: Path) -> Iterator[UnlocatedDiagnostic]:
     try:
         secret.reveal()
     except BadReference as trouble:
-        yield UnlocatedDiagnostic(path, trouble.seen.removesuffix("."), severity="warning")
+        yield UnlocatedDiagnostic(path, trouble.message.removesuffix("."), severity="warning")
         return
     if secret.is_open():
         yield UnlocatedDiagnostic(

@@ -114,7 +114,9 @@ def _avro_files(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
             schemas_at(avro.single_object)
     except UsageError as error:
         key = "schema" if avro.schema_ is not None else "single_object"
-        yield UnlocatedDiagnostic(("decode", "avro", key), error.seen.removesuffix("."), "a file with an Avro schema")
+        yield UnlocatedDiagnostic(
+            ("decode", "avro", key), error.message.removesuffix("."), "a file with an Avro schema"
+        )
 
 
 def _topics(spec: Spec) -> Iterator[UnlocatedDiagnostic]:

@@ -154,7 +154,7 @@ class UpsertMerge(RowEdit):
             if not item.nullable and column.null_count:
                 raise TableChanged(
                     f"{self._store.uri} refuses rows of this batch: its column {item.name} takes no NULL.",
-                    next="Loosen the column and run again; transform.where keeps such rows out of later batches.",
+                    hint="Loosen the column and run again; transform.where keeps such rows out of later batches.",
                 )
         return pa.table(columns, schema=schema)
 

@@ -92,6 +92,6 @@ def _named(store: Store) -> Iterator[None]:
         yield
     except DeltaError as error:
         said = str(error).strip().splitlines()[0][:300]
-        raise Conflict(f"{store.uri}: the dead letters could not be purged: {said}", next="Run it again.") from error
+        raise Conflict(f"{store.uri}: the dead letters could not be purged: {said}", hint="Run it again.") from error
     except OSError as error:
         raise StorageUnreachable(f"{store.uri}: {str(error).strip().splitlines()[0][:300]}") from error

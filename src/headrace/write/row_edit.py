@@ -172,7 +172,7 @@ class EditAttempt:
         if file.elsewhere:
             raise UsageError(
                 f"{self._store.uri}: the file {file.path} is another table's (a shallow clone).",
-                next="Copy the table whole, and change the copy.",
+                hint="Copy the table whole, and change the copy.",
             )
         tally, start = self._tally(), 0
         tally.old.append(file)

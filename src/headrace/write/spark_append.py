@@ -177,7 +177,7 @@ class SparkAppendWriter:
         try:
             check_fits(schema_json, state)
         except TableChanged as problem:
-            raise table_stop(TableChanged, f"{self._store.uri}: {problem.seen}") from None
+            raise table_stop(TableChanged, f"{self._store.uri}: {problem.message}") from None
 
     def _reload(self) -> None:
         """Look at the table again; it must be the one we knew, and go on from where it was."""
@@ -210,7 +210,7 @@ class SparkAppendWriter:
         if mark > intent.batch:
             raise Fenced(
                 f"The table {table.path} is already past batch {intent.batch}.",
-                next="Another instance of the pipeline has gone on; this one must not write.",
+                hint="Another instance of the pipeline has gone on; this one must not write.",
             )
 
 
@@ -293,15 +293,15 @@ def _named(error: Exception, uri: str) -> PipelineStopped:
     if any(word in text for word in _REFUSALS):
         return TableChanged(
             f"{uri} refuses rows of this batch: {said}",
-            next="Loosen the constraint and run again; transform.where keeps such rows out of later batches.",
+            hint="Loosen the constraint and run again; transform.where keeps such rows out of later batches.",
         )
     if "DELTA_CONCURRENT" in text or "Concurrent" in str(condition):
         return Conflict(
-            f"{uri}: others commit to the table at the same time: {said}", next="Run again once they are done."
+            f"{uri}: others commit to the table at the same time: {said}", hint="Run again once they are done."
         )
     if condition or any(word in text for word in _MISREAD):
-        return TableChanged(f"{uri}: Spark cannot write: {said}", next="Mend the table, then run again.")
-    return PipelineStopped(f"{uri}: Spark could not write: {said}", next="Run again; nothing half-done is visible.")
+        return TableChanged(f"{uri}: Spark cannot write: {said}", hint="Mend the table, then run again.")
+    return PipelineStopped(f"{uri}: Spark could not write: {said}", hint="Run again; nothing half-done is visible.")
 
 
 def gist(text: str) -> str:

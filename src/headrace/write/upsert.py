@@ -191,7 +191,7 @@ class UpsertWriter(SparkAppendWriter):
             raise TxnMismatch(
                 f"{self._store.uri}: the deletes that were remembered at {tombstones.store.uri} are gone: an older "
                 "change that comes late could bring a row back.",
-                next="Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger` to go on without "
+                hint="Bring the state folder back, or run `headrace resume SPEC --accept-lost-ledger` to go on without "
                 "them.",
             )
         tombstones.commit(table, merging, intent, schema)

@@ -144,7 +144,7 @@ decode: {msgpack: {schemas: s.json}}
 table: {path: ./lake/t}
 """
     _, findings = examine_text(text, tmp_path)
-    assert [why in finding.seen for finding in findings] == [True]
+    assert [why in finding.message for finding in findings] == [True]
 
 
 @settings(max_examples=50, deadline=None)

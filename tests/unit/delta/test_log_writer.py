@@ -177,7 +177,7 @@ def test_every_stop_says_what_to_do_next(store: Store) -> None:
     shutil.rmtree(store.root)
     with pytest.raises(TableGone) as caught:
         tail.append([], marks(2), {})
-    assert "headrace resume SPEC --accept-new-table" in caught.value.next
+    assert "headrace resume SPEC --accept-new-table" in caught.value.hint
 
 
 def test_another_partitioning_stops(store: Store) -> None:

@@ -64,7 +64,7 @@ WRONG = {
 def test_a_value_that_breaks_the_table_is_refused(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"{name} cannot be") as refused:
         Table.get_or_create(tmp_path / "t", {"id": "int"}, properties={name: value})
-    assert refused.value.next
+    assert refused.value.hint
     table = Table.get_or_create(tmp_path / "t", {"id": "int"})
     with pytest.raises(UsageError, match=f"{name} cannot be"):
         table.set_properties({name: value, "owner": "ann"})

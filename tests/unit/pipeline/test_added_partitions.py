@@ -68,8 +68,8 @@ def test_they_stop_a_pipeline_that_orders_changes_by_offset(tmp_path: Path, tabl
     for _ in range(2):  # to start again does not get past it
         with pytest.raises(SourceRepartitioned, match=r"generated/2, generated/3") as stop:
             verified(grown)
-    assert "merge.sequence_by" in stop.value.next
-    assert "--accept-added-partitions" in stop.value.next
+    assert "merge.sequence_by" in stop.value.hint
+    assert "--accept-added-partitions" in stop.value.hint
     said = decide(grown, [Decision.ADDED_PARTITIONS])
     assert said == [f"generated/{number}: is read from its first record" for number in (2, 3)]
     assert verified(grown) == {("generated", 0): 10, ("generated", 1): 0, ("generated", 2): 0, ("generated", 3): 0}

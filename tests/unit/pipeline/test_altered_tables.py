@@ -106,7 +106,7 @@ def test_a_merged_table_that_is_altered_stops_it_by_name_again_and_again(desk: D
         alter(f"{desk.folder}/lake/orders")
         with pytest.raises(named) as stopped:
             feed(row(3, 1))
-    assert command in stopped.value.next
+    assert command in stopped.value.hint
     with pytest.raises(named):
         ingest(desk.spec, desk.envelopes(len(desk.sent)))
 

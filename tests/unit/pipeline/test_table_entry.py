@@ -45,8 +45,8 @@ def test_what_tells_rows_apart_does_not_change(before: dict[str, Any], after: di
     check_row_identity("/lake/web", spec_of(table=before).table, known(before))
     with pytest.raises(TableFeature) as stopped:
         check_row_identity("/lake/web", spec_of(table=after).table, known(before))
-    assert "/lake/web has " in stopped.value.seen
-    assert "table.mode" in stopped.value.next
+    assert "/lake/web has " in stopped.value.message
+    assert "table.mode" in stopped.value.hint
 
 
 @pytest.mark.parametrize(

@@ -437,10 +437,10 @@ def test_a_look_and_a_check_online_know_the_tables_of_branches(desk: Desk):
     assert (found.account, len(found.letters)) == ({"read": 2, "routed": 1, "dead": 1, "filtered": 0}, 2)
     assert list(online._tables(desk.spec)) == []
     desk.options["branches"][0]["table"] = {"path": f"{desk.folder}/lake/others", "create": "never"}
-    assert [each.seen for each in online._tables(desk.spec)] == [f"no table at {desk.folder}/lake/others"]
+    assert [each.message for each in online._tables(desk.spec)] == [f"no table at {desk.folder}/lake/others"]
     desk.options["branches"][0]["table"] = {"path": items, "columns": [{"name": "sku", "type": "boolean"}]}
     desk.options["branches"][0]["explode"] = "items"
-    assert [(each.key, "sku" in each.seen) for each in online._tables(desk.spec)] == [("branches[0].table", True)]
+    assert [(each.key, "sku" in each.message) for each in online._tables(desk.spec)] == [("branches[0].table", True)]
 
 
 def test_tasks_that_disagree_about_elements_make_letters_and_the_next_batch_may_agree(

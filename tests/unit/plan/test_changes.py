@@ -339,7 +339,7 @@ def test_several_topics_in_one_table_are_doubtful(source: Any, more: Any, merge:
     text = json.dumps({**whole, "table": {**table, "merge": {"keys": ["id"], **merge}}})
     found = [each for each in examine_text(text, LAKE, "web.yaml")[1] if each.key == "table.merge"]
     assert [each.severity for each in found] == ["warning"] * len(said)
-    assert all(part in each.seen for part, each in zip(said, found, strict=True))
+    assert all(part in each.message for part, each in zip(said, found, strict=True))
 
 
 def test_a_topic_that_begins_anew_is_refused_where_offsets_are_the_order():

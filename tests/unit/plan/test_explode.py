@@ -276,7 +276,7 @@ def test_a_table_is_read_backwards_whatever_its_order_and_whatever_was_added_to_
 def test_two_columns_of_one_name_stop_with_what_to_do(explode: Any, value: Any):
     with pytest.raises(ColumnsDisagree, match="two columns") as stopped:
         exploding(explode=explode).apply(envelopes([value]))
-    assert "explode.keep" in stopped.value.next
+    assert "explode.keep" in stopped.value.hint
 
 
 # ---- the same as plain Python ----

@@ -30,7 +30,7 @@ def test_a_typo_in_where_stops_the_first_batch_and_writes_nothing(desk: Desk):
     desk.options["transform"] = [{"where": "staus < 600"}]
     with pytest.raises(UnknownColumn, match=r"transform\[0\]\.where: .* 'staus'; did you mean 'status'\?") as stop:
         desk.feed(RECORDS)
-    assert "allow_missing" in stop.value.next
+    assert "allow_missing" in stop.value.hint
     assert not list(desk.folder.rglob("*.parquet"))
     desk.options["transform"] = [{"where": "status < 600"}]
     desk.feed(RECORDS)
@@ -69,7 +69,7 @@ def test_a_name_that_may_be_missing_is_listed(desk: Desk):
 def test_every_place_that_names_a_column_is_looked_at(more: dict[str, Any], place: str, name: str, meant: str):
     found = _unknown(RECORDS, **more)
     assert [(each.place, each.name) for each in found] == [(place, name)]
-    assert found[0].meant == meant
+    assert found[0].suggestion == meant
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_preview_and_check_online_tell_it(desk: Desk, monkeypatch: pytest.Monkey
         online, "preview_records", lambda spec, _, count: preview_records(spec, envelopes(RECORDS), count)
     )
     (finding,) = online._names(desk.spec)
-    assert (finding.severity, finding.key, finding.meant) == ("error", "transform[1].where", "status")
+    assert (finding.severity, finding.key, finding.suggestion) == ("error", "transform[1].where", "status")
     desk.options["allow_missing"] = ["staus"]
     assert list(online._names(desk.spec)) == []
 

@@ -89,11 +89,11 @@ def test_a_table_with_the_property_is_refused_until_it_is_unset(desk: Desk) -> N
     expiring(desk)
     with pytest.raises(TableFeature, match=EXPIRING) as stopped:
         desk.feed([{"id": 1}])
-    (command,) = [part for part in stopped.value.next.split("`") if part.startswith("headrace ")]
-    found = [each for each in online(desk.spec) if EXPIRING in each.seen]
+    (command,) = [part for part in stopped.value.hint.split("`") if part.startswith("headrace ")]
+    found = [each for each in online(desk.spec) if EXPIRING in each.message]
     assert [each.severity for each in found] == ["error"]
     cli(*command.split()[1:], "--yes")
-    assert not [each for each in online(desk.spec) if EXPIRING in each.seen]
+    assert not [each for each in online(desk.spec) if EXPIRING in each.message]
     desk.feed([])
     desk.feed([{"id": 2}])
     assert ids(desk)[-1] == 2
@@ -162,7 +162,7 @@ def test_a_log_that_no_longer_tells_whether_the_batch_is_there(desk: Desk, rewri
         for _ in range(2):
             with pytest.raises(TxnMismatch, match="--accept-new-table") as stopped:
                 desk.feed([])
-        assert "orders/0: offsets 0 to 1" in stopped.value.seen
+        assert "orders/0: offsets 0 to 1" in stopped.value.message
         orders(desk).delete("id < 100")
         decide(desk.spec, [Decision.NEW_TABLE])
     desk.feed([])
@@ -204,7 +204,7 @@ def test_a_restore_that_the_log_no_longer_tells_is_asked_about(desk: Desk) -> No
     for _ in range(2):
         with pytest.raises(TableRestored, match="--table-restored=keep") as stopped:
             desk.feed([])
-        assert "no longer reaches back" in stopped.value.seen
+        assert "no longer reaches back" in stopped.value.message
     with pytest.raises(TableRestored, match="--table-restored=keep"):
         decide(desk.spec, [Decision.REFILLED_TABLE])
     decide(desk.spec, [Decision.RESTORED_TABLE])

@@ -75,7 +75,7 @@ class Way:
             with pytest.raises(HeadraceError, match=match) as stopped:
                 self.desk.run()
             assert stopped.value.name == self.name, stopped.value
-        assert stopped.value.next, "it says what to do next"
+        assert stopped.value.hint, "it says what to do next"
         return stopped.value
 
     def dies(self, point: Point = Point.LEDGER_NOT) -> None:
@@ -90,8 +90,8 @@ class Way:
 
     def follows(self, stop: HeadraceError, option: str = "") -> str:
         """Carry out the command that the message names."""
-        named = [each for each in re.findall(r"`(headrace [^`]+)`", stop.next) if option in each]
-        assert named, f"no command {option} in: {stop.next}"
+        named = [each for each in re.findall(r"`(headrace [^`]+)`", stop.hint) if option in each]
+        assert named, f"no command {option} in: {stop.hint}"
         arguments = shlex.split(named[0].replace("SPEC", str(self.desk.write_spec())))[1:]
         arguments += ["--yes"] if arguments[0] == "table" else []
         found = CliRunner().invoke(app, arguments)
@@ -183,7 +183,7 @@ def some_records_of_an_open_batch_are_gone_and_one_table_has_it(way: Way) -> Non
 def a_topic_is_gone_and_is_created_again(way: Way) -> None:
     way.ran(2)
     way.desk.topic_id = None
-    assert "Create it again" in way.stops().next
+    assert "Create it again" in way.stops().hint
     way.desk.topic_id = "id"
 
 
@@ -249,7 +249,7 @@ def partitions_were_added_and_changes_get_an_order(way: Way) -> None:
     way.desk.options["table"] = {**table, "merge": {"keys": ["id"]}}
     way.ran(2)
     way.desk.partitions = 2
-    assert "merge.sequence_by" in way.stops().next
+    assert "merge.sequence_by" in way.stops().hint
     way.desk.options["table"] = {**table, "merge": {"keys": ["id"], "sequence_by": "at"}}
 
 
@@ -278,7 +278,7 @@ def a_table_is_gone_with_an_open_batch(way: Way) -> None:
 def the_table_may_not_be_created(way: Way) -> None:
     way.desk.options["table"] = {**way.desk.options["table"], "create": "never"}
     way.send(2)
-    assert "Create it first" in way.stops().next
+    assert "Create it first" in way.stops().hint
     write_deltalake(str(way.table()), pa.table({"id": pa.array([-1], pa.int64())}))
 
 
@@ -325,8 +325,8 @@ def a_restored_table_is_kept(way: Way) -> None:
     way.given_up |= {2, 3}
     DeltaTable(str(way.table())).restore(0)
     stop = way.stops()
-    assert "--table-restored=keep" in stop.next
-    way.follows(HeadraceError("", next="`headrace resume SPEC --table-restored=keep`"))
+    assert "--table-restored=keep" in stop.hint
+    way.follows(HeadraceError("", hint="`headrace resume SPEC --table-restored=keep`"))
 
 
 @case("TableRestored")
@@ -402,7 +402,7 @@ def rows_are_told_apart_in_another_way(way: Way) -> None:
     way.ran(2)
     before = way.desk.options["table"]
     way.desk.options["table"] = {**before, "mode": "upsert", "merge": {"keys": ["id"]}}
-    assert "Take that out of the spec" in way.stops().next
+    assert "Take that out of the spec" in way.stops().hint
     way.desk.options["table"] = before
 
 
@@ -421,7 +421,7 @@ def a_feature_is_turned_on_in_the_middle_of_a_batch(way: Way) -> None:
     with armed(Point.ALL_STAGED, lambda: _leave_to_spark(way)), pytest.raises(HeadraceError) as stopped:
         way.desk.run()
     assert stopped.value.name == "DirectCommitBlocked"
-    assert "Take the feature away" in stopped.value.next
+    assert "Take the feature away" in stopped.value.hint
     version = DeltaTable(str(way.table())).version()
     (way.table() / version_path(version)).unlink()  # as a RESTORE of the log from a backup would
 
@@ -491,7 +491,7 @@ def the_state_is_set_back(way: Way) -> None:
     way.ran(2)
     shutil.move(way.state(), way.desk.folder / "new")
     shutil.copytree(way.desk.folder / "old", way.state())
-    assert "Restore it" in way.stops("lost or set back").next
+    assert "Restore it" in way.stops("lost or set back").hint
     shutil.rmtree(way.state())
     shutil.move(way.desk.folder / "new", way.state())
 
@@ -537,7 +537,7 @@ def the_state_is_of_another_pipeline(way: Way) -> None:
     way.desk.options["state"] = str(way.state())
     way.ran(2)
     way.desk.options["pipeline"] = "web"
-    assert "a state folder of its own" in way.stops("'web'").next
+    assert "a state folder of its own" in way.stops("'web'").hint
     way.desk.options["pipeline"] = "shop"
 
 
@@ -567,7 +567,7 @@ def another_tool_set_the_txn_back(way: Way) -> None:
 
     with armed(Point.ALL_STAGED, set_back), pytest.raises(errors.TxnMismatch) as stopped:
         way.desk.run()
-    assert "Find out who else writes to this table, then run again" in stopped.value.next
+    assert "Find out who else writes to this table, then run again" in stopped.value.hint
 
 
 @case("Conflict")
@@ -578,7 +578,7 @@ def other_writers_are_first_each_time(way: Way) -> None:
     way.send(2)
     from headrace.write.row_edit import EditAttempt
 
-    with mock.patch.object(EditAttempt, "carry_out", side_effect=Conflict("Others came first.", next="Run again.")):
+    with mock.patch.object(EditAttempt, "carry_out", side_effect=Conflict("Others came first.", hint="Run again.")):
         way.stops()
 
 
@@ -587,7 +587,7 @@ def a_batch_has_too_many_partitions(way: Way) -> None:
     way.desk.options |= {"limits": {"partition_values": 2}}
     way.desk.options["table"] = {**way.desk.options["table"], "partition_by": ["id"]}
     way.send(3)
-    assert "limits.partition_values" in way.stops().next
+    assert "limits.partition_values" in way.stops().hint
     way.desk.options["limits"] = {"partition_values": 10}
 
 
@@ -609,8 +609,8 @@ def a_message_keeps_what_a_record_brings_into_it(way: Way) -> None:
     way.desk.options["table"] = {**before, "contract": {"new_field": "stop"}}
     way.send(2, **{"a|b": 1})
     stop = way.stops()
-    assert "'a|b'" in stop.seen
-    assert stop.next.startswith("Change the producer")
+    assert "'a|b'" in stop.message
+    assert stop.hint.startswith("Change the producer")
     way.desk.options["table"] = {**before, "contract": {"new_field": "ignore"}}
 
 
@@ -624,7 +624,7 @@ def too_many_records_are_rejected(way: Way) -> None:
     way.sent += 8
     with pytest.raises(errors.TooManyRejected) as stopped:
         way.desk.run()
-    assert "headrace run SPEC" in stopped.value.next
+    assert "headrace run SPEC" in stopped.value.hint
     way.desk.options.pop("circuit_breaker")
 
 
@@ -641,7 +641,7 @@ def a_partition_column_is_not_there(way: Way) -> None:
 def an_expression_names_what_nobody_has(way: Way) -> None:
     way.desk.options["transform"] = [{"where": "idd >= 0"}]
     way.send(2)
-    assert "allow_missing" in way.stops("idd").next
+    assert "allow_missing" in way.stops("idd").hint
     way.desk.options["transform"] = [{"where": "id >= 0"}]
 
 
@@ -652,7 +652,7 @@ def an_expression_names_what_nobody_has(way: Way) -> None:
 def a_store_refuses_a_write(way: Way) -> None:
     way.ran(2)
     way.send(2)
-    refused = errors.PermissionDenied("Refused.", next="Grant it, then run again.")
+    refused = errors.PermissionDenied("Refused.", hint="Grant it, then run again.")
     with mock.patch.object(Store, "put_new", side_effect=refused):
         way.stops()
 
@@ -661,7 +661,7 @@ def a_store_refuses_a_write(way: Way) -> None:
 def a_store_refuses_the_credentials(way: Way) -> None:
     way.ran(2)
     way.send(2)
-    refused = errors.AuthenticationFailed("Refused.", next="Look at storage.s3, then run again.")
+    refused = errors.AuthenticationFailed("Refused.", hint="Look at storage.s3, then run again.")
     with mock.patch.object(Store, "put_new", side_effect=refused):
         way.stops()
 
@@ -686,7 +686,7 @@ def another_instance_has_gone_on(way: Way) -> None:
 
     with armed(Point.ALL_STAGED, go_on), pytest.raises(errors.Fenced) as stopped:
         way.desk.run()
-    assert "Start it again" in stopped.value.next
+    assert "Start it again" in stopped.value.hint
 
 
 @case("NewerFormat")
@@ -695,7 +695,7 @@ def the_state_is_of_a_newer_release(way: Way) -> None:
     newest = max((way.state() / "known_tables").iterdir())
     before = newest.read_text()
     newest.write_text(json.dumps({**json.loads(before), "format": 99}))
-    assert "Run the Headrace that wrote it" in way.stops().next
+    assert "Run the Headrace that wrote it" in way.stops().hint
     newest.write_text(before)
 
 

@@ -51,8 +51,8 @@ def test_commands_that_ask_the_broker(spec: Spec, address: str) -> None:
         preview_records(spec, None)
     with soon():
         (finding,) = [each for each in online(spec) if each.key.startswith("source")]
-    assert address in finding.seen
-    assert "Connection refused" in finding.seen
+    assert address in finding.message
+    assert "Connection refused" in finding.message
     with soon():
         found = pipeline_status(spec)
     assert (found["lag"], found["lag_error"].partition(":")[0]) == (None, "BrokerUnreachable")

@@ -107,10 +107,10 @@ SINGLE = [
 
 @pytest.mark.parametrize(("more", "key", "seen", "allowed", "meant"), SINGLE)
 def test_one_thing_wrong(more, key, seen, allowed, meant):
-    found = [each for each in findings(more + "\n") if each.seen != "required, but missing"]
+    found = [each for each in findings(more + "\n") if each.message != "required, but missing"]
     assert len(found) == 1, [str(each) for each in found]
-    assert (found[0].key, found[0].meant) == (key, meant)
-    assert seen in found[0].seen
+    assert (found[0].key, found[0].suggestion) == (key, meant)
+    assert seen in found[0].message
     assert allowed in found[0].allowed
 
 
@@ -147,7 +147,7 @@ RENAMED = [
 def test_an_earlier_name_is_answered_with_the_present_one(text, key, present):
     _, found = examine_text(text, Path("/base"), "shop.yaml")
     (told,) = [each for each in found if each.key == key]
-    assert (told.severity, told.meant) == ("error", present)
+    assert (told.severity, told.suggestion) == ("error", present)
     assert f"did you mean '{present}'?" in str(told)
 
 
@@ -172,7 +172,7 @@ also:
 maintain: {{cold: 1h}}
 """
     found = findings(more, swap={"./lake/orders": "'/lake/{route}'"})
-    assert [(each.line, each.key, each.meant) for each in found] == [
+    assert [(each.line, each.key, each.suggestion) for each in found] == [
         (10, "tables[0].merge.remember", "tombstone_retention"),
         (11, "also", "branches"),
         (12, "also[0].table.merge.remember", "tombstone_retention"),
@@ -214,8 +214,8 @@ KAFKA = [
 @pytest.mark.parametrize(("before", "after", "key", "seen", "meant"), KAFKA)
 def test_one_thing_wrong_with_kafka(before, after, key, seen, meant):
     found = only(swap={before: after})
-    assert (found.key, found.meant) == (key, meant)
-    assert seen in found.seen
+    assert (found.key, found.suggestion) == (key, meant)
+    assert seen in found.message
     assert found.allowed
 
 
@@ -244,7 +244,7 @@ HOSTILE_SETTINGS = {
 @pytest.mark.parametrize("name", HOSTILE_SETTINGS)
 def test_a_setting_that_could_do_harm_is_refused_with_the_reason(name):
     found = only(swap={"topics:": f"settings: {{{name}: {HOSTILE_SETTINGS[name]}}}\n    topics:"})
-    assert found.seen == f"the setting '{name}'"
+    assert found.message == f"the setting '{name}'"
     assert found.allowed
 
 
@@ -314,8 +314,8 @@ TABLE = [
 @pytest.mark.parametrize(("more", "key", "seen", "meant"), TABLE)
 def test_one_thing_wrong_with_the_table(more, key, seen, meant):
     found = only(f"  {more}\n")
-    assert (found.key, found.meant) == (key, meant)
-    assert seen in found.seen
+    assert (found.key, found.suggestion) == (key, meant)
+    assert seen in found.message
     assert found.allowed
 
 
@@ -363,7 +363,7 @@ def test_an_override_is_checked_with_what_it_inherits():
 )
 def test_route_and_path_agree(path, by, seen):
     found = findings(f"route: {{by: {by}}}\n", swap={"./lake/orders": f'"{path}"'})
-    assert seen in [each.seen for each in found] or any(seen in each.seen for each in found)
+    assert seen in [each.message for each in found] or any(seen in each.message for each in found)
 
 
 def test_expressions_are_checked_where_they_stand():
@@ -385,7 +385,7 @@ def test_expressions_are_checked_where_they_stand():
         ("transform[4].drop[0]", 14),
         ("transform[5].set.x y", 15),
     ]
-    assert found[3].meant == "e"
+    assert found[3].suggestion == "e"
 
 
 def test_a_column_can_come_from_the_transform():
@@ -404,7 +404,7 @@ def test_pipelines_of_one_file_share_neither_name_nor_state():
 
 def test_a_document_that_is_no_mapping():
     found = examine_text("- pipeline: x\n", Path("/base"), "shop.yaml")[1]
-    assert found[0].seen == "a list"
+    assert found[0].message == "a list"
     assert "pipeline, source" in found[0].allowed
 
 
@@ -444,7 +444,7 @@ def test_strange_characters_do_not_reach_the_terminal():
 )
 def test_a_type_of_another_system_points_to_the_right_one(written, meant):
     found = only(f"  columns: [{{name: a, type: '{written}'}}]\n")
-    assert (found.key, found.line, found.meant) == ("table.columns[0].type", 8, meant)
+    assert (found.key, found.line, found.suggestion) == ("table.columns[0].type", 8, meant)
     assert "timestamp, timestamp_ntz, decimal(p,s), array<T>" in found.allowed
 
 
@@ -469,14 +469,14 @@ def test_every_type_that_is_suggested_is_one():
 )
 def test_a_type_that_yaml_splits_at_its_comma_needs_quotes(written, meant):
     found = only(f"  columns: [{{name: a, type: {written}, nullable: false}}]\n")
-    assert (found.key, found.line, found.column, found.meant) == ("table.columns[0].type", 8, 29, meant)
-    assert "without quotes" in found.seen
+    assert (found.key, found.line, found.column, found.suggestion) == ("table.columns[0].type", 8, 29, meant)
+    assert "without quotes" in found.message
     assert examine_text(GOOD + f"  columns: [{{name: a, {meant}, nullable: false}}]\n", Path("/base"))[1] == []
 
 
 @pytest.mark.parametrize("wrong", ["2)", "b>", "typ"])
 def test_a_key_that_nothing_was_split_from_is_only_unknown(wrong):
-    assert only(f"  columns: [{{name: a, type: string, {wrong}}}]\n").seen == "unknown key"
+    assert only(f"  columns: [{{name: a, type: string, {wrong}}}]\n").message == "unknown key"
 
 
 # ---- regular expressions ----
@@ -497,7 +497,7 @@ def test_a_key_that_nothing_was_split_from_is_only_unknown(wrong):
 )
 def test_a_regular_expression_is_refused_with_the_reason_and_the_place(written, seen, meant):
     found = findings(swap={"topics: [shop.orders]": f"pattern: '{written}'"})
-    assert [(each.key, each.seen, each.meant) for each in found] == (
+    assert [(each.key, each.message, each.suggestion) for each in found] == (
         [("source.kafka.pattern", seen, meant)] if seen else []
     )
 
@@ -507,7 +507,7 @@ def test_a_regular_expression_in_sql_is_refused_as_well(call):
     step = 'transform: [{{where: "{} IS NOT NULL"}}]\n'
     found = only(step.format(call.format("'b(?=c'")))
     assert (found.key, found.line) == ("transform[0].where", 8)
-    assert "'b(?=c': " in found.seen
+    assert "'b(?=c': " in found.message
     assert findings(step.format(call.format("'b(?:c)'"))) == []
 
 
@@ -543,7 +543,7 @@ def test_an_invalid_value_hides_no_other_finding(tmp_path: Path):
 def test_no_finding_of_the_table_is_hidden_by_an_invalid_value_elsewhere(more, key, seen, meant):
     found = {each.key: each for each in findings(f"  {more}\nlimits: {{batch_rows: many}}\n")}
     assert found.keys() == {key, "limits.batch_rows"}
-    assert seen in found[key].seen
+    assert seen in found[key].message
 
 
 def test_what_rests_on_an_invalid_value_is_not_told(tmp_path: Path):

@@ -71,7 +71,7 @@ values = st.recursive(
 def test_a_value_out_of_place_is_a_finding(path, value):
     text = json.dumps(put(FULL, path, value))
     for finding in examine_text(text, Path("/base"))[1]:
-        assert finding.seen
+        assert finding.message
         assert str(finding).isprintable()
 
 
@@ -80,4 +80,4 @@ def test_a_value_out_of_place_is_a_finding(path, value):
 def test_a_torn_text_is_a_finding(at, noise, gone):
     text = json.dumps(FULL, indent=1)
     for finding in examine_text(text[:at] + noise + text[at + gone :], Path("/base"))[1]:
-        assert finding.seen
+        assert finding.message

@@ -114,7 +114,7 @@ def test_a_secret_that_leads_nowhere_is_doubtful_until_it_is_used(folder, monkey
     monkeypatch.delenv("CANARY")
     specs, findings = examine_text(SECURED, folder, "web.yaml")
     assert {each.severity for each in findings} == {"warning"}
-    assert {each.seen for each in findings} == {"The environment has no variable CANARY"}
+    assert {each.message for each in findings} == {"The environment has no variable CANARY"}
     with pytest.raises(BadReference, match="CANARY"):
         specs[0].storage_profile()
 
@@ -131,7 +131,7 @@ def test_an_ordinary_reference_that_leads_nowhere_is_wrong(folder, monkeypatch):
     monkeypatch.delenv("HOST")
     _, findings = examine_text(SECURED, folder, "web.yaml")
     errors = [each for each in findings if each.severity == "error"]
-    assert [(each.key, each.line, each.seen) for each in errors] == [
+    assert [(each.key, each.line, each.message) for each in errors] == [
         ("source.kafka.brokers", 4, "The environment has no variable HOST")
     ]
 

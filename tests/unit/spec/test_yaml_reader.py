@@ -58,14 +58,14 @@ def test_hostile_yaml_is_refused(name):
     text, word = HOSTILE[name]
     with pytest.raises(InvalidYaml) as refused:
         parse_yaml(text)
-    assert word in refused.value.seen
+    assert word in refused.value.message
     assert refused.value.spot.line >= 1
 
 
 def test_the_place_is_that_of_the_trouble():
     _, findings = _examine(GOOD + "table: x\n")
     assert [(each.line, each.column) for each in findings] == [(4, 1)]
-    assert "second time" in findings[0].seen
+    assert "second time" in findings[0].message
 
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "y", "2025-01-31", "1:30", "0x1F", ".inf", ".nan", "1e999"])
@@ -103,13 +103,13 @@ def test_several_documents_are_several_pipelines():
 
 
 def test_an_empty_text_is_no_spec():
-    assert _examine("# nothing\n")[1][0].seen == "no pipeline"
+    assert _examine("# nothing\n")[1][0].message == "no pipeline"
 
 
 @pytest.mark.parametrize(("content", "word"), [(b"pipeline: \xff", "not UTF-8"), (GOOD.encode("utf-16"), "not UTF-8")])
 def test_a_file_in_another_encoding_is_refused(tmp_path, content, word):
     (tmp_path / "web.yaml").write_bytes(content)
-    assert word in examine(tmp_path / "web.yaml")[1][0].seen
+    assert word in examine(tmp_path / "web.yaml")[1][0].message
 
 
 def test_a_byte_order_mark_is_no_trouble(tmp_path):
@@ -120,4 +120,4 @@ def test_a_byte_order_mark_is_no_trouble(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_a_finding(tmp_path):
-    assert "No such file" in examine(tmp_path / "web.yaml")[1][0].seen
+    assert "No such file" in examine(tmp_path / "web.yaml")[1][0].message

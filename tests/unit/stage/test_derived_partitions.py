@@ -119,10 +119,10 @@ def test_partitions_that_cannot_be(tmp_path: Path, partition_by: str, key: str, 
     text += "".join(f"    - {{name: {each['name']}, type: {each['type']}}}\n" for each in COLUMNS)
     _, found = examine_text(f"{text}  partition_by: {partition_by}\n", tmp_path, "web.yaml")
     assert [each.key for each in found] == [key]
-    assert seen in found[0].seen
+    assert seen in found[0].message
 
 
 def test_rows_that_are_merged_have_no_made_partitions(tmp_path: Path):
     text = "pipeline: web\nsource: {generate: {}}\ntable: {path: t, mode: upsert, merge: {keys: [id]}, "
     _, found = examine_text(f"{text}partition_by: [{{date: at}}]}}\n", tmp_path, "web.yaml")
-    assert "where rows are merged" in found[0].seen
+    assert "where rows are merged" in found[0].message

@@ -164,7 +164,7 @@ def test_a_text_that_is_no_value_of_its_column_is_named(kind: str, text: str) ->
     item = pa.field("v", parse_type(kind))
     with pytest.raises(TableDamaged, match="for the column v") as told:
         partition_value(text, item)
-    assert f"'{text}'" in told.value.seen
+    assert f"'{text}'" in told.value.message
     with pytest.raises(ValueError, match=r".*"):
         partition_text_of("v", text, item.type)
 
@@ -362,8 +362,8 @@ def test_only_a_file_that_nobody_can_read_is_to_be_deleted_and_that_helps(lake: 
     for read in _readers(table):
         with pytest.raises(TableDamaged, match="no whole Parquet file") as told:
             read()
-        assert told.value.next is not None
-        assert told.value.next.startswith("Delete it")
+        assert told.value.hint is not None
+        assert told.value.hint.startswith("Delete it")
     path.unlink()
     assert table.repair().version is not None
     assert table.query().count() == 0
@@ -377,8 +377,8 @@ def test_a_file_with_a_spoiled_page_is_tried_elsewhere_first(lake: tuple[Table, 
     for read in _readers(table):
         with pytest.raises(TableDamaged, match="cannot be read") as told:
             read()
-        assert told.value.next is not None
-        assert told.value.next.startswith("Read it with another program")
+        assert told.value.hint is not None
+        assert told.value.hint.startswith("Read it with another program")
     assert next(each.why for each in table.repair(dry_run=True, deep=True).unreadable).startswith("it cannot be read")
 
 

@@ -51,7 +51,7 @@ def test_check_online_finds_the_folder(folder: Path, place: str, key: str):
     spec = Desk(folder, options).spec
     found = online._asked(spec, "storage", online._storage) + online._asked(spec, "table.path", online._folders)
     assert [each.key for each in found] == [key]
-    assert "PermissionDenied" in found[0].seen
+    assert "PermissionDenied" in found[0].message
 
 
 @pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME", "HEADRACE_LOG_DIR"])
@@ -80,7 +80,7 @@ def test_a_run_ends_with_the_name_and_no_traceback(folder: Path):
 
 def _told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     monkeypatch.setattr(online, "_topics", lambda spec: [desk.topic])
-    return [(each.key, each.seen) for each in online._asked(desk.spec, "state", online._known)]
+    return [(each.key, each.message) for each in online._asked(desk.spec, "state", online._known)]
 
 
 def test_check_online_finds_tables_that_are_gone_or_others_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -117,9 +117,9 @@ def test_every_column_that_disagrees_is_told(tmp_path: Path):
     columns = [{"name": name, "type": kind} for name, kind in (("a", "string"), ("b", "date"), ("c", "string"))]
     desk.options["table"]["columns"] = columns
     (found,) = online._tables(desk.spec)
-    assert "column 'a' is long" in found.seen
-    assert "column 'b' is long" in found.seen
-    assert "'c'" not in found.seen
+    assert "column 'a' is long" in found.message
+    assert "column 'b' is long" in found.message
+    assert "'c'" not in found.message
 
 
 def test_every_column_that_changed_is_told():

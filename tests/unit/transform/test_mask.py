@@ -239,7 +239,7 @@ SPEC = "pipeline: web\nsource: {generate: {}}\ntable: {path: ./lake/web%s}\ntran
 
 def found(steps: str, table: str = "") -> list[tuple[str, str, str]]:
     _, findings = examine_text(SPEC % (table, steps), Path("/"), "web.yaml")
-    return [(each.severity, each.key, each.seen) for each in findings]
+    return [(each.severity, each.key, each.message) for each in findings]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_table_altered_underneath_stops_it_with_that_name_and_the_command(
     alter(lake)
     with pytest.raises(named) as stopped:
         running.commit(batch, intent(3))
-    assert command in stopped.value.next
+    assert command in stopped.value.hint
 
 
 def test_what_others_add_is_gone_along_with(lake: Store) -> None:

@@ -103,7 +103,7 @@ class DeltaConfig:
         if isinstance(self.partition_by, list):
             object.__setattr__(self, "partition_by", tuple(self.partition_by))
         for name, wanted in _wrong(self):
-            raise UsageError(f"{name} is {getattr(self, name)!r}.", next=f"It must be {wanted}.")
+            raise UsageError(f"{name} is {getattr(self, name)!r}.", hint=f"It must be {wanted}.")
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
@@ -113,7 +113,7 @@ class DeltaConfig:
         except (OSError, ValueError) as error:
             raise UsageError(f"{os.fspath(path)} cannot be read: {error}.") from None
         except UsageError as error:
-            raise UsageError(f"{os.fspath(path)}: {error.seen}", next=error.next) from None
+            raise UsageError(f"{os.fspath(path)}: {error.message}", hint=error.hint) from None
 
     def having(self, **values: Any) -> Self:
         """Some of it changed."""
@@ -219,13 +219,13 @@ def _keys(said: Mapping[str, Any]) -> dict[str, Any]:
     """What all sections of a file say."""
     whole = _section(said, "deltalake")
     if strange := [name for name in said if name != "deltalake"]:
-        raise UsageError(f"There is '{strange[0]}' outside of [deltalake].", next="Put it in there, or leave it out.")
+        raise UsageError(f"There is '{strange[0]}' outside of [deltalake].", hint="Put it in there, or leave it out.")
     parts = {f"deltalake.{name}": _section(whole, f"deltalake.{name}") for name in _SECTIONS if name in whole}
     parts["deltalake"] = {name: value for name, value in whole.items() if name not in _SECTIONS}
     for where, keys in parts.items():
         known = _SECTIONS[where.removeprefix("deltalake").lstrip(".")]
         if strange := [name for name in keys if name not in known]:
-            raise UsageError(f"There is no key '{strange[0]}' in [{where}].", next=f"There are {', '.join(known)}.")
+            raise UsageError(f"There is no key '{strange[0]}' in [{where}].", hint=f"There are {', '.join(known)}.")
     return {name: value for keys in parts.values() for name, value in keys.items()}
 
 
@@ -233,5 +233,5 @@ def _section(said: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     found = said.get(where.rpartition(".")[2])
     if not isinstance(found, Mapping):
         seen = f"There is no section [{where}]." if found is None else f"{where} is {found!r}, which is no section."
-        raise UsageError(seen, next=f"Its keys follow a line [{where}].")
+        raise UsageError(seen, hint=f"Its keys follow a line [{where}].")
     return found

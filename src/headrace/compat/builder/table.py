@@ -163,7 +163,7 @@ class DeltaTable:
     def _enabled(self, operation: str) -> None:
         if not getattr(self.config, f"{operation}_enabled"):
             raise OperationDisabled(
-                f"{operation} is switched off for {self._table.path}.", next=f"Set {operation}_enabled to true."
+                f"{operation} is switched off for {self._table.path}.", hint=f"Set {operation}_enabled to true."
             )
 
     def _ready(self, records: Any, check: Callable[[pa.Table, TableState], object]) -> pa.Table:
@@ -211,7 +211,7 @@ def _required(rows: pa.Table) -> pa.Table:
 def _table(config: DeltaConfig, schema: DeltaSchema | None) -> Table:
     """The table of a configuration; without a schema its first records make it, where there is none."""
     if not config.table_path:
-        raise UsageError("The configuration has no table_path.", next="Say where the table is: `with_table_path`.")
+        raise UsageError("The configuration has no table_path.", hint="Say where the table is: `with_table_path`.")
     columns = describe_fields(schema_of(schema.columns()), config.partitions) if schema else None
     return Table.get_or_create(config.table_path, columns, config.columns, config.properties, config.storage)
 

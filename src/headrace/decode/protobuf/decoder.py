@@ -199,7 +199,7 @@ class FromFile:
             return in_file(self._path, self._depth).message(self._name)
         except (BadProtobufSchema, OSError) as error:
             raise UsageError(
-                f"The schema {self._path} cannot be used: {error}.", next="Correct decode.protobuf.descriptor."
+                f"The schema {self._path} cannot be used: {error}.", hint="Correct decode.protobuf.descriptor."
             ) from None
 
     def groups(self, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> list[ProtobufGroup]:

@@ -153,7 +153,7 @@ class Registry:
         if status == 401:
             raise AuthenticationFailed(
                 f"The schema registry at {self._spec.url} refuses the credentials.",
-                next="Mend username and password of the registry.",
+                hint="Mend username and password of the registry.",
             )
         if status == 403:
             raise PermissionDenied(f"The schema registry at {self._spec.url} refuses {path} to these credentials.")
@@ -216,13 +216,13 @@ class Registry:
         try:
             password = self._spec.password.reveal() if self._spec.password else ""
         except BadReference as trouble:
-            raise AuthenticationFailed(trouble.seen, next=trouble.next) from None
+            raise AuthenticationFailed(trouble.message, hint=trouble.hint) from None
         return headers | {"Authorization": f"Basic {b64encode(f'{self._spec.username}:{password}'.encode()).decode()}"}
 
     def _strange(self, seen: str) -> RegistryUnreachable:
         return RegistryUnreachable(
             f"What is at {self._spec.url} does not answer as a schema registry does: {seen}.",
-            next="Look whether the url has the path of Confluent's API.",
+            hint="Look whether the url has the path of Confluent's API.",
         )
 
 

@@ -58,7 +58,7 @@ def check_jmespath(text: str) -> tuple[str, ...]:
     try:
         tree = parse_jmespath(text)
     except UsageError as refused:
-        return (refused.seen,)
+        return (refused.message,)
     return tuple(dict.fromkeys(_findings(tree)))
 
 

@@ -62,6 +62,6 @@ def _settled(have: PlacedResult, result: PlacedResult, on_null: str, target: str
     if have.type != result.type:
         raise UsageError(
             f"jmespath {target}: the result is {result.type}, the message's own value {have.type}.",
-            next="Say on_null: drop or null, or declare the column.",
+            hint="Say on_null: drop or null, or declare the column.",
         )
     return PlacedResult(f"coalesce({result.sql}, {have.sql})", have.type)

@@ -33,8 +33,8 @@ def default_text(column: pa.Field) -> str | None:
         return _evaluated(text, column.type)
     except (Refused, UsageError) as refused:
         raise UsageError(
-            f"column '{column.name}' has the DEFAULT {text[:_SHOWN]}, which cannot be evaluated: {refused.seen}.",
-            next="Set the column in the transform (set), or declare it with a default.",
+            f"column '{column.name}' has the DEFAULT {text[:_SHOWN]}, which cannot be evaluated: {refused.message}.",
+            hint="Set the column in the transform (set), or declare it with a default.",
         ) from None
 
 
@@ -46,7 +46,7 @@ def with_default(item: pa.Field, column: pa.Field) -> pa.Field:
         if UNIT in metadata:
             raise UsageError(
                 f"column '{column.name}' has a DEFAULT in the table and a unit in the spec.",
-                next="Declare the same default beside the unit.",
+                hint="Declare the same default beside the unit.",
             )
         metadata[DEFAULT] = text.encode()
     return item.with_metadata(metadata or None)

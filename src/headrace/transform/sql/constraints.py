@@ -57,7 +57,7 @@ def constraints_of(uri: str, state: TableState | None, rules: TableSpec) -> tupl
         text = stated.get(unknown.name, "char or varchar")
         raise TableFeature(
             f"{uri}: the constraint {unknown.name} ({text}) cannot be evaluated: {unknown.why}.",
-            next="Write the same condition as an expression of Headrace in table.constraints, or drop the constraint.",
+            hint="Write the same condition as an expression of Headrace in table.constraints, or drop the constraint.",
         ) from None
 
 
@@ -137,7 +137,7 @@ def _read(
         if found.type != pa.bool_():
             raise Refused("a result that is neither true nor false")
     except Refused as refused:
-        raise _Unknown(name, f"there is {refused.seen.removesuffix(' in it').removesuffix(',')}") from None
+        raise _Unknown(name, f"there is {refused.message.removesuffix(' in it').removesuffix(',')}") from None
     if kept := sorted({*found.columns} & {*history}):
         raise _Unknown(name, f"it reads {kept[0]}, which only the merge knows")
     return Constraint(name, text, found.sql, tuple((column, f"c{nth}") for nth, column in enumerate(found.columns)))
@@ -152,5 +152,5 @@ def _given(name: str, text: str, sql: str, columns: pa.Schema) -> Constraint:
     try:
         _where(sql).output(pa.schema([columns.field(each) for each in read] or list(columns)[:1]))
     except UsageError as error:
-        raise _Unknown(name, f"table.constraints.{name}: {error.seen}") from None
+        raise _Unknown(name, f"table.constraints.{name}: {error.message}") from None
     return Constraint(name, text, sql, tuple((each, each) for each in read))

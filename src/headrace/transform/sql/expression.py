@@ -42,7 +42,7 @@ def check_sql(text: str, columns: Iterable[str] | None = None) -> tuple[str, ...
     try:
         tree = parse_sql(text)
     except Refused as refused:
-        return (refused.seen,)
+        return (refused.message,)
     findings = dict.fromkeys(_judged(tree))
     if columns is not None:
         findings.update(dict.fromkeys(_unknown(tree, columns)))

@@ -45,7 +45,7 @@ def parse_sql(text: str) -> Node:
         bare, closed = _selected(f"SELECT {text}\n"), _selected(f"SELECT (\n{text}\n)")
     except Refused as refused:
         hint = _quoting(text) if "syntax" in refused.facts else ""
-        raise Refused(refused.seen + hint) from None
+        raise Refused(refused.message + hint) from None
     if _depth(bare) > DEEPEST:
         raise Refused(f"the expression is nested deeper than {DEEPEST}")
     if write(bare) != write(closed):
