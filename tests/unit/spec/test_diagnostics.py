@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.delta import schema
 from headrace.errors import SpecError
+from headrace.spec import types
 from headrace.spec.base import model_keys
 from headrace.spec.renamed import KEYS, VALUES
 from headrace.validate.load import examine_text, loads
@@ -449,13 +449,13 @@ def test_a_type_of_another_system_points_to_the_right_one(written, meant):
 
 
 def test_every_type_that_is_suggested_is_one():
-    for kind, names in schema._HOLD.items():
+    for kind, names in types._HOLD.items():
         filled = kind.replace("p,s", "10,2").replace("name: T, …", "a: T").replace("T", "long")
-        schema.parse_type(filled)
+        types.parse_type(filled)
         for name in names.split():
-            assert name not in schema._SPELLINGS
-            assert schema.meant_type(name).startswith(kind)
-    assert schema.meant_type("no-type-like-it-at-all") == ""
+            assert name not in types._SPELLINGS
+            assert types.meant_type(name).startswith(kind)
+    assert types.meant_type("no-type-like-it-at-all") == ""
 
 
 @pytest.mark.parametrize(
