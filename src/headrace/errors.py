@@ -31,6 +31,11 @@ HeadraceError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+ERRORS: dict[str, type[HeadraceError]] = {}  # every class of the tree, by name
+
 
 class HeadraceError(Exception):
     """Base of all errors that Headrace raises: a message, and a hint that says how to resolve it."""
@@ -44,10 +49,26 @@ class HeadraceError(Exception):
         self.facts = facts
         super().__init__(f"{message} {hint}".strip())
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        ERRORS[cls.__name__] = cls
+
     @property
     def name(self) -> str:
-        """The name a person greps for: the class's own."""
+        """The name of the class, as people search for it."""
         return type(self).__name__
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as data: it leaves a Spark task in this form."""
+        return {"error": self.name, "message": self.message, "hint": self.hint, "facts": self.facts}
+
+
+ERRORS[HeadraceError.__name__] = HeadraceError
+
+
+def error_from_dict(data: Mapping[str, Any]) -> HeadraceError:
+    """The error that `to_dict` described, of the same class."""
+    return ERRORS.get(data["error"], HeadraceError)(data["message"], hint=data["hint"], **data["facts"])
 
 
 class UsageError(HeadraceError):
@@ -59,8 +80,8 @@ class UsageError(HeadraceError):
 class SpecError(UsageError):
     """The spec is wrong; `findings` says where and how."""
 
-    def __init__(self, message: str, findings: tuple[object, ...] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, findings: tuple[object, ...] = (), *, hint: str = "", **facts: object) -> None:
+        super().__init__(message, hint=hint, **facts)
         self.findings = findings
 
 

@@ -44,7 +44,7 @@ class InProcess(Pipeline):
 
     def stage(self, frame: Any, batch: int, now: datetime) -> list[Manifest]:
         manifest = task._manifest(self.order(batch), batch, now, frame if isinstance(frame, list) else [frame])
-        task.raise_if_stopped([manifest])
+        task.raise_task_error([manifest])
         return [manifest]
 
     def _same_topics(self, ranges: Any) -> None:

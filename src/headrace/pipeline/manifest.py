@@ -13,22 +13,22 @@ from headrace.plan.accounting import Counts
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a task tells the driver: files, counts, and what it discovered; never rows."""
+    """The result of a task: files, counts, newly discovered fields and routes, or an error; never rows."""
 
     files: tuple[StagedFile, ...] = ()
     counts: Counts = field(default_factory=Counts)
     discovered: Mapping[str, Any] = field(default_factory=dict)  # route -> structure seen (decode's own form)
     assumed: tuple[str, ...] = ()  # routes that were staged as the spec declares them
     unknown: Mapping[str, tuple[tuple[str, str, str], ...]] = field(default_factory=dict)  # by route: names it lacks
-    stop: str = ""  # a named error found in a task: its name, what was seen and what to do next, as JSON
+    error: Mapping[str, Any] | None = None  # the error that ended the task, by `HeadraceError.to_dict`
 
     def to_json(self) -> str:
-        """One line of JSON for the way out of the task."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        """Serialize to one line of JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """The way back in."""
+        """Parse the JSON of `to_json`."""
         raw = json.loads(text)
         return cls(
             tuple(staged_file(item) for item in raw["files"]),
@@ -36,7 +36,7 @@ class Manifest:
             raw["discovered"],
             tuple(raw["assumed"]),
             {route: tuple((at, name, meant) for at, name, meant in found) for route, found in raw["unknown"].items()},
-            raw["stop"],
+            raw["error"],
         )
 
 

@@ -332,7 +332,7 @@ class Pipeline:
         run = partial(task.run_task, self.order(batch), batch, now)
         rows = session.map_in_arrow(frame, run, "manifest string").collect()
         manifests = [Manifest.from_json(row.manifest) for row in rows]
-        task.raise_if_stopped(manifests)
+        task.raise_task_error(manifests)
         return manifests
 
     def order(self, batch: int) -> bytes:

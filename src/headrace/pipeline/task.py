@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace import errors, faults
+from headrace import faults
 from headrace.decode.inference import Structure
 from headrace.decode.inference import merge_inferred as merge_structures
+from headrace.errors import HeadraceError, error_from_dict
 from headrace.pipeline.manifest import Manifest
 from headrace.plan.accounting import Counts
 from headrace.plan.plan import Plan
@@ -65,12 +65,11 @@ def run_task(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Recor
     yield pa.RecordBatch.from_pydict({"manifest": [manifest.to_json()]}, schema=MANIFEST)
 
 
-def raise_if_stopped(manifests: Iterable[Manifest]) -> None:
-    """A named error found in a task, raised again where it can be answered."""
+def raise_task_error(manifests: Iterable[Manifest]) -> None:
+    """Raise the error that ended a task, with its class, message, hint and facts."""
     for manifest in manifests:
-        if manifest.stop:
-            name, message, hint = json.loads(manifest.stop)
-            raise getattr(errors, name, errors.HeadraceError)(message, hint=hint)
+        if manifest.error is not None:
+            raise error_from_dict(manifest.error)
 
 
 def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.RecordBatch]) -> Manifest:
@@ -81,9 +80,9 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
     stager = Stager(stores, name, open_writers=limits.open_writers, partition_values=limits.partition_values)
     try:
         return _stage_all(given, plan, stager, batches)
-    except errors.HeadraceError as error:
+    except HeadraceError as error:
         stager.abandon()
-        return Manifest(stop=json.dumps([error.name, error.message, error.hint]))
+        return Manifest(error=error.to_dict())
     except BaseException:
         stager.abandon()
         raise
