@@ -14,6 +14,7 @@ from headrace.errors import UsageError
 UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
 RESCUE = b"headrace.rescue"  # the column that keeps what does not fit: `field` new fields alone, `type` wrong values
 ELEMENTS = b"headrace.elements"  # beside RESCUE, on the column with a text for each element: the list they are of
+EXPLODED = b"headrace.exploded"  # on the list that is exploded: fields beside it are not the table's
 KEEPS = b"headrace.keeps"  # on a column: whether its wrong values are kept there, whatever is done with others
 MERGES = b"headrace.merges"  # the envelope's word on what to do is done: the table merges
 PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
@@ -68,6 +69,7 @@ class PayloadSchema:
     message: pa.Field | None = None  # asks for the whole message, beside the columns
     rescue: str = ""  # what a column after the others keeps: nothing (there is none), `field` or `type`
     elements: Elements | None = None  # the list whose elements are rescued one by one
+    exploded: bool = False  # unknown keys of open objects are not new fields: they are neither rejected nor an error
 
     def with_message(self, rows: pa.Table, texts: Callable[[], pa.Array]) -> pa.Table:
         """The rows with their messages as JSON text, if the payload asks for them."""
@@ -100,7 +102,8 @@ def payload_schema_of(
     beside = [item for item in payload if RESCUE in (item.metadata or {})]
     rescue = beside[0].metadata[RESCUE].decode() if beside else ""
     exploded = next((item.metadata[ELEMENTS].decode() for item in beside if ELEMENTS in item.metadata), None)
-    root = PayloadNode("object", nullable=False, open=exploded is not None)
+    only_list = any(EXPLODED in (item.metadata or {}) for item in payload)
+    root = PayloadNode("object", nullable=False, open=only_list or exploded is not None)
     for place in known:
         _insert(root, place, PayloadNode("skip"))
     columns: list[PayloadColumn] = []
@@ -121,7 +124,7 @@ def payload_schema_of(
     own = pa.schema([item for item in payload if not {PLACE, MESSAGE} & (item.metadata or {}).keys()], payload.metadata)
     schema = pa.schema([*(column.field for column in columns), *beside])
     elements = next((_elements(column, beside[0]) for column in columns if column.name == exploded), None)
-    return PayloadSchema(schema, tuple(columns), root, overlaps, own, way, message, rescue, elements)
+    return PayloadSchema(schema, tuple(columns), root, overlaps, own, way, message, rescue, elements, only_list)
 
 
 def _elements(column: PayloadColumn, rescue: pa.Field) -> Elements:

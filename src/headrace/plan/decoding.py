@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from headrace.decode.base import Decoded, Decoder, NewField, Rejects, SchemaPredictor, fills_of
+from headrace.decode.base import UNTOLD, Decoded, Decoder, NewField, Rejects, SchemaPredictor, fills_of
 from headrace.decode.inference import Structure
 from headrace.decode.registry.client import Registered
 from headrace.decode.sizes import row_bytes
@@ -153,7 +153,7 @@ class BranchDecoding:
             return self._decoded((new_field, payload.serialize().to_pybytes()), payload, new_field, envelopes, shape)
 
         full = new_field == "evolve" and shape.room == 0
-        found, more = list_column(explode, payload, "reject" if full else new_field, ask)
+        found, more = list_column(explode, payload, "reject" if full else new_field, ask, full=full)
         if full:
             found = replace(found, rejects=_without_room(found.rejects))
         strange.update(sorted(more)[: max(0, _STRANGE - len(strange))])
@@ -176,21 +176,30 @@ def decode_records(decoder: Decoder, envelopes: pa.Table) -> Decoded:
 
 
 def list_column(
-    explode: Explode, payload: pa.Schema, new_field: NewField, ask: Callable[[pa.Schema, NewField], Decoded]
+    explode: Explode,
+    payload: pa.Schema,
+    new_field: NewField,
+    ask: Callable[[pa.Schema, NewField], Decoded],
+    *,
+    full: bool = False,
 ) -> tuple[Decoded, set[exploding.Way]]:
     """Records with their list, and the ways to all else that they hold: nothing to the table, whatever its contract.
 
-    Where new fields are no good, `ask` first looks whether there are any in what is exploded or kept.
+    Where new fields are rejected, `ask` first decodes without them, to see whether the elements have any at all. With
+    `full` they are rejected only if they would be columns: a field that is null or empty is none.
     """
-    asked: NewField = "evolve" if new_field in ("reject", "stop") else new_field
+    rejects = new_field in ("reject", "stop")
+    asked: NewField = "evolve" if full else "ignore" if rejects else new_field
     found = ask(payload, asked)
     unknown, more = exploding.show_elements(explode, found.unknown), exploding.strange(explode, found.unknown)
-    if new_field == "rescue":
+    if asked in ("ignore", "rescue"):
         more |= exploding.passed_over(explode, found.ignored)
     if unknown is not None and not exploding.added_columns(explode, payload, unknown):
         unknown = None
-    if unknown is not None and asked != new_field:
-        found, unknown = ask(exploding.knowing(payload, more), new_field), None
+    has_new = unknown is not None or exploding.own_names(explode, found.ignored) or UNTOLD in found.ignored
+    if rejects and has_new:
+        strict = exploding.only_elements(explode, exploding.knowing(payload, more))
+        found, unknown = ask(strict, new_field), None
     return replace(found, unknown=unknown, ignored=exploding.own_names(explode, found.ignored)), more
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.decode.base import Decoded, DecodeLimits, Rejects
 from headrace.decode.inference import Structure, arrow_type, evolve, name_fits, struct
-from headrace.decode.payload import ELEMENTS, KEEPS, MESSAGE, PATH, RECORD, RESCUE, SKIP, UNIT
+from headrace.decode.payload import ELEMENTS, EXPLODED, KEEPS, MESSAGE, PATH, RECORD, RESCUE, SKIP, UNIT
 from headrace.decode.sizes import check_capacity, row_bytes
 from headrace.delta.schema import JSON_TEXT, RESCUED
 from headrace.errors import UsageError
@@ -220,6 +220,15 @@ def knowing(payload: pa.Schema, ways: Iterable[Way]) -> pa.Schema:
             # No column has a name with a blank.
             more.append(pa.field(f"beside {path}", pa.string(), metadata={SKIP: b"true", PATH: path.encode()}))
     return pa.schema([*payload, *more])
+
+
+def only_elements(explode: Explode, payload: pa.Schema) -> pa.Schema:
+    """The payload for a contract without new fields: those beside the list are not the table's."""
+    if explode.column not in payload.names:
+        return payload
+    at = payload.get_field_index(explode.column)
+    item = payload.field(at)
+    return payload.set(at, item.with_metadata({**(item.metadata or {}), EXPLODED: b"true"}))
 
 
 def explain_explode(explode: Explode, payload: pa.Schema) -> pa.Schema:

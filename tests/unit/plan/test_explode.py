@@ -238,6 +238,48 @@ def test_a_contract_that_rejects_new_fields_rejects_those_of_elements(strict: di
         assert "items.color" in applied.letters["detail"].to_pylist()[0]
 
 
+@pytest.mark.parametrize("value", [None, [], {}, [None], "red"])
+@pytest.mark.parametrize("rescue", [{}, {"wrong_type": "rescue"}])
+def test_a_new_field_of_an_element_is_met_whatever_its_value(value: Any, rescue: dict[str, str]):
+    record = {"id": 8, "items": [{"sku": "c", "color": value}]}
+    rejecting = exploding(table={"columns": DECLARED, "contract": {"new_field": "reject", **rescue}})
+    for _ in range(2):
+        applied = rejecting.apply(envelopes([{**TWO, "a.b": 1, "": 2, "note": value}, record]))
+        assert [row["id"] for row in rows(applied)] == [7, 7]
+        assert letters(applied) == [(1, "decode", "new_field")]
+    stopping = exploding(table={"columns": DECLARED, "contract": {"new_field": "stop", **rescue}})
+    assert len(rows(stopping.apply(envelopes([{**TWO, "a.b": 1, "": 2, "note": value}])))) == 2
+    with pytest.raises(ContractViolation, match=r"items\.color"):
+        stopping.apply(envelopes([TWO, record]))
+
+
+_VALUES = st.sampled_from([None, [], {}, 1, "x", [None], {"a": None}])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(["note", "a.b", "", "at"]), _VALUES, max_size=3),
+            st.lists(st.dictionaries(st.sampled_from(["color", "size"]), _VALUES, max_size=1), max_size=3),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_record_is_rejected_for_its_own_new_fields_alone(batch: list[tuple[dict[str, Any], list[dict[str, Any]]]]):
+    """Neither fields beside the list nor the other records of the batch count."""
+    values = [
+        {**beside, "id": nth, "items": [{"sku": "a", **new} for new in elements]}
+        for nth, (beside, elements) in enumerate(batch)
+    ]
+    plan = exploding(table={"columns": DECLARED, "contract": {"new_field": "reject"}})
+    applied = plan.apply(envelopes(values))
+    expected = [nth for nth, (_, elements) in enumerate(batch) if any(elements)]
+    assert [at for at, _, _ in letters(applied)] == expected
+    assert len(rows(applied)) == sum(len(elements) for _, elements in batch if not any(elements))
+
+
 def test_a_contract_that_stops_at_new_fields_stops_at_those_of_elements():
     plan = exploding(table={"columns": DECLARED, "contract": {"new_field": "stop"}})
     assert len(rows(plan.apply(envelopes([{**TWO, "note": 1}])))) == 2

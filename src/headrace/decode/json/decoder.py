@@ -47,7 +47,7 @@ class JsonDecoder:
         self._limits = limits
         self._exact = ExactReader(self._layout, new_field, limits)
         self._prover = Prover(self._layout, limits) if _provable(self._layout) else None
-        self._surveyor = NewKeyFinder(self._layout, self._exact.refuse_name)
+        self._surveyor = NewKeyFinder(self._layout, self._exact.is_new_field)
         self._lessons = LearnedKeys(self._layout, new_field == "ignore", limits)
         self._stencils = TemplateMatchers(self._layout, limits, new_field == "ignore")
         blank = new_field == "evolve" and not self._layout.root.children and self._layout.message is None

@@ -34,6 +34,7 @@ class ExactReader:
         self.parser = Parser(limits)
         self._root = layout.root
         self._new_field = new_field
+        self._passes_open = layout.exploded and new_field in ("reject", "stop")
         self._column_names = {column.name.lower() for column in layout.columns}
         self._names: dict[int, set[str]] = {}  # by node, whose identity lasts as long as the layout's root
         self._columns = [_column_reader(column) for column in layout.columns]
@@ -92,16 +93,19 @@ class ExactReader:
         if len({key.lower() for key in value}) != len(value):
             raise UnfitValue(Reason.DUPLICATE_KEY, f"{where or 'the object '}has keys that differ only in case")
         for key in value:
-            if key not in node.children:
-                self.refuse_name(node, key, where)
+            if key not in node.children and self.is_new_field(node, key, where):
                 strangers[where + key] = None
 
-    def refuse_name(self, node: PayloadNode, key: str, where: str) -> None:
-        """Unfit when a new key is a known one in other case, or could never be the column it asks to be."""
+    def is_new_field(self, node: PayloadNode, key: str, where: str) -> bool:
+        """Whether an unknown key is a new field of the table.
+
+        UnfitValue where it differs from a known key only in case, or cannot be the name of a column.
+        """
         if key.lower() in self._lower_names(node):
             raise UnfitValue(Reason.BAD_NAME, f"{where}{key[:300]}: differs from a known field only in case")
         if self._new_field == "evolve" and not name_fits(key):
             raise UnfitValue(Reason.BAD_NAME, f"{where}{seen(key)} cannot be a column's name")
+        return not (node.open and self._passes_open)
 
     def _lower_names(self, node: PayloadNode) -> set[str]:
         """The names that a new key must not be in another case; kept, since one record may have thousands of keys."""

@@ -36,8 +36,8 @@ class NewKeys:
 class NewKeyFinder:
     """A layout compiled into the query for the keys of its objects."""
 
-    def __init__(self, layout: PayloadSchema, refuse_name: Callable[[PayloadNode, str, str], None]) -> None:
-        self._refuse_name = refuse_name
+    def __init__(self, layout: PayloadSchema, is_new_field: Callable[[PayloadNode, str, str], bool]) -> None:
+        self._is_new_field = is_new_field
         objects = [
             ((), layout.root),
             *((path, node) for path, node in walk_nodes(layout.root) if node.kind == "object"),
@@ -82,10 +82,10 @@ class NewKeyFinder:
                 if key in node.children:
                     continue
                 try:
-                    self._refuse_name(node, key, where)
+                    if self._is_new_field(node, key, where):
+                        found.append(where + key)
                 except UnfitValue:
                     return None
-                found.append(where + key)
         return found
 
 

@@ -259,6 +259,8 @@ class _Fit:
                 continue  # each element is told by itself
             if name.lower() in known:
                 self.refuse(there, Reason.BAD_NAME, f"{full[:300]}: differs from a known field only in case")
+            elif node.open and self.layout.exploded:
+                found[full] = len(there)
             elif new_field == "rescue" and not node.open:
                 self._keep(place, there)
             elif new_field == "stop":
