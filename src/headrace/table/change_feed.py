@@ -19,7 +19,7 @@ from headrace.delta.schema import from_delta
 from headrace.errors import ChangesUnknown, VersionNotFound
 from headrace.spec.types import TIMESTAMP
 from headrace.storage.store import Store
-from headrace.table.query import RowQuery
+from headrace.table.query import RowQuery, RowStream
 from headrace.table.versions import Moment, as_moment, open_version, resolve_version
 
 CHANGE = pa.schema(
@@ -57,7 +57,7 @@ class Changes(RowQuery):
             _only_appends(self.store, commits)
         told = CommitChanges(self.store, schema, tuple(table.metadata().partition_columns))
         batches = (batch for commit in commits for batch in _stamped(commit, told.of(commit), whole))
-        return Relation(whole, pa.RecordBatchReader.from_batches(whole, batches))
+        return RowStream.of(whole, batches)
 
 
 def changes(store: Store, start: int | Moment, until: int | Moment | None, **how: Any) -> Changes:

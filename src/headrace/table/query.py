@@ -21,7 +21,7 @@ from headrace.delta import files
 from headrace.delta.log import newest_version
 from headrace.delta.scan import Relation
 from headrace.engine import duck
-from headrace.errors import SetupError, TableDamaged, UsageError, VersionNotFound
+from headrace.errors import HeadraceError, SetupError, TableDamaged, UsageError, VersionNotFound
 from headrace.storage.store import Store
 from headrace.table.partition_name import inhabited
 from headrace.table.version_scan import rows_at
@@ -37,6 +37,30 @@ _ROWS, _NOW = "_rows_", "_now_"
 _ORDER = re.compile(r"(.+?)(?:\s+(asc|desc))?", re.IGNORECASE | re.DOTALL)
 _GONE = re.compile(r"no such file|not found|nosuchkey|is gone: vacuumed", re.I)
 _DAMAGE = re.compile(rf"{_GONE.pattern}|magic bytes|parquet file size|deserialize|unexpected end", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class RowStream(Relation):
+    """Rows that Python produces while DuckDB reads them.
+
+    DuckDB reports an exception of the producer as the text of an error of its own, so the exception is stored here.
+    """
+
+    errors: list[HeadraceError] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> RowStream:
+        """A stream of these batches, which are produced on demand."""
+        errors: list[HeadraceError] = []
+
+        def produce() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from batches
+            except HeadraceError as error:
+                errors.append(error)
+                raise
+
+        return cls(schema, pa.RecordBatchReader.from_batches(schema, produce()), errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +94,13 @@ class RowQuery(ABC):
 
     def arrow(self) -> pa.Table:
         """All rows as one Arrow table."""
-        with self.watch("query"), _named(self.store):
-            relation = self.relation()
-            made = duck.query(_sql(self, relation.schema), **{_ROWS: relation.rows})
-            return made.cast(_schema(self, relation.schema, made.schema))
+        with self.watch("query"), self._open() as relation:
+            rows = duck.query(_sql(self, relation.schema), **{_ROWS: relation.rows})
+            return rows.cast(_schema(self, relation.schema, rows.schema))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Rows as Arrow batches, few in memory at once; what is sorted is held as a whole."""
-        with _named(self.store):
-            relation = self.relation()
+        with self._open() as relation:
             cursor = duck.connection().cursor()  # of its own: other questions may be asked between two batches
             cursor.register(_ROWS, relation.rows)
             reader = cursor.sql(_sql(self, relation.schema)).to_arrow_reader()
@@ -103,14 +125,25 @@ class RowQuery(ABC):
 
     def count(self) -> int:
         """How many rows there are."""
-        with self.watch("query"), _named(self.store):
-            relation = self.relation()
+        with self.watch("query"), self._open() as relation:
             sql = f"SELECT count(*) AS rows FROM ({_sql(self, relation.schema)})"  # noqa: S608 written anew below
             return int(duck.query(sql, **{_ROWS: relation.rows})["rows"][0].as_py())
 
+    @contextmanager
+    def _open(self) -> Iterator[Relation]:
+        """Open the rows for one read; errors of DuckDB and of Arrow are raised as errors of Headrace."""
+        relation = None
+        try:
+            relation = self.relation()
+            yield relation
+        except (duckdb.Error, OSError) as error:
+            if isinstance(relation, RowStream) and relation.errors:
+                raise relation.errors[0] from None
+            raise _named(self.store, error) from error
+
     @abstractmethod
     def relation(self) -> Relation:
-        """The rows that are asked about."""
+        """The rows to query."""
 
     def own(self, schema: pa.Schema) -> Iterable[str]:
         """Our own conditions on the rows, as SQL; none by default."""
@@ -234,24 +267,20 @@ def _schema(rows: RowQuery, schema: pa.Schema, made: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-@contextmanager
-def _named(store: Store) -> Iterator[None]:
-    """Errors of the engines under our names."""
-    try:
-        yield
-    except (duckdb.Error, OSError) as error:
-        said = (str(error).splitlines() or [""])[0].split("Error: ", 1)[-1][:300]
-        if _GONE.search(str(error)) and _superseded(store, str(error)):
-            raise VersionNotFound(
-                f"{store.uri}: files of the version that is asked about are gone, most likely by a vacuum: {said}",
-                hint="Ask about a newer version.",
-            ) from error
-        if isinstance(error, OSError) or is_damage(error):
-            raise TableDamaged(
-                f"{store.uri}: a file that its log names cannot be read: {said}",
-                hint="`headrace table repair PATH --dry-run` tells which.",
-            ) from error
-        raise UsageError(f"{store.uri}: the question has no answer: {said}") from error
+def _named(store: Store, error: Exception) -> HeadraceError:
+    """The error of Headrace for an error of DuckDB or Arrow."""
+    text = (str(error).splitlines() or [""])[0].split("Error: ", 1)[-1][:300]
+    if _GONE.search(str(error)) and _superseded(store, str(error)):
+        return VersionNotFound(
+            f"{store.uri}: data files of this version are missing, most likely deleted by a vacuum: {text}",
+            hint="Query a newer version.",
+        )
+    if isinstance(error, OSError) or is_damage(error):
+        return TableDamaged(
+            f"{store.uri}: a data file of the table cannot be read: {text}",
+            hint="Run `headrace table repair PATH --dry-run` to list the damaged files.",
+        )
+    return UsageError(f"{store.uri}: query failed: {text}")
 
 
 def is_damage(error: Exception) -> bool:

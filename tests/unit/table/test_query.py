@@ -19,6 +19,7 @@ from headrace import Table
 from headrace.delta.scan import Relation
 from headrace.errors import ChangesUnknown, TableDamaged, UsageError, VersionNotFound
 from headrace.storage.store import Store
+from headrace.table.change_feed import Changes
 from headrace.table.query import RowsInMemory
 from headrace.transform.sql.parser import Refused
 
@@ -265,7 +266,7 @@ def test_what_makes_no_sense(table: Table) -> None:
         table.query().at(version="1").arrow()  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="zone"):
         table.query().at(timestamp="2026-01-01").arrow()
-    with pytest.raises(UsageError, match="no answer"):
+    with pytest.raises(UsageError, match="query failed: "):
         table.query().where("cast(text as int) > 0").arrow()
 
 
@@ -373,3 +374,14 @@ def test_the_feed_and_the_files_tell_the_same(tmp_path: Path) -> None:
     ]
     assert asked[0].arrow() == asked[1].arrow()
     assert asked[0].count() == 6
+
+
+def test_an_error_of_a_stream_keeps_its_class_and_its_next_step(tmp_path: Path) -> None:
+    table = Table.get_or_create(tmp_path / "t", {"id": "bigint"})
+    table.bulk_insert([{"id": 1}])
+    pq.write_table(pa.table({"id": ["one"]}), next((tmp_path / "t").glob("*.parquet")))
+    readers = (Changes.arrow, Changes.count, lambda changes: list(changes.batches()))
+    for read in readers:
+        with pytest.raises(TableDamaged, match="has the column id as string, the table as int64") as info:
+            read(table.changes(0))
+        assert info.value.hint == "Rewrite the file with the program that wrote it; its rows are whole."
