@@ -1,7 +1,7 @@
 """`python -m bench [--only PART,…] [--report]`; QUICK=1 measures less, once, in five minutes.
 
 Each part's figures are written when it ends: to bench/results/PART.json, or bench/results/quick/PART.json.
-A full run ends by writing docs/bench.md, docs/bench.svg and the table in the README, which --report does alone.
+A full run ends by writing docs/internals/bench.md with its drawing, and the table in the README.
 """
 
 from __future__ import annotations

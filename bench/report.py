@@ -1,4 +1,4 @@
-"""The figures as people read them: a table for the terminal, docs/bench.md with its drawing, and the README's table."""
+"""Report figures: a table for the terminal, docs/internals/bench.md with its drawing, and the table in the README."""
 
 from __future__ import annotations
 
@@ -299,13 +299,13 @@ def write(folder: Path) -> None:
         raise SystemExit(f"{folder} holds no results: run `make bench` first.")
     figures = "\n".join([_machine(found), *_sections(found)])
     if "drain" in found:
-        draw(found, ROOT / "docs" / "bench.svg")
+        draw(found, ROOT / "docs" / "internals" / "bench.svg")
         figures = f"![Throughput and CPU of each peer](bench.svg)\n\n{figures}"
         head = [each for each in found["drain"]["figures"] if each["peer"] != "floor" and each["label"] == "declared"]
         rows = [[_peer_name(e), f"{e['per_second']:,}", f"{e['cpu_per_million']:.1f}"] for e in head]
         table = _table(["", "records/s", "CPU-seconds per million"], rows)
         _fill(ROOT / "README.md", "bench", "\n".join(table[:-1]).replace("|  |", "| |", 1))
-    _fill(ROOT / "docs" / "bench.md", "figures", figures.rstrip())
+    _fill(ROOT / "docs" / "internals" / "bench.md", "figures", figures.rstrip())
 
 
 def _fill(page: Path, mark: str, content: str) -> None:

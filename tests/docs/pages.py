@@ -16,6 +16,12 @@ from headrace.cli import app
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXAMPLES = ROOT / "examples"
+# pages that show every key of the spec: the examples of the reference are beside them
+GUIDES = [
+    DOCS / "getting-started.md",
+    *sorted((DOCS / "how-to").glob("*.md")),
+    *sorted((DOCS / "operate").glob("*.md")),
+]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *EXAMPLES.rglob("*.md")])
 SMALLEST = {
     "pipeline": "web",

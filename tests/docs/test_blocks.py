@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.pages import DOCS, PAGES, Block, blocks, codes, name, rows, section, text, whole
+from docs.pages import DOCS, GUIDES, PAGES, Block, blocks, codes, name, rows, section, text, whole
 from headrace.spec import Spec
 from headrace.spec.base import SpecModel, model_keys, names_parts, parts_in
 from headrace.spec.model import BranchSpec
@@ -54,14 +54,14 @@ def test_yaml_blocks_load(block: Block, base: Path):
     assert not [str(finding) for finding in findings if not finding.key.endswith(PRICED)]
 
 
-def test_the_guide_uses_every_key():
+def test_the_guides_use_every_key():
     used = {
         path
-        for block in blocks("yaml", DOCS / "guide.md", DOCS / "formats.md", DOCS / "upsert.md", DOCS / "history.md")
+        for block in blocks("yaml", *GUIDES, *(DOCS / "reference" / "formats").glob("*.md"))
         for document in yaml.safe_load_all(whole(block))
         for path in paths(document, Spec)
     }
-    used |= {f"decode.{word}" for row in rows(text("docs/formats.md")) for word in codes(row[0])}
+    used |= {f"decode.{word}" for row in rows(text("docs/reference/formats/plain.md")) for word in codes(row[0])}
     assert not sorted({shared(path) for path in known(Spec)} - {shared(path) for path in used})
 
 
@@ -103,6 +103,6 @@ def test_python_blocks_run(page: Path, spark: Any, tmp_path: Path, monkeypatch: 
 
 
 def _documented_state() -> set[str]:
-    """What the state folder holds, as the operations page says."""
-    listed = rows(section("docs/operations.md", "## What is where").split("The state folder holds:")[1])
+    """What the state folder holds, as the reference says."""
+    listed = rows(section("docs/reference/state.md", "## Locations").split("The state folder holds:")[1])
     return {codes(row[0])[0].rstrip("/") for row in listed}

@@ -47,14 +47,14 @@ def _all_modules() -> None:
 
 
 def test_every_command_has_its_section():
-    headings = re.findall(r"^## headrace ([\w -]+)$", text("docs/cli.md"), re.MULTILINE)
+    headings = re.findall(r"^## headrace ([\w -]+)$", text("docs/reference/cli.md"), re.MULTILINE)
     assert sorted(headings) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_and_argument_is_documented(command: str):
     expected = {word for each in COMMANDS[command].params for word in _words(each)}
-    listed = first_codes(section("docs/cli.md", f"## headrace {command}"))
+    listed = first_codes(section("docs/reference/cli.md", f"## headrace {command}"))
     documented = {re.split(r"[ .…]", code)[0] for code in listed if re.match(r"-|[A-Z]", code)}
     assert documented == expected - {"--help"}
 
@@ -67,18 +67,18 @@ def _words(parameter: Any) -> list[str]:
 
 
 def test_the_overview_lists_every_command():
-    listed = re.findall(r"^headrace ([\w-]+(?: [\w-]+)?)  ", text("docs/cli.md"), re.MULTILINE)
+    listed = re.findall(r"^headrace ([\w-]+(?: [\w-]+)?)  ", text("docs/reference/cli.md"), re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
 
 
 def test_every_event_is_documented():
     sent = set(re.findall(r'"event": "(\w+)"', SOURCES))
-    page = text("docs/cli.md")
+    page = text("docs/reference/cli.md")
     assert not {event for event in sent if f"`{event}`" not in page}
 
 
 def test_the_events_of_a_run_have_all_their_keys():
-    keys = {row[0].strip("`"): set(codes(row[2])) for row in rows(section("docs/cli.md", "### Events"))}
+    keys = {row[0].strip("`"): set(codes(row[2])) for row in rows(section("docs/reference/cli.md", "### Events"))}
     for function, event in (("batch_event", "batch"), ("summary_event", "summary"), ("error_event", "error")):
         body = re.search(rf"def {function}\(.*?\n(?=\n\n|def |\Z)", SOURCES, re.DOTALL)
         assert body is not None
@@ -86,7 +86,7 @@ def test_the_events_of_a_run_have_all_their_keys():
         assert said <= keys[event]
 
 
-@pytest.mark.parametrize("page", ["docs/cli.md", "docs/errors.md"])
+@pytest.mark.parametrize("page", ["docs/reference/cli.md", "docs/reference/errors.md"])
 def test_exit_codes_are_those_of_the_classes(page: str):
     used = {each.exit_code for each in classes(HeadraceError)}
     documented = [int(row[0]) for row in rows(text(page)) if row[0].isdigit()]
@@ -102,7 +102,7 @@ def test_every_error_is_documented_once():
 
 
 def _errors() -> str:
-    before, _, _ = text("docs/errors.md").partition("## Reasons of dead letters")
+    before, _, _ = text("docs/reference/errors.md").partition("## Dead-letter reasons")
     return before
 
 
@@ -114,7 +114,9 @@ def test_the_drawn_tree_has_every_error_of_its_module():
 
 def test_the_exit_code_beside_an_error_is_its_own():
     known = {each.__name__: each.exit_code for each in classes(HeadraceError)}
-    listed = {codes(row[0])[0]: int(row[1]) for row in rows(section("docs/errors.md", "## Before anything runs"))}
+    listed = {
+        codes(row[0])[0]: int(row[1]) for row in rows(section("docs/reference/errors.md", "## Errors before a run"))
+    }
     assert listed == {name: known[name] for name in listed}
 
 
@@ -123,7 +125,7 @@ def test_every_decision_is_named_where_its_stop_is():
 
 
 def test_every_reason_is_documented_in_the_words_of_the_code():
-    listed = [(codes(row[0])[0], row[1]) for row in rows(section("docs/errors.md", "## Reasons of dead letters"))]
+    listed = [(codes(row[0])[0], row[1]) for row in rows(section("docs/reference/errors.md", "## Dead-letter reasons"))]
     assert listed == [(reason.value, MEANING[reason]) for reason in Reason]
 
 
@@ -131,25 +133,25 @@ def test_every_reason_is_documented_in_the_words_of_the_code():
 
 
 def test_the_columns_of_the_ledger():
-    assert first_codes(section("docs/operations.md", "## The ledger")) == LEDGER.names
+    assert first_codes(section("docs/reference/state.md", "## The ledger")) == LEDGER.names
 
 
 def test_the_columns_of_dead_letters():
-    assert first_codes(section("docs/operations.md", "## Dead letters")) == DEAD_LETTERS.names
+    assert first_codes(section("docs/reference/state.md", "## Dead letters")) == DEAD_LETTERS.names
 
 
 def test_every_variable_is_documented():
     read = set(re.findall(r"\b(?:HEADRACE|XDG)_[A-Z]+(?:_[A-Z]+)*\b", SOURCES))
-    assert read <= set(first_codes(section("docs/operations.md", "## Environment")))
+    assert read <= set(first_codes(section("docs/reference/state.md", "## Environment")))
 
 
 def test_every_public_name_is_documented():
-    page = text("docs/python.md")
+    page = text("docs/reference/python.md")
     assert not [name for name in headrace.__all__ if f"headrace.{name}" not in page]
 
 
 def test_the_steps_are_in_the_glossary():
-    words = re.findall(r"^\| \*\*(.+?)\*\*", text("docs/glossary.md"), re.MULTILINE)
+    words = re.findall(r"^\| \*\*(.+?)\*\*", text("docs/reference/glossary.md"), re.MULTILINE)
     assert {"read", "decode", "transform", "route", "stage", "commit", "book"} <= set(words)
 
 

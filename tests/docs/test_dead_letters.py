@@ -15,7 +15,7 @@ from headrace.spec import Spec
 from headrace.validate.load import load
 from services.desk import Desk
 
-PAGE = DOCS / "dead-letters.md"
+PAGE = DOCS / "how-to" / "dead-letters.md"
 
 
 class Written(Desk):
@@ -60,8 +60,8 @@ def timeless(text: str, folder: Path) -> str:
 
 def test_the_columns_and_outcomes_are_documented():
     listed = [
-        code for row in rows(section("docs/dead-letters.md", "## The table of outcomes")) for code in codes(row[0])
+        code for row in rows(section("docs/how-to/replay.md", "## The table of outcomes")) for code in codes(row[0])
     ]
     assert listed == OUTCOMES.names
-    promised = rows(section("docs/dead-letters.md", "## What a replay promises"))
+    promised = rows(section("docs/how-to/replay.md", "## Guarantees"))
     assert [codes(row[0])[0] for row in promised] == list(ReplayOutcome)

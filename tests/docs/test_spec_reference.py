@@ -13,7 +13,7 @@ from headrace.spec.json_schema import json_schema_text, settings_reference, spec
 from headrace.spec.model import Spec
 from headrace.validate.load import examine_text
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 PAGE, SCHEMA = DOCS / "spec.md", DOCS / "headrace.schema.json"
 MADE = {"keys: from the models": spec_reference, "settings: from the list": settings_reference}
 

@@ -25,7 +25,9 @@ from services.plans import envelope
 
 HERE = Path(__file__).parent
 SHOWN: dict[str, Block] = {
-    block.mark.split()[1]: block for block in blocks("yaml", DOCS / "five-systems.md") if " " in block.mark
+    block.mark.split()[1]: block
+    for block in blocks("yaml", *(DOCS / "how-to").glob("coming-from-*.md"))
+    if " " in block.mark
 }
 TOPIC = "web_requests"  # of the smallest spec, over which the others are laid
 

@@ -238,7 +238,7 @@ def _column(name: str, names: dict[str, str]) -> str:
 
 def _bound(text: str, names: dict[str, str]) -> str:
     if found := check_sql(text, names.values()):
-        raise Refused(f"{text}: {found[0]}", hint="docs/expressions.md lists what expressions may use.")
+        raise Refused(f"{text}: {found[0]}", hint="See docs/reference/expressions.md for the allowed syntax.")
 
     def bind(name: str) -> str:
         if name.lower() not in names:

@@ -120,7 +120,9 @@ class SparkRows:
     def _where(self, wanted: Condition, state: TableState) -> str:
         for text in wanted.predicates:
             if problems := check_sql(text, state.schema.names):
-                raise Refused(f"{text}: {problems[0]}", hint="docs/expressions.md lists what expressions may use.")
+                raise Refused(
+                    f"{text}: {problems[0]}", hint="See docs/reference/expressions.md for the allowed syntax."
+                )
         partition = partition_of(wanted.partition, state.schema, state.partition_by)
         inside = [is_equal(state.schema.field(name), value) for name, value in partition]
         # Spark takes `t WHERE (name)` for a table with the alias WHERE and one column; so no bracket comes first.

@@ -33,7 +33,7 @@ from headrace.storage.store import Store
 from services.desk import Desk
 
 ROOT = Path(__file__).parents[3]
-SECTIONS = ("Stops of the source", "Stops of a table", "Stops of the surroundings")
+SECTIONS = ("Source errors", "Table errors", "Infrastructure errors")
 
 # What only a JVM can show is shown, with the run after it, by a test that has one.
 WITH_SPARK = {"SparkDied": ("tests/fault/test_kills.py", "test_without_its_jvm_python_ends_by_itself")}
@@ -41,7 +41,7 @@ WITH_SPARK = {"SparkDied": ("tests/fault/test_kills.py", "test_without_its_jvm_p
 
 def stops() -> list[str]:
     """The names of the errors page that end a pipeline."""
-    page = (ROOT / "docs/errors.md").read_text()
+    page = (ROOT / "docs/reference/errors.md").read_text()
     parts = {part.partition("\n")[0]: part for part in page.split("\n## ")}
     return [name for section in SECTIONS for name in re.findall(r"^\| `(\w+)` \|", parts[section], re.MULTILINE)]
 
