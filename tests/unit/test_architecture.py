@@ -109,3 +109,28 @@ def test_datasets_of_delta_rs_are_read_by_a_file_system_of_arrow() -> None:
     ]
     assert calls
     assert [file for file, given in calls if "filesystem" not in given] == []
+
+
+# Public names that may occur in several modules, each with its reason.
+SHARED_NAMES = {
+    "add_to": "every file with subcommands of `headrace table` adds them under this name",
+}
+
+
+def _public_names() -> dict[str, list[str]]:
+    """The modules of every public class and function. A command's function is named as the command is."""
+    modules: dict[str, list[str]] = {}
+    for file in ROOT.rglob("*.py"):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                is_command = module.startswith("cli.") and isinstance(node, ast.FunctionDef)
+                if not is_command or node.name in SHARED_NAMES:
+                    modules.setdefault(node.name, []).append(module)
+    return modules
+
+
+def test_a_public_name_means_one_thing():
+    shared = {name: modules for name, modules in _public_names().items() if len(modules) > 1}
+    assert {name: modules for name, modules in shared.items() if name not in SHARED_NAMES} == {}
+    assert not SHARED_NAMES.keys() - shared.keys()
