@@ -78,9 +78,9 @@ def test_of_many_at_once_one_takes_it_and_of_many_heirs_one_inherits(s3: S3, buc
 CHILD = """
 import sys
 from headrace.errors import Fenced
-from headrace.lease import Lease
-from headrace.storage import Profile, Store
-from headrace.storage.numbered_objects import Chain
+from headrace.pipeline.lease import Lease
+from headrace.storage.store import Profile, Store
+from headrace.storage.numbered_objects import NumberedObjects
 endpoint, key, secret, uri = sys.argv[1:]
 profile = Profile(endpoint, path_style=True, allow_http=True, access_key_id=key, secret_access_key=secret)
 lease = Lease.take(Store(uri, profile), ttl=1.0, renew=0.2)

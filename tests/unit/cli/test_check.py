@@ -50,8 +50,8 @@ def test_a_wrong_spec_exits_2_and_says_where(files):
 
 def test_lines_of_json(files):
     lines = [json.loads(line) for line in _check("wrong.yaml", "--json").stdout.splitlines()]
-    assert [line["event"] for line in lines] == ["finding", "summary"]
-    assert (lines[0]["line"], lines[0]["key"], lines[0]["meant"]) == (4, "flsh", "flush")
+    assert [line["event"] for line in lines] == ["diagnostic", "summary"]
+    assert (lines[0]["line"], lines[0]["key"], lines[0]["suggestion"]) == (4, "flsh", "flush")
     assert lines[1] == {"event": "summary", "pipelines": [], "errors": 1, "warnings": 0}
 
 

@@ -331,8 +331,8 @@ def test_no_process_that_read_letters_aborts_at_its_end(desk: Desk) -> None:
     """Through delta-rs's own file system one in ten does."""
     store = aged(desk).store
     script = f"""
-from headrace.letters import dataset
-from headrace.storage import Store
+from headrace.dead_letters.reader import dataset
+from headrace.storage.store import Store
 
 assert dataset(Store({store.uri!r})).to_table().num_rows == 4
 """

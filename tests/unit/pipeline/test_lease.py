@@ -124,8 +124,8 @@ def test_what_this_process_let_go_of_without_a_word_is_taken_at_once(store):
 CHILD = """
 import sys, threading
 from headrace.errors import Fenced
-from headrace.lease import Lease
-from headrace.storage import Store
+from headrace.pipeline.lease import Lease
+from headrace.storage.store import Store
 lease = Lease.take(Store(sys.argv[1]), ttl=float(sys.argv[2]), renew=float(sys.argv[2]) / 4)
 print(lease.token, flush=True)
 sys.stdin.readline()

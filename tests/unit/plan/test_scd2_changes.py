@@ -49,7 +49,7 @@ def test_a_field_under_the_name_of_the_history_stops_the_pipeline():
 
 
 def test_what_is_tracked_must_be_there_and_comparable():
-    with pytest.raises(ColumnsDisagree, match=r"merge\.history\.track names 'total'"):
+    with pytest.raises(ColumnsDisagree, match=r"merge\.scd2\.track names 'total'"):
         plan_of(table=scd2(scd2={"track": ["total"]})).apply(envelopes([{"id": 1, "at": 1}]))
 
 
@@ -73,7 +73,7 @@ def test_a_row_that_gets_another_key_ends_when_the_other_begins():
     [
         ({"mode": "scd2"}, "table.mode"),
         ({"mode": "scd2", "merge": {"keys": ["id"]}}, "table.merge"),
-        ({"mode": "upsert", "merge": {"keys": ["id"], "history": {}}}, "table.merge.scd2"),
+        ({"mode": "upsert", "merge": {"keys": ["id"], "scd2": {}}}, "table.merge.scd2"),
         (scd2(truncate_when="id = 1"), "table.merge.truncate_when"),
         (scd2(scd2={"current": "Name"}), "table.merge.scd2.current"),
         (scd2(scd2={"valid_to": "valid_from"}), "table.merge.scd2.valid_to"),

@@ -121,5 +121,5 @@ def test_the_route_says_where_it_is_taken_from():
 def test_steps_and_routing_are_those_that_run(spec):
     steps = "transform: [{set: {a: b + 1}}, {where: a > 1}, {drop: [b]}, {rename: {a: c}}]\n"
     compiled = transform_steps(loads(TEXT + steps)[0])
-    assert [type(step).__name__ for step in compiled] == ["Set", "Where", "Drop", "Rename"]
+    assert [type(step).__name__ for step in compiled] == ["SetStep", "WhereStep", "DropStep", "RenameStep"]
     assert (spec.routing().by, spec.routing().include) == ("topic", "^o")

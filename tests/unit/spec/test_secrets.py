@@ -182,4 +182,4 @@ def test_the_list_of_secrets_is_that_of_the_models():
 
 def test_the_json_schema_takes_only_references_for_secrets():
     schema = Spec.model_json_schema()
-    assert json.dumps(schema["$defs"]["Sasl"]["properties"]["password"]).count("env:") == 1
+    assert json.dumps(schema["$defs"]["SaslSpec"]["properties"]["password"]).count("env:") == 1

@@ -371,7 +371,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from headrace.engine import duck
 from headrace.delta.schema import ENVELOPE
-from headrace.transform import Set, Transform
+from headrace.transform.steps import SetStep, Transform
 
 duck.connection()
 with open("/proc/self/statm") as pages:
@@ -380,7 +380,7 @@ resource.setrlimit(resource.RLIMIT_AS, (have + 2**30, have + 2**30))
 small, large = [1, 2, 3], list(range(16_000))
 rows = pa.table({"l": [small] * 4 + [large] + [small] * 4})
 envelopes = pa.table([pa.nulls(9, item.type) for item in ENVELOPE], schema=ENVELOPE)
-squared = Transform([Set({"x": "len(flatten(list_transform(l, lambda x: l)))"})])
+squared = Transform([SetStep({"x": "len(flatten(list_transform(l, lambda x: l)))"})])
 done = squared.apply(rows, envelopes, datetime.now(UTC))
 print(done.rejects.index, done.index.to_pylist(), done.rows["x"].to_pylist())
 """
