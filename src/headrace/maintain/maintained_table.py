@@ -16,7 +16,7 @@ from headrace.delta.log import TableState
 from headrace.delta.log_errors import table_stop
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.partition_keys import PartitionKeys
-from headrace.errors import Conflict, TableError, TableGone
+from headrace.errors import TableGone
 from headrace.maintain import log_cleanup
 from headrace.maintain.file_listing import FileListing
 from headrace.maintain.planner import Action, FileTargets
@@ -24,7 +24,7 @@ from headrace.spec.table import TableSpec
 from headrace.stage.partitions import partition_folder
 from headrace.stage.stager import FileLayout, file_layout_of
 from headrace.storage.store import Store
-from headrace.table.optimize import ENOUGH, Optimized, Rewriter, can_order, ordered_name
+from headrace.table.optimize import ENOUGH, Compaction, Optimized, can_order, ordered_name
 from headrace.table.spark_files import SparkCompaction, SparkFileOperations
 from headrace.write.spark_append import SparkAppendWriter
 
@@ -103,14 +103,10 @@ class LogMaintainedTable(MaintainedTable):
 
     def rewrite(self, action: Action, said: Mapping[str, str]) -> Optimized:
         """Staged as a batch is, then exchanged in one commit."""
-        rewriter = Rewriter(self._tail, self.layout, self.wishes.z_order if action.what == "z_order" else ())
-        try:
-            for files in action.bins:
-                rewriter.add(files)
-            return rewriter.commit(self.picture.version, {"targetSize": str(self.wishes.target)}, said)
-        except (Conflict, TableError):  # certainly not committed
-            rewriter.abandon()
-            raise
+        compaction = Compaction(self._tail, self.layout, self.wishes.z_order if action.what == "z_order" else ())
+        for files in action.bins:
+            compaction.add(files)
+        return compaction.commit(self.picture.version, {"targetSize": str(self.wishes.target)}, said)
 
     def note(self, metrics: Mapping[str, str], said: Mapping[str, str]) -> Mapping[str, Any]:
         """A version that changes nothing."""

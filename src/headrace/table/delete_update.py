@@ -94,7 +94,7 @@ class ConditionEdit(RowEdit):
         self._store, self._wanted, self._state = store, wanted, state
         self._partition: Partition = partition_of(wanted.partition, state.schema, state.partition_by)
         self.operation = "DELETE" if wanted.values is None else "UPDATE"
-        self.said = commit_parameters(
+        self.parameters = commit_parameters(
             predicate=[wanted.where], partition=wanted.partition, set=sorted(wanted.values or ())
         )
         check_values(wanted.values or {}, state.schema)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +25,12 @@ from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.partition_values import value_in
 from headrace.delta.rows import read_rows
 from headrace.delta.scan import Relation
-from headrace.delta.staged_file import StagedFile
-from headrace.errors import Conflict, PartitionNotFound, TableChanged, TableReplaced, TableRestored, UsageError
-from headrace.stage.stager import MIB, FileLayout, Stager, file_layout_of
+from headrace.errors import HeadraceError, PartitionNotFound, UsageError
+from headrace.stage.stager import MIB, FileLayout, file_layout_of
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners, amid_others, existing_table
 from headrace.table.query import RowsInMemory
+from headrace.write.row_edit import EditedRows, FileRewrite
 
 _TOGETHER = 512 * MIB  # of encoded files that are ordered together: they are in memory
 _COMMIT = 1024 * MIB  # of files that one commit rewrites, about
@@ -63,8 +61,8 @@ class _Wanted:
     target: int
     z_order: tuple[str, ...]
 
-    def said(self) -> dict[str, str]:
-        """The same as a commit says it."""
+    def parameters(self) -> dict[str, str]:
+        """operationParameters of the commit."""
         predicate = json.dumps([self.where] if self.where else [])
         return {"predicate": predicate, "zOrderBy": json.dumps(self.z_order), "targetSize": str(self.target)}
 
@@ -80,17 +78,16 @@ def optimize(
     state = writers.beside_appends("optimize")
     wanted = _Wanted(where, target_size or file_layout_of(state).target_file_bytes, tuple(z_order))
     check_order_columns(state, wanted.z_order)
-    done = nothing(state.version, wanted.z_order)
+    committed = nothing(state.version, wanted.z_order)  # by attempts that a conflict ended
 
     def attempt() -> Optimized:
-        nonlocal done
+        nonlocal committed
         work = _Work(store, existing_table(store), wanted)
         try:
-            return sum_results(done, work.carry_out())
-        except (Conflict, TableChanged, TableReplaced, TableRestored) as between:
-            work.rewriter.abandon()
-            done = sum_results(done, work.done)
-            raise Conflict(between.message) from between
+            return sum_results(committed, work.run())
+        except HeadraceError:
+            committed = sum_results(committed, work.result)
+            raise
 
     return amid_others(store, attempt)
 
@@ -129,32 +126,28 @@ def can_order(state: TableState, name: str) -> bool:
     return inside and not pa.types.is_nested(state.schema.field(name).type)
 
 
-class Rewriter:
-    """Old files become new ones with the same rows: staged as a batch is, then exchanged in one commit."""
+class Compaction:
+    """Rewrites files with the same rows: bins are added one by one, then exchanged in one commit."""
 
-    def __init__(self, tail: LogWriter, layout: FileLayout, z_order: tuple[str, ...] = ()) -> None:
-        self._tail, self._layout, self._z_order = tail, layout, z_order
-        self._key = PartitionKeys.of(layout.schema, layout.partition_by)
-        self._begin()
+    def __init__(self, log_writer: LogWriter, layout: FileLayout, z_order: tuple[str, ...] = ()) -> None:
+        self._log_writer, self._layout, self._z_order = log_writer, layout, z_order
+        self._partition = PartitionKeys.of(layout.schema, layout.partition_by)
+        self._rewrite = self._begin()
 
-    def _begin(self) -> None:
-        name = f"{ordered_name(self._z_order) or 'optimize'}-{uuid.uuid4().hex[:8]}"
-        self._stager = Stager(lambda _: self._tail.store, name)
-        self._old: Bin = []
-        self._began = time.monotonic()
+    def _begin(self) -> FileRewrite:
+        return FileRewrite(self._log_writer.store, self._layout, ordered_name(self._z_order) or "optimize")
 
     @property
     def bytes(self) -> int:
-        """Of the old files that wait for the commit."""
-        return sum(file.size for file in self._old)
+        """Size of the old files since the last commit."""
+        return sum(file.size for file in self._rewrite.files)
 
-    def add(self, old: Iterable[File]) -> None:
-        """Write the rows of some files of one partition anew."""
-        files = list(old)
-        store, layout = self._tail.store, self._layout
-        for rows in self._ordered(read_rows(store, file, layout.schema, layout.partition_by) for file in files):
-            self._stager.add(layout, rows)
-        self._old += files
+    def add(self, files: Sequence[File]) -> None:
+        """Rewrite some files of one partition."""
+        store, layout = self._log_writer.store, self._layout
+        pieces = (read_rows(store, file, layout.schema, layout.partition_by) for file in files)
+        with self._rewrite.staging():
+            self._rewrite.add(files, (EditedRows(rows) for rows in self._ordered(pieces)))
 
     def _ordered(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
         if not self._z_order:
@@ -163,19 +156,18 @@ class Rewriter:
         rows = pa.concat_tables(pieces)
         yield rows.take(_curve(rows, self._z_order))
 
-    def commit(self, since: int, said: Mapping[str, str], info: Mapping[str, Any]) -> Optimized:
-        """Exchange what was added so far; the old files were there in the version `since`."""
-        new = self._stager.finish()
-        if not self._old:
+    def commit(self, since: int, parameters: Mapping[str, str], info: Mapping[str, Any]) -> Optimized:
+        """Exchange the files added so far; the old files were part of version `since`."""
+        rewrite, files = self._rewrite, self._rewrite.files
+        if not files:
             return nothing(since, self._z_order)
-        version = self._tail.rewrite(self._old, new, since, said, info, began=self._began)
-        done = _account(version, self._old, new, len({self._key(file.partition) for file in self._old}))
-        self._begin()
-        return done
-
-    def abandon(self) -> None:
-        """Delete what was written and is not committed."""
-        self._stager.abandon()
+        with rewrite.staging():
+            staged = rewrite.finish()
+        version = rewrite.commit(self._log_writer, staged, since, parameters, info)
+        self._rewrite = self._begin()
+        partitions = {self._partition(file.partition) for file in files}
+        sizes = sum(file.size for file in files), sum(file.size for file in staged)
+        return Optimized(version, len(partitions), len(files), len(staged), *sizes)
 
 
 class _Work:
@@ -184,34 +176,29 @@ class _Work:
     def __init__(self, store: Store, state: TableState, wanted: _Wanted) -> None:
         self._store, self._state, self._wanted = store, state, wanted
         layout = replace(file_layout_of(state, store.uri), target_file_bytes=wanted.target)
-        self.rewriter = Rewriter(LogWriter.open(store), layout, wanted.z_order)
-        self.done = Optimized(state.version, 0, 0, 0, 0, 0, wanted.z_order)
+        self._compaction = Compaction(LogWriter.open(store), layout, wanted.z_order)
+        self.result = nothing(state.version, wanted.z_order)
 
-    def carry_out(self) -> Optimized:
-        """Rewrite bin after bin, and commit when there is enough."""
-        stands = [each for each in files.active(self._store, self._state.version).values() if not each.elsewhere]
+    def run(self) -> Optimized:
+        """Rewrite bin after bin, with a commit for about 1 GiB of old files each."""
+        table_files = [file for file in files.active(self._store, self._state.version).values() if not file.elsewhere]
         key = PartitionKeys.of(self._state.schema, self._state.partition_by)
-        for each in _bins(chosen(self._store, self._state, stands, self._wanted.where), self._wanted, key):
-            self.rewriter.add(each)
-            if self.rewriter.bytes >= _COMMIT:
+        for each in _bins(chosen(self._store, self._state, table_files, self._wanted.where), self._wanted, key):
+            self._compaction.add(each)
+            if self._compaction.bytes >= _COMMIT:
                 self._commit()
         self._commit()
-        return self.done
+        return self.result
 
     def _commit(self) -> None:
-        done = self.rewriter.commit(self._state.version, self._wanted.said(), {"operation": "optimize"})
-        self.done = sum_results(self.done, done)
+        part = self._compaction.commit(self._state.version, self._wanted.parameters(), {"operation": "optimize"})
+        self.result = sum_results(self.result, part)
 
 
 def ordered_name(z_order: Iterable[str]) -> str:
     """What the names of files begin with whose rows are ordered by these columns; empty for none."""
     text = json.dumps(list(z_order))
     return f"z{hashlib.sha256(text.encode()).hexdigest()[:8]}" if text != "[]" else ""
-
-
-def _account(version: int, old: Bin, new: Iterable[StagedFile], partitions: int) -> Optimized:
-    sizes = [file.size for file in new]
-    return Optimized(version, partitions, len(old), len(sizes), sum(file.size for file in old), sum(sizes))
 
 
 def _bins(stands: Iterable[File], wanted: _Wanted, key: PartitionKeys) -> Iterator[Bin]:

@@ -23,7 +23,10 @@ from headrace.errors import (
     Conflict,
     LeaseHeld,
     OperationDisabled,
+    TableChanged,
     TableNotFound,
+    TableReplaced,
+    TableRestored,
     UsageError,
     WrittenBySpark,
 )
@@ -171,19 +174,22 @@ def existing_table(store: Store) -> TableState:
 
 
 def amid_others(store: Store, attempt: Callable[[], T]) -> T:
-    """The answer of an attempt, made anew each time others came first. What cannot be reached is not tried again."""
-    seen = ""
+    """Run an attempt, again with fresh state after each conflict with another writer.
+
+    ConcurrentModification after 10 attempts. Other errors, such as an unreachable store, are raised at once.
+    """
+    message = ""
     for wait in islice(_PAUSES.waits(), _TRIES):
         try:
             return attempt()
-        except Conflict as conflict:
-            seen = conflict.message
+        except (Conflict, TableChanged, TableReplaced, TableRestored) as conflict:
+            message = conflict.message
             time.sleep(wait)
     version = log.newest_version(store) or 0
     raise ConcurrentModification(
-        f"{store.uri}: others came first each of {_TRIES} times, last in version {version}: {seen}",
+        f"{store.uri}: all {_TRIES} attempts conflicted with other writers, last at version {version}: {message}",
         version=version,
-        hint="Try again when they are done.",
+        hint="Run the operation again when the other writers have finished.",
     )
 
 

@@ -137,9 +137,8 @@ class RowQuery(ABC):
             relation = self.relation()
             yield relation
         except (duckdb.Error, OSError) as error:
-            if isinstance(relation, RowStream) and relation.errors:
-                raise relation.errors[0] from None
-            raise _named(self.store, error) from error
+            cause = next(iter(relation.errors), None) if isinstance(relation, RowStream) else None
+            raise _named(self.store, error, cause) from error
 
     @abstractmethod
     def relation(self) -> Relation:
@@ -267,14 +266,16 @@ def _schema(rows: RowQuery, schema: pa.Schema, made: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _named(store: Store, error: Exception) -> HeadraceError:
-    """The error of Headrace for an error of DuckDB or Arrow."""
+def _named(store: Store, error: Exception, cause: HeadraceError | None) -> HeadraceError:
+    """The error of Headrace for an error of DuckDB or Arrow; `cause` is the error of the stream that was read."""
     text = (str(error).splitlines() or [""])[0].split("Error: ", 1)[-1][:300]
     if _GONE.search(str(error)) and _superseded(store, str(error)):
         return VersionNotFound(
             f"{store.uri}: data files of this version are missing, most likely deleted by a vacuum: {text}",
             hint="Query a newer version.",
         )
+    if cause is not None:
+        return cause
     if isinstance(error, OSError) or is_damage(error):
         return TableDamaged(
             f"{store.uri}: a data file of the table cannot be read: {text}",

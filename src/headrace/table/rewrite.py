@@ -14,7 +14,6 @@ from headrace.delta.files import File
 from headrace.delta.log import TableState
 from headrace.delta.log_writer import Objection
 from headrace.delta.partition_keys import Partition, PartitionKeys
-from headrace.errors import Conflict, TableChanged, TableReplaced, TableRestored
 from headrace.storage.store import Store
 from headrace.table.ownership import amid_others, existing_table
 from headrace.write.row_edit import EditAttempt, EditResult, RowEdit
@@ -26,12 +25,7 @@ def rewrite(store: Store, plan: Callable[[TableState], RowEdit], objection: Obje
     def attempt() -> EditResult:
         state = existing_table(store)
         edit = plan(state)
-        work = EditAttempt(store, state, edit, objection)
-        try:
-            return work.carry_out({"operation": edit.operation.lower()})
-        except (TableChanged, TableReplaced, TableRestored) as between:
-            work.abandon()
-            raise Conflict(between.message) from between
+        return EditAttempt(store, state, edit, objection).run({"operation": edit.operation.lower()})
 
     return amid_others(store, attempt)
 

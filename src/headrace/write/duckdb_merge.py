@@ -51,9 +51,9 @@ class UpsertMerge(RowEdit):
     operation = "MERGE"
 
     def __init__(
-        self, store: Store, state: TableState, sql: MergeSql, changes: Staged, said: Mapping[str, str]
+        self, store: Store, state: TableState, sql: MergeSql, changes: Staged, parameters: Mapping[str, str]
     ) -> None:
-        self._store, self._state, self._sql, self._changes, self.said = store, state, sql, changes, said
+        self._store, self._state, self._sql, self._changes, self.parameters = store, state, sql, changes, parameters
         self._keys = list(sql.merging.keys)
         kept = sql.merging.scd2.columns[:2] if sql.merging.scd2 else ()
         self._names = list(dict.fromkeys([*self._keys, *filter(None, [sql.merging.sequence]), *kept]))

@@ -1,7 +1,7 @@
-"""Rows are changed by our own hands: files that hold them are written anew, and one commit puts new ones for old.
+"""The rewrite engine: files in, files out, one commit. Compaction, row changes and in-process merges use it.
 
-Nothing starts a JVM, and the files' statistics are as faithful as a batch's. Files are read some rows at a time and
-several at once, so neither their size nor their number matters to memory.
+No JVM is started, and new files get the same statistics as those of a batch. Files are read in pieces and several at
+a time, so memory does not grow with their size or number.
 """
 
 from __future__ import annotations
@@ -27,69 +27,186 @@ from headrace.delta.log_writer import LogWriter, Objection
 from headrace.delta.rows import pieces_of
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Conflict, UsageError
-from headrace.stage.stager import Stager, file_layout_of
+from headrace.stage.stager import FileLayout, Stager, file_layout_of
 from headrace.storage.store import Store
 
 _KIND = pa.field("_change_type", pa.string())
 _FEED = "delta.enableChangeDataFeed"
-_COUNTED = ("inserted", "updated", "deleted", "copied")
-_AT_ONCE = min(4, os.cpu_count() or 1)  # files written anew at the same time
+_COUNTS = ("inserted", "updated", "deleted", "copied")
+_THREADS = min(4, os.cpu_count() or 1)  # files that are rewritten in parallel
 
 
 @dataclass(frozen=True, slots=True)
 class EditResult:
-    """What was done to rows; a change of none is no new version."""
+    """Row counts of an edit. An edit that changes no row commits nothing and reports the current version."""
 
     version: int
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
-    copied: int = 0  # written anew as they were
+    copied: int = 0  # unchanged rows of rewritten files
 
 
 @dataclass(frozen=True, slots=True)
 class EditedRows:
-    """What becomes of some rows of a file."""
+    """The result of an edit for some rows of a file."""
 
     kept: pa.Table
     deleted: pa.Table | None = None
-    before: pa.Table | None = None  # those that change, as they were
-    after: pa.Table | None = None  # and as they are now
+    before: pa.Table | None = None  # updated rows with their old values
+    after: pa.Table | None = None  # the same rows with their new values
 
 
 class RowEdit(ABC):
-    """A change of rows, on one state of a table; files may be asked about by several threads."""
+    """A change of rows, planned for one version of a table. `edited` is called by several threads."""
 
-    operation: str  # in Spark's words
-    said: Mapping[str, str]  # its parameters
+    operation: str  # as Spark names it in the table history
+    parameters: Mapping[str, str]  # operationParameters of the commit
 
     @abstractmethod
-    def candidates(self, stands: Sequence[File]) -> Iterable[File]:
-        """The files that hold rows to change."""
+    def candidates(self, files: Sequence[File]) -> Iterable[File]:
+        """The files that contain rows to change."""
 
     @abstractmethod
     def edited(self, file: File, start: int, rows: pa.Table) -> EditedRows | None:
-        """What becomes of a file's rows from one on; None when they stay."""
+        """Edit the rows of a file from row number `start` on; None if all of them stay."""
 
     def inserts(self) -> pa.Table | None:
-        """Rows that are new, once every file was looked at."""
+        """New rows; called after the last file."""
         return None
 
     @abstractmethod
-    def counts(self, done: EditResult) -> dict[str, int]:
-        """The same as a commit tells it, by the names of Spark's metrics."""
+    def counts(self, result: EditResult) -> dict[str, int]:
+        """operationMetrics of the commit, named as Spark names them."""
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What one thread has done."""
+class _Output:
+    """The files that one thread has read and staged: a stager is not thread-safe."""
 
     stager: Stager
-    old: list[File] = field(default_factory=list)
+    files: list[File] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def count(self, what: str, rows: pa.Table) -> None:
-        self.counts[what] = self.counts.get(what, 0) + len(rows)
+    def count(self, kind: str, rows: pa.Table) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + len(rows)
+
+
+class FileRewrite:
+    """Replaces files of a table: rows of old files are staged in new ones, and one commit exchanges them."""
+
+    def __init__(self, store: Store, layout: FileLayout, name: str, *, change_feed: bool = False) -> None:
+        self._store, self._layout, self._name = store, layout, f"{name}-{uuid.uuid4().hex[:8]}"
+        self._feed = replace(
+            layout, path=f"{store.uri}/{CHANGE_DATA}", schema=layout.schema.append(_KIND), stats_columns=0
+        )
+        self._has_feed = change_feed
+        self._started = time.monotonic()
+        self._local, self._outputs, self._lock = threading.local(), list[_Output](), threading.Lock()
+
+    @property
+    def files(self) -> list[File]:
+        """The old files, which the commit removes."""
+        return [file for output in self._outputs for file in output.files]
+
+    def add(self, files: Iterable[File], pieces: Iterable[EditedRows]) -> None:
+        """Replace some files by these rows; any thread may call it."""
+        output = self._output()
+        output.files += files
+        for piece in pieces:
+            self._stage(output, piece)
+
+    def insert(self, rows: pa.Table | None) -> None:
+        """Add new rows, to a file that is open already if there is one."""
+        if rows is not None and len(rows):
+            output = self._outputs[0] if self._outputs else self._output()
+            output.count("inserted", rows)
+            output.stager.add(self._layout, rows)
+            self._stage_changes(output, "insert", rows)
+
+    def finish(self) -> list[StagedFile]:
+        """Close the new files; those of the change data feed are among them."""
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-edit") as pool:
+            return [file for files in pool.map(lambda output: output.stager.finish(), self._outputs) for file in files]
+
+    def result(self, version: int) -> EditResult:
+        """The rows counted so far."""
+        counts = [output.counts for output in self._outputs]
+        return EditResult(version, *(sum(each.get(name, 0) for each in counts) for name in _COUNTS))
+
+    def commit(
+        self,
+        log_writer: LogWriter,
+        staged: Sequence[StagedFile],
+        since: int,
+        parameters: Mapping[str, str],
+        info: Mapping[str, Any],
+        *,
+        row_change: tuple[str, Mapping[str, int]] | None = None,
+        txns: Mapping[str, int] | None = None,
+    ) -> int:
+        """Exchange the files and return the new version; the old files were part of version `since`.
+
+        `row_change` is the operation and its metrics if rows change, None for a compaction. A Conflict proves that
+        nothing was committed, so the staged files are deleted. After any other error the commit may exist, and
+        unreferenced files are left to vacuum.
+        """
+        files = [file for file in staged if file.table == self._store.uri]
+        change = None
+        if row_change is not None:
+            elapsed = {"executionTimeMs": max(1, round(1000 * (time.monotonic() - self._started)))}
+            feed = [file for file in staged if file.table != self._store.uri]
+            change = RowChange(row_change[0], {**row_change[1], **elapsed}, feed)
+        began = self._started if change is None else None
+        try:
+            return log_writer.rewrite(self.files, files, since, parameters, info, change, marks=txns, began=began)
+        except Conflict:
+            self.abandon()
+            raise
+
+    @contextmanager
+    def staging(self) -> Iterator[None]:
+        """Delete the staged files if the block fails: nothing refers to them yet."""
+        try:
+            yield
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Delete the staged files."""
+        for output in self._outputs:
+            output.stager.abandon()
+
+    def _output(self) -> _Output:
+        output: _Output | None = getattr(self._local, "output", None)
+        if output is None:
+            with self._lock:
+                stager = Stager(self._folder, f"{self._name}-{len(self._outputs)}")
+                output = self._local.output = _Output(stager)
+                self._outputs.append(output)
+        return output
+
+    def _folder(self, uri: str) -> Store:
+        return self._store if uri == self._store.uri else self._store.child(CHANGE_DATA)
+
+    def _stage(self, output: _Output, piece: EditedRows) -> None:
+        output.count("copied", piece.kept)
+        output.stager.add(self._layout, piece.kept)
+        if piece.deleted is not None:
+            output.count("deleted", piece.deleted)
+            self._stage_changes(output, "delete", piece.deleted)
+        if piece.before is not None and piece.after is not None:
+            output.count("updated", piece.after)
+            output.stager.add(self._layout, piece.after)
+            self._stage_changes(output, "update_preimage", piece.before)
+            self._stage_changes(output, "update_postimage", piece.after)
+
+    def _stage_changes(self, output: _Output, kind: str, rows: pa.Table) -> None:
+        """Changed rows for the change data feed, if the table has one."""
+        if self._has_feed and len(rows):
+            kinds = pa.repeat(pa.scalar(kind), len(rows))
+            output.stager.add(self._feed, pa.table([*rows.columns, kinds], schema=self._feed.schema))
 
 
 class EditAttempt:
@@ -101,106 +218,50 @@ class EditAttempt:
         state: TableState,
         edit: RowEdit,
         objection: Objection = append_blocker,
-        stands: Sequence[File] | None = None,
+        files: Sequence[File] | None = None,
     ) -> None:
         self._store, self._state, self._edit, self._objection = store, state, edit, objection
-        self._stands = list(active(store, state.version).values()) if stands is None else stands
-        self._layout = file_layout_of(state, store.uri)
-        self._feed = replace(
-            self._layout, path=f"{store.uri}/{CHANGE_DATA}", schema=state.schema.append(_KIND), stats_columns=0
+        self._files = list(active(store, state.version).values()) if files is None else files
+        has_feed = state.properties.get(_FEED, "").lower() == "true"
+        layout = file_layout_of(state, store.uri)
+        self._rewrite = FileRewrite(store, layout, edit.operation.lower(), change_feed=has_feed)
+
+    def run(self, info: Mapping[str, Any], *, txns: Mapping[str, int] | None = None) -> EditResult:
+        """Rewrite the candidate files, add the new rows and commit. With `txns` even an empty edit is committed."""
+        with self._rewrite.staging():
+            staged = self._stage()
+        result = self._rewrite.result(self._state.version)
+        if not self._rewrite.files and not staged and not txns:
+            return result
+        version = self._rewrite.commit(
+            LogWriter.open(self._store, txns or (), self._objection),
+            staged,
+            self._state.version,
+            self._edit.parameters,
+            info,
+            row_change=(self._edit.operation, self._edit.counts(result)),
+            txns=txns,
         )
-        self._feeds = state.properties.get(_FEED, "").lower() == "true"
-        self._name = f"{edit.operation.lower()}-{uuid.uuid4().hex[:8]}"
-        self._began = time.monotonic()
-        self._mine, self._tallies, self._lock = threading.local(), list[_Tally](), threading.Lock()
+        return replace(result, version=version)
 
-    def carry_out(self, info: Mapping[str, Any], *, marks: Mapping[str, int] | None = None) -> EditResult:
-        """Every file that holds such rows, then what is new, then the commit; with marks there always is one."""
-        with self._abandoned_on_failure():
-            staged = self._staged()
-        counts = [tally.counts for tally in self._tallies]
-        done = EditResult(self._state.version, *(sum(each.get(name, 0) for each in counts) for name in _COUNTED))
-        old = [file for tally in self._tallies for file in tally.old]
-        if not old and not staged and not marks:
-            return done
-        new = [file for file in staged if file.table == self._store.uri]
-        feed = [file for file in staged if file.table != self._store.uri]
-        took = {"executionTimeMs": max(1, round(1000 * (time.monotonic() - self._began)))}
-        change = RowChange(self._edit.operation, {**self._edit.counts(done), **took}, feed)
-        tail = LogWriter.open(self._store, marks or (), self._objection)
-        try:
-            version = tail.rewrite(old, new, self._state.version, self._edit.said, info, change, marks=marks)
-        except Conflict:  # certainly not committed
-            self.abandon()
-            raise
-        return replace(done, version=version)
+    def _stage(self) -> list[StagedFile]:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-edit") as pool:
+            futures = [pool.submit(self._rewrite_file, file) for file in self._edit.candidates(self._files)]
+            for future in futures:
+                future.result()
+        self._rewrite.insert(self._edit.inserts())
+        return self._rewrite.finish()
 
-    def _staged(self) -> list[StagedFile]:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-edit") as pool:
-            work = [pool.submit(self._file, file) for file in self._edit.candidates(self._stands)]
-            for each in work:
-                each.result()
-            self._insert(self._edit.inserts())
-            return [file for files in pool.map(lambda tally: tally.stager.finish(), self._tallies) for file in files]
-
-    def abandon(self) -> None:
-        """Delete what was staged; nothing refers to it."""
-        for tally in self._tallies:
-            tally.stager.abandon()
-
-    @contextmanager
-    def _abandoned_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.abandon()
-            raise
-
-    def _tally(self) -> _Tally:
-        """This thread's own: a stager is no two threads'."""
-        found: _Tally | None = getattr(self._mine, "tally", None)
-        if found is None:
-            with self._lock:
-                found = self._mine.tally = _Tally(Stager(self._place, f"{self._name}-{len(self._tallies)}"))
-                self._tallies.append(found)
-        return found
-
-    def _place(self, uri: str) -> Store:
-        return self._store if uri == self._store.uri else self._store.child(CHANGE_DATA)
-
-    def _file(self, file: File) -> None:
+    def _rewrite_file(self, file: File) -> None:
         if file.elsewhere:
             raise UsageError(
-                f"{self._store.uri}: the file {file.path} is another table's (a shallow clone).",
-                hint="Copy the table whole, and change the copy.",
+                f"{self._store.uri}: the file {file.path} belongs to another table (a shallow clone).",
+                hint="Make a deep copy of the table and change the copy.",
             )
-        tally, start = self._tally(), 0
-        tally.old.append(file)
+        self._rewrite.add([file], self._edited(file))
+
+    def _edited(self, file: File) -> Iterator[EditedRows]:
+        start = 0
         for rows in pieces_of(self._store, file, self._state.schema, self._state.partition_by):
-            self._piece(tally, self._edit.edited(file, start, rows) or EditedRows(rows))
+            yield self._edit.edited(file, start, rows) or EditedRows(rows)
             start += len(rows)
-
-    def _piece(self, tally: _Tally, edited: EditedRows) -> None:
-        tally.count("copied", edited.kept)
-        tally.stager.add(self._layout, edited.kept)
-        if edited.deleted is not None:
-            tally.count("deleted", edited.deleted)
-            self._tell(tally, "delete", edited.deleted)
-        if edited.before is not None and edited.after is not None:
-            tally.count("updated", edited.after)
-            tally.stager.add(self._layout, edited.after)
-            self._tell(tally, "update_preimage", edited.before)
-            self._tell(tally, "update_postimage", edited.after)
-
-    def _insert(self, rows: pa.Table | None) -> None:
-        if rows is not None and len(rows):
-            tally = self._tallies[0] if self._tallies else self._tally()  # no file of their own, where one is open
-            tally.count("inserted", rows)
-            tally.stager.add(self._layout, rows)
-            self._tell(tally, "insert", rows)
-
-    def _tell(self, tally: _Tally, kind: str, rows: pa.Table) -> None:
-        """Changed rows for those who read the table's change data."""
-        if self._feeds and len(rows):
-            kinds = pa.repeat(pa.scalar(kind), len(rows))
-            tally.stager.add(self._feed, pa.table([*rows.columns, kinds], schema=self._feed.schema))

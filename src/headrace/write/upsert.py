@@ -128,7 +128,7 @@ class UpsertWriter(SparkAppendWriter):
         """Whether it could be done without Spark."""
         try:
             work = self._handwork(table, merging, tombstones, intent.retention_time)
-            done = work and work.carry_out(said, marks={self._mark: intent.batch})
+            done = work and work.run(said, txns={self._mark: intent.batch})
         except duck.TooLarge:
             return False
         return done is not None

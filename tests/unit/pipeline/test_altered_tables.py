@@ -152,8 +152,8 @@ def _once(work: Callable[[], None]) -> Callable[[], None]:
 
 def _staging(restore: Callable[[], None]) -> tuple[Any, str, Any]:
     """While the merge writes its files."""
-    stage = EditAttempt._staged
-    return EditAttempt, "_staged", lambda editing: (stage(editing), restore())[0]
+    stage = EditAttempt._stage
+    return EditAttempt, "_stage", lambda editing: (stage(editing), restore())[0]
 
 
 def _reading(restore: Callable[[], None]) -> tuple[Any, str, Any]:
@@ -177,7 +177,7 @@ def test_others_that_are_always_first_are_met_five_times(
 ) -> None:
     """Each time, somebody rewrites the file that the merge is about to replace."""
     desk.feed([row(1, 1), row(2, 1)])
-    left, stage = iter(range(times)), EditAttempt._staged
+    left, stage = iter(range(times)), EditAttempt._stage
 
     def beside(editing: EditAttempt) -> Any:
         made = stage(editing)
@@ -185,7 +185,7 @@ def test_others_that_are_always_first_are_met_five_times(
             DeltaTable(f"{desk.folder}/lake/orders").update(updates={"name": "'theirs'"}, predicate="id = 2")
         return made
 
-    monkeypatch.setattr(EditAttempt, "_staged", beside)
+    monkeypatch.setattr(EditAttempt, "_stage", beside)
     if times < 5:
         desk.feed([row(1, 2)])
     else:

@@ -578,7 +578,7 @@ def other_writers_are_first_each_time(way: Way) -> None:
     way.send(2)
     from headrace.write.row_edit import EditAttempt
 
-    with mock.patch.object(EditAttempt, "carry_out", side_effect=Conflict("Others came first.", hint="Run again.")):
+    with mock.patch.object(EditAttempt, "run", side_effect=Conflict("Others came first.", hint="Run again.")):
         way.stops()
 
 

@@ -241,15 +241,15 @@ def test_who_comes_between_is_met_with_fresh_state_and_nothing_is_left_behind(
     made = ByHand(tmp_path, BY_SEQUENCE)
     made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(5)], 1)
     part, driver = made.part([Change("put", key, 2, (2, 2), offset=100 + key) for key in range(5)], 2), made.open()
-    whole = row_edit.EditAttempt._staged
+    whole = row_edit.EditAttempt._stage
 
     def slow(work: Any) -> Any:
         done = whole(work)
-        monkeypatch.setattr(row_edit.EditAttempt, "_staged", whole)
+        monkeypatch.setattr(row_edit.EditAttempt, "_stage", whole)
         made.open("other").commit(made.part([Change("put", 9, 1, (9, 9))], 1), intent(1, "other"))
         return done
 
-    monkeypatch.setattr(row_edit.EditAttempt, "_staged", slow)
+    monkeypatch.setattr(row_edit.EditAttempt, "_stage", slow)
     with pytest.raises(Conflict, match="meanwhile"):
         driver.commit(part, intent(2))
     state = load_state(made.table)
