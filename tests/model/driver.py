@@ -20,14 +20,14 @@ from headrace.errors import SourceGap, SourceReplaced, TableRestored
 from headrace.faults import Point
 from headrace.ledger import table_evidence
 from headrace.ledger.known_tables import KnownTable
-from headrace.ledger.ledger import Ledger, is_refill
+from headrace.ledger.ledger import Ledger
 from headrace.ledger.row import row
 from headrace.ledger.undone_batches import UndoneRows, undone_rows
 from headrace.pipeline.table_entry import batch_in_table, restores_of
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.write.append import account
-from headrace.write.intent import Intent, TableIntent
+from headrace.write.intent import Intent, IntentKind, TableIntent
 from model.world import World, ledger_rows
 
 T = TypeVar("T")
@@ -271,7 +271,9 @@ class Driver:
         counts = Counts(read, routed, len(dead), len(filtered), held, reasons={"type": len(dead)})
         text, number = str(self.spec), self.ledger.batch + 1
         rests = self.ledger.standing({(item.topic, item.partition) for item in ranges})
-        return Intent(NAME, number, tuple(ranges), tables, counts, THEN, self.token, text, text, "0", idle_ranges=rests)
+        kind = IntentKind.BATCH if only is None else IntentKind.REFILL
+        intent = Intent(NAME, number, tuple(ranges), tables, counts, THEN, self.token, text, text, "0", kind=kind)
+        return replace(intent, idle_ranges=rests)
 
     def stage_table(self, name: str, ids: list[str]) -> TableIntent:
         """Put one file; the table it is for may not exist yet."""
@@ -316,7 +318,7 @@ class Driver:
             path: replace(each, id=seen[path], writers=(NAME,), scanned=max(each.scanned, self.seen.get(path, -1)))
             for path, each in known.items()
         }
-        if is_refill(intent):
+        if intent.kind is IntentKind.REFILL:
             known = {path: replace(each, refill=-1) for path, each in known.items()}
         tried(lambda: self.ledger.known.remember(tables=known))
         faults.reach(Point.LEDGER_NOT)

@@ -109,7 +109,7 @@ def ends_when_asked(stop: threading.Event) -> Iterator[None]:
 
 def summary_event(outcome: RunResult) -> dict[str, Any]:
     """The last line of a run, as programs read it."""
-    summary, counts = outcome.summary, outcome.summary.counts
+    summary = outcome.summary
     return {
         "event": "summary",
         "pipeline": summary.pipeline,
@@ -120,16 +120,7 @@ def summary_event(outcome: RunResult) -> dict[str, Any]:
         "records_per_second": summary.rate,
         "batches": summary.batches,
         "recovered": summary.recovered,
-        "read": counts.read,
-        "routed": counts.routed,
-        "dead": counts.dead,
-        "filtered": counts.filtered,
-        "skipped": counts.skipped,
-        "reasons": dict(counts.reasons),
-        "ignored": dict(counts.ignored),
-        "violations": dict(counts.violations),
-        "rescued": counts.rescued,
-        "duplicates": dict(counts.duplicates),
+        **summary.counts.counters(),
         "tables": summary.tables,
         "json_text": summary.json_text,
     }

@@ -34,7 +34,7 @@ from headrace.spec import Spec
 from headrace.spec.reader import reread
 from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
-from headrace.write.intent import Intent, ReplayInput, TableIntent
+from headrace.write.intent import Intent, IntentKind, ReplayInput, TableIntent
 from headrace.write.retention import Purge
 
 
@@ -180,7 +180,7 @@ class ReplayPipeline(Pipeline):
         taken = ReplayInput(
             self._version, chosen.reasons, chosen.tables, since.isoformat() if since else "", self._outcomes
         )
-        return replace(intent, replay=taken)
+        return replace(intent, replay=taken, kind=IntentKind.REPLAY)
 
     def _without_doubles(self, batch: int) -> tuple[StagedFile, ...]:
         """The outcomes staged anew: a letter whose row its table has already is none that was replayed."""

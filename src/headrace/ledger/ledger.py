@@ -28,28 +28,13 @@ from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.storage.base import AlreadyThere, NotThere
 from headrace.storage.store import Store
-from headrace.write.intent import Intent
+from headrace.write.intent import Intent, IntentKind
 
-__all__ = ["FullRefresh", "KnownTable", "KnownTables", "Ledger", "Position", "is_decision", "is_refill", "is_reingest"]
+__all__ = ["FullRefresh", "KnownTable", "KnownTables", "Ledger", "Position"]
 
 Position = dict[tuple[str, int], int]
 _FORGET_EVERY = 32
 _FOREVER = datetime.max.replace(tzinfo=UTC)
-
-
-def is_decision(intent: Intent) -> bool:
-    """Whether a batch is a person's decision: it reads nothing, and its text is the reason, not a spec."""
-    return not intent.digest
-
-
-def is_refill(intent: Intent) -> bool:
-    """Whether a batch gives a restored table what was undone: it moves no partition, so it has no ranges."""
-    return bool(intent.digest) and not intent.ranges and intent.replay is None and not intent.reingested
-
-
-def is_reingest(intent: Intent) -> bool:
-    """Whether a batch gives a repaired table the rows of files that were lost; it has no ranges either."""
-    return bool(intent.reingested)
 
 
 class Ledger:
@@ -235,7 +220,20 @@ class Ledger:
     def _decision(self, batch: int, ranges: tuple[Range, ...], rests: tuple[Range, ...], note: str) -> Intent:
         release = ENGINE.partition("/")[2]
         token, now = uuid.uuid4().hex, datetime.now(UTC)
-        return Intent(self._pipeline, batch, ranges, (), Counts(), now, token, note, "", release, idle_ranges=rests)
+        return Intent(
+            self._pipeline,
+            batch,
+            ranges,
+            (),
+            Counts(),
+            now,
+            token,
+            note,
+            "",
+            release,
+            idle_ranges=rests,
+            kind=IntentKind.DECISION,
+        )
 
     def check_mark(self, path: str, mark: int | None) -> None:
         """TxnMismatch when a table cannot be where its mark says it is, given what is booked and begun."""
@@ -325,13 +323,13 @@ class Ledger:
 
 
 def _note(intent: Intent) -> str:
-    if is_reingest(intent):
+    if intent.kind is IntentKind.REINGEST:
         return (
             f"reingest of {intent.tables[0].path}" if intent.tables else "a reingest was given up: its files were gone"
         )
-    if is_refill(intent):
+    if intent.kind is IntentKind.REFILL:
         return f"refill of {', '.join(table.path for table in intent.tables) or 'a table that is no more'}"
-    return intent.spec if is_decision(intent) else ""
+    return intent.spec if intent.kind is IntentKind.DECISION else ""
 
 
 def _last_booking(table: Store, state: TableState, name: str) -> tuple[dict[str, int], dict[str, tuple[str, int]]]:

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from headrace.delta.receipt import Receipt
 from headrace.delta.schema import to_delta
 from headrace.delta.staged_file import StagedFile
+from headrace.plan.accounting import COUNTERS, KEYED
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.parquet import read_parquet
 from headrace.storage.store import Store
@@ -35,18 +36,9 @@ SCHEMA = pa.schema(
         ("started", TIMESTAMP),
         ("finished", TIMESTAMP),
         ("ranges", _list_of(*_RANGE, ("from", pa.int64()), ("until", pa.int64()))),
-        ("read", pa.int64()),  # records; read = routed + dead + filtered + skipped
-        ("routed", pa.int64()),
-        ("dead", pa.int64()),
-        ("filtered", pa.int64()),
-        ("skipped", pa.int64()),
+        *((name, pa.map_(pa.string(), pa.int64()) if name in KEYED else pa.int64()) for name in COUNTERS),
         ("written", pa.int64()),  # rows, dead letters not among them
         ("runs", pa.int32()),
-        ("reasons", pa.map_(pa.string(), pa.int64())),
-        ("ignored", pa.map_(pa.string(), pa.int64())),
-        ("violations", pa.map_(pa.string(), pa.int64())),
-        ("rescued", pa.int64()),
-        ("duplicates", pa.map_(pa.string(), pa.int64())),
         ("tables", _list_of(*_TABLE, *((name, pa.int64()) for name in _COUNTED))),
         ("note", pa.string()),
         ("spec", pa.string()),
@@ -58,7 +50,6 @@ SCHEMA_JSON = to_delta(SCHEMA)
 
 def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> dict[str, Any]:
     """The row of a batch that is done."""
-    counts = intent.counts
     return {
         "batch": intent.batch,
         "started": intent.started,
@@ -67,14 +58,9 @@ def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: s
             {"topic": r.topic, "topic_id": r.topic_id, "partition": r.partition, "from": r.start, "until": r.until}
             for r in intent.ranges
         ],
-        **{name: getattr(counts, name) for name in ("read", "routed", "dead", "filtered", "skipped")},
+        **{name: sorted(value.items()) if name in KEYED else value for name, value in intent.counts.counters().items()},
         "written": sum(file.rows for table in intent.tables if not table.dead_letters for file in table.files),
         "runs": intent.runs,
-        "reasons": sorted(counts.reasons.items()),
-        "ignored": sorted(counts.ignored.items()),
-        "violations": sorted(counts.violations.items()),
-        "rescued": counts.rescued,
-        "duplicates": sorted(counts.duplicates.items()),
         "tables": [{name: getattr(receipt, name) for name in ("path", "version", *_COUNTED)} for receipt in receipts],
         "note": note,
         "spec": intent.digest,

@@ -17,7 +17,7 @@ from headrace.delta.log import TableState
 from headrace.delta.txn import batch_txn
 from headrace.errors import TxnMismatch
 from headrace.ledger.ledger import Position, position_of
-from headrace.plan.accounting import Counts
+from headrace.plan.accounting import RECORDS, Counts
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
 
@@ -119,7 +119,7 @@ def ranges_of(part: BatchCommit, topics: Mapping[str, str] | None = None) -> tup
 
 def counts_of(part: BatchCommit) -> Counts:
     """The account of the batch that a part belongs to."""
-    return Counts(**{name: part.account[name] for name in ("read", "routed", "dead", "filtered", "skipped")})
+    return Counts(**{name: part.account[name] for name in RECORDS})
 
 
 def _is_whole(found: TableEvidence, part: BatchCommit, letters: str, alone: bool) -> bool:

@@ -16,20 +16,12 @@ Report = Callable[[dict[str, Any]], None]
 
 def batch_event(intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
     """A finished batch as an event."""
-    counts = intent.counts
     took = (datetime.now(UTC) - intent.started).total_seconds()
     return {
         "event": "batch",
         "pipeline": intent.pipeline,
         "batch": intent.batch,
-        "read": counts.read,
-        "routed": counts.routed,
-        "dead": counts.dead,
-        "filtered": counts.filtered,
-        "skipped": counts.skipped,
-        "violations": dict(counts.violations),
-        "rescued": counts.rescued,
-        "duplicates": dict(counts.duplicates),
+        **intent.counts.counters(),
         "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
         "runs": intent.runs,
         "seconds": round(took, 3),

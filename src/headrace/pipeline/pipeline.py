@@ -18,7 +18,7 @@ from headrace.delta.log import EPOCH
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced, HeadraceError, StopRequested, TableChanged, TableFeature, TransientError
-from headrace.ledger.ledger import Ledger, is_decision, is_refill, is_reingest
+from headrace.ledger.ledger import Ledger
 from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
 from headrace.pipeline import inference_minimum, overwrite, task
@@ -40,7 +40,7 @@ from headrace.stage.partitions import check_partition_count
 from headrace.storage.store import Profile, Store
 from headrace.version import VERSION
 from headrace.write import retention
-from headrace.write.intent import Intent, TableIntent, staged_for
+from headrace.write.intent import Intent, IntentKind, TableIntent, staged_for
 from headrace.write.tombstones import DAY, TOMBSTONES
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ class Pipeline:
         intent, receipts = self._committed(intent)
         faults.reach(faults.Point.LEDGER_NOT, batch=intent.batch)
         tables = self.catalog.tables()
-        if is_refill(intent):
+        if intent.kind is IntentKind.REFILL:
             tables |= {each.path: replace(tables[each.path], refill=-1) for each in intent.tables}
         tables |= overwrite.with_overwritten(tables, self.ledger.known.full_refresh.number, intent)
         self.ledger.known.remember(tables=tables)
@@ -467,7 +467,7 @@ class Pipeline:
         self.report({"event": "recover", "pipeline": self.spec.pipeline, self.unit: begun.batch})
         for table in begun.tables:
             self._retrying(partial(self.catalog.find, table, begun, anew))
-        if not is_decision(begun) and (anew or self.missing(begun) or self._superseded(begun)):
+        if begun.kind is not IntentKind.DECISION and (anew or self.missing(begun) or self._superseded(begun)):
             begun = self._plan_again(begun)
         self.settle(begun)
         self.summary.recovered += 1
@@ -518,15 +518,15 @@ class Pipeline:
 
     def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
         """Read exactly the batch's ranges once more, with the spec that began it; `held`: what tables hold of it."""
-        if is_reingest(begun):
+        if begun.kind is IntentKind.REINGEST:
             return replace(begun, tables=(), counts=Counts())  # the table's log tells what is lost still: ask again
         ranges = self._readable(begun)
         spec, spark = reread(begun.spec, self.spec.base), lambda: self.spark
         old = Pipeline(spec, spark, recovery=self.recovery, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
-        if is_refill(begun) and self.ledger.known.tables[begun.tables[0].path].refill < 0:
+        if begun.kind is IntentKind.REFILL and self.ledger.known.tables[begun.tables[0].path].refill < 0:
             return replace(begun, tables=(), counts=Counts())  # the table is another one now: nothing is owed to it
-        if is_refill(begun):
+        if begun.kind is IntentKind.REFILL:
             return self.recovery.plan_refill(old, begun)
         if begun.ranges and not ranges:
             return replace(begun, tables=(), counts=Counts())  # all that is left of it is what tables hold

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,27 +17,32 @@ class Counts:
     filtered: int = 0
     skipped: int = 0
     value_bytes: int = 0
-    reasons: Mapping[str, int] = field(default_factory=dict)  # letters by reason
-    ignored: Mapping[str, int] = field(default_factory=dict)  # "table-uri: field" of ignored new fields
-    violations: Mapping[str, int] = field(default_factory=dict)  # "table-uri: expectation", rows that do not fulfil it
+    reasons: Mapping[str, int] = field(default_factory=dict)  # dead letters by reason
+    ignored: Mapping[str, int] = field(default_factory=dict)  # new fields that were ignored, by "table-uri: field"
+    violations: Mapping[str, int] = field(default_factory=dict)  # rows by "table-uri: expectation"
     rescued: int = 0  # rows with something in `_rescued`
-    duplicates: Mapping[str, int] = field(default_factory=dict)  # by table-uri, rows it has already; they are filtered
+    duplicates: Mapping[str, int] = field(default_factory=dict)  # filtered rows by table-uri
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.read + other.read,
-            self.routed + other.routed,
-            self.dead + other.dead,
-            self.filtered + other.filtered,
-            self.skipped + other.skipped,
-            self.value_bytes + other.value_bytes,
-            _sum(self.reasons, other.reasons),
-            _sum(self.ignored, other.ignored),
-            _sum(self.violations, other.violations),
-            self.rescued + other.rescued,
-            _sum(self.duplicates, other.duplicates),
-        )
+        return Counts(**{each.name: _sum(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)})
+
+    def records(self) -> dict[str, int]:
+        """The records read, and how many of them had each outcome."""
+        return {name: getattr(self, name) for name in RECORDS}
+
+    def counters(self) -> dict[str, Any]:
+        """Every counter of an account by name, as the ledger, events and summaries have it."""
+        values = {name: getattr(self, name) for name in COUNTERS}
+        return {name: dict(value) if name in KEYED else value for name, value in values.items()}
 
 
-def _sum(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
+RECORDS = ("read", "routed", "dead", "filtered", "skipped")
+# Every counter, in the order of the ledger's columns. The size of the values is no counter: it sizes the next tasks.
+COUNTERS = tuple(each.name for each in fields(Counts) if each.name != "value_bytes")
+KEYED = frozenset(each.name for each in fields(Counts) if each.default is MISSING)  # counts by reason, field or table
+
+
+def _sum(one: Any, two: Any) -> Any:
+    if isinstance(one, int):
+        return one + two
     return {key: one.get(key, 0) + two.get(key, 0) for key in {**one, **two}}

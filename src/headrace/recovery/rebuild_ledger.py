@@ -12,7 +12,7 @@ from headrace.delta.log import TableState, load_state
 from headrace.errors import HeadraceError, SourceGap, TransientError, TxnMismatch
 from headrace.ledger import table_evidence
 from headrace.ledger.known_tables import KnownTable
-from headrace.ledger.ledger import Position, is_refill
+from headrace.ledger.ledger import Position
 from headrace.pipeline.table_entry import merging_of
 from headrace.spec import Spec
 from headrace.spec.model import template
@@ -80,8 +80,7 @@ def _known_again(pipeline: Pipeline, accepted: bool) -> list[str]:
 
 def _from_begun(pipeline: Pipeline, begun: Intent) -> str:
     """Exact: all before the batch last begun is done, and the batch itself is about to be finished."""
-    ranges = () if is_refill(begun) else begun.ranges
-    stood = (*begun.idle_ranges, *ranges)
+    stood = (*begun.idle_ranges, *begun.ranges)
     pipeline.ledger.known.remember(
         topics={each.topic: each.topic_id for each in stood if each.topic_id}, batch=begun.batch - 1
     )

@@ -14,7 +14,7 @@ from headrace.ledger.undone_batches import KEEP, UndoneRows, undone_rows
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
-from headrace.write.intent import Intent, TableIntent
+from headrace.write.intent import Intent, IntentKind, TableIntent
 
 if TYPE_CHECKING:
     from headrace.pipeline.pipeline import Pipeline
@@ -59,7 +59,7 @@ def refilled(pipeline: Pipeline, uri: str, batch: int, started: datetime) -> Int
             f"{uri}: its undone records, read again, make {_rows(mine)} rows; {found.rows} were undone.",
             hint=f"Was the topic compacted, or the table changed? {KEEP}.",
         )
-    return replace(intent, tables=mine, counts=_counts(intent.counts, mine), reread=reread)
+    return replace(intent, tables=mine, counts=_counts(intent.counts, mine), reread=reread, kind=IntentKind.REFILL)
 
 
 def _counts(counts: Counts, mine: tuple[TableIntent, ...]) -> Counts:

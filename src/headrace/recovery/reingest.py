@@ -27,7 +27,7 @@ from headrace.recovery.reingest_plan import Reingest, SourceFacts
 from headrace.source.ranges import Range
 from headrace.stage.stager import FileLayout
 from headrace.storage.store import Store
-from headrace.write.intent import Intent, TableIntent
+from headrace.write.intent import Intent, IntentKind, TableIntent
 
 if TYPE_CHECKING:
     from headrace.pipeline.pipeline import Pipeline
@@ -70,7 +70,7 @@ def reingest_intent(
         raise
     records -= sum(intent.counts.duplicates.values())
     told = Counts(counts.read, routed=records, skipped=counts.read - records, value_bytes=counts.value_bytes)
-    return replace(intent, counts=told, reread=wanted.ranges, reingested=wanted.files)
+    return replace(intent, counts=told, reread=wanted.ranges, reingested=wanted.files, kind=IntentKind.REINGEST)
 
 
 def pieces(ranges: Iterable[Range]) -> Iterator[tuple[Range, ...]]:

@@ -13,7 +13,7 @@ from headrace.delta.log_errors import unreached
 from headrace.delta.txn import batch_txn
 from headrace.errors import SourceReplaced, TableRestored
 from headrace.ledger.known_tables import KnownTable
-from headrace.ledger.ledger import Ledger, is_refill
+from headrace.ledger.ledger import Ledger
 from headrace.ledger.undone_batches import KEEP
 from headrace.pipeline.events import Report
 from headrace.pipeline.pipeline import Pipeline
@@ -27,7 +27,7 @@ from headrace.source.base import Source
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.storage.store import Store
-from headrace.write.intent import Intent, TableIntent
+from headrace.write.intent import Intent, IntentKind, TableIntent
 
 
 class Decision(StrEnum):
@@ -200,7 +200,7 @@ def _owed_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
     """Write down what restored tables are owed, once it is sure that it can be read again."""
     said = []
     begun = ledger.open_batch()
-    under_way = begun.tables[0].path if begun and begun.tables and is_refill(begun) else None
+    under_way = begun.tables[0].path if begun and begun.tables and begun.kind is IntentKind.REFILL else None
     for uri, version in _restored(pipeline, ledger).items():
         if uri == under_way:
             raise TableRestored(

@@ -14,7 +14,6 @@ from headrace.delta.files import File, active, all_marks
 from headrace.delta.log import newest_version
 from headrace.delta.receipt import Receipt
 from headrace.errors import LeaseHeld, UsageError
-from headrace.ledger.ledger import is_reingest
 from headrace.pipeline.events import Report
 from headrace.pipeline.lease import Lease
 from headrace.pipeline.pipeline import Pipeline
@@ -29,7 +28,7 @@ from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners, existing_table, held_by
 from headrace.table.repair import Repaired, repair
 from headrace.validate.load import load
-from headrace.write.intent import Intent
+from headrace.write.intent import Intent, IntentKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,6 +139,6 @@ class Reingesting(Pipeline):
     def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         """What was put back, also by one that died before it could say so."""
         super()._tell(intent, receipts)
-        for each in receipts if is_reingest(intent) else ():
+        for each in receipts if intent.kind is IntentKind.REINGEST else ():
             if each.path == self.store.uri:
                 self._put_back, self._version = self._put_back + each.rows, each.version

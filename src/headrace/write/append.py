@@ -82,17 +82,12 @@ def _replaced(table: TableIntent) -> Callable[[File], bool]:
 
 def account(intent: Intent, plan: int = 0) -> dict[str, Any]:
     """What every commit of a batch says of the whole batch, and of which of its plans it is a part."""
-    counts = intent.counts
     return {
         "pipeline": intent.pipeline,
         "batch": intent.batch,
         "spec": intent.digest,
         "ranges": [[item.topic, item.partition, item.start, item.until] for item in intent.ranges],
-        "read": counts.read,
-        "routed": counts.routed,
-        "dead": counts.dead,
-        "filtered": counts.filtered,
-        "skipped": counts.skipped,
+        **intent.counts.records(),
         **({"plan": plan} if plan else {}),
         **_given_back(intent),
     }

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from headrace.delta.log import EPOCH
@@ -91,9 +92,19 @@ class ReplayInput:
     files: tuple[StagedFile, ...]  # the outcomes
 
 
+class IntentKind(StrEnum):
+    """The purpose of a batch."""
+
+    BATCH = "batch"  # reads new records
+    REFILL = "refill"  # writes again the rows that a RESTORE removed from one table; moves no partition
+    REINGEST = "reingest"  # writes again the rows of lost files of one table; moves no partition
+    REPLAY = "replay"  # takes dead letters through the current spec
+    DECISION = "decision"  # records a decision of the operator; reads nothing, and `spec` is its text
+
+
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The content of `intents/n`: the whole decision of a batch, durable before any of it is visible."""
+    """The content of `intents/n`: the write-ahead record of a batch, durable before any of it is visible."""
 
     pipeline: str
     batch: int
@@ -113,6 +124,7 @@ class Intent:
     plan: int = 0  # counts how often the batch was planned again, for tables that its files did not fit
     retention_time: datetime = EPOCH  # tombstones expire by this time, which the ledger proves, not by `started`
     resumed: datetime = EPOCH  # the time of the ledger when the run began: tombstones are kept from then, or later
+    kind: IntentKind = IntentKind.BATCH
 
     def marks(self) -> dict[str, int]:
         """App transactions every commit of the batch carries: its number, and where every partition stands after it."""
@@ -148,6 +160,7 @@ class Intent:
             for item in raw["tables"]
         )
         raw["counts"] = Counts(**raw["counts"])
+        raw["kind"] = IntentKind(raw["kind"])
         raw["replay"] = _replay(raw.get("replay"))
         times = {name: datetime.fromisoformat(raw[name]) for name in _TIMES if name in raw}
         return cls(**{**raw, **times})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +23,7 @@ from headrace.faults import Abandoned
 from headrace.ledger import ledger as ledger_module
 from headrace.ledger.replays import Replays, writer
 from headrace.plan.accounting import Counts
-from headrace.write.intent import Intent, ReplayInput, TableIntent
+from headrace.write.intent import Intent, IntentKind, ReplayInput, TableIntent
 from model.driver import THEN, schema, tried
 from model.world import Actor, Violation, World, commits, load
 
@@ -71,7 +72,8 @@ class Replayer:
         told = [[nth, "still_dead" if self.spec[nth] == "-" else "replayed"] for nth in mine]
         taken = ReplayInput(0, (), (), "", (self.put("replays", self.state.child("replays"), told),))
         counts = Counts(len(mine))
-        return Intent(NAME, number, (), tables, counts, THEN, self.token, self.spec, "d", "0", replay=taken)
+        intent = Intent(NAME, number, (), tables, counts, THEN, self.token, self.spec, "d", "0", replay=taken)
+        return replace(intent, kind=IntentKind.REPLAY)
 
     def stage(self, name: str, ids: list[int]) -> TableIntent:
         """One file for a table that may not exist yet."""

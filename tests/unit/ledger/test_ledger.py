@@ -17,12 +17,12 @@ from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced, NewerFormat, StorageUnreachable, TxnMismatch
 from headrace.ledger import compaction
 from headrace.ledger.known_tables import KnownTable
-from headrace.ledger.ledger import Ledger, is_decision
+from headrace.ledger.ledger import Ledger
 from headrace.plan.accounting import Counts
 from headrace.source.ranges import Range
 from headrace.storage.base import NotThere
 from headrace.storage.store import Store
-from headrace.write.intent import Intent, TableIntent
+from headrace.write.intent import Intent, IntentKind, TableIntent
 from services.clocks import DAY, clock
 
 KNOWN = "known_tables/000000000001"
@@ -367,7 +367,7 @@ def test_a_decision_that_died_half_way_is_finished_with_its_reason(store, monkey
     ledger.decide("accepted", {("orders", 0): 20})
     later = reopened(store)
     begun = later.open_batch()
-    assert is_decision(begun)
+    assert begun.kind is IntentKind.DECISION
     with pytest.raises(Fenced, match="still open"):
         later.decide("accepted", {("orders", 0): 25})
     later.book(begun, (), THEN)

@@ -29,7 +29,7 @@ from headrace.ledger import ledger, table_evidence, undone_batches
 from headrace.ledger.row import row
 from headrace.pipeline import table_entry
 from headrace.storage.base import AlreadyThere
-from headrace.write.intent import Intent
+from headrace.write.intent import Intent, IntentKind
 from model.audit import FOREIGN, audit, booked, stands_on, watch
 from model.driver import TABLES, Driver
 from model.world import Actor, DiskWorld, Violation, World, commits, load
@@ -141,7 +141,7 @@ class Play:
         begun, known = person.ledger.open_batch(), person.ledger.known.tables.get(table)
         version = person.restored().get(table)
         lost_now = person.ledger.is_new and self.world.past
-        if known is None or version is None or lost_now or (begun and ledger.is_refill(begun)):
+        if known is None or version is None or lost_now or (begun and begun.kind is IntentKind.REFILL):
             return False
         try:
             due = person.owed(table, version, known.refill if known.refill >= 0 else version)[1]
