@@ -37,7 +37,7 @@ def watch(world: World) -> None:
         added = {line["add"]["path"] for line in lines if "add" in line}
         again = not added and files <= set(_standing(world.store(root)))  # only its txn, which had expired
         holds(added == files or again, f"{name} got {added}; batch {intent.batch} was begun with {files}")
-        holds(marks == intent.marks(), f"{name} got the marks {marks} of ranges {intent.ranges}")
+        holds(marks == intent.txns(), f"{name} got the marks {marks} of ranges {intent.ranges}")
 
     world.on_commit = on_commit
 
@@ -117,8 +117,8 @@ def _standing(store: AnyStore) -> list[str]:
 
 
 def _marks_grow(store: AnyStore, name: str) -> None:
-    ours = [commit for commit, _ in commits(store) if batch_txn(NAME) in commit.marks and commit.added]
-    marks = [commit.marks[batch_txn(NAME)] for commit in ours]
+    ours = [commit for commit, _ in commits(store) if batch_txn(NAME) in commit.txns and commit.added]
+    marks = [commit.txns[batch_txn(NAME)] for commit in ours]
     holds(marks == sorted(set(marks)), f"the marks of {name} do not grow: {marks}")
 
 

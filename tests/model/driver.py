@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from headrace import faults, retry
-from headrace.delta import log
+from headrace.delta import snapshot
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
@@ -102,7 +102,7 @@ class Driver:
         decide()
         begun = tried(self.ledger.open_batch)
         for path in self.ledger.known.tables:
-            mark = self.tail(path).state.marks.get(batch_txn(NAME))
+            mark = self.tail(path).state.txns.get(batch_txn(NAME))
             tried(lambda path=path, mark=mark: self.ledger.check_mark(path, mark))
         if begun is not None:
             for table in begun.tables:
@@ -112,10 +112,10 @@ class Driver:
     def find(self, table: TableIntent, begun: Intent) -> None:
         """Set a txn again that expired after its batch was committed."""
         tail = self.tail(table.path)
-        if tail.state is None or tail.state.marks.get(batch_txn(NAME), 0) >= begun.batch:
+        if tail.state is None or tail.state.txns.get(batch_txn(NAME), 0) >= begun.batch:
             return
         if tried(partial(batch_in_table, self.lake.child(table.path), table, begun, tail.state)):
-            tried(partial(tail.append, (), begun.marks(), account(begun)))
+            tried(partial(tail.append, (), begun.txns(), account(begun)))
 
     def rebuild(self) -> None:
         """Write a lost ledger anew; a person who is asked for the old spec has it."""
@@ -163,7 +163,7 @@ class Driver:
         found = {}
         for name, known in self.ledger.known.tables.items():
             store = self.lake.child(name)
-            state = tried(lambda store=store: log.load_state(store))
+            state = tried(lambda store=store: snapshot.load_state(store))
             version = tried(partial(restores_of, store, state, known, NAME)).newest
             if version is not None:
                 found[name] = version
@@ -183,8 +183,8 @@ class Driver:
     def accept(self, name: str, known: KnownTable) -> None:
         """What `--accept-new-table` and `--table-restored=keep` do once a person has found the table to be whole."""
         store = self.lake.child(name)
-        state = tried(lambda: log.load_state(store, [batch_txn(NAME)]))
-        writers = known.writers if batch_txn(NAME) in state.marks else ()
+        state = tried(lambda: snapshot.load_state(store, [batch_txn(NAME)]))
+        writers = known.writers if batch_txn(NAME) in state.txns else ()
         reached = tried(partial(restores_of, store, state, known, NAME)).reached
         seen = known.scanned if reached else state.version
         tried(lambda: self.ledger.known.remember(tables={name: replace(known, writers=writers, scanned=seen)}))
@@ -327,14 +327,14 @@ class Driver:
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
         """One table's part of the batch, once."""
-        tail, marks = self.tail(table.path), intent.marks()
+        tail, marks = self.tail(table.path), intent.txns()
 
         def attempt() -> Receipt:
             made = tail.create(table.schema, (), {}, table.table_id, table.files, marks, account(intent))
             if made is not None:
                 faults.reach(Point.TABLE_MADE)
                 return made
-            if tail.state.marks.get(batch_txn(NAME), 0) < intent.batch:
+            if tail.state.txns.get(batch_txn(NAME), 0) < intent.batch:
                 tail.evolve(table.schema, {})
                 faults.reach(Point.EVOLVED)
             expected = None if table.create else table.table_id

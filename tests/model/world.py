@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.delta import log
+from headrace.delta import actions, log, snapshot
 from headrace.errors import HeadraceError, StorageUnreachable
 from headrace.faults import Abandoned
 from headrace.storage.base import AlreadyThere, Meta, NotThere
@@ -235,11 +235,11 @@ class Gate:
         self._meet(lambda: str([self._world.objects.pop(f"{self._root}/{path}", None) for path in paths]))
 
 
-def commits(store: AnyStore) -> Iterator[tuple[log.Commit, bytes]]:
+def commits(store: AnyStore) -> Iterator[tuple[actions.Commit, bytes]]:
     """Every version of a table's log, without resting."""
     version = 0
     while (data := store.raw(log.version_path(version))) is not None:
-        yield log.parse_commit(version, data), data
+        yield actions.parse_commit(version, data), data
         version += 1
 
 
@@ -259,15 +259,15 @@ def _row(data: bytes) -> dict[str, Any]:
     return dict(row)
 
 
-def load(store: ModelStore, marks: Sequence[str] = ()) -> log.TableState | None:
+def load(store: ModelStore, txns: Sequence[str] = ()) -> snapshot.TableState | None:
     """What delta-rs answers elsewhere: the newest state, here by replaying the whole log."""
     store.exists(log.version_path(0))  # one call, at which an actor rests
-    state: log.TableState | None = None
+    state: snapshot.TableState | None = None
     for commit, _ in commits(store):
         if state is None:
             assert commit.metadata is not None
             assert commit.protocol is not None
-            state = log.TableState(0, commit.metadata, commit.protocol)
+            state = snapshot.TableState(0, commit.metadata, commit.protocol)
         lost = commit.version <= store.world.expired.get(store.root, -1)
-        state = log.apply(state, replace(commit, marks={}) if lost else commit)
+        state = snapshot.next_state(state, replace(commit, txns={}) if lost else commit)
     return state

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from headrace import Table
 from headrace.compat.builder import DeltaConfig, DeltaLakeConnector, UpsertOperation
-from headrace.delta import actions
+from headrace.delta import commit_builder as actions
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
 from headrace.delta.txn import batch_txn

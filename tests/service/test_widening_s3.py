@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.delta.log import load_state
+from headrace.delta.snapshot import load_state
 from headrace.spec.types import type_name
 from headrace.storage.store import Profile, Store
 from headrace.validate.load import load as load_spec

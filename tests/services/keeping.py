@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.delta import actions
+from headrace.delta import commit_builder as actions
 from headrace.delta.checkpoints import SHARED
 from headrace.delta.staged_file import StagedFile
 from headrace.maintain.scheduler import MaintenanceScheduler

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
-from headrace.delta import files
+from headrace.delta import log
 from headrace.delta.log import newest_version, version_path
 from headrace.storage.store import Store
 
@@ -86,7 +86,7 @@ def vectored(store: Store, rows: Iterable[int] | None, inline: bool = False) -> 
     """A commit after which the table's one file has just these rows deleted; None: the file is gone, with its rows."""
     version = newest_version(store)
     assert version is not None
-    commits = list(files.back(store, version))
+    commits = list(log.LogWalk(store, version))
     raw = [json.loads(line) for at in range(version + 1) for line in store.get(version_path(at)).splitlines()]
     last = [each for each in raw if "add" in each][-1]["add"]
     there = bool(commits[0].added) or not commits[0].removed

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.delta.log import load_state
+from headrace.delta.snapshot import load_state
 from headrace.faults import Point, armed
 from headrace.pipeline.pipeline import Pipeline
 from headrace.source.base import SOURCES

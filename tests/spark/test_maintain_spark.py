@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import Table
-from headrace.delta.files import active
+from headrace.delta.snapshot import active_files
 from headrace.errors import TableRestored
 from headrace.storage.store import Store
 from services.keeping import Clock, Keeping
@@ -82,7 +82,7 @@ def test_a_clustered_table_is_made_appended_to_and_clustered_by_spark(spark: Any
         run.upkeep(at_end=True)
         assert len(_done(run)) == 1, "what is clustered stays as it is"
     assert (run.ids(), run.files()) == ([0, 1], 1)
-    assert all(file.clustered for file in active(Store(str(run.place)), Table(run.place).resolve()).values())
+    assert all(file.clustered for file in active_files(Store(str(run.place)), Table(run.place).resolve()).values())
     at = Table(run.place).checkpoint()
     told = pq.read_table(run.place / "_delta_log" / f"{at:020}.checkpoint.parquet")["domainMetadata"].drop_null()
     assert [each["domain"] for each in told.to_pylist()] == ["delta.clustering"], "a checkpoint by others keeps it"

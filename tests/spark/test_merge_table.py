@@ -13,7 +13,7 @@ import pytest
 
 from headrace.delta.batch_commits import newest_part
 from headrace.delta.features import append_blocker
-from headrace.delta.log import load_state
+from headrace.delta.snapshot import load_state
 from headrace.errors import Conflict, TableChanged
 from headrace.write.intent import MergeRules
 from headrace.write.merge_sql import MergeSql
@@ -43,7 +43,7 @@ def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tm
     assert made.rows() == Model(BY_SEQUENCE).take(in_order).table()
     state = load_state(made.table, [MARK])
     assert state is not None
-    assert state.marks == {MARK: 4}
+    assert state.txns == {MARK: 4}
     assert "only Spark writes it" in (append_blocker(state) or "")
 
 
@@ -100,7 +100,7 @@ def test_a_batch_that_changes_nothing_is_marked_too(spark: Any, tmp_path: Path) 
     part = newest_part(made.table, late.version, MARK)
     assert part is not None
     assert part.rows == 2, "what the batch brought, not what the MERGE wrote"
-    assert part.marks == {MARK: 2, f"{MARK}:orders:0": 19}
+    assert part.txns == {MARK: 2, f"{MARK}:orders:0": 19}
 
 
 def test_a_deleted_row_does_not_come_back_by_an_older_change(spark: Any, tmp_path: Path) -> None:

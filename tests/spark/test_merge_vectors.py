@@ -10,8 +10,7 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from headrace import Table
-from headrace.delta.files import active
-from headrace.delta.log import load_state
+from headrace.delta.snapshot import active_files, load_state
 from headrace.pipeline.lease import Lease
 from headrace.write.intent import MergeRules
 from model.merging import Change, Model
@@ -37,7 +36,7 @@ def test_a_log_in_any_order_ends_as_without_vectors(spark: Any, tmp_path: Path) 
     state, table = load_state(made.table, ["headrace:shop"]), Table(made.table.uri, states={"shop": made.state.uri})
     wanted = Model(BY_SEQUENCE).take(sorted(changes, key=lambda each: each.sequence or 0)).table()
     assert state is not None
-    assert (state.marks, "deletionVectors" in state.protocol.reader_features) == ({"headrace:shop": 3}, True)
+    assert (state.txns, "deletionVectors" in state.protocol.reader_features) == ({"headrace:shop": 3}, True)
     assert made.rows() == wanted
     with pytest.raises(DeltaError, match="deletionVectors"):
         opened(made.table).to_pyarrow_table()
@@ -67,7 +66,7 @@ def test_files_that_are_gone_leave_the_log_and_what_they_held_is_told(
     Lease.take(made.state).release()
     assert table.checkpoint() == table.resolve()
     before = made.rows()
-    held = max(active(made.table, table.resolve()).values(), key=lambda file: file.rows or 0)
+    held = max(active_files(made.table, table.resolve()).values(), key=lambda file: file.rows or 0)
     assert (held.vector is not None) == bool(properties)
     (Path(table.path) / held.path).unlink()
     done = table.repair()

@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from headrace import Table
-from headrace.delta.files import active
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.schema import to_delta
+from headrace.delta.snapshot import active_files
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
@@ -143,11 +143,11 @@ def test_a_compaction_by_spark_leaves_partitions_that_are_known_again(spark: Any
     for _ in range(2):
         table.bulk_insert(rows)
     store, key = Store(table.path), PartitionKeys.of(schema, names)
-    before = {key(file.partition) for file in active(store, table.resolve()).values()}
+    before = {key(file.partition) for file in active_files(store, table.resolve()).values()}
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", zone)
     session.sql(f"OPTIMIZE delta.`{table.path}`").collect()
-    stands = list(active(store, table.resolve()).values())
+    stands = list(active_files(store, table.resolve()).values())
     assert len(stands) == 2
     assert {key(file.partition) for file in stands} == before
     assert sorted(row["id"] for row in table.query().records()) == [0, 0, 1, 1]

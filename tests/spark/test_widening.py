@@ -13,7 +13,8 @@ import pytest
 
 from headrace import faults
 from headrace.delta.features import append_blocker
-from headrace.delta.log import load_state, read_commit
+from headrace.delta.log import read_commit
+from headrace.delta.snapshot import load_state
 from headrace.errors import TableFeature
 from headrace.faults import Abandoned, Point
 from headrace.pipeline.pipeline import Pipeline

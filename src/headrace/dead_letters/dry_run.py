@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.dead_letters.evaluate import Evaluation, evaluate_dead_letters
 from headrace.dead_letters.reader import DeadLetters, Selection
-from headrace.delta.log import load_state
+from headrace.delta.snapshot import load_state
 from headrace.errors import PipelineStopped
 from headrace.ledger.ledger import Ledger
 from headrace.plan.plan import Plan

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
-from headrace.delta.log import newest_version, open_at
+from headrace.delta.log import newest_version
 from headrace.delta.rows import filesystem
 from headrace.delta.schema import DEAD_LETTERS, ENVELOPE
+from headrace.delta.snapshot import open_at
 from headrace.engine import duck
 from headrace.errors import StorageUnreachable, TableFeature
 from headrace.ledger.replays import LETTER, OUTCOMES, ReplayOutcome, Replays

@@ -15,7 +15,7 @@ from headrace.dead_letters.evaluate import Evaluation, judge_in_parts
 from headrace.dead_letters.reader import DeadLetters, Selection
 from headrace.decode.inference import Structure
 from headrace.decode.inference import merge_inferred as merge_structures
-from headrace.delta.files import as_file
+from headrace.delta.actions import as_file
 from headrace.delta.receipt import Receipt
 from headrace.delta.rows import read_rows
 from headrace.delta.staged_file import StagedFile

@@ -1,211 +1,315 @@
-"""The lines of a commit, as the Delta protocol wants them in a version's JSON."""
+"""The actions of a Delta commit as typed data, and the parser of a commit's JSON."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import unquote
+from uuid import UUID
 
-from headrace.delta.files import File
-from headrace.delta.log import MetadataAction
-from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
-from headrace.delta.txn import pipeline_of
-from headrace.version import VERSION
+from headrace.errors import StorageUnreachable
 
-_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-ENGINE = f"headrace/{VERSION}"
-CHANGE_DATA = "_change_data"  # the folder of a table for files of changed rows
-
-
-def now() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
-
-
-def timed(began: float | None) -> dict[str, str]:
-    """How long an operation took since a moment of the monotonic clock, as one of its metrics; nothing without one."""
-    return {} if began is None else {"executionTimeMs": str(max(1, round(1000 * (time.monotonic() - began))))}
-
-
-def commit(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """The JSON of a version."""
-    return "\n".join(map(_JSON.encode, lines)).encode() + b"\n"
-
-
-def add_actions(files: Sequence[StagedFile], *, new: bool = True) -> Iterator[dict[str, Any]]:
-    """The staged files as the table's own; not `new` when others held their rows before.
-
-    A path in the log is a URI: the escapes of a folder are escaped again.
-    """
-    at = now()
-    for file in files:
-        yield {
-            "add": {
-                "path": quote(file.path, safe="/=-_.~"),
-                "partitionValues": dict(file.partition),
-                "size": file.size,
-                "modificationTime": at,
-                "dataChange": new,
-                "stats": file.stats,
-            }
-        }
-
-
-def removes(files: Iterable[File], *, lost: bool = True) -> Iterator[dict[str, Any]]:
-    """Files that the table no longer stands on, spelled as they were added; not `lost` when others hold their rows."""
-    at = now()
-    for file in files:
-        yield {
-            "remove": {
-                "path": file.spelled,
-                "deletionTimestamp": at,
-                "dataChange": lost,
-                "extendedFileMetadata": True,
-                "partitionValues": dict(file.partition),
-                "size": file.size,
-                **({"deletionVector": file.vector.action} if file.vector else {}),
-            }
-        }
-
-
-def txns(marks: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """The marks; without `lastUpdated` a table that expires transactions would drop them."""
-    at = now()
-    return ({"txn": {"appId": name, "version": mark, "lastUpdated": at}} for name, mark in marks.items())
-
-
-def appended(
-    files: Sequence[StagedFile],
-    number: tuple[str, int] | None,
-    commit_id: str,
-    account: Mapping[str, Any],
-    instead: Sequence[File] | None = None,
-    began: float | None = None,
-) -> dict[str, Any]:
-    """What an append says of itself, in Spark's words: a stream's for a batch, a plain write's for any other.
-
-    `instead`: the files it replaces, where it is to replace some.
-    """
-    mode = "Append" if instead is None else "Overwrite"
-    operation, parameters = "WRITE", {"mode": mode}
-    if number is not None:
-        operation = "STREAMING UPDATE"
-        parameters = {"outputMode": mode, "queryId": pipeline_of(number[0]), "epochId": str(number[1])}
-    removed = {} if instead is None else {"numRemovedFiles": str(len(instead))}
-    metrics = _metrics(files) | removed | timed(began)
-    return _info(operation, parameters, commit_id, account, blind=instead is None, metrics=metrics)
-
-
-def created(
-    metadata: MetadataAction,
-    files: Sequence[StagedFile],
-    commit_id: str,
-    account: Mapping[str, Any],
-    began: float | None = None,
-) -> dict[str, Any]:
-    """What the first version of a table says of itself."""
-    parameters = {
-        "partitionBy": json.dumps(list(metadata.partition_by)),
-        "properties": json.dumps(dict(metadata.properties)),
-        "isManaged": "false",
-    }
-    operation = "CREATE TABLE AS SELECT" if files else "CREATE TABLE"
-    return _info(operation, parameters, commit_id, account, blind=True, metrics=_metrics(files) | timed(began))
-
-
-def altered(
-    operation: str, parameters: Mapping[str, str], commit_id: str, account: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What a change of columns or properties says of itself."""
-    return _info(operation, parameters, commit_id, account, blind=False, metrics={})
-
-
-def forgotten(files: Sequence[File], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
-    """What a repair says of itself, in the words of delta-rs."""
-    return _info("FSCK", {}, commit_id, account, blind=False, metrics={"numRemovedFiles": str(len(files))})
+_NUM_RECORDS = re.compile(r'"numRecords"\s*:\s*(\d+)')
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_FILE_LINE = re.compile(rb'{"(add|remove|cdc)":')
+_INVALID = (ValueError, KeyError, TypeError, AttributeError)  # raised by JSON that is not a commit
 
 
 @dataclass(frozen=True, slots=True)
-class RowChange:
-    """What becomes of rows when new files take the place of old ones, where they do not just move."""
+class MetadataAction:
+    """The `metaData` action."""
 
-    operation: str  # in Spark's words: MERGE, UPDATE, DELETE
-    counts: Mapping[str, int]  # by the names of Spark's metrics
-    feed: Sequence[StagedFile] = ()  # the changed rows, for a table that keeps change data
+    table_id: str
+    schema_json: str
+    partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    created: int | None = None  # milliseconds
+    name: str | None = None
+    description: str | None = None
+
+    def action(self) -> dict[str, Any]:
+        """The action as JSON."""
+        fields = {
+            "id": self.table_id,
+            "name": self.name,
+            "description": self.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": self.schema_json,
+            "partitionColumns": list(self.partition_by),
+            "configuration": dict(self.properties),
+            "createdTime": self.created,
+        }
+        return {"metaData": {key: value for key, value in fields.items() if value is not None}}
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> MetadataAction:
+        """Parse the action."""
+        return cls(
+            raw["id"],
+            raw["schemaString"],
+            tuple(raw.get("partitionColumns") or ()),
+            raw.get("configuration") or {},
+            raw.get("createdTime"),
+            raw.get("name"),
+            raw.get("description"),
+        )
 
 
-def rewritten(
-    old: Sequence[File],
-    new: Sequence[StagedFile],
-    parameters: Mapping[str, str],
-    commit_id: str,
-    account: Mapping[str, Any],
-    change: RowChange | None = None,
-    began: float | None = None,
-) -> dict[str, Any]:
-    """What a compaction, or a change of rows, says of itself."""
-    metrics = {
-        "numRemovedFiles": str(len(old)),
-        "numRemovedBytes": str(sum(file.size for file in old)),
-        "numAddedFiles": str(len(new)),
-        "numAddedBytes": str(sum(file.size for file in new)),
-        **({name: str(count) for name, count in change.counts.items()} if change else {}),
-        **timed(began),
-    }
-    return _info(
-        change.operation if change else "OPTIMIZE", parameters, commit_id, account, blind=False, metrics=metrics
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The `protocol` action; features are listed from reader 3 and writer 7 on."""
+
+    min_reader: int = 1
+    min_writer: int = 2
+    reader_features: frozenset[str] = frozenset()
+    writer_features: frozenset[str] = frozenset()
+
+    def action(self) -> dict[str, Any]:
+        """The action as JSON."""
+        fields: dict[str, Any] = {"minReaderVersion": self.min_reader, "minWriterVersion": self.min_writer}
+        if self.min_reader >= 3:
+            fields["readerFeatures"] = sorted(self.reader_features)
+        if self.min_writer >= 7:
+            fields["writerFeatures"] = sorted(self.writer_features)
+        return {"protocol": fields}
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Protocol:
+        """Parse the action."""
+        return cls(
+            raw["minReaderVersion"],
+            raw["minWriterVersion"],
+            frozenset(raw.get("readerFeatures") or ()),
+            frozenset(raw.get("writerFeatures") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """The descriptor of a deletion vector: where the bitmap of a file's deleted rows is."""
+
+    kind: str  # "u": in a file below the table, "p": in a file at an absolute path, "i": inline in the log
+    where: str
+    offset: int | None
+    rows: int  # deleted
+    size: int = 0  # bytes
+
+    @property
+    def path(self) -> str | None:
+        """The path of its file below the table's root; None if it has none there.
+
+        `ab^-aqEH.-t@S}K{vb[*k^` is the folder `ab` and 20 characters of Z85, which encode a UUID: the file is
+        `ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin`.
+        """
+        if self.kind != "u":
+            return None
+        folder, encoded = self.where[:-20], self.where[-20:]
+        name = f"deletion_vector_{UUID(bytes=_decode_z85(encoded))}.bin"
+        return f"{folder}/{name}" if folder else name
+
+    @property
+    def address(self) -> str | None:
+        """The absolute path of its file; None if the log has a relative one."""
+        return unquote(self.where) if self.kind == "p" else None
+
+    @property
+    def inline(self) -> bytes:
+        """The bitmap of an inline vector, padded to four bytes."""
+        return _decode_z85(self.where)
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> DeletionVector:
+        """Parse the descriptor in a file's action."""
+        size, rows = int(raw.get("sizeInBytes") or 0), int(raw["cardinality"])
+        return cls(raw["storageType"], raw["pathOrInlineDv"], raw.get("offset"), rows, size)
+
+    @property
+    def action(self) -> dict[str, Any]:
+        """The descriptor as JSON."""
+        offset = {} if self.offset is None else {"offset": self.offset}
+        counts = {"sizeInBytes": self.size, "cardinality": self.rows}
+        return {"storageType": self.kind, "pathOrInlineDv": self.where, **offset, **counts}
+
+
+def _decode_z85(text: str) -> bytes:
+    """Decode Z85, which the standard library has from Python 3.13: five digits of base 85 are four bytes."""
+    words = (text[at : at + 5] for at in range(0, len(text), 5))
+    return b"".join(
+        reduce(lambda total, digit: total * 85 + _Z85.index(digit), word, 0).to_bytes(4, "big") for word in words
     )
 
 
-def fed(change: RowChange | None) -> Iterator[dict[str, Any]]:
-    """The files of changed rows; readers of the change data take these, and nothing else of the commit."""
-    for file in change.feed if change else ():
-        path = quote(f"{CHANGE_DATA}/{file.path}", safe="/=-_.~")
-        yield {"cdc": {"path": path, "partitionValues": dict(file.partition), "size": file.size, "dataChange": False}}
+@dataclass(frozen=True, slots=True)
+class File:
+    """One data file of a table."""
+
+    path: str  # below the table's root, as in the store; an absolute one if the file is outside of the table
+    spelled: str  # the path as the log has it, URL-encoded
+    partition: Mapping[str, str | None]
+    size: int
+    held: int | None  # rows in the file; None if it has no statistics
+    vector: DeletionVector | None = None
+    stats: str = ""  # Delta's statistics as JSON text
+    changes_data: bool = True  # false for files of a rewrite that keeps all rows
+    modified: int = 0  # milliseconds; 0 if the log has no time
+    clustered: bool = False  # whether it was written by the table's own clustering
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The identity of a file in a log: the same path with another deletion vector is another file."""
+        return self.path, f"{self.vector.where}@{self.vector.offset}" if self.vector else ""
+
+    @property
+    def rows(self) -> int | None:
+        """Rows without the deleted ones; None if the file has no statistics."""
+        return None if self.held is None else self.held - (self.vector.rows if self.vector else 0)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the file is outside of the table's root, as in a shallow clone."""
+        return "://" in self.path or self.path.startswith(("/", "file:"))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the file and of its deletion vector."""
+        vector = self.vector.path or self.vector.address if self.vector else None
+        return (self.path, vector) if vector else (self.path,)
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> File:
+        """Parse an `add`, `remove` or `cdc` action of a commit or of a checkpoint."""
+        vector = raw.get("deletionVector")
+        return cls(
+            unquote(raw["path"]),
+            raw["path"],
+            dict(raw.get("partitionValues") or {}),
+            int(raw.get("size") or 0),
+            _num_records(raw),
+            DeletionVector.of(vector) if vector else None,
+            raw.get("stats") or "",
+            bool(raw.get("dataChange", True)),
+            int(raw.get("modificationTime") or 0),
+            bool(raw.get("clusteringProvider")),
+        )
 
 
-def noted(operation: str, metrics: Mapping[str, str], commit_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
-    """What was done to the table beside its log."""
-    return _info(operation, {}, commit_id, account, blind=True, metrics=metrics)
+def as_file(staged: StagedFile) -> File:
+    """A staged file as a data file of its table."""
+    return File(staged.path, staged.path, dict(staged.partition), staged.size, staged.rows, stats=staged.stats)
 
 
-def _info(
-    operation: str,
-    parameters: Mapping[str, str],
-    commit_id: str,
-    account: Mapping[str, Any],
-    *,
-    blind: bool,
-    metrics: Mapping[str, str],
-) -> dict[str, Any]:
-    return {
-        "commitInfo": {
-            "timestamp": now(),
-            "operation": operation,
-            "operationParameters": parameters,
-            "isolationLevel": "WriteSerializable",
-            "isBlindAppend": blind,
-            "operationMetrics": metrics,
-            "engineInfo": ENGINE,
-            "txnId": commit_id,
-            "headrace": account,
-        }
-    }
+def _num_records(raw: Mapping[str, Any]) -> int | None:
+    if match := _NUM_RECORDS.search(raw.get("stats") or ""):
+        return int(match[1])
+    count = (raw.get("stats_parsed") or {}).get("numRecords")
+    return None if count is None else int(count)
 
 
-def _metrics(files: Sequence[StagedFile]) -> dict[str, str]:
-    return {
-        "numFiles": str(len(files)),
-        "numOutputRows": str(sum(file.rows for file in files)),
-        "numOutputBytes": str(sum(file.size for file in files)),
-    }
+@dataclass(frozen=True)
+class Commit:
+    """One version of a log.
+
+    The lines of files are parsed on first use: a commit may add thousands of files, and most readers need only the
+    txns, the metadata and the number of files.
+    """
+
+    version: int
+    metadata: MetadataAction | None
+    protocol: Protocol | None
+    txns: Mapping[str, int]
+    info: Mapping[str, Any]  # commitInfo
+    add_lines: Sequence[bytes] = ()
+    remove_lines: Sequence[bytes] = ()
+    cdc_lines: Sequence[bytes] = ()
+
+    @cached_property
+    def added(self) -> tuple[File, ...]:
+        """The files of `add` actions; StorageUnreachable if a line is incomplete."""
+        return self._files("add", self.add_lines)
+
+    @cached_property
+    def removed(self) -> tuple[File, ...]:
+        """The files of `remove` actions; StorageUnreachable if a line is incomplete."""
+        return self._files("remove", self.remove_lines)
+
+    @cached_property
+    def change_data(self) -> tuple[File, ...]:
+        """The files of `cdc` actions: rows of the change data feed."""
+        return self._files("cdc", self.cdc_lines)
+
+    def _files(self, kind: str, lines: Sequence[bytes]) -> tuple[File, ...]:
+        try:
+            return tuple(File.of(json.loads(line)[kind]) for line in lines)
+        except _INVALID as error:
+            raise _incomplete(self.version, error) from error
+
+    @property
+    def changes(self) -> bool:
+        """Whether the commit changes rows or metadata."""
+        return self.metadata is not None or any(file.changes_data for file in (*self.added, *self.removed))
+
+    @property
+    def operation(self) -> str:
+        """The operation that the writer names."""
+        return str(self.info.get("operation", ""))
+
+    @property
+    def timestamp(self) -> int:
+        """The time of the commit in milliseconds; 0 if it has none."""
+        return int(self.info.get("inCommitTimestamp") or self.info.get("timestamp") or 0)
+
+    @property
+    def commit_id(self) -> str:
+        """The id that the writer gave to the commit; empty if it gave none."""
+        return str(self.info.get("txnId", ""))
+
+    @property
+    def account(self) -> Mapping[str, Any]:
+        """Headrace's account of a batch or an operation; empty in commits of other writers.
+
+        The log writer has it in `commitInfo.headrace`; Spark can only write it as text in `userMetadata`.
+        """
+        if isinstance(account := self.info.get("headrace"), dict):
+            return account
+        try:
+            metadata = json.loads(self.info.get("userMetadata") or "{}")
+        except ValueError:
+            return {}
+        account = metadata.get("headrace") if isinstance(metadata, dict) else None
+        return account if isinstance(account, dict) else {}
 
 
-def receipt(uri: str, at: int, files: Sequence[StagedFile], *, skipped: bool = False) -> Receipt:
-    """What the table has to show for these files."""
-    rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-    return Receipt(uri, at, rows, len(files), size, skipped)
+def parse_commit(version: int, data: bytes) -> Commit:
+    """Parse the JSON of a version; StorageUnreachable if it is incomplete (written without an atomic put)."""
+    file_lines: dict[str, list[bytes]] = {"add": [], "remove": [], "cdc": []}
+    facts: dict[str, Any] = {}
+    txns: dict[str, int] = {}
+    lines = [line for line in map(bytes.strip, data.split(b"\n")) if line]
+    try:
+        for line in lines:
+            if match := _FILE_LINE.match(line):
+                file_lines[match[1].decode()].append(line)
+                continue
+            for kind, content in json.loads(line).items():
+                if kind in file_lines:
+                    file_lines[kind].append(line)
+                elif kind == "txn":
+                    txns[content["appId"]] = content["version"]
+                else:
+                    facts[kind] = content
+        if lines:
+            json.loads(lines[-1])  # a write that was interrupted ends within its last line
+        metadata = MetadataAction.of(facts["metaData"]) if "metaData" in facts else None
+        protocol = Protocol.of(facts["protocol"]) if "protocol" in facts else None
+    except _INVALID as error:
+        raise _incomplete(version, error) from error
+    return Commit(version, metadata, protocol, txns, facts.get("commitInfo") or {}, *map(tuple, file_lines.values()))
+
+
+def _incomplete(version: int, error: Exception) -> StorageUnreachable:
+    return StorageUnreachable(f"Version {version} of the log is not a complete commit: {error}.")

@@ -7,7 +7,8 @@ import logging
 import threading
 from collections import OrderedDict
 
-from headrace.delta.log import TableState, last_checkpoint, open_at
+from headrace.delta.log import last_checkpoint
+from headrace.delta.snapshot import TableState, open_at
 from headrace.storage.store import Store
 
 INTERVAL = 100  # where the table names none

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from headrace.delta.files import DeletionVector, File
+from headrace.delta.actions import DeletionVector, File
 from headrace.errors import TableDamaged, TableFeature
 from headrace.storage.base import NotThere
 from headrace.storage.store import Store

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from headrace.delta.log import TableState
+from headrace.delta.snapshot import TableState
 from headrace.errors import TableChanged
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.delta.log import Protocol, TableState
+from headrace.delta.actions import Protocol
 from headrace.delta.schema import from_delta
+from headrace.delta.snapshot import TableState
 from headrace.errors import TableFeature
 
 # Features that ask nothing of an append, or only where a property or a column uses them (both are looked at below).

@@ -1,22 +1,21 @@
-"""What a version that somebody else wrote means for us, in a few words."""
+"""Commits of other writers: in which ways a version matters to the log writer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.delta.batch_commits import part_of
-from headrace.delta.files import commits
-from headrace.delta.log import Commit, TableState
-from headrace.storage.store import Store
+from headrace.delta.actions import Commit
+from headrace.delta.restores import RESTORE
+from headrace.delta.snapshot import TableState
 
 
 class CommitKind(StrEnum):
     """The ways in which a version matters; it may be of several kinds."""
 
-    MARKED = "marked"  # carries a mark we know: another driver of the pipeline
+    TXN = "txn"  # carries a txn of ours: another driver of the pipeline
     APPEND = "append"
-    REMOVE = "remove"  # compaction, delete, overwrite: it takes files away
+    REMOVE = "remove"  # removes files: compaction, delete, overwrite
     METADATA = "metadata"
     PROTOCOL = "protocol"
     RESTORE = "restore"
@@ -32,45 +31,15 @@ class ForeignCommit:
     commit_id: str
 
 
-def change_of(commit: Commit, known: TableState) -> ForeignCommit:
-    """Classify one version against the state before it."""
+def change_of(commit: Commit, before: TableState) -> ForeignCommit:
+    """Classify one version by the state before it."""
     facts = {
-        CommitKind.MARKED: not commit.marks.keys().isdisjoint(known.marks),
-        CommitKind.APPEND: commit.added > 0 and not commit.removed,
-        CommitKind.REMOVE: commit.removed > 0,
+        CommitKind.TXN: not commit.txns.keys().isdisjoint(before.txns),
+        CommitKind.APPEND: bool(commit.add_lines and not commit.remove_lines),
+        CommitKind.REMOVE: bool(commit.remove_lines),
         CommitKind.METADATA: commit.metadata is not None,
         CommitKind.PROTOCOL: commit.protocol is not None,
-        CommitKind.RESTORE: commit.operation == "RESTORE",
+        CommitKind.RESTORE: commit.operation == RESTORE,
     }
-    kinds = frozenset(kind for kind, true in facts.items() if true)
+    kinds = frozenset(kind for kind, applies in facts.items() if applies)
     return ForeignCommit(commit.version, kinds, commit.operation, commit.commit_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Restores:
-    """What a log tells of RESTOREs since the last commit of ours."""
-
-    newest: int | None = None  # the version of the newest one
-    reached: bool = True  # whether the log reaches back far enough to tell
-
-
-def restored_since(store: Store, state: TableState, *marks: str, seen: int = -1) -> Restores:
-    """The newest RESTORE that our last commit did not know of, however far back; `seen`: a version looked at before."""
-    reached = state.version
-    for commit in commits(store, state.version, seen):
-        reached = commit.version - 1
-        if commit.operation == "RESTORE":
-            return Restores(commit.version)
-        if ours := next((part for mark in marks if (part := part_of(commit, mark))), None):
-            return restored_between(store, max(seen, ours.account.get("read_version", reached)), commit.version)
-    return Restores(reached=reached <= seen)
-
-
-def restored_between(store: Store, seen: int, version: int) -> Restores:
-    """The newest version that is a RESTORE, after one that was seen and before another."""
-    reached = version - 1
-    for commit in commits(store, version - 1, seen):
-        if commit.operation == "RESTORE":
-            return Restores(commit.version)
-        reached = commit.version - 1
-    return Restores(reached=reached <= seen)

@@ -1,21 +1,15 @@
-"""What a Delta log says: one commit's JSON as the few facts a blind append needs, and a table's state."""
+"""The log of a Delta table: which versions it has, one commit of it, and the walk from a version back."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any
+from itertools import takewhile
 
-import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-
-from headrace.delta.schema import from_delta
-from headrace.errors import StorageUnreachable, TableFeature
+from headrace.delta.actions import Commit, parse_commit
 from headrace.storage.base import Meta, NotThere
 from headrace.storage.store import Store
 
@@ -24,185 +18,167 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 LOG = "_delta_log"
 _NUMBERED = re.compile(rf"{LOG}/(\d{{20}})\.")
 _CHECKPOINT = re.compile(rf"{LOG}/\d{{20}}\.checkpoint\.parquet$")  # whole, in one file
-_SURE = timedelta(days=1)
+_COMMIT_OR_CHECKPOINT = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint(?:\.\d+\.\d+)?\.parquet)$")
 _VERSION = re.compile(rf"{LOG}/(\d{{20}})\.(?:json|checkpoint\b.*\.parquet)$")
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataAction:
-    """The `metaData` action."""
-
-    table_id: str
-    schema_json: str
-    partition_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-    created: int | None = None  # milliseconds
-    name: str | None = None
-    description: str | None = None
-
-    def action(self) -> dict[str, Any]:
-        """The line of a commit that says this."""
-        said = {
-            "id": self.table_id,
-            "name": self.name,
-            "description": self.description,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": self.schema_json,
-            "partitionColumns": list(self.partition_by),
-            "configuration": dict(self.properties),
-            "createdTime": self.created,
-        }
-        return {"metaData": {key: value for key, value in said.items() if value is not None}}
-
-    @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> MetadataAction:
-        """Out of a commit's line."""
-        return cls(
-            raw["id"],
-            raw["schemaString"],
-            tuple(raw.get("partitionColumns") or ()),
-            raw.get("configuration") or {},
-            raw.get("createdTime"),
-            raw.get("name"),
-            raw.get("description"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """The `protocol` action; features are listed from reader 3 and writer 7 on."""
-
-    min_reader: int = 1
-    min_writer: int = 2
-    reader_features: frozenset[str] = frozenset()
-    writer_features: frozenset[str] = frozenset()
-
-    def action(self) -> dict[str, Any]:
-        """The line of a commit that says this."""
-        said: dict[str, Any] = {"minReaderVersion": self.min_reader, "minWriterVersion": self.min_writer}
-        if self.min_reader >= 3:
-            said["readerFeatures"] = sorted(self.reader_features)
-        if self.min_writer >= 7:
-            said["writerFeatures"] = sorted(self.writer_features)
-        return {"protocol": said}
-
-    @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Protocol:
-        """Out of a commit's line."""
-        return cls(
-            raw["minReaderVersion"],
-            raw["minWriterVersion"],
-            frozenset(raw.get("readerFeatures") or ()),
-            frozenset(raw.get("writerFeatures") or ()),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TableState:
-    """A table at one version, without its files."""
-
-    version: int
-    metadata: MetadataAction
-    protocol: Protocol
-    marks: Mapping[str, int] = field(default_factory=dict)  # those asked for, and every one met since
-
-    @property
-    def table_id(self) -> str:
-        """The table's id, which a table made anew at the same place does not have."""
-        return self.metadata.table_id
-
-    @property
-    def schema_json(self) -> str:
-        """Delta's schemaString."""
-        return self.metadata.schema_json
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns in our type language; TableFeature for a type we do not know."""
-        return _schema(self.metadata.schema_json)
-
-    @property
-    def partition_by(self) -> tuple[str, ...]:
-        """The partition columns, in order."""
-        return self.metadata.partition_by
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """The table's configuration."""
-        return self.metadata.properties
-
-
-@lru_cache(maxsize=1024)
-def _schema(schema_json: str) -> pa.Schema:
-    return from_delta(schema_json)
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One version of a log, read on its own."""
-
-    version: int
-    metadata: MetadataAction | None
-    protocol: Protocol | None
-    marks: Mapping[str, int]
-    info: Mapping[str, Any]  # commitInfo
-    added: int
-    removed: int
-
-    @property
-    def operation(self) -> str:
-        """What the writer says it did."""
-        return str(self.info.get("operation", ""))
-
-    @property
-    def timestamp(self) -> int:
-        """When, in milliseconds; 0 where nothing tells."""
-        return int(self.info.get("inCommitTimestamp") or self.info.get("timestamp") or 0)
-
-    @property
-    def commit_id(self) -> str:
-        """The writer's own name for this commit, if it gave one."""
-        return str(self.info.get("txnId", ""))
+_CLOCK_LAG = timedelta(days=1)
+_THREADS = 16  # commits fetched at the same time
+_BLOCK = 256
 
 
 def version_path(version: int) -> str:
-    """Where a version's JSON is, below the table's root."""
+    """The path of a version's JSON below the table's root."""
     return f"{LOG}/{version:020}.json"
 
 
-def parse_commit(version: int, data: bytes) -> Commit:
-    """Read one version's JSON; StorageUnreachable while it is not whole (a writer without atomic puts)."""
-    facts: dict[str, Any] = {}
-    marks: dict[str, int] = {}
-    added = removed = 0
+def version_of(item: Meta) -> int:
+    """The version of a file in the log; -1 for files without one."""
+    match = _NUMBERED.match(item.path)
+    return int(match[1]) if match else -1
+
+
+# ---- commits ----
+
+
+def read_commit(store: Store, version: int) -> Commit | None:
+    """One commit; None if the log does not have the version."""
+    data = _content(store, version)
+    return parse_commit(version, data) if data is not None else None
+
+
+class LogWalk:
+    """The commits of a log from the version `newest` back to the one after `stop`, newest first.
+
+    The walk ends early where the log was cleaned up, so a loop that has not found its commit must look at `complete`:
+
+        walk = LogWalk(store, newest)
+        for commit in walk:
+            if name in commit.txns:
+                return commit
+        if not walk.complete:  # the commit may have been in a version before `walk.oldest`, which is gone
+            ...
+    """
+
+    def __init__(self, store: Store, newest: int, stop: int = -1, block: int = 1) -> None:
+        self._store, self._stop = store, stop
+        self._block = block  # versions to fetch first; doubled each time, as most walks end within the newest commits
+        self.oldest = newest + 1  # the oldest version that was read
+
+    @property
+    def complete(self) -> bool:
+        """Whether every version after `stop` was read; False where the log was cleaned up before."""
+        return self.oldest <= self._stop + 1
+
+    def __iter__(self) -> Iterator[Commit]:
+        size = self._block
+        while not self.complete:
+            block = range(self.oldest - 1, max(self._stop, self.oldest - 1 - size), -1)
+            for version, data in zip(block, _contents(self._store, block), strict=False):
+                self.oldest = version
+                yield parse_commit(version, data)
+            if self.oldest > block[-1]:
+                return
+            size = min(2 * size, _BLOCK)
+
+
+def commits_between(store: Store, after: int, until: int) -> list[Commit] | None:
+    """The commits after one version up to another, oldest first; None if the log no longer has all of them."""
+    walk = LogWalk(store, until, after, _BLOCK)
+    commits = list(walk)[::-1]
+    return commits if walk.complete else None
+
+
+def _contents(store: Store, versions: range) -> list[bytes]:
+    """The JSON of these versions up to the first missing one; in threads from a bucket, where each is a round trip."""
+    if store.local:
+        return _up_to_missing(_content(store, at) for at in versions)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-log") as pool:
+        return _up_to_missing(pool.map(lambda at: _content(store, at), versions))
+
+
+def _up_to_missing(contents: Iterable[bytes | None]) -> list[bytes]:
+    return [data for data in takewhile(lambda data: data is not None, contents) if data is not None]
+
+
+def _content(store: Store, version: int) -> bytes | None:
     try:
-        for line in filter(None, map(bytes.strip, data.split(b"\n"))):
-            if line.startswith(b'{"add":'):  # by far the most lines; their content does not matter here
-                added += 1
-                continue
-            for kind, content in json.loads(line).items():
-                added += kind == "add"
-                removed += kind == "remove"
-                if kind == "txn":
-                    marks[content["appId"]] = content["version"]
-                else:
-                    facts[kind] = content
-        metadata = MetadataAction.of(facts["metaData"]) if "metaData" in facts else None
-        protocol = Protocol.of(facts["protocol"]) if "protocol" in facts else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageUnreachable(f"Version {version} of a log is no whole commit: {error}.") from error
-    return Commit(version, metadata, protocol, marks, facts.get("commitInfo") or {}, added, removed)
+        return store.get(version_path(version))
+    except NotThere:
+        return None
 
 
-def read_commit(store: Store, version: int) -> Commit:
-    """One version's JSON out of the store; NotThere when the log does not have it."""
-    return parse_commit(version, store.get(version_path(version)))
+# ---- versions ----
+
+
+def newest_version(store: Store) -> int | None:
+    """The newest version in a listing of the log; None if there is no log."""
+    checkpoint = last_checkpoint(store)  # saves most of the listing
+    newest = _newest_after(store, None if checkpoint < 0 else f"{LOG}/{checkpoint:020}")
+    # The hint may be ahead of a log that was set back.
+    return newest if newest is not None or checkpoint < 0 else _newest_after(store, None)
+
+
+def _newest_after(store: Store, path: str | None) -> int | None:
+    matches = (_VERSION.match(item.path) for item in store.list(LOG, path))
+    return max((int(match[1]) for match in matches if match), default=None)
+
+
+def last_checkpoint(store: Store) -> int:
+    """The version of the newest checkpoint according to `_last_checkpoint`; -1 without one."""
+    try:
+        return int(json.loads(store.get(f"{LOG}/_last_checkpoint"))["version"])
+    except (NotThere, ValueError, KeyError, TypeError):
+        return -1
+
+
+def listed_versions(store: Store) -> tuple[set[int], dict[int, list[str]]]:
+    """The versions whose commit is in a listing of the log, and the files of each checkpoint in it."""
+    versions: set[int] = set()
+    checkpoints: dict[int, list[str]] = {}
+    for item in store.list(LOG):
+        if match := _COMMIT_OR_CHECKPOINT.match(item.path):
+            if match[2] == "json":
+                versions.add(int(match[1]))
+            else:
+                checkpoints.setdefault(int(match[1]), []).append(item.path)
+    return versions, checkpoints
+
+
+def readable_versions(store: Store) -> tuple[int, int] | None:
+    """The first and the last version that can be read; None if there is no log.
+
+    Commits 3, 4, 5 with a checkpoint of version 4: the first is 4, as nothing tells the files of version 3.
+    """
+    versions, checkpoints = listed_versions(store)
+    if not versions and not checkpoints:
+        return None
+    newest = max([*versions, *checkpoints])
+    missing = newest
+    while missing in versions:
+        missing -= 1
+    usable = [at for at in checkpoints if missing <= at]  # every later version has its commit
+    return (0 if missing < 0 else min(usable, default=newest)), newest
+
+
+def expired(store: Store, until: datetime) -> list[Meta]:
+    """The files of versions that ended before a time, without the newest checkpoint of that time."""
+    old: list[Meta] = []
+    for item in store.list(LOG):
+        if version_of(item) < 0:
+            continue
+        if item.modified >= until.timestamp():
+            break
+        old.append(item)
+    checkpoint = max((version_of(item) for item in old if _CHECKPOINT.match(item.path)), default=-1)
+    return [item for item in old if version_of(item) < checkpoint]
+
+
+# ---- times ----
 
 
 def time_until(store: Store, version: int, until: int) -> int | None:
-    """The time of the newest commit that is not after a moment, both in milliseconds; None where the log has none.
+    """The time of the newest commit that is not after a moment, both in milliseconds; None if the log has none.
 
-    Searched from a version back, in steps that double, then by halving: a day of commits costs some thirty reads.
+    Searches back from a version in steps that double, then by bisection: a day of commits takes about thirty reads.
     """
 
     def is_after(at: int) -> bool:
@@ -220,117 +196,19 @@ def time_until(store: Store, version: int, until: int) -> int | None:
 
 
 def proved_time(log: Store, clock: datetime, retain: timedelta, version: int | None = None) -> datetime:
-    """The time that a log proves to have passed: of its newest commit that is a day old by our clock.
+    """The time that has passed according to the log: of its newest commit that is a day old by the local clock.
 
-    What is deleted for good must not rest on the clock of one machine alone: started once with a clock a year ahead, a
-    pipeline would delete all that it keeps for less than a year. A commit of that very run is no proof either, until
-    the clock has stood by it for a day; or for a seventh of `retain`, where that is less.
+    Permanent deletion must not depend on the clock of one machine: a pipeline started once with a clock one year
+    ahead would delete everything with a shorter retention. A commit of that run is no proof either until the clock
+    has agreed with it for a day, or for a seventh of `retain` if that is shorter.
     """
-    at = newest_version(log) if version is None else version
-    until = clock - min(_SURE, retain / 7)
-    found = None if at is None else time_until(log, at, int(until.timestamp() * 1000))
-    return EPOCH if found is None else datetime.fromtimestamp(found / 1000, UTC)
+    newest = newest_version(log) if version is None else version
+    until = clock - min(_CLOCK_LAG, retain / 7)
+    time = None if newest is None else time_until(log, newest, int(until.timestamp() * 1000))
+    return EPOCH if time is None else datetime.fromtimestamp(time / 1000, UTC)
 
 
 def _time(store: Store, version: int) -> int | None:
-    """When a version was committed, in milliseconds; None where the log no longer has it."""
-    try:
-        return read_commit(store, version).timestamp
-    except NotThere:
-        return None
-
-
-def apply(state: TableState, commit: Commit) -> TableState:
-    """The state one version later."""
-    return TableState(
-        commit.version,
-        commit.metadata or state.metadata,
-        commit.protocol or state.protocol,
-        {**state.marks, **commit.marks},
-    )
-
-
-def load_state(store: Store, marks: Iterable[str] = ()) -> TableState | None:
-    """The newest state through delta-rs; None where there is no table, TableFeature where delta-rs cannot read it."""
-    version = newest_version(store)
-    return None if version is None else _state(open_at(store, version), marks)
-
-
-def newest_version(store: Store) -> int | None:
-    """The newest version of a log, as a listing shows it."""
-    after = last_checkpoint(store)  # saves most of the listing where there is one
-    found = _newest(store, None if after < 0 else f"{LOG}/{after:020}")
-    return found if found is not None or after < 0 else _newest(store, None)  # a hint may be ahead of a log set back
-
-
-def _newest(store: Store, after: str | None) -> int | None:
-    names = (_VERSION.match(item.path) for item in store.list(LOG, after))
-    return max((int(found[1]) for found in names if found), default=None)
-
-
-def last_checkpoint(store: Store) -> int:
-    """The version of the newest log checkpoint, as the log's own hint tells; -1 without one."""
-    try:
-        return int(json.loads(store.get(f"{LOG}/_last_checkpoint"))["version"])
-    except (NotThere, ValueError, KeyError, TypeError):
-        return -1
-
-
-def expired(store: Store, until: datetime) -> list[Meta]:
-    """What the log says of versions that ended before a time; the newest checkpoint of then is kept."""
-    old: list[Meta] = []
-    for item in store.list(LOG):
-        if _NUMBERED.match(item.path) is None:
-            continue
-        if item.modified >= until.timestamp():
-            break
-        old.append(item)
-    kept = max((number(item) for item in old if _CHECKPOINT.match(item.path)), default=-1)
-    return [item for item in old if number(item) < kept]
-
-
-def number(item: Meta) -> int:
-    """The version that a file of the log is of."""
-    found = _NUMBERED.match(item.path)
-    return int(found[1]) if found else -1
-
-
-def open_at(store: Store, version: int) -> DeltaTable:
-    """The table at a version that was seen. Asked for the newest, delta-rs lists a folder while versions are being
-    added, may see one and not the one before it, and calls that a gap; below a version once seen there is none."""
-    try:
-        return DeltaTable(store.delta_uri, version, storage_options=store.delta_options)
-    except OSError as error:
-        raise StorageUnreachable(f"{store.uri}: its log cannot be read: {_first_line(error)}") from error
-    except TableNotFoundError as error:
-        raise StorageUnreachable(f"{store.uri}: version {version} was there a moment ago.") from error
-    except DeltaError as error:
-        raise TableFeature(f"{store.uri}: delta-rs cannot read this table: {_first_line(error)}") from error
-
-
-def _state(table: DeltaTable, marks: Iterable[str]) -> TableState:
-    metadata, protocol = table.metadata(), table.protocol()
-    found = {name: table.transaction_version(name) for name in marks}
-    return TableState(
-        table.version(),
-        MetadataAction(
-            str(metadata.id),
-            table.schema().to_json(),
-            tuple(metadata.partition_columns),
-            {key: value for key, value in metadata.configuration.items() if value is not None},
-            metadata.created_time,
-            metadata.name,
-            metadata.description,
-        ),
-        Protocol(
-            protocol.min_reader_version,
-            protocol.min_writer_version,
-            frozenset(protocol.reader_features or ()),
-            frozenset(protocol.writer_features or ()),
-        ),
-        {name: value for name, value in found.items() if value is not None},
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
+    """The time of a commit in milliseconds; None if the log no longer has it."""
+    commit = read_commit(store, version)
+    return commit.timestamp if commit else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.delta.log import TableState
 from headrace.delta.properties import EXPIRING
+from headrace.delta.snapshot import TableState
 from headrace.errors import (
     Fenced,
     PipelineStopped,

@@ -1,6 +1,6 @@
 """The log tail: commits to a Delta table by putting the next version's JSON, and reads nothing but what is new.
 
-A blind append needs no list of files, only the version, the metadata, the protocol and our marks; so the cost of a
+A blind append needs no list of files, only the version, the metadata, the protocol and our txns; so the cost of a
 commit does not grow with the table. Whether a put landed is never told by its error, only by the log.
 """
 
@@ -12,15 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.delta import actions, log
+from headrace.delta import commit_builder, snapshot
+from headrace.delta.actions import Commit, File, MetadataAction
 from headrace.delta.checkpoints import INTERVAL, SHARED
 from headrace.delta.evolution import check_fits, merge_schemas
 from headrace.delta.features import append_blocker, protocol_for, rewrite_blocker
-from headrace.delta.files import File, active, read
-from headrace.delta.foreign_commits import ForeignCommit, change_of, restored_between
-from headrace.delta.log import Commit, MetadataAction, TableState, version_path
+from headrace.delta.foreign_commits import ForeignCommit, change_of
+from headrace.delta.log import read_commit, version_path
 from headrace.delta.log_errors import set_back, table_stop, unreached
 from headrace.delta.receipt import Receipt
+from headrace.delta.restores import restored_between
+from headrace.delta.snapshot import TableState, active_files, next_state
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_number_of
 from headrace.errors import (
@@ -35,7 +37,7 @@ from headrace.errors import (
     TableRestored,
     TxnMismatch,
 )
-from headrace.storage.base import AlreadyThere, NotThere
+from headrace.storage.base import AlreadyThere
 from headrace.storage.store import Store
 
 Objection = Callable[[TableState], str | None]
@@ -73,13 +75,13 @@ class LogWriter:
         self.checkpoints = SHARED
 
     @classmethod
-    def open(cls, store: Store, marks: Iterable[str] = (), objection: Objection = append_blocker) -> LogWriter:
+    def open(cls, store: Store, txns: Iterable[str] = (), objection: Objection = append_blocker) -> LogWriter:
         """Begin at the newest version, or before the first one where there is no table.
 
         `objection` says why a table of some state may not be written; where it lets tables pass that Spark writes,
         nobody else may write them meanwhile.
         """
-        tail = cls(store, tuple(marks), objection)
+        tail = cls(store, tuple(txns), objection)
         tail._reload()
         return tail
 
@@ -114,7 +116,7 @@ class LogWriter:
         properties: Mapping[str, str],
         table_id: str,
         files: Sequence[StagedFile],
-        marks: Mapping[str, int],
+        txns: Mapping[str, int],
         info: Mapping[str, Any],
         *,
         began: float | None = None,
@@ -127,22 +129,28 @@ class LogWriter:
             return None
         state = first_state(schema, partition_by, properties, table_id)
         metadata = state.metadata
-        wish = self._wish(marks, schema, files, state)
+        wish = self._wish(txns, schema, files, state)
         self._check(state, wish)
-        said = actions.created(metadata, files, wish.commit_id, info, began)
-        lines = [said, state.protocol.action(), metadata.action(), *actions.add_actions(files), *actions.txns(marks)]
-        tag = self._put(0, actions.commit(lines))
+        said = commit_builder.created(metadata, files, wish.commit_id, info, began)
+        lines = [
+            said,
+            state.protocol.action(),
+            metadata.action(),
+            *commit_builder.add_actions(files),
+            *commit_builder.txns(txns),
+        ]
+        tag = self._put(0, commit_builder.commit(lines))
         if tag is None and _commit_id(self.store, 0) != wish.commit_id:
             self._reload()
             return None
-        self._state, self._tag = replace(state, marks=dict(marks)), tag or self.store.tag(version_path(0))
+        self._state, self._tag = replace(state, txns=dict(txns)), tag or self.store.tag(version_path(0))
         self._note()
-        return actions.receipt(self.store.uri, 0, files)
+        return commit_builder.receipt(self.store.uri, 0, files)
 
     def append(
         self,
         files: Sequence[StagedFile],
-        marks: Mapping[str, int],
+        txns: Mapping[str, int],
         info: Mapping[str, Any],
         *,
         schema: str | None = None,
@@ -150,7 +158,7 @@ class LogWriter:
         instead: Callable[[File], bool] | None = None,
         began: float | None = None,
     ) -> Receipt:
-        """Add the files and their marks as one version; skipped when the table is already at the batch's mark.
+        """Add the files and their txns as one version; skipped when the table is already at the batch's mark.
 
         `schema` is what the files were written for (the table's own unless given), `table_id` the table they are for,
         `instead` which of the files that are there they replace.
@@ -160,7 +168,7 @@ class LogWriter:
             raise table_stop(
                 TableReplaced, f"{self.store.uri} has the id {known.table_id}; the batch is for {table_id}."
             )
-        wish = self._wish(marks, schema or known.schema_json, files, known)
+        wish = self._wish(txns, schema or known.schema_json, files, known)
 
         def step(state: TableState) -> _Step | None:
             if _is_marked(state, wish, self.store.uri):
@@ -169,15 +177,17 @@ class LogWriter:
             old = (
                 []
                 if instead is None
-                else [file for file in active(self.store, state.version).values() if instead(file)]
+                else [file for file in active_files(self.store, state.version).values() if instead(file)]
             )
             replaced = None if instead is None else old
-            said = actions.appended(files, wish.number, wish.commit_id, info, replaced, began)
-            text = actions.commit([said, *actions.removes(old), *actions.add_actions(files), *actions.txns(marks)])
-            return _Step(text, replace(state, version=state.version + 1, marks={**state.marks, **marks}))
+            said = commit_builder.appended(files, wish.number, wish.commit_id, info, replaced, began)
+            text = commit_builder.commit(
+                [said, *commit_builder.removes(old), *commit_builder.add_actions(files), *commit_builder.txns(txns)]
+            )
+            return _Step(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
 
         version, wrote = self._commit(wish, step)
-        return actions.receipt(self.store.uri, version, files, skipped=not wrote)
+        return commit_builder.receipt(self.store.uri, version, files, skipped=not wrote)
 
     def evolve(self, schema: str, info: Mapping[str, Any]) -> TableState:
         """Add the columns that this schema has and the table lacks, at any depth; answers the state that has them.
@@ -216,8 +226,8 @@ class LogWriter:
             after = replace(state, version=state.version + 1, metadata=metadata, protocol=protocol)
             self._check(after, wish)
             upgrade = [protocol.action()] if protocol != state.protocol else []
-            told = actions.altered(*said(metadata), wish.commit_id, info)
-            return _Step(actions.commit([told, *upgrade, metadata.action()]), after)
+            told = commit_builder.altered(*said(metadata), wish.commit_id, info)
+            return _Step(commit_builder.commit([told, *upgrade, metadata.action()]), after)
 
         self._commit(wish, step)
         return self.known()
@@ -225,7 +235,9 @@ class LogWriter:
     def forget(self, files: Sequence[File], info: Mapping[str, Any]) -> int:
         """Take files that are gone out of the table; the version that does. To take one out twice does no harm."""
         wish = _Wish(str(uuid.uuid4()))
-        text = actions.commit([actions.forgotten(files, wish.commit_id, info), *actions.removes(files)])
+        text = commit_builder.commit(
+            [commit_builder.forgotten(files, wish.commit_id, info), *commit_builder.removes(files)]
+        )
 
         def step(state: TableState) -> _Step:
             self._check(state, wish)
@@ -236,7 +248,7 @@ class LogWriter:
     def note(self, operation: str, metrics: Mapping[str, str], info: Mapping[str, Any]) -> int:
         """Say in the log what was done beside it, in a version that changes nothing; which one that is."""
         wish = _Wish(str(uuid.uuid4()))
-        text = actions.commit([actions.noted(operation, metrics, wish.commit_id, info)])
+        text = commit_builder.commit([commit_builder.noted(operation, metrics, wish.commit_id, info)])
         return self._commit(wish, lambda state: _Step(text, replace(state, version=state.version + 1)))[0]
 
     def rewrite(
@@ -246,21 +258,28 @@ class LogWriter:
         since: int,
         said: Mapping[str, str],
         info: Mapping[str, Any],
-        change: actions.RowChange | None = None,
+        change: commit_builder.RowChange | None = None,
         *,
-        marks: Mapping[str, int] | None = None,
+        txns: Mapping[str, int] | None = None,
         began: float | None = None,
     ) -> int:
         """Let new files hold the rows of old ones, which were there in the version `since`; the version that does.
 
         Appends of others do not matter. Conflict where others have taken one of the old files away meanwhile; and,
-        where rows change, if others have changed any. With marks it is a batch's part.
+        where rows change, if others have changed any. With txns it is a batch's part.
         """
-        state, marks = self.known(), marks or {}
-        wish = self._wish(marks, state.schema_json, new, state)
-        told, changes = actions.rewritten(old, new, said, wish.commit_id, info, change, began), change is not None
-        moved = (*actions.removes(old, lost=changes), *actions.add_actions(new, new=changes), *actions.fed(change))
-        text = actions.commit([told, *moved, *actions.txns(marks)])
+        state, txns = self.known(), txns or {}
+        wish = self._wish(txns, state.schema_json, new, state)
+        told, changes = (
+            commit_builder.rewritten(old, new, said, wish.commit_id, info, change, began),
+            change is not None,
+        )
+        moved = (
+            *commit_builder.removes(old, lost=changes),
+            *commit_builder.add_actions(new, new=changes),
+            *commit_builder.fed(change),
+        )
+        text = commit_builder.commit([told, *moved, *commit_builder.txns(txns)])
         mine, looked = {file.key for file in old}, since
 
         def step(state: TableState) -> _Step | None:
@@ -269,13 +288,13 @@ class LogWriter:
                 return None
             while looked < state.version:
                 looked += 1
-                commit = read(self.store, looked)
+                commit = read_commit(self.store, looked)
                 if commit is None or any(file.key in mine for file in commit.removed):
                     raise Conflict(f"Version {looked} of {self.store.uri} took away files that were to be rewritten.")
                 if changes and commit.changes:
                     raise Conflict(f"Version {looked} of {self.store.uri} changed rows or columns meanwhile.")
             self._check(state, wish)
-            return _Step(text, replace(state, version=state.version + 1, marks={**state.marks, **marks}))
+            return _Step(text, replace(state, version=state.version + 1, txns={**state.txns, **txns}))
 
         return self._commit(wish, step)[0]
 
@@ -325,22 +344,22 @@ class LogWriter:
         return landed
 
     def _read_next(self) -> Commit | None:
-        return _read(self.store, self.known().version + 1)
+        return read_commit(self.store, self.known().version + 1)
 
     def _go_along(self, commit: Commit, wish: _Wish | None) -> None:
         """Take one version of others into the state, or raise what it means for us."""
         known, where = self.known(), f"Version {commit.version} of {self.store.uri}"
         if commit.operation == "RESTORE":
             raise table_stop(TableRestored, f"{where} restored the table to an older one.")
-        after = log.apply(known, commit)
+        after = next_state(known, commit)
         if after.table_id != known.table_id:
             raise table_stop(
                 TableReplaced, f"{where} gave the table the id {after.table_id} in place of {known.table_id}."
             )
         if wish is not None and wish.number is not None:
             name, _ = wish.number
-            if after.marks.get(name, -1) < known.marks.get(name, -1):
-                raise table_stop(TxnMismatch, f"{where} set the mark {name} back to {after.marks[name]}.")
+            if after.txns.get(name, -1) < known.txns.get(name, -1):
+                raise table_stop(TxnMismatch, f"{where} set the mark {name} back to {after.txns[name]}.")
         if commit.metadata is not None or commit.protocol is not None:
             self._check(after, wish)
         self._state = after
@@ -376,7 +395,7 @@ class LogWriter:
         known = self.known()
         if self._tag is not None and self.store.tag(version_path(known.version)) == self._tag:
             return known
-        found = self._load(known.marks)
+        found = self._load(known.txns)
         if found is None:
             raise table_stop(TableGone, f"{self.store.uri}: the table is gone; it was at version {known.version}.")
         self._compare(known, found)
@@ -394,7 +413,7 @@ class LogWriter:
         if found.version < known.version:
             raise set_back(self.store.uri, found.version, known.version)
         for name in self._names:
-            was, seen = known.marks.get(name, -1), found.marks.get(name, -1)
+            was, seen = known.txns.get(name, -1), found.txns.get(name, -1)
             if seen < was:
                 raise table_stop(TxnMismatch, f"{self.store.uri}: {name} was {was} and is {seen}: a version was lost.")
             if seen > was:
@@ -411,7 +430,7 @@ class LogWriter:
             raise unreached(self.store.uri, known)
 
     def _load(self, names: Iterable[str] = ()) -> TableState | None:
-        return log.load_state(self.store, sorted({*self._names, *names}))
+        return snapshot.load_state(self.store, sorted({*self._names, *names}))
 
     def _reload(self) -> None:
         self._state = self._load()
@@ -420,8 +439,8 @@ class LogWriter:
     def _remember(self) -> None:
         self._tag = self.store.tag(version_path(self._state.version)) if self._state else None
 
-    def _wish(self, marks: Mapping[str, int], schema: str, files: Sequence[StagedFile], state: TableState) -> _Wish:
-        number = batch_number_of(marks)
+    def _wish(self, txns: Mapping[str, int], schema: str, files: Sequence[StagedFile], state: TableState) -> _Wish:
+        number = batch_number_of(txns)
         commit_id = uuid.uuid5(self._driver, f"{number[0]}={number[1]}") if number else uuid.uuid4()
         layouts = {tuple(name for name, _ in file.partition) for file in files} or {state.partition_by}
         if len(layouts) > 1:
@@ -434,12 +453,12 @@ class LogWriter:
 def first_state(schema: str, partition_by: Sequence[str], properties: Mapping[str, str], table_id: str) -> TableState:
     """What a table begins with."""
     wanted = {**_DEFAULTS, **properties}
-    metadata = MetadataAction(table_id, schema, tuple(partition_by), wanted, actions.now())
+    metadata = MetadataAction(table_id, schema, tuple(partition_by), wanted, commit_builder.now())
     return TableState(0, metadata, protocol_for(schema, wanted))
 
 
 def _is_in(state: TableState, wish: _Wish) -> bool:
-    return wish.number is not None and state.marks.get(wish.number[0], -1) >= wish.number[1]
+    return wish.number is not None and state.txns.get(wish.number[0], -1) >= wish.number[1]
 
 
 def _is_marked(state: TableState, wish: _Wish, uri: str) -> bool:
@@ -447,7 +466,7 @@ def _is_marked(state: TableState, wish: _Wish, uri: str) -> bool:
     if wish.number is None:
         return False
     name, number = wish.number
-    mark = state.marks.get(name)
+    mark = state.txns.get(name)
     if mark is not None and mark > number:
         raise table_stop(
             Fenced, f"{uri} is at {name} = {mark}; this driver is still at {number}: another one has gone on."
@@ -455,13 +474,6 @@ def _is_marked(state: TableState, wish: _Wish, uri: str) -> bool:
     return mark == number
 
 
-def _read(store: Store, version: int) -> Commit | None:
-    try:
-        return log.read_commit(store, version)
-    except NotThere:
-        return None
-
-
 def _commit_id(store: Store, version: int) -> str | None:
-    commit = _read(store, version)
+    commit = read_commit(store, version)
     return commit.commit_id if commit else None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from headrace.delta.log import TableState
+from headrace.delta.snapshot import TableState
 from headrace.errors import TableError, UsageError
 
 # Of the names of data files, by compression codec.

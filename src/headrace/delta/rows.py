@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
+from headrace.delta.actions import File
 from headrace.delta.deletion_vectors import living
-from headrace.delta.files import File
 from headrace.delta.partition_values import value_in
 from headrace.errors import HeadraceError, StorageUnreachable, TableDamaged
 from headrace.storage.base import NotThere

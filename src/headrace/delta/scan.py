@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
-from headrace.delta.files import File
+from headrace.delta.actions import File
 from headrace.delta.partition_keys import PartitionKeys, partitions_in
 from headrace.delta.partition_values import value_in
 from headrace.delta.rows import INT96, filesystem

@@ -14,9 +14,10 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from headrace.delta.files import File, active
+from headrace.delta.actions import File
 from headrace.delta.log import EPOCH, LOG, expired
 from headrace.delta.log_writer import LogWriter
+from headrace.delta.snapshot import active_files
 from headrace.ledger import row
 from headrace.stage.parquet import read_parquet
 from headrace.storage.store import Store
@@ -45,7 +46,7 @@ def compact(tail: LogWriter, batch: int, proved_time: Callable[[datetime], datet
 def _join(tail: LogWriter, rows: int) -> None:
     """Let one file hold the rows of all that have fewer than so many."""
     state, began = tail.known(), time.monotonic()
-    old = [file for file in active(tail.store, state.version).values() if (file.rows or 0) < rows]
+    old = [file for file in active_files(tail.store, state.version).values() if (file.rows or 0) < rows]
     if len(old) < STEP // 2:
         return  # somebody else has joined them
     joined = row.stage_rows(tail.store, _rows(tail.store, old))
@@ -59,7 +60,7 @@ def _rows(store: Store, files: Iterable[File]) -> pa.Table:
 
 def _sweep(tail: LogWriter, until: int) -> None:
     """Delete files of batches up to one that the ledger does not stand on any more."""
-    stands = {file.path for file in active(tail.store, tail.known().version).values()}
+    stands = {file.path for file in active_files(tail.store, tail.known().version).values()}
     old = time.time() - _SWEPT_AFTER
     gone = [
         item.path

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.delta.actions import ENGINE
-from headrace.delta.files import all_marks, commits
-from headrace.delta.log import EPOCH, TableState, proved_time
+from headrace.delta.commit_builder import ENGINE
+from headrace.delta.log import EPOCH, LogWalk, proved_time
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.receipt import Receipt
+from headrace.delta.snapshot import TableState, all_txns
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_txn, partition_txn
 from headrace.errors import Fenced, HeadraceError, TxnMismatch
@@ -162,7 +162,7 @@ class Ledger:
         The ids of its topics are remembered first: after a crash in between, the open batch is booked before all else.
         """
         self._expect_next(intent.batch)
-        marks = {**self._marks, **intent.marks()}
+        marks = {**self._marks, **intent.txns()}
         note = note or _note(intent)
         topics = {item.topic: item.topic_id for item in intent.ranges if item.topic_id}
         self.known.remember(topics=topics, batch=intent.batch)
@@ -292,7 +292,7 @@ class Ledger:
         """Looked at after each put and each read of an intent: one that is dropped some batches later may come back by
         a driver that slept since before its `begin`, and only what is not booked is a decision."""
         self._tail.follow()
-        return self._tail.state is not None and self._tail.state.marks.get(batch_txn(self._pipeline), 0) >= batch
+        return self._tail.state is not None and self._tail.state.txns.get(batch_txn(self._pipeline), 0) >= batch
 
     def _commit(self, staged: Sequence[StagedFile], marks: Mapping[str, int], info: Mapping[str, Any]) -> None:
         if not self._create(staged, marks, info):
@@ -334,14 +334,14 @@ def _note(intent: Intent) -> str:
 
 def _last_booking(table: Store, state: TableState, name: str) -> tuple[dict[str, int], dict[str, tuple[str, int]]]:
     """Every mark of the pipeline, and the versions of the last batch's tables: each booking carries all of them."""
-    if name not in state.marks:
+    if name not in state.txns:
         return {}, {}
-    for commit in commits(table, state.version):
-        if name in commit.marks:
+    for commit in LogWalk(table, state.version):
+        if name in commit.txns:
             told = (commit.info.get("headrace") or {}).get("versions") or {}
             versions = {path: (str(known_id), int(version)) for path, (known_id, version) in told.items()}
-            return _of_pipeline(commit.marks, name), versions
-    return _of_pipeline(all_marks(table, state.version), name), {}  # cleaned away; log checkpoints keep the marks
+            return _of_pipeline(commit.txns, name), versions
+    return _of_pipeline(all_txns(table, state.version), name), {}  # cleaned away; log checkpoints keep the marks
 
 
 def _of_pipeline(marks: Mapping[str, int], name: str) -> dict[str, int]:

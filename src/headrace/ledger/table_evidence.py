@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.delta import log
+from headrace.delta import snapshot
 from headrace.delta.batch_commits import BatchCommit, newest_part
-from headrace.delta.files import all_marks
-from headrace.delta.log import TableState
+from headrace.delta.snapshot import TableState, all_txns
 from headrace.delta.txn import batch_txn
 from headrace.errors import TxnMismatch
 from headrace.ledger.ledger import Position, position_of
@@ -32,7 +31,7 @@ class TableEvidence:
     batch: int  # the highest of their marks
     tables: Mapping[str, TableState]
     parts: Mapping[str, BatchCommit | None]  # of the tables at that batch; None where the log no longer tells it
-    marks: Mapping[str, int]  # the txns of a table at that batch, which outlive its commits
+    txns: Mapping[str, int]  # the txns of a table at that batch, which outlive its commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +46,19 @@ class RebuiltPosition:
 def traces(stores: Iterable[Store], pipeline: str) -> TableEvidence | None:
     """What the tables tell; None when no table has a mark of the pipeline."""
     mark = batch_txn(pipeline)
-    found = {store.uri: (store, state) for store in stores if (state := log.load_state(store, [mark])) is not None}
-    marked = {uri: each for uri, each in found.items() if mark in each[1].marks}
+    found = {store.uri: (store, state) for store in stores if (state := snapshot.load_state(store, [mark])) is not None}
+    marked = {uri: each for uri, each in found.items() if mark in each[1].txns}
     if not marked:
         return None
-    batch = max(state.marks[mark] for _, state in marked.values())
+    batch = max(state.txns[mark] for _, state in marked.values())
     parts = {
         uri: newest_part(store, state.version, mark)
         for uri, (store, state) in marked.items()
-        if state.marks[mark] == batch
+        if state.txns[mark] == batch
     }
     marks: dict[str, int] = {}
     for uri in (uri for uri, part in parts.items() if part is None):
-        marks |= all_marks(marked[uri][0], marked[uri][1].version)
+        marks |= all_txns(marked[uri][0], marked[uri][1].version)
     return TableEvidence(batch, {uri: state for uri, (_, state) in marked.items()}, parts, marks)
 
 
@@ -78,7 +77,7 @@ def rebuilt_position(
             f"The ledger of '{pipeline}' is lost, and no log tells whether every table has batch {found.batch}.",
             hint=f"{ACCEPT} to go on after that batch." if _last_marks(found, pipeline) else _UNTOLD,
         )
-    after = position_of(account.marks, pipeline)
+    after = position_of(account.txns, pipeline)
     if max(since.values(), default=0) > found.batch or _is_whole(found, account, letters, alone):
         return RebuiltPosition(found.batch, after)
     before = {(each.topic, each.partition): each.start for each in ranges_of(account)}
@@ -87,8 +86,8 @@ def rebuilt_position(
 
 def topics(found: TableEvidence, pipeline: str) -> set[str]:
     """The topics whose offsets the marks are."""
-    marks = [part.marks for part in found.parts.values() if part is not None]
-    return {topic for each in (*marks, found.marks) for topic, _ in position_of(each, pipeline)}
+    marks = [part.txns for part in found.parts.values() if part is not None]
+    return {topic for each in (*marks, found.txns) for topic, _ in position_of(each, pipeline)}
 
 
 def beyond(found: TableEvidence, pipeline: str) -> RebuiltPosition:
@@ -104,7 +103,7 @@ def beyond(found: TableEvidence, pipeline: str) -> RebuiltPosition:
 
 def _last_marks(found: TableEvidence, pipeline: str) -> Mapping[str, int]:
     """The txns of the last batch, where some table tells them; tables that Spark writes have them in commits only."""
-    told = next((part.marks for part in found.parts.values() if part is not None), found.marks)
+    told = next((part.txns for part in found.parts.values() if part is not None), found.txns)
     return told if position_of(told, pipeline) else {}
 
 

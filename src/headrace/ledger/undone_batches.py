@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.delta.batch_commits import undone
+from headrace.delta.restores import undone
 from headrace.errors import TableRestored
 from headrace.source.ranges import Range
 from headrace.storage.store import Store

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from headrace.delta import files
-from headrace.delta.files import CommitFiles, File
+from headrace.delta.actions import Commit, File
+from headrace.delta.log import commits_between
+from headrace.delta.snapshot import active_files
 from headrace.storage.store import Store
 
 
@@ -25,17 +26,15 @@ class FileListing:
 
     def follow(self, version: int) -> None:
         """Go along with the log up to a version; from its checkpoint where it does not tell every step."""
-        wanted = version - self.version
-        steps = list(files.back(self._store, version, wanted)) if self.version >= 0 else []
-        if self.version >= 0 and len(steps) == wanted:
-            for commit in reversed(steps):
-                self._apply(commit)
-        else:
+        commits = commits_between(self._store, self.version, version) if self.version >= 0 else None
+        for commit in commits or ():
+            self._apply(commit)
+        if commits is None:
             self._files = {}
-            self._take(files.active(self._store, version).values())
+            self._take(active_files(self._store, version).values())
         self.version = version
 
-    def _apply(self, commit: CommitFiles) -> None:
+    def _apply(self, commit: Commit) -> None:
         for file in commit.removed:
             self._files.pop(file.key, None)
         self._take(commit.added)

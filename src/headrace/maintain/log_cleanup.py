@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from headrace.delta.checkpoints import checkpoint_interval
-from headrace.delta.log import EPOCH, TableState, expired, last_checkpoint, number, open_at
+from headrace.delta.log import EPOCH, expired, last_checkpoint, version_of
+from headrace.delta.snapshot import TableState, open_at
 from headrace.maintain.planner import Action
 from headrace.storage.store import Store
 
@@ -32,6 +33,6 @@ def cleaning_due(store: Store, retain: timedelta, now: datetime) -> Iterator[Act
     """Delete what the log says of versions that ended before `retain`; the newest checkpoint of then is kept."""
     gone = expired(store, max(now, EPOCH + retain) - retain)
     if gone:
-        why = f"versions up to {max(map(number, gone)):,} are older than is retained"
+        why = f"versions up to {max(map(version_of, gone)):,} are older than is retained"
         paths = tuple(item.path for item in gone)
         yield Action("clean_log", store.uri, why, len(gone), sum(item.size for item in gone), paths=paths)

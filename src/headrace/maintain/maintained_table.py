@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from headrace.delta.files import File
-from headrace.delta.log import TableState
+from headrace.delta.actions import File
 from headrace.delta.log_errors import table_stop
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.partition_keys import PartitionKeys
+from headrace.delta.snapshot import TableState
 from headrace.errors import TableGone
 from headrace.maintain import log_cleanup
 from headrace.maintain.file_listing import FileListing

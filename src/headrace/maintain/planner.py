@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from headrace.delta.files import File
+from headrace.delta.actions import File
 from headrace.spec.maintenance import MaintenanceSpec
 from headrace.table.optimize import fill_bins
 

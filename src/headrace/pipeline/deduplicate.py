@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta import files as logged
-from headrace.delta.files import File, as_file
+from headrace.delta.actions import File, as_file
 from headrace.delta.partition_values import log_name, parse_partition_value, value_in
 from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.schema import RESCUED, SOURCE
+from headrace.delta.snapshot import active_files
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_txn
 from headrace.errors import TableFeature
@@ -210,7 +210,7 @@ def _newest(rows: pa.Table) -> int:
 def _has(entry: OpenTable, writer: str, batch: int) -> bool:
     """Whether the table has the batch already: then all of it would be doubles."""
     state = entry.committer.state
-    return state is not None and state.marks.get(batch_txn(writer), 0) >= batch
+    return state is not None and state.txns.get(batch_txn(writer), 0) >= batch
 
 
 # ---- rows of files ----
@@ -218,7 +218,7 @@ def _has(entry: OpenTable, writer: str, batch: int) -> bool:
 
 def _told(store: Store, version: int, keys: Sequence[str], schema: pa.Schema, since: int) -> Iterator[pa.Table]:
     columns = ColumnReader(store, [*keys, f"{SOURCE.name}.timestamp"])
-    for file in logged.active(store, version).values():
+    for file in active_files(store, version).values():
         if _may_hold(file, since):
             if file.elsewhere:
                 raise TableFeature(

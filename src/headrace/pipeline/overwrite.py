@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from headrace.delta.files import all_marks
 from headrace.delta.log import newest_version
+from headrace.delta.snapshot import all_txns
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_number_of, pipeline_of
 from headrace.errors import UsageError
@@ -71,7 +71,7 @@ def stale_letters(spec: Spec, known: KnownTable | None, number: int, store: Stor
     if not spec.table.overwrites or ALL in done:
         return ()
     version = newest_version(store)
-    marks = all_marks(store, version) if version is not None else {}
+    marks = all_txns(store, version) if version is not None else {}
     others = {pipeline_of(name) for name in marks if batch_number_of({name: 0})} - {spec.pipeline}
     return () if others else (ALL,)
 

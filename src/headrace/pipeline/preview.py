@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from headrace.delta.log import load_state
+from headrace.delta.snapshot import load_state
 from headrace.errors import HeadraceError, UsageError
 from headrace.plan.branch import EVERY
 from headrace.plan.inferred_columns import InferredColumns, inferred_columns

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.delta.features import append_blocker
-from headrace.delta.log import load_state as load_table
+from headrace.delta.snapshot import load_state as load_table
 from headrace.pipeline.events import Report
 from headrace.spec import Spec
 from headrace.storage.store import Profile, Store

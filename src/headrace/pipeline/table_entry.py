@@ -10,10 +10,10 @@ import pyarrow as pa
 from headrace.decode.inference import Structure
 from headrace.delta.evolution import check_fits
 from headrace.delta.features import WriterKind, append_blocker
-from headrace.delta.files import active, commits
-from headrace.delta.foreign_commits import Restores, restored_since
-from headrace.delta.log import TableState
+from headrace.delta.log import LogWalk
 from headrace.delta.log_errors import check_txns_last, set_back, table_stop, unreached
+from headrace.delta.restores import Restores, restored_since
+from headrace.delta.snapshot import TableState, active_files
 from headrace.delta.txn import batch_txn
 from headrace.errors import TableChanged, TableFeature, TableGone, TableReplaced, TableRestored
 from headrace.ledger.known_tables import KnownTable
@@ -94,7 +94,7 @@ class TableOpener:
         if committer.state is not None:
             check_txns_last(store.uri, committer.state)
             # A ledger set back would take the next batch for one that is there.
-            self.ledger.check_mark(store.uri, committer.state.marks.get(batch_txn(self.writer)))
+            self.ledger.check_mark(store.uri, committer.state.txns.get(batch_txn(self.writer)))
 
     def _check_restored(self, store: Store, committer: TableWriter, known: KnownTable | None) -> None:
         """Marks survive a RESTORE, so going on would leave the undone rows undone without a word."""
@@ -152,14 +152,13 @@ def batch_in_table(store: Store, table: TableIntent, intent: Intent, state: Tabl
     Txns expire. A commit of the batch can only be past the version at which it was planned; where the log no longer
     reaches back to that, the files of the batch tell, as long as nobody has rewritten them.
     """
-    mark, reached = batch_txn(intent.pipeline), state.version
-    for commit in commits(store, state.version, table.version):
-        if commit.marks.get(mark) == intent.batch:
+    txn, walk = batch_txn(intent.pipeline), LogWalk(store, state.version, table.version)
+    for commit in walk:
+        if commit.txns.get(txn) == intent.batch:
             return True
-        reached = commit.version - 1
-    if reached <= table.version:
+    if walk.complete:
         return False
-    paths = {file.path for file in active(store, state.version).values()}
+    paths = {file.path for file in active_files(store, state.version).values()}
     return True if any(file.table == table.path and file.path in paths for file in table.files) else None
 
 

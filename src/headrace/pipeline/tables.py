@@ -463,7 +463,7 @@ class PipelineTables:
     def has(self, table: TableIntent, intent: Intent) -> bool:
         """Whether a table already holds its part of a batch."""
         state = self._entry_of(table).committer.state
-        return state is not None and state.marks.get(batch_txn(intent.pipeline), 0) >= intent.batch
+        return state is not None and state.txns.get(batch_txn(intent.pipeline), 0) >= intent.batch
 
     def find(self, table: TableIntent, intent: Intent, accepted: bool) -> None:
         """Look for a table's part of an open batch whose txn is gone, and set the txn again where it is there.
@@ -477,7 +477,7 @@ class PipelineTables:
         found = batch_in_table(entry.store, table, intent, state)
         if found:
             tail = LogWriter.open(entry.store, [batch_txn(intent.pipeline)], lambda _: None)
-            tail.append((), intent.marks(), account(intent, table.plan))
+            tail.append((), intent.txns(), account(intent, table.plan))
             self._entries.pop(entry.name)  # to be opened again, with the txn
         elif found is None and not accepted:
             raise TxnMismatch(

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from headrace.delta import files
-from headrace.delta.files import CommitFiles, File
-from headrace.delta.log import TableState
+from headrace.delta.actions import Commit, File
+from headrace.delta.log import LogWalk
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.schema import SOURCE
+from headrace.delta.snapshot import TableState, active_files
 from headrace.delta.txn import batch_number_of, batch_txn, pipeline_of
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
@@ -30,26 +30,26 @@ class OriginCommit:
     """A commit that had brought rows which are gone."""
 
     version: int
-    marks: Mapping[str, int]
+    txns: Mapping[str, int]
     account: Mapping[str, Any]
     files: tuple[File, ...]  # that it had added and that held them first, before any compaction
 
     @property
     def pipeline(self) -> str | None:
         """Whose commit it was; None where it was no pipeline's."""
-        mark = batch_number_of(self.marks)
+        mark = batch_number_of(self.txns)
         return pipeline_of(mark[0]) if mark else None
 
     @property
     def batch(self) -> int | None:
         """The number of the batch, or of the replay plan."""
-        mark = batch_number_of(self.marks)
+        mark = batch_number_of(self.txns)
         return mark[1] if mark else None
 
     @property
     def replayed(self) -> bool:
         """Whether its rows were dead letters before."""
-        return self.pipeline is not None and batch_txn(self.pipeline) not in self.marks
+        return self.pipeline is not None and batch_txn(self.pipeline) not in self.txns
 
     @property
     def ranges(self) -> tuple[Range, ...] | None:
@@ -82,7 +82,7 @@ class _Search:
     def want(self, path: str, last: Iterable[str]) -> None:
         self.wanted.setdefault(path, set()).update(last)
 
-    def meet(self, commit: CommitFiles) -> None:
+    def meet(self, commit: Commit) -> None:
         """Go one commit back."""
         found = [(file, self.wanted.pop(file.path)) for file in commit.added if file.path in self.wanted]
         for file, last in found:
@@ -94,10 +94,10 @@ class _Search:
         if first:
             self.held.update(*(last for _, last in first))
             self.brought.append(
-                OriginCommit(commit.version, commit.marks, commit.account, tuple(file for file, _ in first))
+                OriginCommit(commit.version, commit.txns, commit.account, tuple(file for file, _ in first))
             )
 
-    def _held_before(self, file: File, commit: CommitFiles) -> list[File]:
+    def _held_before(self, file: File, commit: Commit) -> list[File]:
         """The files that may have held rows of this one until its commit."""
         if same := [old for old in commit.removed if old.path == file.path]:
             return same
@@ -139,10 +139,10 @@ def file_origins(
     )
 
 
-def origins_of_active_files(store: Store, version: int) -> Iterator[CommitFiles]:
+def origins_of_active_files(store: Store, version: int) -> Iterator[Commit]:
     """The commits that a version stands on, newest first: without a RESTORE, and without what it has undone."""
     stands = version
-    for commit in files.back(store, version):
+    for commit in LogWalk(store, version):
         if commit.version > stands:
             continue
         stands = commit.version - 1
@@ -152,17 +152,19 @@ def origins_of_active_files(store: Store, version: int) -> Iterator[CommitFiles]
             yield commit
 
 
-def _restored_to(store: Store, restore: CommitFiles) -> int:
+def _restored_to(store: Store, restore: Commit) -> int:
     """The version that a RESTORE went back to; of one to a time, which writers spell in their own ways, files tell."""
     version = str((restore.info.get("operationParameters") or {}).get("version"))
     if version.isdigit():
         return int(version)
-    wanted, there = set(files.active(store, restore.version)), set(files.active(store, restore.version - 1))
-    for commit in files.back(store, restore.version - 1):
+    wanted, there = set(active_files(store, restore.version)), set(active_files(store, restore.version - 1))
+    walk = LogWalk(store, restore.version - 1)
+    for commit in walk:
         if there == wanted:
             return commit.version
         there = there - {file.key for file in commit.added} | {file.key for file in commit.removed}
-    return restore.version - 1
+    # Before the versions that the log still has: then all of those are undone.
+    return restore.version - 1 if walk.complete else walk.oldest - 1
 
 
 # ---- where rows can be ----

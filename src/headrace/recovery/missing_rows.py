@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.files import File, as_file
+from headrace.delta.actions import File, as_file
 from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.schema import SOURCE

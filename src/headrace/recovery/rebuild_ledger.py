@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.delta.batch_commits import BatchCommit
 from headrace.delta.features import WriterKind, writer_of
-from headrace.delta.log import TableState, load_state
+from headrace.delta.snapshot import TableState, load_state
 from headrace.errors import HeadraceError, SourceGap, TransientError, TxnMismatch
 from headrace.ledger import table_evidence
 from headrace.ledger.known_tables import KnownTable

@@ -14,9 +14,10 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from headrace.delta.files import File, active
+from headrace.delta.actions import File
 from headrace.delta.log import newest_version
 from headrace.delta.partition_keys import Partition, PartitionKeys
+from headrace.delta.snapshot import active_files
 from headrace.errors import TableDamaged
 from headrace.pipeline.manifest import Manifest, merge_manifests
 from headrace.plan.accounting import Counts
@@ -54,7 +55,7 @@ def reingest_intent(
     store, layouts = Store(uri, pipeline.profile), {each.path: each for each in catalog.layouts(batch).values()}
     mine, records = [item for item in staged if item.table == uri], 0
     if mine:
-        there = active(store, newest_version(store) or 0).values()
+        there = active_files(store, newest_version(store) or 0).values()
         try:
             mine, left, records = absent(store, layouts[uri], mine, found.gone, there, batch)
         except TableDamaged:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from headrace.delta.features import WriterKind, append_blocker, writer_of
-from headrace.delta.log import TableState, load_state
 from headrace.delta.log_errors import unreached
+from headrace.delta.snapshot import TableState, load_state
 from headrace.delta.txn import batch_txn
 from headrace.errors import SourceReplaced, TableRestored
 from headrace.ledger.known_tables import KnownTable
@@ -164,7 +164,7 @@ def _accepted(pipeline: Pipeline, ledger: Ledger, uri: str, known: KnownTable, s
     if known.writer == WriterKind.DIRECT and objection:
         ledger.known.remember(tables={uri: replace(known, writer=kind)})
         return f"{uri}: is written by Spark from now on, because {objection}"
-    if pipeline.writer in known.writers and batch_txn(pipeline.writer) not in state.marks:
+    if pipeline.writer in known.writers and batch_txn(pipeline.writer) not in state.txns:
         others = tuple(each for each in known.writers if each != pipeline.writer)
         ledger.known.remember(tables={uri: replace(known, writers=others)})
         return f"{uri}: goes on without the txn of '{pipeline.writer}', which is gone"
@@ -174,7 +174,7 @@ def _accepted(pipeline: Pipeline, ledger: Ledger, uri: str, known: KnownTable, s
 def _goes_in(store: Store, table: TableIntent, begun: Intent, state: TableState) -> bool:
     """Whether the open batch can be finished in a table without a person's word."""
     mark = batch_txn(begun.pipeline)
-    if state.marks.get(mark, 0) >= begun.batch:
+    if state.txns.get(mark, 0) >= begun.batch:
         return True
     if not table.create and state.table_id != table.table_id:
         return False

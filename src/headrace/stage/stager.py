@@ -12,9 +12,9 @@ from functools import cached_property
 import pyarrow as pa
 
 from headrace.decode import sizes
-from headrace.delta.log import TableState
 from headrace.delta.partition_keys import Partition
 from headrace.delta.properties import SUFFIXES
+from headrace.delta.snapshot import TableState
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import HeadraceError
 from headrace.stage.parquet import OpenFile, dictionary_columns

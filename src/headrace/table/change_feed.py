@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from headrace.delta import files
+from headrace.delta.actions import Commit, File
 from headrace.delta.deletion_vectors import not_deleted
-from headrace.delta.files import CommitFiles, File
+from headrace.delta.log import commits_between, read_commit
 from headrace.delta.rows import held_in, read_rows
 from headrace.delta.scan import Relation
 from headrace.delta.schema import from_delta
@@ -52,7 +52,13 @@ class Changes(RowQuery):
         vectors = "deletionVectors" in (table.protocol().reader_features or ())
         if feeds and not vectors:
             return Relation(whole, _feed(self.store, table, first, last, whole))
-        commits = list(files.back(self.store, last, last - first + 1))[::-1]
+        commits = commits_between(self.store, first - 1, last)
+        if commits is None:
+            raise ChangesUnknown(
+                f"{self.store.uri}: the log no longer has every commit from version {first} to version {last}.",
+                hint="Start at a later version; `headrace table history PATH` lists the commits that the log has.",
+                version=first,
+            )
         if not feeds:
             _only_appends(self.store, commits)
         told = CommitChanges(self.store, schema, tuple(table.metadata().partition_columns))
@@ -73,7 +79,7 @@ def _after(store: Store, moment: Moment) -> int:
         at = resolve_version(store, timestamp=moment)
     except VersionNotFound as early:
         return int(str(early.facts["first"]))
-    commit = files.read(store, at)
+    commit = read_commit(store, at)
     exact = commit is not None and commit.timestamp == int(as_moment(moment).timestamp() * 1000)
     return at if exact else at + 1
 
@@ -93,7 +99,7 @@ def _feed(store: Store, table: Any, first: int, last: int, schema: pa.Schema) ->
     return pa.RecordBatchReader.from_batches(schema, (batch for each in rows for batch in each.to_batches()))
 
 
-def _only_appends(store: Store, commits: Iterable[CommitFiles]) -> None:
+def _only_appends(store: Store, commits: Iterable[Commit]) -> None:
     for commit in commits:
         if any(file.changes_data for file in commit.removed):
             raise ChangesUnknown(
@@ -104,7 +110,7 @@ def _only_appends(store: Store, commits: Iterable[CommitFiles]) -> None:
             )
 
 
-def _stamped(commit: CommitFiles, changed: Iterable[pa.Table], whole: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _stamped(commit: Commit, changed: Iterable[pa.Table], whole: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows with what became of them, and when that was."""
     at = pa.scalar(datetime.fromtimestamp(commit.timestamp / 1000, UTC), TIMESTAMP)
     for rows in changed:
@@ -121,11 +127,11 @@ class CommitChanges:
     def __init__(self, store: Store, schema: pa.Schema, by: tuple[str, ...]) -> None:
         self._store, self._schema, self._by = store, schema, by
 
-    def of(self, commit: CommitFiles) -> Iterator[pa.Table]:
+    def of(self, commit: Commit) -> Iterator[pa.Table]:
         """The changed rows of one commit, with the kind of their change as last column."""
-        if commit.fed:
+        if commit.change_data:
             whole = self._schema.append(CHANGE.field(0))
-            yield from (read_rows(self._store, file, whole, self._by) for file in commit.fed)
+            yield from (read_rows(self._store, file, whole, self._by) for file in commit.change_data)
             return
         after = {file.path: file for file in commit.added if file.changes_data}
         before = {file.path: file for file in commit.removed if file.changes_data}

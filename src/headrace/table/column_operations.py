@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.delta.log import TableState
+from headrace.delta.snapshot import TableState
 from headrace.storage.store import Store
 from headrace.table import schema_changes, spark_schema_changes
 from headrace.table.ownership import TableOwners, existing_table

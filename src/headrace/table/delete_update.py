@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.files import File
-from headrace.delta.log import TableState
+from headrace.delta.actions import File
 from headrace.delta.partition_keys import Partition
 from headrace.delta.scan import Relation, scan_files
+from headrace.delta.snapshot import TableState
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.spec.types import TIMESTAMP, type_name
 from headrace.storage.store import Store

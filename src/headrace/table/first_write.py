@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.delta.log import MetadataAction, Protocol, TableState
+from headrace.delta.actions import MetadataAction, Protocol
 from headrace.delta.schema import to_delta
+from headrace.delta.snapshot import TableState
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.stage.partitions import check_partitioning
 from headrace.storage.store import Store

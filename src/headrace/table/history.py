@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.delta import files
-from headrace.delta.files import CommitFiles, File
+from headrace.delta.actions import Commit, File
+from headrace.delta.log import LogWalk
 from headrace.errors import HeadraceError
 from headrace.storage.store import Store
 from headrace.table.stats import statistics as statistics_of
@@ -46,7 +46,7 @@ class HistoryEntry:
 
 def history(store: Store, version: int, limit: int | None = None) -> list[HistoryEntry]:
     """The versions up to this one, newest first, as far back as the log tells."""
-    commits = list(files.back(store, version, limit))
+    commits = list(LogWalk(store, version, -1 if limit is None else max(-1, version - limit)))
     after = _rows_after(commits, _rows_now(store, version))
     return [_entry(commit, rows) for commit, rows in zip(commits, after, strict=True)]
 
@@ -58,7 +58,7 @@ def _rows_now(store: Store, version: int) -> int | None:
         return None
 
 
-def _rows_after(commits: Iterable[CommitFiles], now: int | None) -> Iterator[int | None]:
+def _rows_after(commits: Iterable[Commit], now: int | None) -> Iterator[int | None]:
     """Back from what the table holds now: each version had what its successor did not change."""
     commits = list(commits)
     held = {file.key: file.rows for commit in commits for file in commit.added}
@@ -68,7 +68,7 @@ def _rows_after(commits: Iterable[CommitFiles], now: int | None) -> Iterator[int
         now = None if now is None or change is None else now - change
 
 
-def _change(commit: CommitFiles, held: Mapping[tuple[str, str], int | None]) -> int | None:
+def _change(commit: Commit, held: Mapping[tuple[str, str], int | None]) -> int | None:
     """How many rows a commit brought, less what it took away; None where its files do not tell."""
     brought = [file.rows for file in commit.added if file.changes_data]
     taken = [_rows(file, held) for file in commit.removed if file.changes_data]
@@ -80,7 +80,7 @@ def _rows(file: File, held: Mapping[tuple[str, str], int | None]) -> int | None:
     return file.rows if file.held is not None else held.get(file.key)
 
 
-def _entry(commit: CommitFiles, rows_after: int | None) -> HistoryEntry:
+def _entry(commit: Commit, rows_after: int | None) -> HistoryEntry:
     info = commit.info
     metrics = dict(info.get("operationMetrics") or {})
     at = datetime.fromtimestamp(commit.timestamp / 1000, UTC) if commit.timestamp else None
@@ -97,7 +97,7 @@ def _entry(commit: CommitFiles, rows_after: int | None) -> HistoryEntry:
     )
 
 
-def _written(commit: CommitFiles, metrics: Mapping[str, Any]) -> int | None:
+def _written(commit: Commit, metrics: Mapping[str, Any]) -> int | None:
     """Rows that are new or other than before; those that a rewrite only carried over are not among them."""
     for names in _WRITTEN:
         if told := [int(metrics[name]) for name in names if metrics.get(name) is not None]:

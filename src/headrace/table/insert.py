@@ -6,8 +6,8 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from headrace.delta.log import TableState
 from headrace.delta.log_writer import LogWriter
+from headrace.delta.snapshot import TableState
 from headrace.errors import SchemaMismatch, TableChanged
 from headrace.stage.stager import Stager, file_layout_of
 from headrace.storage.store import Store

@@ -8,7 +8,7 @@ from functools import reduce
 
 import pyarrow as pa
 
-from headrace.delta.log import TableState
+from headrace.delta.snapshot import TableState
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.spec.types import check_field_names, type_name
 from headrace.storage.store import Store

@@ -17,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta import files
-from headrace.delta.files import File
-from headrace.delta.log import TableState
+from headrace.delta.actions import File
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.partition_values import value_in
 from headrace.delta.rows import read_rows
 from headrace.delta.scan import Relation
+from headrace.delta.snapshot import TableState, active_files
 from headrace.errors import HeadraceError, PartitionNotFound, UsageError
 from headrace.stage.stager import MIB, FileLayout, file_layout_of
 from headrace.storage.store import Store
@@ -181,7 +180,7 @@ class _Work:
 
     def run(self) -> Optimized:
         """Rewrite bin after bin, with a commit for about 1 GiB of old files each."""
-        table_files = [file for file in files.active(self._store, self._state.version).values() if not file.elsewhere]
+        table_files = [file for file in active_files(self._store, self._state.version).values() if not file.elsewhere]
         key = PartitionKeys.of(self._state.schema, self._state.partition_by)
         for each in _bins(chosen(self._store, self._state, table_files, self._wanted.where), self._wanted, key):
             self._compaction.add(each)

@@ -14,9 +14,9 @@ from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 
-from headrace.delta import files, log
 from headrace.delta.features import WriterKind, append_blocker, rewrite_blocker, writer_of
-from headrace.delta.log import TableState
+from headrace.delta.log import LogWalk, newest_version
+from headrace.delta.snapshot import TableState, all_txns, load_state
 from headrace.delta.txn import batch_number_of, batch_txn, pipeline_of
 from headrace.errors import (
     ConcurrentModification,
@@ -73,7 +73,7 @@ class TableOwners:
     @cached_property
     def pipelines(self) -> tuple[WritingPipeline, ...]:
         """The pipelines whose marks the table carries."""
-        marks = files.all_marks(self._store, self.state.version)
+        marks = all_txns(self._store, self.state.version)
         names = {pipeline_of(name) for name in marks if batch_number_of({name: 0})}
         return tuple(
             WritingPipeline(name, marks.get(batch_txn(name), 0), self._state_of(name)) for name in sorted(names)
@@ -167,7 +167,7 @@ class TableOwners:
 
 def existing_table(store: Store) -> TableState:
     """The newest state of a table; TableNotFound where there is none."""
-    state = log.load_state(store)
+    state = load_state(store)
     if state is None:
         raise TableNotFound(f"There is no Delta table at {store.uri}.", hint="`headrace table list FOLDER` names some.")
     return state
@@ -185,7 +185,7 @@ def amid_others(store: Store, attempt: Callable[[], T]) -> T:
         except (Conflict, TableChanged, TableReplaced, TableRestored) as conflict:
             message = conflict.message
             time.sleep(wait)
-    version = log.newest_version(store) or 0
+    version = newest_version(store) or 0
     raise ConcurrentModification(
         f"{store.uri}: all {_TRIES} attempts conflicted with other writers, last at version {version}: {message}",
         version=version,
@@ -204,7 +204,7 @@ def _above(uri: str) -> Iterator[str]:
 
 def _engine(store: Store, version: int) -> str:
     """Who made the newest commit that says so; a repair does not make a table its own."""
-    commits = (each for each in files.back(store, version, _LOOK_BACK) if each.operation != REPAIR)
+    commits = (each for each in LogWalk(store, version, max(-1, version - _LOOK_BACK)) if each.operation != REPAIR)
     return next((str(each.info["engineInfo"]) for each in commits if each.info.get("engineInfo")), "")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headrace.delta import files
 from headrace.delta.partition_keys import Partition, PartitionKeys
+from headrace.delta.snapshot import active_files
 from headrace.errors import PartitionNotFound
 from headrace.storage.store import Store
 from headrace.table.records import partition_of
@@ -17,7 +17,7 @@ def inhabited(store: Store, version: int, schema: pa.Schema, by: tuple[str, ...]
     if text is None:
         return partition
     key = PartitionKeys.of(schema, [name for name, _ in partition])
-    if any(key(file.partition) == partition for file in files.active(store, version).values()):
+    if any(key(file.partition) == partition for file in active_files(store, version).values()):
         return partition
     raise PartitionNotFound(
         f"{store.uri} has no rows in a partition '{text}'.", partition=text, hint="`query()` shows which there are."

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 import duckdb
 import pyarrow as pa
 
-from headrace.delta import files
 from headrace.delta.log import newest_version
 from headrace.delta.scan import Relation
+from headrace.delta.snapshot import active_files
 from headrace.engine import duck
 from headrace.errors import HeadraceError, SetupError, TableDamaged, UsageError, VersionNotFound
 from headrace.storage.store import Store
@@ -292,4 +292,4 @@ def is_damage(error: Exception) -> bool:
 def _superseded(store: Store, said: str) -> bool:
     """Whether a failure is about a file that the newest version does not need."""
     last = newest_version(store)
-    return last is not None and not any(file.path in said for file in files.active(store, last).values())
+    return last is not None and not any(file.path in said for file in active_files(store, last).values())

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.nested import map_items, struct_field
-from headrace.delta.log import TableState
 from headrace.delta.partition_keys import Partition
 from headrace.delta.partition_values import parse_partition_value
 from headrace.delta.schema import ENVELOPE, KEPT, held_as
+from headrace.delta.snapshot import TableState
 from headrace.engine import decimals
 from headrace.errors import PartitionNotFound, SchemaMismatch, UsageError
 from headrace.plan.conform import fit

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import faults
-from headrace.delta.files import File, active, all_marks
+from headrace.delta.actions import File
 from headrace.delta.log import newest_version
 from headrace.delta.receipt import Receipt
+from headrace.delta.snapshot import active_files, all_txns
 from headrace.errors import LeaseHeld, UsageError
 from headrace.pipeline.events import Report
 from headrace.pipeline.lease import Lease
@@ -102,14 +103,14 @@ class Reingesting(Pipeline):
         self.open_ledger()
         gone = {each.path for each in damage.missing}
         at = newest_version(self.store) or 0
-        missing = [file for file in active(self.store, at).values() if file.path in gone]
+        missing = [file for file in active_files(self.store, at).values() if file.path in gone]
         return replace(damage, reingest=self._plan(missing))
 
     def _plan(self, missing: list[File]) -> Reingest:
         state = existing_table(self.store)
         self._trace = file_origins(self.store, state, missing, forgotten=True)
         wanted = plan(self.spec, self._trace, facts_of(self))
-        check_alone(self.spec, self.store.uri, all_marks(self.store, state.version), wanted.ranges)
+        check_alone(self.spec, self.store.uri, all_txns(self.store, state.version), wanted.ranges)
         return wanted
 
     def _attempt(self) -> None:

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from headrace.delta import files
+from headrace.delta.actions import File
 from headrace.delta.features import metadata_only_blocker
-from headrace.delta.files import File
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.rows import file_damage, filesystem
+from headrace.delta.snapshot import active_files
 from headrace.errors import StorageUnreachable
 from headrace.ledger.known_tables import KnownTables
 from headrace.ledger.ledger import Ledger
@@ -87,7 +87,7 @@ def repair(store: Store, writers: TableOwners, *, dry_run: bool = False, deep: b
 
 def _repaired(store: Store, writers: TableOwners, dry_run: bool, deep: bool) -> Repaired:
     state = writers.state
-    stands = [file for file in files.active(store, state.version).values() if not file.elsewhere]
+    stands = [file for file in active_files(store, state.version).values() if not file.elsewhere]
     there = {item.path: item.size for item in store.list()}
     missing = [file for file in stands if file.path not in there]
     known, found = {each.name: each for each in writers.pipelines}, file_origins(store, state, missing, through=True)

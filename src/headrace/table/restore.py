@@ -11,9 +11,10 @@ from typing import Any
 from deltalake import CommitProperties, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from headrace.delta.actions import ENGINE
-from headrace.delta.log import newest_version, open_at
+from headrace.delta.commit_builder import ENGINE
+from headrace.delta.log import newest_version
 from headrace.delta.log_errors import advice
+from headrace.delta.snapshot import open_at
 from headrace.errors import (
     Conflict,
     StorageUnreachable,

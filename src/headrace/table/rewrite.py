@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
+from headrace.delta.actions import File
 from headrace.delta.features import append_blocker
-from headrace.delta.files import File
-from headrace.delta.log import TableState
 from headrace.delta.log_writer import Objection
 from headrace.delta.partition_keys import Partition, PartitionKeys
+from headrace.delta.snapshot import TableState
 from headrace.storage.store import Store
 from headrace.table.ownership import amid_others, existing_table
 from headrace.write.row_edit import EditAttempt, EditResult, RowEdit

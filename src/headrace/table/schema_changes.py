@@ -11,12 +11,14 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from headrace.delta.actions import MetadataAction
 from headrace.delta.evolution import check_fits, merge_schemas
 from headrace.delta.features import append_blocker
-from headrace.delta.log import LOG, MetadataAction, TableState
+from headrace.delta.log import LOG
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.properties import check_properties, text_of
 from headrace.delta.schema import from_delta, held_field, to_delta
+from headrace.delta.snapshot import TableState
 from headrace.delta.type_widening import widens
 from headrace.errors import DirectCommitBlocked, FeatureRequired, SchemaMismatch, TableChanged, UsageError
 from headrace.spec.types import check_field_names, parse_type, type_name

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.delta import files
-from headrace.delta.actions import ENGINE
-from headrace.delta.files import CommitFiles
-from headrace.delta.log import TableState, newest_version
+from headrace.delta.actions import Commit
+from headrace.delta.commit_builder import ENGINE
+from headrace.delta.log import LogWalk, newest_version
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import value_in
+from headrace.delta.snapshot import TableState, active_files
 from headrace.errors import Conflict, TableError, VersionNotFound
 from headrace.stage.stager import file_layout_of
 from headrace.table.insert import Inserted
@@ -121,7 +121,7 @@ class SparkFileOperations(SparkRows):
         """The partitions that fulfil a condition, found by our own reading of it; none of them named: all."""
         if where is None:
             return ()
-        stands = list(files.active(self._store, state.version).values())
+        stands = list(active_files(self._store, state.version).values())
         key = PartitionKeys.of(state.schema, state.partition_by)
         return list(
             {key(file.partition): file.partition for file in chosen(self._store, state, stands, where)}.values()
@@ -135,10 +135,10 @@ class SparkFileOperations(SparkRows):
         )
         return told
 
-    def _committed(self, since: int, told: str) -> CommitFiles:
+    def _committed(self, since: int, told: str) -> Commit:
         """Our own commit among those after a version."""
         now = newest_version(self._store) or 0
-        for commit in files.back(self._store, now, now - since):
+        for commit in LogWalk(self._store, now, since):
             if commit.account.get("id") == told:
                 return commit
         raise Conflict(f"{self._store.uri}: what Spark committed after version {since} is not in the log.")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.log import TableState, newest_version
+from headrace.delta.log import newest_version
+from headrace.delta.snapshot import TableState
 from headrace.engine import duck
 from headrace.errors import Conflict, SchemaMismatch, TableError, TableFeature, UsageError
 from headrace.spec.types import type_name

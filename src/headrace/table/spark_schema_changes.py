@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headrace.delta.log import TableState
 from headrace.delta.properties import text_of
+from headrace.delta.snapshot import TableState
 from headrace.errors import UsageError
 from headrace.spec.types import parse_type, type_name
 from headrace.storage.store import Store

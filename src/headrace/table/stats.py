@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta import files
 from headrace.delta.log import LOG, newest_version
 from headrace.delta.partition_keys import Partition, PartitionKeys
 from headrace.delta.schema import from_delta
+from headrace.delta.snapshot import active_files
 from headrace.errors import TableFeature
 from headrace.storage.store import Profile, Store
 from headrace.table.ownership import TableOwners
@@ -112,7 +112,7 @@ def sum_files(
     store: Store, version: int, small: int, key: Callable[[Mapping[str, str | None]], Partition]
 ) -> Statistics:
     """The same by our own reading of the log, for tables that delta-rs reads in part or not at all."""
-    stands = files.active(store, version).values()
+    stands = active_files(store, version).values()
     vectors = [file.vector.rows for file in stands if file.vector is not None]
     rows = [file.rows for file in stands if file.rows is not None]
     return Statistics(

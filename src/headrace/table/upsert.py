@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.files import File
-from headrace.delta.log import TableState
+from headrace.delta.actions import File
 from headrace.delta.partition_keys import Partition
+from headrace.delta.snapshot import TableState
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.stage.change_schema import CHANGE, PUT, check_change_names, check_keys
 from headrace.storage.store import Store

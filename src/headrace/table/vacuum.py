@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from headrace.delta import files
-from headrace.delta.actions import CHANGE_DATA
-from headrace.delta.log import LOG, TableState, last_checkpoint, proved_time
+from headrace.delta.commit_builder import CHANGE_DATA
+from headrace.delta.log import LOG, LogWalk, last_checkpoint, proved_time
 from headrace.delta.properties import interval_of
+from headrace.delta.snapshot import TableState, active_files, removed_paths
 from headrace.errors import ClockBehind, UsageError
 from headrace.ledger.ledger import Ledger
 from headrace.storage.base import Meta
@@ -147,13 +147,13 @@ def _needed(store: Store, state: TableState, since: int, checkpoint_only: bool =
 
     With `checkpoint_only`, as far as the newest log checkpoint and the commits after it tell.
     """
-    stands = files.active(store, state.version).values()
-    needed = {path for file in stands for path in file.paths} | files.tombstones(store, state.version, since)
-    most = state.version - last_checkpoint(store) if checkpoint_only else None
-    for commit in files.back(store, state.version, most):
+    stands = active_files(store, state.version).values()
+    needed = {path for file in stands for path in file.paths} | removed_paths(store, state.version, since)
+    stop = last_checkpoint(store) if checkpoint_only else -1
+    for commit in LogWalk(store, state.version, stop):
         if commit.timestamp < since:
             break
-        needed |= {path for file in (*commit.removed, *commit.fed) for path in file.paths}
+        needed |= {path for file in (*commit.removed, *commit.change_data) for path in file.paths}
     return {_below(store, path) for path in needed}
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from headrace.delta import files
 from headrace.delta.scan import Relation, scan_files
 from headrace.delta.schema import from_delta
+from headrace.delta.snapshot import active_files
 from headrace.errors import TableFeature
 from headrace.storage.store import Store
 from headrace.table.versions import open_version
@@ -25,7 +25,7 @@ def rows_at(store: Store, version: int, asked: Collection[str] = ()) -> Relation
     if protocol.min_reader_version == 2 or _SCANNED & set(protocol.reader_features or ()):
         return Relation(schema, pa.RecordBatchReader.from_stream(_scanned(store, table)))
     by = tuple(table.metadata().partition_columns)
-    return scan_files(store, files.active(store, version).values(), schema, by, asked)
+    return scan_files(store, active_files(store, version).values(), schema, by, asked)
 
 
 def _scanned(store: Store, table: Any) -> Any:

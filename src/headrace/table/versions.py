@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.delta import files
-from headrace.delta.log import newest_version, open_at
+from headrace.delta.log import newest_version, read_commit, readable_versions
+from headrace.delta.snapshot import open_at
 from headrace.errors import TableFeature, TableNotFound, UsageError, VersionNotFound
 from headrace.spec.units import moment
 from headrace.storage.store import Store
@@ -25,7 +25,7 @@ def resolve_version(store: Store, version: int | None = None, timestamp: Moment 
         raise TableNotFound(f"There is no Delta table at {store.uri}.", hint="`headrace table list FOLDER` names some.")
     if version is None and timestamp is None:
         return last
-    first, last = files.reaches(store) or (last, last)
+    first, last = readable_versions(store) or (last, last)
     wanted = _at(store, as_moment(timestamp), first, last) if timestamp is not None else version
     if wanted is None or not first <= wanted <= last:
         said = f"version {version}" if timestamp is None else f"a version of {as_moment(timestamp).isoformat()}"
@@ -61,7 +61,7 @@ def _at(store: Store, wanted: datetime, first: int, last: int) -> int | None:
 
 
 def _time(store: Store, version: int) -> int:
-    commit = files.read(store, version)
+    commit = read_commit(store, version)
     return commit.timestamp if commit else 0
 
 
@@ -70,7 +70,7 @@ def open_version(store: Store, version: int) -> Any:
     try:
         return open_at(store, version)
     except TableFeature as error:
-        reach = files.reaches(store)
+        reach = readable_versions(store)
         if reach and not reach[0] <= version <= reach[1]:
             raise VersionNotFound(f"{store.uri}: version {version} is no longer told by its log.") from error
         raise

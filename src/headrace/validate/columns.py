@@ -296,8 +296,9 @@ def _properties(table: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic
 
 
 def _adoptable(name: str, value: str) -> bool:
+    from headrace.delta.actions import MetadataAction, Protocol
     from headrace.delta.features import append_blocker
-    from headrace.delta.log import MetadataAction, Protocol, TableState
+    from headrace.delta.snapshot import TableState
 
     made = MetadataAction("", '{"type":"struct","fields":[]}', (), {name: value})
     return append_blocker(TableState(0, made, Protocol())) is None

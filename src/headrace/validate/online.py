@@ -14,8 +14,8 @@ import pyarrow as pa
 from headrace.decode.base import SchemaPredictor
 from headrace.decode.registry.client import Registered, UnknownSchema, registry_of
 from headrace.delta.features import append_blocker, rewrite_blocker
-from headrace.delta.log import TableState, load_state
 from headrace.delta.properties import EXPIRING
+from headrace.delta.snapshot import TableState, load_state
 from headrace.errors import HeadraceError
 from headrace.ledger.known_tables import KnownTable, KnownTables
 from headrace.pipeline.preview import preview_records

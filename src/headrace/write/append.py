@@ -7,15 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.delta.actions import File
 from headrace.delta.checkpoints import SHARED, CheckpointWriter
 from headrace.delta.features import append_blocker
-from headrace.delta.files import File
-from headrace.delta.log import TableState
 from headrace.delta.log_errors import check_txns_last
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.receipt import Receipt
 from headrace.delta.schema import from_delta, to_delta
+from headrace.delta.snapshot import TableState
 from headrace.delta.txn import txn_names
 from headrace.stage.partitions import partition_folder
 from headrace.storage.store import Store
@@ -62,7 +62,7 @@ class AppendWriter:
         """One table's part of a batch; the same part twice changes nothing."""
         if any(file.table != table.path for file in table.files):
             raise AssertionError(f"{table.path}: files that are staged elsewhere cannot become its own")
-        marks, info = intent.marks(), account(intent, table.plan)
+        marks, info = intent.txns(), account(intent, table.plan)
         instead = _replaced(table) if table.replaces else None
         if not table.create:
             return self.tail.append(

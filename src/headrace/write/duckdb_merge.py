@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.files import File
-from headrace.delta.log import TableState
+from headrace.delta.actions import File
 from headrace.delta.rows import pieces_of
 from headrace.delta.scan import among
 from headrace.delta.schema import SOURCE
+from headrace.delta.snapshot import TableState
 from headrace.engine import duck
 from headrace.errors import TableChanged
 from headrace.stage.change_schema import CHANGE

@@ -126,7 +126,7 @@ class Intent:
     resumed: datetime = EPOCH  # the time of the ledger when the run began: tombstones are kept from then, or later
     kind: IntentKind = IntentKind.BATCH
 
-    def marks(self) -> dict[str, int]:
+    def txns(self) -> dict[str, int]:
         """App transactions every commit of the batch carries: its number, and where every partition stands after it."""
         named = {f"headrace:{self.pipeline}": self.batch}
         for item in (*self.idle_ranges, *self.ranges):

@@ -12,7 +12,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 
-from headrace.delta.log import EPOCH, newest_version, open_at
+from headrace.delta.log import EPOCH, newest_version
+from headrace.delta.snapshot import open_at
 from headrace.errors import Conflict, StorageUnreachable
 from headrace.storage.store import Store
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.delta.actions import CHANGE_DATA, RowChange
+from headrace.delta.actions import File
+from headrace.delta.commit_builder import CHANGE_DATA, RowChange
 from headrace.delta.features import append_blocker
-from headrace.delta.files import File, active
-from headrace.delta.log import TableState
 from headrace.delta.log_writer import LogWriter, Objection
 from headrace.delta.rows import pieces_of
+from headrace.delta.snapshot import TableState, active_files
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Conflict, UsageError
 from headrace.stage.stager import FileLayout, Stager, file_layout_of
@@ -159,7 +159,7 @@ class FileRewrite:
             change = RowChange(row_change[0], {**row_change[1], **elapsed}, feed)
         began = self._started if change is None else None
         try:
-            return log_writer.rewrite(self.files, files, since, parameters, info, change, marks=txns, began=began)
+            return log_writer.rewrite(self.files, files, since, parameters, info, change, txns=txns, began=began)
         except Conflict:
             self.abandon()
             raise
@@ -221,7 +221,7 @@ class EditAttempt:
         files: Sequence[File] | None = None,
     ) -> None:
         self._store, self._state, self._edit, self._objection = store, state, edit, objection
-        self._files = list(active(store, state.version).values()) if files is None else files
+        self._files = list(active_files(store, state.version).values()) if files is None else files
         has_feed = state.properties.get(_FEED, "").lower() == "true"
         layout = file_layout_of(state, store.uri)
         self._rewrite = FileRewrite(store, layout, edit.operation.lower(), change_feed=has_feed)

@@ -12,11 +12,11 @@ import pyarrow as pa
 from headrace import faults
 from headrace.delta.evolution import check_fits, merge_schemas
 from headrace.delta.features import lacks_ntz
-from headrace.delta.foreign_commits import restored_between
-from headrace.delta.log import TableState, load_state
 from headrace.delta.log_errors import check_txns_last, set_back, table_stop, unreached
 from headrace.delta.receipt import Receipt
+from headrace.delta.restores import restored_between
 from headrace.delta.schema import from_delta, to_delta
+from headrace.delta.snapshot import TableState, load_state
 from headrace.delta.txn import batch_txn
 from headrace.delta.type_widening import widens
 from headrace.errors import Conflict, Fenced, PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
@@ -75,7 +75,7 @@ class SparkAppendWriter:
         check_txns_last(self._store.uri, self._known())
         self._check(table, intent)
         rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)
-        if self._known().marks.get(self._mark) == intent.batch:
+        if self._known().txns.get(self._mark) == intent.batch:
             return Receipt(table.path, self._known().version, rows, len(table.files), size, skipped=True)
         self._turn_on_vectors(table)
         self._write(table, intent)
@@ -200,7 +200,7 @@ class SparkAppendWriter:
             raise unreached(uri, known.version)
 
     def _check(self, table: TableIntent, intent: Intent) -> None:
-        known, mark = self._known(), self._known().marks.get(self._mark, 0)
+        known, mark = self._known(), self._known().txns.get(self._mark, 0)
         if table.create and mark < intent.batch:
             self._fits(table.schema, known)  # it may be somebody else's, who was first
         elif not table.create and known.table_id != table.table_id:
@@ -268,7 +268,7 @@ def fillable(columns: pa.Schema) -> pa.Schema:
 def told(intent: Intent, table: TableIntent, **more: object) -> dict[str, Any]:
     """What a commit to such a table says of its batch; the places of partitions are told here, not as marks."""
     rows = sum(item.rows for item in table.files)
-    return {**account(intent, table.plan), "txns": intent.marks(), "rows": rows, **more}
+    return {**account(intent, table.plan), "txns": intent.txns(), "rows": rows, **more}
 
 
 def value_as_text(account: Mapping[str, Any]) -> str:

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from headrace.delta.log import TableState
 from headrace.delta.receipt import Receipt
+from headrace.delta.snapshot import TableState
 from headrace.write.intent import Intent, TableIntent
 
 

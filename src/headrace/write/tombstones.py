@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.delta.actions import File
 from headrace.delta.batch_commits import newest_part
-from headrace.delta.files import File, active
 from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.schema import to_delta
+from headrace.delta.snapshot import active_files
 from headrace.delta.staged_file import StagedFile
 from headrace.delta.txn import batch_txn
 from headrace.delta.type_widening import widens
@@ -53,7 +54,7 @@ class Tombstones:
         holding = [
             item for item in table.files if _keeps_all(merging) or any(holds_tombstones(item, op) for op in _ENDING)
         ]
-        if not holding or (committer.state is not None and committer.state.marks.get(self._mark) == intent.batch):
+        if not holding or (committer.state is not None and committer.state.txns.get(self._mark) == intent.batch):
             return
         columns = _columns(schema, merging)
         if committer.state is not None:
@@ -100,7 +101,7 @@ class Tombstones:
     def files(self, now: datetime) -> list[File]:
         """What is still remembered: read as plain files, because Spark would run queries to find them in their log."""
         state, today = self._committer.state, now.astimezone(UTC).date().isoformat()
-        stands = active(self.store, state.version).values() if state else ()
+        stands = active_files(self.store, state.version).values() if state else ()
         return [file for file in stands if (file.partition.get(DAY) or today) >= today]
 
     def rows(self, files: Iterable[File]) -> pa.Table:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.delta.actions import as_file
 from headrace.delta.features import WRITER, WriterKind, rewrite_blocker
-from headrace.delta.files import ActiveFiles, as_file
 from headrace.delta.log import read_commit
 from headrace.delta.log_writer import LogWriter, first_state
 from headrace.delta.receipt import Receipt
 from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.scan import among
 from headrace.delta.schema import from_delta, to_delta
+from headrace.delta.snapshot import ActiveFiles
 from headrace.delta.staged_file import StagedFile
 from headrace.engine import duck
 from headrace.errors import TxnMismatch
@@ -249,7 +250,7 @@ class UpsertWriter(SparkAppendWriter):
     def _counts(self, intent: Intent) -> list[int | None]:
         """Rows inserted, updated and deleted, where the commit's metrics tell."""
         commit = read_commit(self._store, self._known().version)
-        if commit.marks.get(self._mark) != intent.batch:
+        if commit is None or commit.txns.get(self._mark) != intent.batch:
             return [None] * len(_COUNTS)  # somebody has committed since
         metrics = commit.info.get("operationMetrics") or {}
         self._wrote = int(metrics.get("numOutputRows", 0))

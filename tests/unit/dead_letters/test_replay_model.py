@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.delta import log
 from headrace.delta import log_writer as tail_module
+from headrace.delta import snapshot
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import Fenced, StorageUnreachable
@@ -101,9 +101,9 @@ class Replayer:
         def attempt() -> None:
             made = None
             if table.create:
-                made = tail.create(table.schema, (), {}, table.table_id, table.files, intent.marks(), {})
+                made = tail.create(table.schema, (), {}, table.table_id, table.files, intent.txns(), {})
             if made is None:
-                tail.append(table.files, intent.marks(), {}, schema=table.schema)
+                tail.append(table.files, intent.txns(), {}, schema=table.schema)
 
         tried(attempt)
 
@@ -127,7 +127,7 @@ def check(world: World) -> None:
     if there != told or any(count > 1 for count in there.values()):
         raise Violation(f"rows {sorted(there.elements())}, outcomes {sorted(told.elements())}")
     for store in (*(world.store("lake").child(name) for name in TABLES), world.store("state").child("replays")):
-        marks = [commit.marks[f"headrace:{NAME}"] for commit, _ in commits(store) if commit.marks]
+        marks = [commit.txns[f"headrace:{NAME}"] for commit, _ in commits(store) if commit.txns]
         if marks != sorted(set(marks)):
             raise Violation(f"the marks of {store.root} do not grow: {marks}")
 
@@ -177,7 +177,7 @@ def play(history: list[tuple]) -> World:
 
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch):
-    monkeypatch.setattr(log, "load_state", load)
+    monkeypatch.setattr(snapshot, "load_state", load)
     monkeypatch.setattr(ledger_module, "_FORGET_EVERY", 1)
 
 

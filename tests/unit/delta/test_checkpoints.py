@@ -9,8 +9,9 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from headrace.delta.checkpoints import CheckpointWriter
-from headrace.delta.log import LOG, newest_version, open_at, version_path
+from headrace.delta.log import LOG, newest_version, version_path
 from headrace.delta.log_writer import LogWriter
+from headrace.delta.snapshot import open_at
 from headrace.delta.txn import txn_names
 from headrace.storage.store import Store
 from headrace.write.append import AppendWriter

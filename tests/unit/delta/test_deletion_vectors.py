@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
+from headrace.delta.actions import DeletionVector
 from headrace.delta.deletion_vectors import bitmap, deleted
-from headrace.delta.files import DeletionVector, active
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.rows import read_rows
 from headrace.delta.schema import SOURCE, to_delta
+from headrace.delta.snapshot import active_files
 from headrace.errors import ChangesUnknown, TableDamaged, TableFeature
 from headrace.pipeline.deduplicate import _told
 from headrace.storage.store import Store
@@ -74,7 +75,7 @@ def test_spoiled_bits_and_order_are_damage():
 @pytest.mark.parametrize("row", [10, 1 << 33, (1 << 64) - 1])
 def test_a_row_that_the_file_does_not_have_is_damage(row: int, store: Store):
     vectored(store, [2, row], inline=True)
-    (file,) = active(store, 1).values()
+    (file,) = active_files(store, 1).values()
     with pytest.raises(TableDamaged, match=f"deletes row {row:,} of a file of 10 rows"):
         read_rows(store, file, SCHEMA, ())
 
@@ -144,7 +145,7 @@ def test_such_a_table_is_spark_s_and_anybody_vacuums_it(store: Store):
 
 
 def _vector(store: Store, version: int) -> str:
-    (file,) = active(store, version).values()
+    (file,) = active_files(store, version).values()
     assert file.vector is not None
     assert file.vector.path is not None
     return file.vector.path

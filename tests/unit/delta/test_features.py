@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.delta.actions import MetadataAction, Protocol, parse_commit
 from headrace.delta.evolution import check_fits, merge_schemas
 from headrace.delta.features import append_blocker, protocol_for
-from headrace.delta.log import MetadataAction, Protocol, TableState, parse_commit
 from headrace.delta.schema import to_delta
+from headrace.delta.snapshot import TableState
 from headrace.errors import StorageUnreachable, TableChanged
 
 PLAIN = pa.schema([pa.field("id", pa.int64())])
@@ -201,7 +202,7 @@ def test_a_commit_is_read_for_what_matters() -> None:
         {"somethingNew": {}},
     ]
     commit = parse_commit(4, b"\n".join(json.dumps(line).encode() for line in lines) + b"\n\n")
-    assert (commit.added, commit.removed, commit.marks, commit.operation) == (1, 1, {"x": 3}, "WRITE")
+    assert (len(commit.add_lines), len(commit.remove_lines), commit.txns, commit.operation) == (1, 1, {"x": 3}, "WRITE")
     assert commit.commit_id == "me"
     assert commit.metadata is None
     assert parse_commit(5, b"").info == {}
@@ -209,7 +210,7 @@ def test_a_commit_is_read_for_what_matters() -> None:
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b'{"metaData":{}}', b'{"txn":3}', b"\xff\xfe"])
 def test_a_commit_that_makes_no_sense_is_not_taken_for_one(text: bytes) -> None:
-    with pytest.raises(StorageUnreachable, match="no whole commit"):
+    with pytest.raises(StorageUnreachable, match="not a complete commit"):
         parse_commit(4, text)
 
 

@@ -284,7 +284,7 @@ def test_marks_outlive_checkpoint_clean_up_and_transaction_retention(store: Stor
     for version in range(3):
         store.delete([version_path(version)])
     again = LogWriter.open(store, [batch_txn("shop"), "headrace:shop:orders:0"])
-    assert again.known().marks == marks(4)
+    assert again.known().txns == marks(4)
 
 
 def test_a_restore_behind_a_log_that_was_cleaned_up_under_a_driver_is_told(store: Store) -> None:
@@ -415,12 +415,12 @@ def test_what_others_did_is_told(store: Store) -> None:
     assert [set(change.kinds) for change in changes] == [
         {CommitKind.APPEND},
         {CommitKind.METADATA},
-        {CommitKind.APPEND, CommitKind.MARKED},
+        {CommitKind.APPEND, CommitKind.TXN},
         {CommitKind.REMOVE},
     ]
     assert [change.version for change in changes] == [1, 2, 3, 4]
     assert tail.follow() == []
-    assert tail.known() == LogWriter.open(store, tail.known().marks).known()
+    assert tail.known() == LogWriter.open(store, tail.known().txns).known()
 
 
 def test_following_waits_for_a_table_to_be_born(store: Store) -> None:
@@ -436,7 +436,7 @@ def test_following_waits_for_a_table_to_be_born(store: Store) -> None:
 def test_a_commit_that_is_not_whole_yet_is_waited_for(store: Store) -> None:
     tail = made(store)
     store.put(version_path(1), b'{"commitInfo":{"opera')
-    with pytest.raises(StorageUnreachable, match="no whole commit"):
+    with pytest.raises(StorageUnreachable, match="not a complete commit"):
         tail.append([staged(store, [3])], marks(2), {})
 
 

@@ -10,9 +10,10 @@ from deltalake import Schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.delta.actions import MetadataAction, Protocol
 from headrace.delta.evolution import check_fits, merge_schemas
-from headrace.delta.log import MetadataAction, Protocol, TableState
 from headrace.delta.schema import DEAD_LETTERS, ENVELOPE, SOURCE, from_delta, to_delta
+from headrace.delta.snapshot import TableState
 from headrace.errors import TableChanged, TableFeature, UsageError
 from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ, parse_type, type_name, type_names
 

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from headrace import Table
 from headrace.cli.output import sentence
 from headrace.cli.status import _maintenance
-from headrace.delta import files
-from headrace.delta.files import DeletionVector, File
+from headrace.delta import snapshot
+from headrace.delta.actions import DeletionVector, File
 from headrace.delta.log import last_checkpoint
 from headrace.delta.log_writer import LogWriter
 from headrace.faults import Abandoned
@@ -382,7 +382,7 @@ def test_a_picture_that_follows_is_the_one_that_is_read(tmp_path: Path):
         step()
         followed.follow(table.metadata().version)
         assert {each.path for each in followed.files} == {
-            each.path for each in files.active(store, followed.version).values()
+            each.path for each in snapshot.active_files(store, followed.version).values()
         }
 
 

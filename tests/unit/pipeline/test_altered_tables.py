@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from headrace.delta.log import load_state
+from headrace.delta.snapshot import load_state
 from headrace.errors import Conflict, PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.recovery.resume import Decision, decide
 from headrace.recovery.startup import StartupRecovery

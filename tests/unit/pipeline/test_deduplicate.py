@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.delta.files import File
+from headrace.delta.actions import File
 from headrace.delta.rows import ColumnReader
 from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from headrace import faults
-from headrace.delta import batch_commits, log
+from headrace.delta import actions, log, restores, snapshot
 from headrace.delta import log_writer as tail_module
 from headrace.errors import (
     Fenced,
@@ -34,7 +34,7 @@ from model.audit import FOREIGN, audit, booked, stands_on, watch
 from model.driver import TABLES, Driver
 from model.world import Actor, DiskWorld, Violation, World, commits, load
 
-REAL_LOAD = log.load_state
+REAL_LOAD = snapshot.load_state
 EXPECTED_ENDS = (Fenced, TxnMismatch, SourceGap, SourceReplaced, TableRestored, Abandoned, StorageUnreachable)
 KINDS = st.text("abcdf", min_size=1, max_size=4)
 TOPIC, PART = st.sampled_from("xy"), st.integers(0, 2)
@@ -123,7 +123,7 @@ class Play:
         target, store = self.version(table) - 2 - back, self.world.store("lake").child(table)
         if target < 0 or any(any(topic.low.values()) for topic in self.world.topics.values()):
             return
-        states = [log.parse_commit(0, store.raw(log.version_path(number)) or b"") for number in range(target + 1)]
+        states = [actions.parse_commit(0, store.raw(log.version_path(number)) or b"") for number in range(target + 1)]
         metadata = next(state.metadata for state in reversed(states) if state.metadata)
         info = {"operation": "RESTORE", "operationParameters": {"version": str(target)}}
         lines = [{"commitInfo": info}, metadata.action()]
@@ -202,7 +202,7 @@ class Play:
         store.put(path, json.dumps([FOREIGN]).encode())
         lines = [{"add": {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}}]
         if version == 0:
-            lines += [log.Protocol().action(), log.MetadataAction(f"foreign-{path}", COLUMNS).action()]
+            lines += [actions.Protocol().action(), actions.MetadataAction(f"foreign-{path}", COLUMNS).action()]
         self.foreign(table, lines)
 
     def column(self, table: str) -> None:
@@ -212,7 +212,7 @@ class Play:
         metadata = load(self.world.store("lake").child(table)).metadata
         schema = json.loads(metadata.schema_json)
         schema["fields"].append({"name": f"c{self.world.number()}", "type": "long", "nullable": True, "metadata": {}})
-        changed = log.MetadataAction(metadata.table_id, json.dumps(schema), (), metadata.properties)
+        changed = actions.MetadataAction(metadata.table_id, json.dumps(schema), (), metadata.properties)
         self.foreign(table, [changed.action()])
 
     def version(self, table: str) -> int:
@@ -273,9 +273,9 @@ def play(history: list[tuple], driver: type[Driver] = Driver) -> None:
 
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch):
-    monkeypatch.setattr(log, "load_state", load)
-    monkeypatch.setattr(table_entry, "active", stands_on)
-    monkeypatch.setattr(table_evidence, "all_marks", lambda store, version: load(store).marks)
+    monkeypatch.setattr(snapshot, "load_state", load)
+    monkeypatch.setattr(table_entry, "active_files", stands_on)
+    monkeypatch.setattr(table_evidence, "all_txns", lambda store, version: load(store).txns)
     monkeypatch.setattr(ledger, "_FORGET_EVERY", 1)
     yield
     faults.disarm()
@@ -406,7 +406,7 @@ def test_each_crash_point_and_each_during_recovery(point, then, action):
 
 @pytest.mark.parametrize("point", list(Point))
 def test_each_crash_point_on_disk_with_the_real_snapshots(point, tmp_path, monkeypatch):
-    monkeypatch.setattr(log, "load_state", REAL_LOAD)
+    monkeypatch.setattr(snapshot, "load_state", REAL_LOAD)
     crash_and_recover(DiskWorld(tmp_path), point, point, "abandon")
 
 
@@ -515,7 +515,7 @@ def a_booking_forgets_other_partitions(patch):
     def newest(table, state, name):
         marks, versions = whole(table, state, name)
         last = max(marks.items(), key=lambda item: item[0].count(":"))
-        return {name: state.marks[name], last[0]: last[1]}, versions
+        return {name: state.txns[name], last[0]: last[1]}, versions
 
     patch.setattr(ledger, "_last_booking", newest)
 
@@ -553,7 +553,7 @@ def an_undone_refill_is_a_batch_like_any_other(patch):
 
 def what_was_undone_is_what_came_last(patch):
     """Broken: a RESTORE to a version that was itself restored is not followed back."""
-    patch.setattr(batch_commits, "_target", lambda store, commit: commit.version - 2)
+    patch.setattr(restores, "_target", lambda store, commit: commit.version - 2)
 
 
 def commits_tell_only_what_they_read(patch):

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import Table
-from headrace.delta import files
-from headrace.delta.files import File, as_file
+from headrace.delta import log, snapshot
+from headrace.delta.actions import File, as_file
 from headrace.delta.schema import SOURCE
 from headrace.delta.staged_file import StagedFile
 from headrace.errors import LeaseHeld, OperationDisabled, TableDamaged, TableRestored, UsageError
@@ -99,7 +99,9 @@ class Broken:
     def lose(self, *nth: int, name: str = "alpha") -> None:
         """Delete files that the table stands on, in the order in which they came."""
         table = self.table(name)
-        there = sorted(files.active(Store(table.path), table.resolve()).values(), key=lambda file: file.modified)
+        there = sorted(
+            snapshot.active_files(Store(table.path), table.resolve()).values(), key=lambda file: file.modified
+        )
         for number in nth if there else ():
             (Path(table.path) / there[number % len(there)].path).unlink(missing_ok=True)
 
@@ -336,7 +338,7 @@ def test_more_rows_than_were_lost_are_not_put_back(broken: Broken) -> None:
     table = broken.table()
     table.delete("id = 2")
     log = Path(table.path) / "_delta_log"
-    found = files.read(Store(table.path), 1)
+    found = log.read_commit(Store(table.path), 1)
     assert found is not None
     (Path(table.path) / found.added[0].path).unlink()
     text = (log / f"{1:020}.json").read_text()
@@ -409,9 +411,9 @@ def test_only_what_a_lost_file_can_have_held_is_read() -> None:
 @pytest.mark.parametrize(
     ("change", "facts", "why"),
     [
-        ({"marks": {}}, {}, "no pipeline"),
-        ({"marks": {"headrace:other": 3}}, {}, "'other' brought them"),
-        ({"marks": {"headrace:web:replay": 3}}, {}, "plan 3 replayed"),
+        ({"txns": {}}, {}, "no pipeline"),
+        ({"txns": {"headrace:other": 3}}, {}, "'other' brought them"),
+        ({"txns": {"headrace:web:replay": 3}}, {}, "plan 3 replayed"),
         ({"account": {}}, {}, "another spec"),
         ({}, {"known": {"t": "b"}}, "another one now"),
         ({}, {"since": {"t": 4}}, "another one now"),
@@ -450,10 +452,10 @@ def test_a_restore_to_a_time_is_followed_by_the_files(broken: Broken) -> None:
     broken.lose(1)
     broken.mend()
     path = broken.table().path
-    repaired = files.read(Store(path), 2)
+    repaired = log.read_commit(Store(path), 2)
     assert repaired is not None
     DeltaTable(path).restore(datetime.fromtimestamp(repaired.timestamp / 1000, UTC))
-    assert files.read(Store(path), 4).info["operationParameters"].get("version") is None  # type: ignore[union-attr]
+    assert log.read_commit(Store(path), 4).info["operationParameters"].get("version") is None  # type: ignore[union-attr]
     told = file_origins(Store(path), existing_table(Store(path)), (), forgotten=True)
     assert [each.batch for each in told.brought] == [2]
 

@@ -23,12 +23,11 @@ from hypothesis import strategies as st
 
 from headrace import Table
 from headrace.delta import rows
-from headrace.delta.files import active
-from headrace.delta.log import load_state
 from headrace.delta.partition_keys import PartitionKeys
 from headrace.delta.partition_values import partition_value
 from headrace.delta.rows import ColumnReader, pieces_of, read_rows
 from headrace.delta.schema import ENVELOPE
+from headrace.delta.snapshot import active_files, load_state
 from headrace.errors import StorageUnreachable, TableDamaged, TableFeature, UsageError
 from headrace.ledger.known_tables import FullRefresh, KnownTables
 from headrace.plan.conform import fit
@@ -195,7 +194,7 @@ def _compacted(path: Path) -> None:
     """By delta-rs, in its own spelling."""
     done = DeltaTable(path).optimize.compact()
     assert done["numFilesAdded"] == 7
-    assert len(active(Store(str(path)), DeltaTable(path).version())) == 7
+    assert len(active_files(Store(str(path)), DeltaTable(path).version())) == 7
 
 
 def _ids(path: Path) -> list[int]:
@@ -328,7 +327,7 @@ def _readers(table: Table, **partition: str) -> list[Callable[[], Any]]:
     """Every way to read rows of a file."""
     state = load_state(Store(table.path))
     assert state is not None
-    (file,) = active(Store(table.path), state.version).values()
+    (file,) = active_files(Store(table.path), state.version).values()
     file = replace(file, partition={**file.partition, **partition})
     place = (Store(table.path), file, state.schema, state.partition_by)
     return [

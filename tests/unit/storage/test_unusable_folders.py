@@ -123,9 +123,10 @@ def test_every_column_that_disagrees_is_told(tmp_path: Path):
 
 
 def test_every_column_that_changed_is_told():
+    from headrace.delta.actions import MetadataAction, Protocol
     from headrace.delta.evolution import check_fits
-    from headrace.delta.log import MetadataAction, Protocol, TableState
     from headrace.delta.schema import to_delta
+    from headrace.delta.snapshot import TableState
     from headrace.errors import TableChanged
 
     files = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.string())])

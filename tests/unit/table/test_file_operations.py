@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Table
-from headrace.delta import files
+from headrace.delta import log, snapshot
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
 from headrace.delta.txn import batch_txn
@@ -291,10 +291,10 @@ def _fields(value: object) -> dict[str, object]:
 
 def test_a_checkpoint_is_written_and_read(table: Table) -> None:
     filled(table, 3)
-    before = files.active(Store(table.path), 3)
+    before = snapshot.active_files(Store(table.path), 3)
     assert table.checkpoint() == 3
     assert (Path(table.path) / "_delta_log" / f"{3:020}.checkpoint.parquet").exists()
-    assert files.active(Store(table.path), 3) == before
+    assert snapshot.active_files(Store(table.path), 3) == before
     filled(table, 1, start=3)
     assert held(table) == [0, 1, 2, 3]
 
@@ -400,7 +400,7 @@ def test_missing_files_leave_the_log_in_one_commit(tmp_path: Path) -> None:
 
 def test_spoiled_files_are_named_and_left(table: Table) -> None:
     filled(table, 5)
-    paths = {files.read(Store(table.path), version).added[0].path: version for version in range(1, 6)}  # type: ignore[union-attr]
+    paths = {log.read_commit(Store(table.path), version).added[0].path: version for version in range(1, 6)}  # type: ignore[union-attr]
     cut, broken, swapped, torn, _ = (Path(table.path) / path for path in paths)
     cut.write_bytes(cut.read_bytes()[:-20])
     broken.write_bytes(b"x" * broken.stat().st_size)
@@ -423,7 +423,7 @@ def test_lost_records_are_told_back_through_compactions(tmp_path: Path) -> None:
     table.optimize()
     desk.feed([{"id": 12, "kind": "alpha"}])
     table.bulk_insert([{"id": 99, "kind": "alpha"}])
-    for file in files.active(Store(table.path), table.resolve()).values():
+    for file in snapshot.active_files(Store(table.path), table.resolve()).values():
         (Path(table.path) / file.path).unlink()
     found = table.repair(dry_run=True)
     assert found.rows == 14
@@ -437,7 +437,7 @@ def test_lost_records_are_told_back_through_compactions(tmp_path: Path) -> None:
     for number in range(5):
         (Path(table.path) / "_delta_log" / f"{number:020}.json").unlink()
     # without a checkpoint the log tells nothing of what came before
-    assert len(list(files.back(Store(table.path), table.resolve()))) == 2
+    assert len(list(log.LogWalk(Store(table.path), table.resolve()))) == 2
 
 
 def test_repair_beside_appends(table: Table) -> None:

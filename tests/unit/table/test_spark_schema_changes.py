@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.delta.log import MetadataAction, Protocol, TableState
+from headrace.delta.actions import MetadataAction, Protocol
 from headrace.delta.schema import to_delta
+from headrace.delta.snapshot import TableState
 from headrace.errors import FeatureRequired, SchemaMismatch, UsageError
 from headrace.storage.store import Store
 from headrace.table.schema_changes import SchemaChange, schema_of, towards

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.decode.payload import DEFAULT
-from headrace.delta.log import MetadataAction, Protocol, TableState
+from headrace.delta.actions import MetadataAction, Protocol
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import SOURCE, to_delta
+from headrace.delta.snapshot import TableState
 from headrace.errors import ColumnsDisagree, TableFeature, UsageError
 from headrace.spec import TableSpec
 from headrace.spec.types import TIMESTAMP, TIMESTAMP_NTZ

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from headrace import Table
 from headrace.delta import rows
+from headrace.delta.actions import File
 from headrace.delta.batch_commits import newest_part
-from headrace.delta.files import File, active, read
-from headrace.delta.log import load_state
+from headrace.delta.log import read_commit
 from headrace.delta.scan import among
+from headrace.delta.snapshot import active_files, load_state
 from headrace.engine import duck
 from headrace.errors import Conflict, TableChanged, TableRestored, TxnMismatch
 from headrace.spec.types import TIMESTAMP, parse_type
@@ -170,13 +171,13 @@ def test_only_the_partitions_that_the_keys_name_are_read(tmp_path: Path, kind: s
     for number in range(1, 4):
         made.more = {"a": [values[number - 1]] * 2}
         made.batch([Change("put", key, 1, (1, 1), offset=number * 10 + key) for key in range(2)], number)
-    stands = active(made.table, 3).values()
+    stands = active_files(made.table, 3).values()
     (gone,) = [file for file in stands if file.partition["a"] == split_text(schema, values[1])]
     (tmp_path / "t" / gone.path).unlink()
     made.more = {"a": [values[0], values[2]]}
     done = made.batch([Change("put", 0, 2, (2, 2), offset=50), Change("put", 1, 2, (2, 2), offset=51)], 4)
     assert (done.inserted, done.updated) == (0, 2)
-    assert {file.path for file in stands} & {file.path for file in active(made.table, 4).values()} == {gone.path}
+    assert {file.path for file in stands} & {file.path for file in active_files(made.table, 4).values()} == {gone.path}
 
 
 def split_text(schema: pa.Schema, value: Any) -> str | None:
@@ -206,7 +207,7 @@ def test_files_of_another_table_are_left_to_spark(tmp_path: Path) -> None:
     """A shallow clone has such: only Spark reads and replaces them."""
     made = ByHand(tmp_path, BY_SEQUENCE)
     made.batch([Change("put", 1, 1, (1, 1))], 1)
-    (file,) = active(made.table, 1).values()
+    (file,) = active_files(made.table, 1).values()
     (tmp_path / "other").mkdir()
     (tmp_path / "t" / file.path).rename(tmp_path / "other" / file.path)
     log = tmp_path / "t/_delta_log" / f"{1:020}.json"
@@ -232,7 +233,7 @@ def test_a_batch_that_changes_nothing_is_marked_and_writes_no_file(tmp_path: Pat
     assert set(tmp_path.glob("t/*.parquet")) == before
     part = newest_part(made.table, late.version, MARK)
     assert part is not None
-    assert (part.rows, part.marks) == (2, {MARK: 2, f"{MARK}:orders:0": 19})
+    assert (part.rows, part.txns) == (2, {MARK: 2, f"{MARK}:orders:0": 19})
 
 
 def test_who_comes_between_is_met_with_fresh_state_and_nothing_is_left_behind(
@@ -254,7 +255,7 @@ def test_who_comes_between_is_met_with_fresh_state_and_nothing_is_left_behind(
         driver.commit(part, intent(2))
     state = load_state(made.table)
     assert state is not None
-    named = {added.path for version in range(state.version + 1) for added in read(made.table, version).added}  # type: ignore[union-attr]
+    named = {added.path for version in range(state.version + 1) for added in read_commit(made.table, version).added}  # type: ignore[union-attr]
     assert {path.name for path in tmp_path.glob("t/*.parquet")} == named, "what was staged in vain is deleted"
     assert driver.commit(part, intent(2)).updated == 5
     assert {row[0] for key, row in made.rows().items() if key < 9} == {2}
@@ -390,7 +391,7 @@ def test_a_merge_that_touches_much_is_left_to_spark(tmp_path: Path) -> None:
     made = ByHand(tmp_path, BY_SEQUENCE)
     made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(20_000)], 1)
     made.batch([Change("put", 99_999, 1, (1, 1), offset=20_001)], 2)
-    made.by_hand = max(file.size for file in active(made.table, 2).values()) - 1
+    made.by_hand = max(file.size for file in active_files(made.table, 2).values()) - 1
     made.batch([Change("put", 99_999, 2, (2, 2), offset=20_002)], 3)
     with pytest.raises(AssertionError, match="a JVM was asked for"):
         made.batch([Change("put", 7, 2, (2, 2), offset=20_003)], 4)

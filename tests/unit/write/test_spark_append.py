@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.delta.foreign_commits import restored_since
-from headrace.delta.log import load_state
+from headrace.delta.restores import restored_since
+from headrace.delta.snapshot import load_state
 from headrace.delta.txn import batch_txn
 from headrace.errors import PipelineStopped, TableChanged, TableGone, TableReplaced, TableRestored
 from headrace.storage.store import Store
@@ -124,7 +124,7 @@ def test_a_restore_beside_a_commit_is_found_after_it_and_at_the_next_start(lake:
         running.commit(part(lake, 3), intent(3))
     state = load_state(lake, [MARK])
     assert state is not None
-    assert (state.version, state.marks) == (3, {MARK: 3}), "the commit is there, after the restore"
+    assert (state.version, state.txns) == (3, {MARK: 3}), "the commit is there, after the restore"
     assert restored_since(lake, state, MARK).newest == 2
     running = table(lake)
     running.commit(part(lake, 4), intent(4))  # once somebody has answered

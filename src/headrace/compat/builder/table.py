@@ -29,8 +29,8 @@ from headrace.compat.builder.operations import (
     VacuumResult,
 )
 from headrace.compat.builder.placement import arrow, describe_fields, place_records
-from headrace.delta.log import TableState
 from headrace.delta.schema import to_delta
+from headrace.delta.snapshot import TableState
 from headrace.errors import OperationDisabled, UsageError
 from headrace.table import Table
 from headrace.table.ownership import existing_table

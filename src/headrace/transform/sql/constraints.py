@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from headrace.delta.log import TableState
 from headrace.delta.schema import from_delta
+from headrace.delta.snapshot import TableState
 from headrace.errors import TableFeature, UsageError
 from headrace.spec import TableSpec
 from headrace.transform.sql.expression import check_sql, columns_in
