@@ -77,6 +77,15 @@ class PayloadSchema:
             return rows
         return pa.Table.from_arrays([*rows.columns, texts()], schema=rows.schema.append(self.message))
 
+    def is_beside(self, path: tuple[str, ...]) -> bool:
+        """Whether an unknown field is beside the list that is exploded, and so not the table's."""
+        node = self.root
+        for key in path[:-1]:
+            if not node.open or key not in node.children:
+                return False
+            node = node.children[key]
+        return node.open
+
     def bare(self) -> PayloadSchema:
         """The columns alone: without what is kept beside them, and without the message."""
         own = pa.schema([column.field for column in self.columns])

@@ -20,6 +20,8 @@ from headrace.decode.decoders import decoder
 from headrace.decode.inference import evolve
 from headrace.decode.msgpack import columns as msgpack_wire
 from headrace.decode.msgpack.schema import MsgpackSchema, in_path
+from headrace.decode.payload import RESCUE
+from headrace.delta.schema import RESCUED
 from headrace.errors import ContractViolation, RegistryUnreachable, UsageError
 from headrace.reasons import Reason
 from headrace.spec import Decode
@@ -107,6 +109,47 @@ def test_fields_the_schema_does_not_have(folder):
     assert (strict.rejects.index, strict.rejects.reason) == ([0], [Reason.NEW_FIELD])
     with pytest.raises(ContractViolation):
         decode(folder, *values, new_field="stop")
+
+
+NESTED = {
+    "id": 9,
+    "name": "shop.Cart",
+    "fields": [
+        {"name": "id", "type": "bigint"},
+        {"name": "to", "type": "struct<city: string>"},
+        {"name": "items", "type": "array<struct<sku: string>>"},
+    ],
+}
+UNNAMED = [
+    ({"x": None, "y": [1, b"ab"], "z": "t"}, {"x": None, "y": [1, "YWI="], "z": "t"}),
+    ({"to": {"city": "B", "zip": 5}}, {"to.zip": 5}),
+    ({"items": [{"sku": "a"}, {"sku": "b", "n": 1}]}, {"items": [{"sku": "a"}, {"sku": "b", "n": 1}]}),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize("few", [1, 10**9])
+def test_fields_the_schema_does_not_have_are_rescued_at_every_depth(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(msgpack_wire, "FEW", few)
+    (tmp_path / "s.json").write_text(json.dumps(NESTED))
+    values = pa.array([framed({"id": 1, **more}, 9) for more, _ in UNNAMED], pa.binary())
+    options = {"schemas": str(tmp_path)}
+    payload = evolve(pa.schema([]), made(options, new_field="evolve").decode(values).unknown or {})
+    rescuing = payload.append(RESCUED.with_metadata({RESCUE: b"field"}))
+    found = made(options, rescuing, "rescue").decode(values)
+    texts = [text and json.loads(text) for text in found.rows["_rescued"].to_pylist()]
+    assert texts == [text for _, text in UNNAMED]
+    assert not found.ignored
+    strict = made(options, payload, "reject").decode(values)
+    assert (strict.rejects.index, set(strict.rejects.reason)) == ([0, 1, 2], {Reason.NEW_FIELD})
+    assert made(options, payload).decode(values).ignored == dict.fromkeys(["x", "y", "z", "to.zip", "items.n"], 1)
+
+
+def test_a_rescued_value_that_json_cannot_hold_is_a_dead_letter(folder):
+    payload = pa.schema([("id", pa.int64()), RESCUED.with_metadata({RESCUE: b"field"})])
+    values = pa.array([framed({"id": 1, "x": float("nan")}), framed({"id": 2})], pa.binary())
+    found = made(folder, payload, "rescue").decode(values)
+    assert (found.rejects.index, found.rejects.reason) == ([0], [Reason.NEW_FIELD])
 
 
 def test_names_that_producers_make_up_are_few_and_short(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from base64 import b64decode
 from decimal import Decimal
 from typing import Any
 
@@ -17,13 +18,13 @@ from hypothesis import strategies as st
 
 from headrace.decode.base import Decoded, DecodeLimits, NewField
 from headrace.decode.inference import evolve
-from headrace.decode.payload import MESSAGE
+from headrace.decode.payload import MESSAGE, RESCUE
 from headrace.decode.protobuf import wire
 from headrace.decode.protobuf.decoder import ProtobufDecoder, ProtobufGroup
 from headrace.decode.protobuf.proto_text import parsed
 from headrace.decode.protobuf.schema import ParsedFile, Schema, linked
 from headrace.decode.registry.client import Registered, UnknownSchema
-from headrace.delta.schema import JSON_TEXT
+from headrace.delta.schema import JSON_TEXT, RESCUED
 from headrace.errors import ContractViolation
 from headrace.reasons import Reason
 from headrace.spec.decode import ProtobufFormat
@@ -351,6 +352,15 @@ def test_unknown_fields_are_kept_by_option(at):
     values = [b"\x08\x01" + STRAY + long, b"\x08\x02", group + b"\x08\x03" + fixed, INSIDE]
     found = at.decode(*values, keep_unknown_fields=True)
     assert found.rows["_unknown"].to_pylist() == [STRAY + long, None, group + fixed, INSIDE]
+    assert not found.ignored
+
+
+def test_unknown_fields_are_rescued(at):
+    values = pa.array([b"\x08\x01" + STRAY, b"\x08\x02", INSIDE], pa.binary())
+    payload = pa.schema([("id", pa.int64()), RESCUED.with_metadata({RESCUE: b"field"})])
+    found = at.decoder(payload, "rescue").decode(values)
+    texts = [json.loads(text)["_unknown"] if text else None for text in found.rows["_rescued"].to_pylist()]
+    assert [text and b64decode(text) for text in texts] == [STRAY, None, INSIDE]
     assert not found.ignored
 
 

@@ -142,9 +142,11 @@ class MsgpackColumns:
                 fields[name].parts.append(self._value(fields[name].kind, some))
                 fields[name].rows.append(at[here])
             else:
-                self._pass_over(some)
                 if top:
+                    self._pass_over(some)
                     self.strangers.append((str(name), some.row))
+                else:
+                    self._leave(some, np.ones(len(some), bool))  # the exact path names and counts the field
             cursor.pos[here] = some.pos
             left[here] -= 1
             left[~self.good[cursor.row]] = 0

@@ -7,7 +7,9 @@ explained: others are no faster and take what follows a value, or a key that is 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import msgpack
@@ -17,13 +19,14 @@ import pyarrow as pa
 from headrace.decode.base import Decoded, DecodeLimits, NewField, Rejects, few, join_rejects
 from headrace.decode.byte_scan import Mask, Numbers, TextBytes
 from headrace.decode.input import sized
+from headrace.decode.json.template import Path
 from headrace.decode.msgpack import columns as msgpack_wire
 from headrace.decode.msgpack.schema import ByAddress, FromFiles, MsgpackSchema, Schemas
 from headrace.decode.payload import payload_schema_of
 from headrace.decode.registry.client import UnknownSchema
 from headrace.decode.registry.framing import BARE
 from headrace.decode.typed.fit import fit_values
-from headrace.decode.typed.from_python import ColumnBuilder
+from headrace.decode.typed.from_python import ColumnBuilder, json_text
 from headrace.decode.typed.text import path_steps, scalars_as_text
 from headrace.errors import ContractViolation
 from headrace.reasons import Reason
@@ -38,6 +41,14 @@ class _Wrong(Exception):
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
         self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True, slots=True)
+class _UnknownFields:
+    """Fields that the schema does not have: how many records have one, or what is rescued of each record."""
+
+    counts: Counter[str] = field(default_factory=Counter)  # by dotted name
+    texts: dict[int, dict[Path, str]] = field(default_factory=dict)  # by position in the input: JSON texts
 
 
 class MsgpackDecoder:
@@ -100,22 +111,23 @@ class MsgpackDecoder:
         return groups, rejects
 
     def _decode(self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects) -> Decoded:
-        natural, kept, strangers = self._natural(schema, values, at, rejects, strict=True)
-        found = fit_values(natural, kept, self._layout, self._new_field, rejects, self._limits)
-        return replace(found, ignored=few({**found.ignored, **strangers})) if strangers else found
+        natural, kept, unknown = self._natural(schema, values, at, rejects, strict=True)
+        decoded = fit_values(natural, kept, self._layout, self._new_field, rejects, self._limits, unknown.texts)
+        return replace(decoded, ignored=few({**decoded.ignored, **unknown.counts})) if unknown.counts else decoded
 
     def _natural(
         self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects, *, strict: bool = False
-    ) -> tuple[pa.Table, Numbers, Counter[str]]:
+    ) -> tuple[pa.Table, Numbers, _UnknownFields]:
         """All good values as a table in the types of the schema, their positions, and fields no schema names."""
-        fast, good, strangers = self._together(schema, values, strict)
+        fast, good, counts = self._together(schema, values, strict)
         if good.all():
-            return fast, at, strangers
+            return fast, at, _UnknownFields(counts)
         rest = np.flatnonzero(~good)
-        slow, kept, others = self._one_by_one(schema, values.take(pa.array(rest)), at[rest], rejects, strict)
+        slow, kept, unknown = self._one_by_one(schema, values.take(pa.array(rest)), at[rest], rejects, strict)
         places = np.concatenate([at[good], kept])
         order = np.argsort(places, kind="stable")
-        return pa.concat_tables([fast, slow]).take(pa.array(order)), places[order], strangers + others
+        unknown = replace(unknown, counts=counts + unknown.counts)
+        return pa.concat_tables([fast, slow]).take(pa.array(order)), places[order], unknown
 
     def _together(
         self, schema: MsgpackSchema, values: pa.BinaryArray, strict: bool
@@ -128,7 +140,7 @@ class MsgpackDecoder:
         wire = msgpack_wire.MsgpackColumns(values, BARE, self._limits.keys)
         made = pa.Table.from_arrays(wire.read(schema), names)
         good = wire.good
-        for _, rows in wire.strangers if strict and self._new_field in ("reject", "stop") else ():
+        for _, rows in wire.strangers if strict and self._new_field in ("reject", "rescue", "stop") else ():
             good[rows] = False
         met: Counter[str] = Counter()
         for name, rows in wire.strangers:
@@ -137,10 +149,10 @@ class MsgpackDecoder:
 
     def _one_by_one(
         self, schema: MsgpackSchema, values: pa.BinaryArray, at: Numbers, rejects: Rejects, strict: bool
-    ) -> tuple[pa.Table, Numbers, Counter[str]]:
+    ) -> tuple[pa.Table, Numbers, _UnknownFields]:
         """The same, each value by itself: what it is, or why it is none."""
         verdicts: dict[int, tuple[Reason, str]] = {}
-        strangers: Counter[str] = Counter()
+        unknown = _UnknownFields()
         unpack = _Unpack(schema, self._limits)
         deep = _openers(values) >= self._limits.depth
         unpacked: list[list[Any]] = []
@@ -148,12 +160,13 @@ class MsgpackDecoder:
         for row, raw in enumerate(values.to_pylist()):
             try:
                 cells, extra = unpack.cells(raw, bool(deep[row]))
-                if extra and strict:
-                    self._meet(extra)
+                names, texts = self._apply_contract(extra) if extra and strict else ([each.name for each in extra], {})
             except _Wrong as wrong:
                 verdicts[row] = wrong.reason, wrong.detail
                 continue
-            strangers.update(extra)
+            unknown.counts.update(dict.fromkeys(names, 1))
+            if texts:
+                unknown.texts[int(at[row])] = texts
             unpacked.append(cells)
             rows.append(row)
 
@@ -168,15 +181,38 @@ class MsgpackDecoder:
         for row, (reason, detail) in verdicts.items():
             rejects.add(int(at[row]), reason, detail)
         good = np.array([row not in verdicts for row in rows], bool)
-        return (natural if good.all() else natural.filter(pa.array(good))), at[owners[good]], strangers
+        return (natural if good.all() else natural.filter(pa.array(good))), at[owners[good]], unknown
 
-    def _meet(self, extra: list[str]) -> None:
-        if self._new_field == "stop":
-            raise ContractViolation(
-                f"A record brings the unknown field '{extra[0][:100]}', and the contract says: stop."
-            )
-        if self._new_field == "reject":
-            raise _Wrong(Reason.NEW_FIELD, f"{extra[0][:300]}: the schema knows no such field")
+    def _apply_contract(self, extra: list[_UnknownField]) -> tuple[list[str], dict[Path, str]]:
+        """The names of ignored fields, and the texts of those that are rescued."""
+        names: list[str] = []
+        texts: dict[Path, str] = {}
+        for each in extra:
+            if self._new_field in ("ignore", "evolve") or self._layout.is_beside(each.path):
+                names.append(each.name)
+            elif self._new_field == "stop":
+                raise ContractViolation(
+                    f"A record has the unknown field '{each.name[:100]}', and the contract is new_field: stop."
+                )
+            elif self._new_field == "reject" or self._is_element(each.path):
+                raise _Wrong(Reason.NEW_FIELD, f"{each.name[:300]}: the schema does not have this field")
+            else:
+                texts[each.path] = _rescued_text(each)
+        return names, texts
+
+    def _is_element(self, path: Path) -> bool:
+        """Whether a field is inside the exploded list; what is rescued there belongs to one element."""
+        elements = self._layout.elements
+        return elements is not None and path[: len(elements.column.path)] == elements.column.path
+
+
+@dataclass(frozen=True, slots=True)
+class _UnknownField:
+    """A field that the schema does not have, and the value that is rescued."""
+
+    name: str  # dotted
+    path: Path
+    value: Any
 
 
 class _Unpack:
@@ -184,22 +220,22 @@ class _Unpack:
 
     def __init__(self, schema: MsgpackSchema, limits: DecodeLimits) -> None:
         self._names = [name for name, _ in schema.fields]
-        self._known = set(self._names)
+        self._kind = pa.struct(list(schema.fields))
         self._limits = limits
 
-    def cells(self, raw: bytes, deep: bool) -> tuple[list[Any], list[str]]:
-        """The fields in their order, and the names of those the schema does not have."""
+    def cells(self, raw: bytes, deep: bool) -> tuple[list[Any], list[_UnknownField]]:
+        """The fields in their order, and those the schema does not have."""
         value = self._unpacked(raw)
         if deep and _depth(value) > self._limits.depth:
             raise _Wrong(Reason.TOO_DEEP, f"values are nested deeper than {self._limits.depth} levels")
         if type(value) is dict:
-            extra = [] if value.keys() <= self._known else [_name(key) for key in value if key not in self._known]
-            return [value.get(name) for name in self._names], extra
+            return [value.get(name) for name in self._names], list(_unknown_fields(value, self._kind, (), ""))
         if type(value) is not list:
             raise _Wrong(Reason.NOT_AN_OBJECT, "expected a map, or an array in the order of the schema's fields")
         if len(value) > len(self._names):
             raise _Wrong(Reason.TYPE, f"an array of {len(value)} values, the schema has {len(self._names)} fields")
-        return value + [None] * (len(self._names) - len(value)), []
+        cells = value + [None] * (len(self._names) - len(value))
+        return cells, list(_unknown_fields(dict(zip(self._names, cells, strict=True)), self._kind, (), ""))
 
     def _unpacked(self, raw: bytes) -> Any:
         try:
@@ -231,6 +267,34 @@ def _name(key: Any) -> str:
     if not isinstance(key, str):
         raise _Wrong(Reason.TYPE, "the key of a field is text")
     return key
+
+
+def _unknown_fields(value: Any, kind: pa.DataType, path: Path, where: str) -> Iterator[_UnknownField]:
+    """Fields of maps that their struct type does not have, at every depth.
+
+    Of one inside an array or a map the path and the value are those of the array or map:
+    {"items": [{"sku": 1, "x": 2}]} has the unknown field `items.x` with the path `items`.
+    """
+    if pa.types.is_struct(kind) and type(value) is dict:
+        known = {item.name: item.type for item in kind}
+        for key, item in value.items():
+            if key not in known:
+                yield _UnknownField(where + _name(key), (*path, _name(key)), item)
+            elif pa.types.is_nested(known[key]) and item is not None:
+                yield from _unknown_fields(item, known[key], (*path, key), f"{where}{key}.")
+    elif pa.types.is_list(kind) and type(value) is list and pa.types.is_nested(kind.value_type):
+        inner = chain.from_iterable(_unknown_fields(item, kind.value_type, path, where) for item in value)
+        yield from (replace(each, path=path, value=value) for each in inner)
+    elif pa.types.is_map(kind) and type(value) is dict and pa.types.is_nested(kind.item_type):
+        inner = chain.from_iterable(_unknown_fields(item, kind.item_type, path, where) for item in value.values())
+        yield from (replace(each, path=path, value=value) for each in inner)
+
+
+def _rescued_text(unknown: _UnknownField) -> str:
+    try:
+        return json_text(unknown.value)
+    except (TypeError, ValueError, OverflowError):
+        raise _Wrong(Reason.NEW_FIELD, f"{unknown.name[:300]}: the value cannot be written as JSON") from None
 
 
 def _levels(kind: pa.DataType) -> int:

@@ -125,7 +125,9 @@ class ProtobufDecoder:
         reader = ProtobufColumns(group.values, group.heads, self._limits, all_defaults=whole)
         natural = reader.read(group.message, self._layout.root)
         ignored: Counter[str] = Counter()
-        if reader.unknown_fields and self._options.keep_unknown_fields:
+        # An exploded list has no place for bytes of its elements: _apply_contract rejects their records.
+        rescues = self._new_field == "rescue" and not self._layout.root.open
+        if reader.unknown_fields and (self._options.keep_unknown_fields or rescues):
             natural = natural.append_column(UNKNOWN, kept_bytes(reader))
         elif reader.unknown_fields:
             ignored = self._apply_contract(reader)
@@ -147,11 +149,12 @@ class ProtobufDecoder:
                 row for row in np.unique(unknown.scope.rows[unknown.occurrences.owners]) if row not in reader.rejects
             ]
             name = f"{unknown.scope.prefix}#{unknown.tag >> 3}"
-            if rows and self._new_field == "stop":
+            beside = self._layout.is_beside((*unknown.scope.prefix.split(".")[:-1], ""))
+            if rows and self._new_field == "stop" and not beside:
                 raise ContractViolation(
                     f"A record has the unknown field '{name}', and the contract is new_field: stop."
                 )
-            if rows and self._new_field == "reject":
+            if rows and self._new_field in ("reject", "rescue") and not beside:
                 detail = f"{name}: the schema does not have this field"
                 reader.reject(np.array(rows), Reason.NEW_FIELD, detail)
             elif rows:

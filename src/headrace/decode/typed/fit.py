@@ -6,7 +6,7 @@ its record is a reject. What JSON may do, a typed value may: the rules are those
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -59,12 +59,16 @@ def fit_values(
     new_field: NewField,
     rejects: Rejects,
     limits: DecodeLimits = LIMITS,
+    texts: Mapping[int, Mapping[Path, str]] | None = None,
 ) -> Decoded:
     """Rows of the layout; `at` are the natural rows' positions in the input, `rejects` what was refused before.
 
     The natural types declare the fields: one that has no column yet gets it with the first good record, filled or not.
+    `texts` are the JSON texts of fields that no natural type has, by position in the input: they are rescued.
     """
     fit = _Fit(natural, layout)
+    if texts:
+        fit.kept = {row: dict(texts[position]) for row, position in enumerate(at.tolist()) if position in texts}
     judge_maps(fit.whole, fit.rows, limits.keys, fit.refuse)
     columns = [fit.of(each, new_field) for each in layout.columns]
     strangers = fit.strangers(new_field)
