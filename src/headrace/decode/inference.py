@@ -260,6 +260,15 @@ def _whys(structure: Structure) -> list[str]:
     return structure.get("why", []) if kind == "json" else [_CALLED.get(kind, kind)]
 
 
+def holds_json(structure: Structure) -> bool:
+    """Whether values, at any depth, can only be kept as JSON text."""
+    inner = [
+        *structure.get("fields", {}).values(),
+        *(structure[key] for key in ("element", "value") if key in structure),
+    ]
+    return _kind(structure) == "json" or any(map(holds_json, inner))
+
+
 def text_reasons(structure: Structure) -> dict[str, str]:
     """Why fields of records can only be kept as JSON text, by column; `a.b` is a field of an object."""
     reasons: dict[str, str] = {}

@@ -17,7 +17,7 @@ from headrace.decode.byte_scan import Mask, Numbers, bools, matches
 from headrace.decode.elements import ElementsDecoder, as_text
 from headrace.decode.envelope.base import Enveloped
 from headrace.decode.envelope.formats import ENVELOPES
-from headrace.decode.inference import Structure, added, by_key, distinct, infer, struct
+from headrace.decode.inference import Structure, added, by_key, distinct, holds_json, infer, struct
 from headrace.decode.input import spread, triage
 from headrace.decode.json.discovery import Discovery
 from headrace.decode.json.exact import ExactReader, Row
@@ -184,7 +184,9 @@ class JsonDecoder:
     def unknown(self, texts: pa.StringArray) -> tuple[Structure | None, dict[int, str]]:
         """What the schema lacks and could gain, and why values are refused that alone bring more than it may gain."""
         found = self._lacking(infer(texts)) if len(texts) else None
-        if found is None or added(self._known, found) <= self._limits.new_columns:
+        # Without a conflict, all values together ask for at least the columns that each asks for. With one they may
+        # ask for less: {"a": {"b": 1, "c": 2}} asks for 3 columns, merged with {"a": 1} for one with JSON text.
+        if found is None or (added(self._known, found) <= self._limits.new_columns and not holds_json(found)):
             return found, {}
         structures, which = distinct(texts)
         brought = [self._beyond(each) or {} for each in structures]
