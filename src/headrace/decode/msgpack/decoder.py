@@ -26,7 +26,7 @@ from headrace.decode.payload import payload_schema_of
 from headrace.decode.registry.client import UnknownSchema
 from headrace.decode.registry.framing import BARE
 from headrace.decode.typed.fit import fit_values
-from headrace.decode.typed.from_python import ColumnBuilder, json_text
+from headrace.decode.typed.from_python import ColumnBuilder, python_as_json
 from headrace.decode.typed.text import path_steps, scalars_as_text
 from headrace.errors import ContractViolation
 from headrace.reasons import Reason
@@ -292,7 +292,7 @@ def _unknown_fields(value: Any, kind: pa.DataType, path: Path, where: str) -> It
 
 def _rescued_text(unknown: _UnknownField) -> str:
     try:
-        return json_text(unknown.value)
+        return python_as_json(unknown.value)
     except (TypeError, ValueError, OverflowError):
         raise _Wrong(Reason.NEW_FIELD, f"{unknown.name[:300]}: the value cannot be written as JSON") from None
 

@@ -116,7 +116,7 @@ class ColumnBuilder:
         texts: list[str | None] = []
         for value, row in zip(values, rows.tolist(), strict=True):
             try:
-                texts.append(None if value is None else json_text(value))
+                texts.append(None if value is None else python_as_json(value))
             except (TypeError, ValueError, OverflowError):  # the last: a time beyond the year 9999
                 self._refuse(row, Reason.TYPE, f"{where}: {_said(value)} cannot be JSON")
                 texts.append(None)
@@ -146,7 +146,7 @@ def _python(kind: pa.DataType) -> tuple[type, ...]:
     return (list,) if pa.types.is_list(kind) else (dict,)
 
 
-def json_text(value: Any) -> str:
+def python_as_json(value: Any) -> str:
     """A Python value as JSON text, bytes in base64; TypeError, ValueError or OverflowError where JSON has none."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_spoken)
 
