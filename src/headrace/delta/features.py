@@ -1,4 +1,4 @@
-"""Which tables may be appended to by the log tail: an allow-list, because a blind append enforces nothing."""
+"""Which tables the log writer may append to: an allow-list, because a blind append enforces nothing."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ _PROPERTIES: dict[str, Callable[[str], bool]] = {
 
 
 def append_blocker(state: TableState) -> str | None:
-    """Why the log tail must not append to this table; None when it may."""
+    """Why the log writer must not append to this table; None when it may."""
     return next(_objections(state), None)
 
 
 def rewrite_blocker(state: TableState) -> str | None:
-    """Why the log tail must not put other rows in place of this table's, also where Spark writes it; None: it may."""
+    """Why the log writer must not put other rows in place of this table's, also where Spark writes it; None: it may."""
     if state.properties.get("delta.appendOnly", "").lower() == "true":
         return "it only takes rows"
     if strict := next((item.name for item in state.schema if _strict(item.type)), None):
@@ -125,7 +125,7 @@ def _strict(kind: pa.DataType) -> bool:
 
 
 def metadata_only_blocker(state: TableState) -> str | None:
-    """Why the log tail must not take files out of this table, also where Spark writes it; None when it may."""
+    """Why the log writer must not take files out of this table, also where Spark writes it; None when it may."""
     return next(_protocol_objections(state.protocol, _UNTOUCHED), None)
 
 

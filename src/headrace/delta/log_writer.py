@@ -1,7 +1,11 @@
-"""The log tail: commits to a Delta table by putting the next version's JSON, and reads nothing but what is new.
+"""The log writer: commits to a Delta table by putting the next version's JSON if absent, and reads only new commits.
 
 A blind append needs no list of files, only the version, the metadata, the protocol and our txns; so the cost of a
-commit does not grow with the table. Whether a put landed is never told by its error, only by the log.
+commit does not grow with the table.
+
+Put-if-absent is the compare-and-swap of a Delta log: of two writers at version 7, one creates 8.json and the other gets
+"already exists", reads 8.json, checks that its commit still applies and puts 9.json. An error of a put does not tell
+whether the file was created (the response may be lost); so the writer looks for its own commit id in the log.
 """
 
 from __future__ import annotations
@@ -46,10 +50,10 @@ _DEFAULTS = {"delta.checkpointInterval": str(INTERVAL)}
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """A commit this tail wants in the log; its id is the same over every retry."""
+    """A commit to be made; its id is the same in every retry."""
 
     commit_id: str
-    number: tuple[str, int] | None = None  # the mark that numbers it
+    number: tuple[str, int] | None = None  # the txn that numbers it
     schema: str | None = None  # its files were written for this one
     partition_by: tuple[str, ...] | None = None
 
@@ -158,7 +162,7 @@ class LogWriter:
         instead: Callable[[File], bool] | None = None,
         began: float | None = None,
     ) -> Receipt:
-        """Add the files and their txns as one version; skipped when the table is already at the batch's mark.
+        """Add the files and their txns as one version; skipped when the table already has the batch's txn.
 
         `schema` is what the files were written for (the table's own unless given), `table_id` the table they are for,
         `instead` which of the files that are there they replace.
@@ -359,7 +363,7 @@ class LogWriter:
         if wish is not None and wish.number is not None:
             name, _ = wish.number
             if after.txns.get(name, -1) < known.txns.get(name, -1):
-                raise table_stop(TxnMismatch, f"{where} set the mark {name} back to {after.txns[name]}.")
+                raise table_stop(TxnMismatch, f"{where} set the txn {name} back to {after.txns[name]}.")
         if commit.metadata is not None or commit.protocol is not None:
             self._check(after, wish)
         self._state = after

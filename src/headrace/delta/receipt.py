@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a table has to show for a batch."""
+    """The result of committing a batch to a table."""
 
     path: str
     version: int
     rows: int
     files: int
     bytes: int
-    skipped: bool = False  # the table was already at the batch's mark
+    skipped: bool = False  # the table already had the batch's txn
     inserted: int | None = None  # rows, where the table merges and its log tells
     updated: int | None = None
     deleted: int | None = None

@@ -1,4 +1,4 @@
-"""Marks: app transactions that say, inside the table's own log, what it already holds."""
+"""Txns: Delta app transactions (app id, version) that record in a table's log which batches it has."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ _BATCH = re.compile(r"headrace:[a-z0-9][a-z0-9_-]{0,62}(:replay)?")
 
 
 def batch_txn(pipeline: str) -> str:
-    """The mark that holds the number of the last batch in a table."""
+    """The app id whose version is the number of the last batch in a table."""
     return f"headrace:{pipeline}"
 
 
 def partition_txn(pipeline: str, topic: str, partition: int) -> str:
-    """The mark that holds the last offset of a partition in a table."""
+    """The app id whose version is the last offset of a partition in a table."""
     return f"headrace:{pipeline}:{topic}:{partition}"
 
 
 def txn_names(pipeline: str, partitions: Iterable[tuple[str, int]] = ()) -> list[str]:
-    """Every mark a tail must know to commit a batch of these partitions."""
+    """The app ids that a log writer needs to commit a batch of these partitions."""
     return [batch_txn(pipeline), *(partition_txn(pipeline, *each) for each in partitions)]
 
 
-def batch_number_of(marks: Mapping[str, int]) -> tuple[str, int] | None:
-    """The mark among these that numbers the commit: the batch's, or a replay plan's; None when there is none."""
-    named = sorted(name for name in marks if _BATCH.fullmatch(name))
-    return (named[0], marks[named[0]]) if named else None
+def batch_number_of(txns: Mapping[str, int]) -> tuple[str, int] | None:
+    """The txn that numbers a commit: that of the batch or of the replay plan; None without one."""
+    named = sorted(name for name in txns if _BATCH.fullmatch(name))
+    return (named[0], txns[named[0]]) if named else None
 
 
-def pipeline_of(mark: str) -> str:
-    """The pipeline that a mark of ours belongs to."""
-    return mark.split(":")[1]
+def pipeline_of(txn: str) -> str:
+    """The pipeline of a txn's app id."""
+    return txn.split(":")[1]
