@@ -121,7 +121,7 @@ class Driver:
         """Write a lost ledger anew; a person who is asked for the old spec has it."""
         if not self.ledger.is_new:
             return
-        begun = tried(self.ledger.newest_begun)
+        begun = tried(self.ledger.newest_intent)
         found = tried(lambda: table_evidence.traces([self.lake.child(name) for name in TABLES], NAME))
         highest = found.batch if found else 0
         if max(highest, begun.batch if begun else 0) <= 1 and (begun or not found):
@@ -322,7 +322,7 @@ class Driver:
             known = {path: replace(each, refill=-1) for path, each in known.items()}
         tried(lambda: self.ledger.known.remember(tables=known))
         faults.reach(Point.LEDGER_NOT)
-        tried(lambda: self.ledger.book(intent, receipts, THEN))
+        tried(lambda: self.ledger.record(intent, receipts, THEN))
         faults.reach(Point.LEDGER_DONE)
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:

@@ -194,7 +194,7 @@ def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeyp
     upkeep = MaintenanceScheduler(pipeline, desk.spec.maintenance, lambda: time.time() + ahead[0])
     with pipeline.take_lease():
         pipeline.open_ledger()
-        pipeline.catalog.open()
+        pipeline.tables.open()
         for _ in range(4):
             upkeep(at_end=True)
             ahead[0] += 120

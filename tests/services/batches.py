@@ -32,7 +32,7 @@ class Batches:
         self.pipeline = Pipeline(spec_of(table=table, **content), lambda: spark, recovery=StartupRecovery())
         self.lease = self.pipeline.take_lease()
         self.pipeline.open_ledger()
-        self.pipeline.catalog.open()
+        self.pipeline.tables.open()
         self.offset = 0
 
     def run(self, *tasks: Sequence[Any]) -> tuple[Intent, int]:

@@ -69,7 +69,7 @@ def ingest(
         rebuild(pipeline)
         pipeline.finish_open_batch()
         refill_all(pipeline)
-        pipeline.catalog.open()
+        pipeline.tables.open()
         if len(envelopes):
             pipeline.one_batch(Records(envelopes.combine_chunks().to_batches()), ranges_of(envelopes))
 

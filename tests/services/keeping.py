@@ -84,7 +84,7 @@ class Keeping:
         with self.clock.worn(), self.pipeline.take_lease():
             self.pipeline.open_ledger()
             self.pipeline.finish_open_batch()
-            self.pipeline.catalog.open()
+            self.pipeline.tables.open()
             yield self
 
     def batch(self, *days: str) -> None:
@@ -103,7 +103,7 @@ class Keeping:
 
     def commit(self, number: int) -> None:
         """A batch's commit to the table alone, of one row: it takes a few milliseconds, without decode and ledger."""
-        table = next(each for _, each, rules in self.pipeline.catalog.written() if rules is not None)
+        table = next(each for _, each, rules in self.pipeline.tables.written() if rules is not None)
         assert isinstance(table, AppendWriter)
         assert table.state is not None
         sink = pa.BufferOutputStream()

@@ -41,7 +41,7 @@ def batches(spark: Any, lake: Path) -> Iterator[Any]:
         made.append(Batches(spark, lake, table=table, **content))
         made[-1].offset = made[-2].offset if len(made) > 1 else 0
         made[-1].pipeline.finish_open_batch()
-        made[-1].pipeline.catalog.open()
+        made[-1].pipeline.tables.open()
         return made[-1]
 
     yield make
@@ -241,7 +241,7 @@ def test_a_table_written_through_its_log_cannot_be_given_the_feature(spark: Any,
     with later.take_lease():
         later.open_ledger()
         with pytest.raises(TableFeature, match="features that Spark alone may write"):
-            later.catalog.open()
+            later.tables.open()
 
 
 def test_the_log_reader_and_the_schema_reader_take_what_widening_leaves(batches: Any) -> None:

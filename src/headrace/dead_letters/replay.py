@@ -102,7 +102,7 @@ class ReplayPipeline(Pipeline):
     def open_ledger(self) -> Replays:
         """The plans and outcomes so far."""
         self.ledger = ledger = Replays.open(self.state, self.writer)
-        self.open_catalog()
+        self.open_tables()
         return ledger
 
     def _attempt(self) -> None:
@@ -110,7 +110,7 @@ class ReplayPipeline(Pipeline):
         self.open_ledger()
         self.finish_open_batch()
         if self.ledger.batch < self._planned:
-            self.catalog.open()
+            self.tables.open()
             self.one_plan()
 
     def one_plan(self) -> None:
@@ -146,8 +146,8 @@ class ReplayPipeline(Pipeline):
             raise
 
     def _staged(self, stager: Stager, batch: int, now: datetime) -> Manifest:
-        plan = Plan(self.spec, self.catalog.shapes, now=lambda: now)
-        layouts, letters = self.catalog.layouts(batch), self.catalog.letters()
+        plan = Plan(self.spec, self.tables.shapes, now=lambda: now)
+        layouts, letters = self.tables.layouts(batch), self.tables.letters()
         booked = self._booked()
         counts, discovered = Counts(), dict[str, Structure]()
         pages = self.letters.pages(self.selection, self._version)
@@ -218,9 +218,9 @@ class ReplayPipeline(Pipeline):
         spec = reread(begun.spec, self.spec.base)
         old = ReplayPipeline(spec, lambda: self.spark, chosen, report=self.report, stop=self.stop)
         old.lease, old.ledger, old._version = self.lease, self.ledger, taken.version
-        catalog = old.open_catalog()
-        catalog.open()
-        catalog.keep(held)
+        tables = old.open_tables()
+        tables.open()
+        tables.keep(held)
         manifests, runs = old.discover_and_stage(None, begun.batch, begun.started)
         return old.intend(begun.batch, (), manifests, begun.started, runs)
 

@@ -1,6 +1,6 @@
 """The ledger: what each batch read and wrote, and the one place to resume from.
 
-The state folder holds `ledger/`, a Delta table with one row a batch whose newest booking carries the marks of every
+The state folder holds `ledger/`, a Delta table with one row a batch whose newest commit carries the txns of every
 partition; `intents/<n>`, the write-ahead record of batch n, durable before any of it is visible; and `known_tables/`.
 """
 
@@ -61,10 +61,10 @@ class Ledger:
         if tail.state is None:
             return cls(store, pipeline, tail, {})
         check_format(store, tail.state.properties.get("headrace.format"))
-        marks, versions = _last_booking(table, tail.state, batch_txn(pipeline))
+        marks, versions = _last_commit(table, tail.state, batch_txn(pipeline))
         if not marks:
             raise TxnMismatch(
-                f"The ledger at {table.uri} has no mark of pipeline '{pipeline}'.",
+                f"The ledger at {table.uri} has no txn of pipeline '{pipeline}'.",
                 hint="Give each pipeline a state folder of its own; a renamed pipeline is a new one.",
             )
         ledger = cls(store, pipeline, tail, marks)
@@ -83,12 +83,12 @@ class Ledger:
         return version if known_id == table_id else -1
 
     def accept_version(self, path: str) -> None:
-        """Take a table as it is, whatever version it had after the last batch; the next booking makes it durable."""
+        """Take a table as it is, whatever version it had after the last batch; the next batch makes it durable."""
         self._versions.pop(path, None)
 
     @property
     def batch(self) -> int:
-        """The number of the last batch booked, 0 before the first."""
+        """The number of the last recorded batch, 0 before the first."""
         return self._marks.get(batch_txn(self._pipeline), 0)
 
     @property
@@ -115,12 +115,12 @@ class Ledger:
         )
 
     def open_batch(self) -> Intent | None:
-        """The batch that was begun and not booked; it must be finished before any other is begun."""
-        text = self._begun_text(self.batch + 1)
-        if text is None or self._is_booked(self.batch + 1):
+        """The batch that has an intent and no row yet; it must be finished before another batch begins."""
+        text = self._intent_text(self.batch + 1)
+        if text is None or self._is_recorded(self.batch + 1):
             return None
         intent = Intent.from_json(text.decode())
-        while (text := self._begun_text(intent.batch, intent.plan + 1)) is not None:
+        while (text := self._intent_text(intent.batch, intent.plan + 1)) is not None:
             intent = Intent.from_json(text.decode())
         return intent
 
@@ -129,37 +129,37 @@ class Ledger:
         self._expect_next(intent.batch)
         text = intent.to_json().encode()
         try:
-            self._store.put_new(self._begun(intent.batch, intent.plan), text)
+            self._store.put_new(self._intent_path(intent.batch, intent.plan), text)
         except AlreadyThere:
-            if self._begun_text(intent.batch, intent.plan) != text:
+            if self._intent_text(intent.batch, intent.plan) != text:
                 raise self._fenced(f"batch {intent.batch} was planned again by another driver") from None
-        if self._is_booked(intent.batch):
-            raise self._fenced(f"batch {intent.batch} is booked already")
+        if self._is_recorded(intent.batch):
+            raise self._fenced(f"batch {intent.batch} is already recorded in the ledger")
 
     def planned(self, batch: int, plan: int) -> Intent | None:
         """One of the plans of the open batch; None where it was not made."""
-        text = self._begun_text(batch, plan)
+        text = self._intent_text(batch, plan)
         return Intent.from_json(text.decode()) if text is not None else None
 
     def begin(self, intent: Intent) -> None:
-        """Make the batch's decision durable; Fenced when another driver was first.
+        """Make the intent of a batch durable; Fenced when another driver was first.
 
-        Who finds its number taken by the very same decision lost only the reply.
+        If the number is taken by the very same intent, only the reply was lost.
         """
         self._expect_next(intent.batch)
         text = intent.to_json().encode()
         try:
-            self._store.put_new(self._begun(intent.batch), text)
+            self._store.put_new(self._intent_path(intent.batch), text)
         except AlreadyThere:
-            if self._begun_text(intent.batch) != text:
-                raise self._fenced(f"batch {intent.batch} was begun by another driver") from None
-        if self._is_booked(intent.batch):
-            raise self._fenced(f"batch {intent.batch} is booked already")
+            if self._intent_text(intent.batch) != text:
+                raise self._fenced(f"batch {intent.batch} has an intent of another driver") from None
+        if self._is_recorded(intent.batch):
+            raise self._fenced(f"batch {intent.batch} is already recorded in the ledger")
 
-    def book(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str = "") -> None:
-        """Say that the batch is done: one row and the marks of every partition, in one commit, once.
+    def record(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str = "") -> None:
+        """Record a finished batch: one row and the txns of every partition, in one commit, once.
 
-        The ids of its topics are remembered first: after a crash in between, the open batch is booked before all else.
+        The ids of its topics are remembered first: after a crash in between, the open batch is recorded first.
         """
         self._expect_next(intent.batch)
         marks = {**self._marks, **intent.txns()}
@@ -175,17 +175,17 @@ class Ledger:
         self._compact()
 
     def decide(self, note: str, position: Mapping[tuple[str, int], int], ranges: Sequence[Range] = ()) -> None:
-        """Book a person's decision as a batch that reads nothing and leaves each partition at its new position."""
+        """Record a decision of the operator: a batch that reads nothing and moves partitions to new positions."""
         if self.open_batch() is not None:
             raise self._fenced(f"batch {self.batch + 1} is still open")
         named = {(item.topic, item.partition) for item in ranges}
         moved = [self._moved(at, until) for at, until in sorted(position.items()) if at not in named]
         intent = self._decision(self.batch + 1, (*ranges, *moved), self.standing({*named, *position}), note)
         self.begin(intent)
-        self.book(intent, (), datetime.now(UTC), note)
+        self.record(intent, (), datetime.now(UTC), note)
 
-    def newest_begun(self) -> Intent | None:
-        """The batch last begun, booked or not; all before it are done."""
+    def newest_intent(self) -> Intent | None:
+        """The newest intent, recorded in the ledger or not; all batches before it are done."""
         newest = max((item.path for item in self._store.list(self.intents)), default=None)
         try:
             return Intent.from_json(self._store.get(newest).decode()) if newest else None
@@ -206,8 +206,8 @@ class Ledger:
 
         Fenced when another driver was first.
         """
-        if not self.batch or self._is_booked(self.batch):
-            return  # nothing was booked yet, or all that is assumed
+        if not self.batch or self._is_recorded(self.batch):
+            return  # nothing was recorded yet, or all that is assumed is
         intent = self._decision(self.batch, self.standing(), (), note)
         now = datetime.now(UTC)
         staged = row.stage(self._table, row.row(intent, (), now, note))
@@ -236,7 +236,7 @@ class Ledger:
         )
 
     def check_mark(self, path: str, mark: int | None) -> None:
-        """TxnMismatch when a table cannot be where its mark says it is, given what is booked and begun."""
+        """TxnMismatch when a table cannot be where its mark says it is, given the ledger and the intents."""
         known = self.known.tables.get(path)
         if mark is None and known is not None and self._pipeline in known.writers:
             raise TxnMismatch(
@@ -249,7 +249,7 @@ class Ledger:
             return
         if mark == self.batch + 1 and (self._half or self.open_batch() is not None):
             return
-        if self._is_booked(self.batch + 1):
+        if self._is_recorded(self.batch + 1):
             raise self._fenced(f"{path} holds batch {mark} of another driver")
         raise TxnMismatch(
             f"{path} holds batch {mark} of '{self._pipeline}', but {self._table.uri} ends at {self.batch}.",
@@ -268,15 +268,15 @@ class Ledger:
         return row.newest_rows(self._table, self.batch - last) if self.batch else []
 
     def _rows(self, intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: str) -> Sequence[StagedFile]:
-        """What the booking adds to the ledger."""
+        """The files that the record of a batch adds to the ledger."""
         return [row.stage(self._table, row.row(intent, receipts, finished, note))]
 
-    def _begun_text(self, batch: int, plan: int = 0) -> bytes | None:
+    def _intent_text(self, batch: int, plan: int = 0) -> bytes | None:
         with suppress(NotThere):
-            return self._store.get(self._begun(batch, plan))
+            return self._store.get(self._intent_path(batch, plan))
         return None
 
-    def _begun(self, batch: int, plan: int = 0) -> str:
+    def _intent_path(self, batch: int, plan: int = 0) -> str:
         return f"{self.intents}/{batch:012}.{plan}" if plan else f"{self.intents}/{batch:012}"
 
     def _moved(self, at: tuple[str, int], until: int) -> Range:
@@ -288,9 +288,9 @@ class Ledger:
         if batch != self.batch + 1:
             raise self._fenced(f"batch {batch} does not follow batch {self.batch}")
 
-    def _is_booked(self, batch: int) -> bool:
+    def _is_recorded(self, batch: int) -> bool:
         """Looked at after each put and each read of an intent: one that is dropped some batches later may come back by
-        a driver that slept since before its `begin`, and only what is not booked is a decision."""
+        a driver that slept since before its `begin`, and only an intent that is not recorded in the ledger counts."""
         self._tail.follow()
         return self._tail.state is not None and self._tail.state.txns.get(batch_txn(self._pipeline), 0) >= batch
 
@@ -304,10 +304,10 @@ class Ledger:
         return made is not None
 
     def _forget(self) -> None:
-        """Drop decisions that no recovery can need; whatever fails here is tried again later."""
+        """Delete intents that no recovery can need; whatever fails here is tried again later."""
         if self.batch % _FORGET_EVERY == 0:
             with suppress(HeadraceError):
-                last = self._begun(self.batch - 2)
+                last = self._intent_path(self.batch - 2)
                 old = [item.path for item in self._store.list(self.intents) if item.path <= last]
                 self._store.delete(old)
 
@@ -332,8 +332,8 @@ def _note(intent: Intent) -> str:
     return intent.spec if intent.kind is IntentKind.DECISION else ""
 
 
-def _last_booking(table: Store, state: TableState, name: str) -> tuple[dict[str, int], dict[str, tuple[str, int]]]:
-    """Every mark of the pipeline, and the versions of the last batch's tables: each booking carries all of them."""
+def _last_commit(table: Store, state: TableState, name: str) -> tuple[dict[str, int], dict[str, tuple[str, int]]]:
+    """The txns of the pipeline and the versions of its tables: each commit of the ledger carries all of them."""
     if name not in state.txns:
         return {}, {}
     for commit in LogWalk(table, state.version):

@@ -86,7 +86,7 @@ class MaintenanceScheduler:
 
     def _there(self) -> Iterator[MaintainedTable]:
         pipeline = self._pipeline
-        for store, committer, rules in pipeline.catalog.written():
+        for store, committer, rules in pipeline.tables.written():
             if isinstance(committer, AppendWriter):
                 yield LogMaintainedTable(committer.tail, rules)
             elif isinstance(committer, SparkAppendWriter):

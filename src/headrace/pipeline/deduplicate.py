@@ -52,8 +52,8 @@ class _Seen:
 class Deduplication:
     """What the tables of a pipeline have already, as far as they are not to have it twice."""
 
-    def __init__(self, catalog: PipelineTables) -> None:
-        self._catalog = catalog
+    def __init__(self, tables: PipelineTables) -> None:
+        self._tables = tables
         self._seen: dict[str, _Seen] = {}
         self.places: dict[str, pa.Table] = {}  # by table, the records of the rows that were left out last
 
@@ -63,9 +63,9 @@ class Deduplication:
         """The files without doubles, what the account says then, and the files that are none of it any more."""
         files, old = list(staged), list[StagedFile]()
         self.places = {}
-        for entry, layout in self._catalog.once(batch):
+        for entry, layout in self._tables.once(batch):
             mine = [each for each in files if each.table == layout.path]
-            if not mine or _has(entry, self._catalog.writer, batch):
+            if not mine or _has(entry, self._tables.writer, batch):
                 continue
             gone, new, counts = self._of_table(entry, layout, mine, counts, batch, started)
             files = [each for each in files if each not in gone] + new

@@ -35,7 +35,7 @@ def wait(pipeline: Pipeline) -> None:
 
 def _floors(pipeline: Pipeline) -> Iterator[Infer]:
     """Those of the branches of which nobody has said the columns."""
-    known = {name[: name.rfind("/") + 1] for name, shape in pipeline.catalog.shapes.items() if shape is not None}
+    known = {name[: name.rfind("/") + 1] for name, shape in pipeline.tables.shapes.items() if shape is not None}
     for prefix, branch in pipeline.spec.branch_specs().items():
         if not branch.table.declared and prefix not in known:
             yield branch.table.infer

@@ -160,7 +160,7 @@ class Pipeline:
         self.keep_retention()
         overwrite.begin(self.spec, self.ledger, self.source)
         self.verify_source()
-        self.catalog.open()
+        self.tables.open()
         inference_minimum.wait(self)
         while self._stream():
             self.verify_source()
@@ -199,14 +199,14 @@ class Pipeline:
     def open_ledger(self) -> Ledger:
         """Where the pipeline stands."""
         self.ledger = Ledger.open(self.state, self.writer)
-        self.open_catalog()
+        self.open_tables()
         return self.ledger
 
-    def open_catalog(self) -> PipelineTables:
+    def open_tables(self) -> PipelineTables:
         """The tables, with nothing learned of them yet."""
-        self.catalog = PipelineTables(self.spec, self.profile, self.ledger, self._spark_table, self.writer)
-        self._doubles = Deduplication(self.catalog)
-        return self.catalog
+        self.tables = PipelineTables(self.spec, self.profile, self.ledger, self._spark_table, self.writer)
+        self._doubles = Deduplication(self.tables)
+        return self.tables
 
     def finish_open_batch(self, anew: bool = False) -> None:
         """Before anything else is begun, what was begun is booked; `anew` when its tables are others now."""
@@ -221,7 +221,7 @@ class Pipeline:
         if self._purged == clock.date():
             return
         self._purged, self._retention_time = clock.date(), self.ledger.proved_time(clock)
-        self.catalog.look()
+        self.tables.look()
         self._sweep_staging()
         for folder in self.state.child(TOMBSTONES).folders():
             retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
@@ -232,8 +232,8 @@ class Pipeline:
 
     def note_tables(self) -> None:
         """Look through the logs of the tables up to now, and remember that it was done."""
-        self.catalog.look()
-        self.ledger.known.remember(tables=self.catalog.tables())
+        self.tables.look()
+        self.ledger.known.remember(tables=self.tables.tables())
 
     def _sweep_staging(self) -> None:
         """Delete what batches left that died before they were decided: between two of ours nothing is at work there."""
@@ -282,7 +282,7 @@ class Pipeline:
         """In the first batch of a run, stop at names that nothing has: the spec would filter or blank every record."""
         reports = [(route, found) for each in manifests for route, found in each.unknown.items()]
         try:
-            self.catalog.check_names(reports)
+            self.tables.check_names(reports)
         except HeadraceError:
             self.discard(merge_manifests(manifests)[0])
             raise
@@ -290,7 +290,7 @@ class Pipeline:
 
     def discover_and_stage(self, frame: DataFrame, batch: int, now: datetime) -> tuple[list[Manifest], int]:
         """Stage; when tasks met fields or tables nobody knew, answer them and, unless they were right, stage again."""
-        self.catalog.grow(batch)
+        self.tables.grow(batch)
         manifests, runs = self.stage(frame, batch, now), 1
         while not self._answered(manifests, batch):
             manifests, runs = self.stage(frame, batch, now), runs + 1
@@ -303,10 +303,10 @@ class Pipeline:
         stands = False
         try:
             if discovered or assumed:
-                known = dict(self.catalog.shapes)
-                self.catalog.answer({name: {} for name in assumed} | discovered, batch)
+                known = dict(self.tables.shapes)
+                self.tables.answer({name: {} for name in assumed} | discovered, batch)
                 self._tell_columns(known, discovered)
-            stands = not discovered and self.catalog.bears_out(assumed)
+            stands = not discovered and self.tables.bears_out(assumed)
         finally:
             if not stands:
                 self.discard(merge_manifests(manifests)[0])
@@ -314,7 +314,7 @@ class Pipeline:
 
     def _tell_columns(self, known: Mapping[str, RouteSchema | None], discovered: Mapping[str, Structure]) -> None:
         """Report the columns that tables get because records have them."""
-        for found in self.catalog.inferred(known, discovered):
+        for found in self.tables.inferred(known, discovered):
             self.summary.keep_as_text(found.table, found.json_text)
             self.report(found.event(self.spec.pipeline))
 
@@ -337,9 +337,9 @@ class Pipeline:
 
     def order(self, batch: int) -> bytes:
         """What tasks must know of the batch."""
-        catalog = self.catalog
-        layouts, letters = catalog.layouts(batch), catalog.letters()
-        return task.TaskInput(self.spec, catalog.shapes, layouts, letters, self.profile, self._unchecked).to_bytes()
+        tables = self.tables
+        layouts, letters = tables.layouts(batch), tables.letters()
+        return task.TaskInput(self.spec, tables.shapes, layouts, letters, self.profile, self._unchecked).to_bytes()
 
     def intend(
         self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int
@@ -348,7 +348,7 @@ class Pipeline:
         files, counts, old = self._doubles.leave_out(*merge_manifests(manifests), batch, started)
         self.discard(old)
         check_partition_count(files, self.spec.limits.partition_values)
-        tables = self.catalog.intents(files, batch)
+        tables = self.tables.intents(files, batch)
         return Intent(
             self.writer,
             batch,
@@ -380,12 +380,12 @@ class Pipeline:
         """
         intent, receipts = self._committed(intent)
         faults.reach(faults.Point.LEDGER_NOT, batch=intent.batch)
-        tables = self.catalog.tables()
+        tables = self.tables.tables()
         if intent.kind is IntentKind.REFILL:
             tables |= {each.path: replace(tables[each.path], refill=-1) for each in intent.tables}
         tables |= overwrite.with_overwritten(tables, self.ledger.known.full_refresh.number, intent)
         self.ledger.known.remember(tables=tables)
-        self.ledger.book(intent, receipts, datetime.now(UTC))
+        self.ledger.record(intent, receipts, datetime.now(UTC))
         faults.reach(faults.Point.LEDGER_DONE, batch=intent.batch)
         self._clear_staging(intent)
         self.summary.add(intent, receipts)
@@ -410,7 +410,7 @@ class Pipeline:
             try:
                 return intent, self._commit(intent)
             except (TableChanged, TableFeature):
-                if not self.catalog.appeared(intent):
+                if not self.tables.appeared(intent):
                     raise
                 intent = self._plan_again(intent)
 
@@ -447,8 +447,8 @@ class Pipeline:
 
     def _commit_one(self, table: TableIntent, intent: Intent) -> Receipt:
         self.lease.check()
-        receipt = self._retrying(lambda: self.catalog.commit(table, intent))
-        if receipt.skipped and self.catalog.plan_of(table, intent) != table.plan:
+        receipt = self._retrying(lambda: self.tables.commit(table, intent))
+        if receipt.skipped and self.tables.plan_of(table, intent) != table.plan:
             raise Fenced(
                 f"{table.path} holds another plan of batch {intent.batch} than the one at hand: another driver has "
                 "planned it again.",
@@ -466,19 +466,19 @@ class Pipeline:
         """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
         self.report({"event": "recover", "pipeline": self.spec.pipeline, self.unit: begun.batch})
         for table in begun.tables:
-            self._retrying(partial(self.catalog.find, table, begun, anew))
+            self._retrying(partial(self.tables.find, table, begun, anew))
         if begun.kind is not IntentKind.DECISION and (anew or self.missing(begun) or self._superseded(begun)):
             begun = self._plan_again(begun)
         self.settle(begun)
         self.summary.recovered += 1
-        self.open_catalog()
+        self.open_tables()
 
     def missing(self, begun: Intent) -> list[str]:
         """Staged files that somebody deleted before they were committed."""
         return [
             f"{item.table}/{item.path}"
             for table in begun.tables
-            if not self.catalog.has(table, begun)
+            if not self.tables.has(table, begun)
             for item in table.files
             if not Store(item.table, self.profile).exists(item.path)
         ]
@@ -486,8 +486,7 @@ class Pipeline:
     def _superseded(self, begun: Intent) -> bool:
         """Whether a table holds the batch by another plan than the newest one."""
         return any(
-            self.catalog.has(table, begun) and self.catalog.plan_of(table, begun) != table.plan
-            for table in begun.tables
+            self.tables.has(table, begun) and self.tables.plan_of(table, begun) != table.plan for table in begun.tables
         )
 
     def _plan_again(self, begun: Intent) -> Intent:
@@ -496,7 +495,7 @@ class Pipeline:
         Its ranges and its spec are the same. What a table holds already stays as it was planned for that table.
         """
         plan = begun.plan + 1
-        held = {table.path: self._held(table, begun) for table in begun.tables if self.catalog.has(table, begun)}
+        held = {table.path: self._held(table, begun) for table in begun.tables if self.tables.has(table, begun)}
         made = self.again(begun, tuple(held.values()))
         self.discard(item for table in made.tables if table.path in held for item in table.files)
         left = tuple(replace(table, plan=plan) for table in made.tables if table.path not in held)
@@ -506,12 +505,12 @@ class Pipeline:
         self.ledger.revise(intent)
         said = f"{self.unit} {intent.batch} is planned again: its files were gone, or did not fit a table any more"
         self.report({"event": "replan", "pipeline": self.spec.pipeline, self.unit: intent.batch, "text": said})
-        self.open_catalog().open()
+        self.open_tables().open()
         return intent
 
     def _held(self, table: TableIntent, begun: Intent) -> TableIntent:
         """The part of the batch that a table holds, as it was planned."""
-        plan = self.catalog.plan_of(table, begun)
+        plan = self.tables.plan_of(table, begun)
         intent = begun if plan == table.plan else self.ledger.planned(begun.batch, plan)
         parts = intent.tables if intent is not None else ()
         return next((part for part in parts if part.path == table.path), table)
@@ -530,9 +529,9 @@ class Pipeline:
             return self.recovery.plan_refill(old, begun)
         if begun.ranges and not ranges:
             return replace(begun, tables=(), counts=Counts())  # all that is left of it is what tables hold
-        catalog = old.open_catalog()
-        catalog.open()
-        catalog.keep(held)
+        tables = old.open_tables()
+        tables.open()
+        tables.keep(held)
         frame = old.source.read(self.spark, ranges)
         manifests, runs = old.discover_and_stage(frame, begun.batch, begun.started)
         intent = old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)

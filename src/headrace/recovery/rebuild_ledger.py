@@ -36,7 +36,7 @@ def rebuild(pipeline: Pipeline, accepted: bool = False) -> list[str]:
         return _known_again(pipeline, accepted)
     if not ledger.is_new and not accepted:
         return []
-    begun, found = ledger.newest_begun(), table_evidence.traces(_stores(pipeline), pipeline.spec.pipeline)
+    begun, found = ledger.newest_intent(), table_evidence.traces(_stores(pipeline), pipeline.spec.pipeline)
     highest = found.batch if found else 0
     if not ledger.is_new and highest <= ledger.batch + (ledger.open_batch() is not None):
         return []  # the ledger tells all that the tables hold

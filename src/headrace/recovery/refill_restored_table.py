@@ -28,7 +28,7 @@ def refill_all(pipeline: Pipeline) -> None:
             pipeline.lease.check()
             pipeline.ledger.begin(intent)
             pipeline.settle(intent)
-            pipeline.open_catalog()
+            pipeline.open_tables()
 
 
 def what_is_owed(pipeline: Pipeline, uri: str, newest: int, oldest: int) -> UndoneRows:
@@ -44,9 +44,9 @@ def refilled(pipeline: Pipeline, uri: str, batch: int, started: datetime) -> Int
     """The whole decision of a refill: the table's files alone, and no range, since no partition moves."""
     known = pipeline.ledger.known.tables[uri]
     found = what_is_owed(pipeline, uri, known.restored, known.refill)
-    pipeline.open_catalog().open()
+    pipeline.open_tables().open()
     reread = tuple(each for piece in found.pieces for each in piece)
-    pipeline.catalog.hold_others(uri, floors_of(reread))
+    pipeline.tables.hold_others(uri, floors_of(reread))
     frames = [pipeline.source.read(pipeline.spark, piece) for piece in found.pieces]
     frame = reduce(lambda one, two: one.union(two), frames)
     manifests, runs = pipeline.discover_and_stage(frame, batch, started)

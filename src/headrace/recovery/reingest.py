@@ -44,15 +44,15 @@ def reingest_intent(
     pipeline: Pipeline, uri: str, wanted: Reingest, found: FileOrigins, batch: int, started: datetime
 ) -> Intent:
     """The whole decision: the lost rows as staged files of one table, and no range, since no partition moves."""
-    catalog = pipeline.open_catalog()
-    catalog.open()
-    catalog.hold_others(uri, floors_of(wanted.ranges))
+    tables = pipeline.open_tables()
+    tables.open()
+    tables.hold_others(uri, floors_of(wanted.ranges))
     frames = [pipeline.source.read(pipeline.spark, piece) for piece in pieces(wanted.ranges)]
     frame = reduce(lambda one, two: one.union(two), frames)
     manifests, runs = pipeline.discover_and_stage(frame, batch, started)
     staged, counts = merge_manifests(manifests)
     pipeline.discard(item for item in staged if item.table != uri)
-    store, layouts = Store(uri, pipeline.profile), {each.path: each for each in catalog.layouts(batch).values()}
+    store, layouts = Store(uri, pipeline.profile), {each.path: each for each in tables.layouts(batch).values()}
     mine, records = [item for item in staged if item.table == uri], 0
     if mine:
         there = active_files(store, newest_version(store) or 0).values()

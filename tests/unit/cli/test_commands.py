@@ -237,7 +237,7 @@ def _booked(batch: int = 1, book: bool = True) -> Intent:
     intent = Intent("web", batch, ranges, (), counts, datetime.now(UTC), "t", "{}", "d", VERSION)
     ledger.begin(intent)
     if book:
-        ledger.book(intent, (), datetime.now(UTC))
+        ledger.record(intent, (), datetime.now(UTC))
     return intent
 
 

@@ -92,7 +92,7 @@ class Replayer:
         """Every table, then the outcomes."""
         for table in intent.tables:
             self.commit(table, intent)
-        tried(lambda: self.ledger.book(intent, (), THEN))
+        tried(lambda: self.ledger.record(intent, (), THEN))
 
     def commit(self, table: TableIntent, intent: Intent) -> None:
         """Files and mark; skipped where the mark is."""

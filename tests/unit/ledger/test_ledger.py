@@ -58,7 +58,7 @@ def run(ledger, *ranges, **more):
     """Begin and book the next batch."""
     decision = intent(ledger.batch + 1, *ranges, **more)
     ledger.begin(decision)
-    ledger.book(decision, (), THEN)
+    ledger.record(decision, (), THEN)
     return decision
 
 
@@ -133,7 +133,7 @@ def test_a_booking_tells_the_whole_account(store):
         Receipt("lake/_dead", 1, 2, 1, 90, skipped=True),
     ]
     ledger.begin(begun)
-    ledger.book(begun, receipts, THEN, "by hand")
+    ledger.record(begun, receipts, THEN, "by hand")
     assert reopened(store).rows(1) == [
         {
             "batch": 1,
@@ -174,8 +174,8 @@ def test_booking_twice_books_once(store):
     ledger, other = reopened(store), reopened(store)
     begun = intent(1, ("orders", 0, 0, 10))
     ledger.begin(begun)
-    ledger.book(begun, (), THEN)
-    other.book(begun, (), THEN)
+    ledger.record(begun, (), THEN)
+    other.record(begun, (), THEN)
     assert versions(store) == 1
     assert len(reopened(store).rows(9)) == 1
     assert other.position() == ledger.position()
@@ -194,9 +194,9 @@ def test_a_booking_whose_reply_was_lost_is_booked_once(store, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "put_new", lose_reply)
-        try_ignoring(lambda: ledger.book(begun, (), THEN))
+        try_ignoring(lambda: ledger.record(begun, (), THEN))
     if ledger.batch == 1:
-        ledger.book(begun, (), THEN)
+        ledger.record(begun, (), THEN)
     assert [row["batch"] for row in reopened(store).rows(9)] == [1, 2]
     assert versions(store) == 2
 
@@ -221,7 +221,7 @@ def test_of_two_drivers_one_begins(store, other):
     one, two = reopened(store), reopened(store)
     begun = intent(1, ("orders", 0, 0, 10))
     one.begin(begun)
-    with pytest.raises(Fenced, match="begun by another"):
+    with pytest.raises(Fenced, match="has an intent of another driver"):
         two.begin(replace(begun, **other))
 
 
@@ -230,10 +230,10 @@ def test_whoever_slept_through_batches_cannot_begin_an_old_one(store):
     for number in range(3):
         run(ledger, ("orders", 0, number, number + 1))
     store.delete([item.path for item in store.list("intents")])
-    with pytest.raises(Fenced, match="booked already"):
+    with pytest.raises(Fenced, match="already recorded"):
         sleeper.begin(intent(1, ("orders", 0, 0, 50)))
     with pytest.raises(Fenced):
-        sleeper.book(intent(1, ("orders", 0, 0, 50)), (), THEN)
+        sleeper.record(intent(1, ("orders", 0, 0, 50)), (), THEN)
     assert reopened(store).position() == {("orders", 0): 3}
 
 
@@ -363,14 +363,14 @@ def test_a_decision_moves_the_position_and_is_a_row(store):
 def test_a_decision_that_died_half_way_is_finished_with_its_reason(store, monkeypatch):
     ledger = reopened(store)
     run(ledger, ("orders", 0, 0, 10))
-    monkeypatch.setattr(ledger, "book", lambda *_: None)
+    monkeypatch.setattr(ledger, "record", lambda *_: None)
     ledger.decide("accepted", {("orders", 0): 20})
     later = reopened(store)
     begun = later.open_batch()
     assert begun.kind is IntentKind.DECISION
     with pytest.raises(Fenced, match="still open"):
         later.decide("accepted", {("orders", 0): 25})
-    later.book(begun, (), THEN)
+    later.record(begun, (), THEN)
     assert reopened(store).position() == {("orders", 0): 20}
     assert reopened(store).rows(1)[0]["note"] == "accepted"
 
@@ -429,7 +429,7 @@ def test_a_table_ahead_of_the_ledger_is_told(store):
     late = reopened(store)
     ledger.begin(intent(2, ("orders", 0, 1, 2)))
     ledger.check_mark("lake/a", 2)
-    ledger.book(intent(2, ("orders", 0, 1, 2)), (), THEN)
+    ledger.record(intent(2, ("orders", 0, 1, 2)), (), THEN)
     run(ledger, ("orders", 0, 2, 3))
     with pytest.raises(Fenced, match="another driver"):
         late.check_mark("lake/a", 3)

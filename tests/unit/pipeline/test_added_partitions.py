@@ -53,7 +53,7 @@ def booked(folder: Path, table: dict[str, Any]) -> None:
     ranges = (Range("generated", 0, 0, 10, "seed-1"),)
     intent = Intent("shop", 1, ranges, (), Counts(), datetime.now(UTC), "t", "{}", "d", VERSION)
     found.begin(intent)
-    found.book(intent, (), datetime.now(UTC))
+    found.record(intent, (), datetime.now(UTC))
 
 
 def verified(made: Spec) -> dict[tuple[str, int], int]:

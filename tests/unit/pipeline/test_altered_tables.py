@@ -52,7 +52,7 @@ def running(desk: Desk) -> Iterator[Callable[[Any], None]]:
 
     with pipeline.take_lease():
         pipeline.open_ledger()
-        pipeline.catalog.open()
+        pipeline.tables.open()
         yield feed
 
 

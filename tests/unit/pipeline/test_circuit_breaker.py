@@ -92,7 +92,7 @@ class Waiting:
 
     def __init__(self, *counts: int, until: str | None = None, shapes: Any = (), **table: Any) -> None:
         self.spec, self.until = spec_of(table=table), until
-        self.catalog = SimpleNamespace(shapes=dict(shapes))
+        self.tables = SimpleNamespace(shapes=dict(shapes))
         self.position = {("web", 0): 5}
         self.stop = threading.Event()
         self.lease = SimpleNamespace(check=lambda: None)

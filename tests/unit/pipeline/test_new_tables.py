@@ -32,7 +32,7 @@ def test_the_next_batch_of_the_same_run_has_room_again(desk: Desk, route: dict[s
     pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
-        pipeline.catalog.open()
+        pipeline.tables.open()
         for _ in range(3):
             start = len(desk.sent)
             desk.send({"kind": kind} for kind in "abcde")

@@ -492,7 +492,7 @@ def a_sleeper_may_begin(patch):
         try:
             self._store.put_new(f"intents/{intent.batch:012}", intent.to_json().encode())
         except AlreadyThere:
-            if self._begun_text(intent.batch) != intent.to_json().encode():
+            if self._intent_text(intent.batch) != intent.to_json().encode():
                 raise Fenced("begun by another") from None
 
     patch.setattr(ledger.Ledger, "begin", begin)
@@ -502,7 +502,7 @@ def whatever_is_begun_is_open(patch):
     """Broken: a `begun` that a sleeper put after its batch was booked is taken for a decision."""
 
     def open_batch(self):
-        text = self._begun_text(self.batch + 1)
+        text = self._intent_text(self.batch + 1)
         return Intent.from_json(text.decode()) if text else None
 
     patch.setattr(ledger.Ledger, "open_batch", open_batch)
@@ -510,14 +510,14 @@ def whatever_is_begun_is_open(patch):
 
 def a_booking_forgets_other_partitions(patch):
     """Broken: a booking carries only the marks of the partitions it read."""
-    whole = ledger._last_booking
+    whole = ledger._last_commit
 
     def newest(table, state, name):
         marks, versions = whole(table, state, name)
         last = max(marks.items(), key=lambda item: item[0].count(":"))
         return {name: state.txns[name], last[0]: last[1]}, versions
 
-    patch.setattr(ledger, "_last_booking", newest)
+    patch.setattr(ledger, "_last_commit", newest)
 
 
 class ForgetsWhatItOwes(Driver):

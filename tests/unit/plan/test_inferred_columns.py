@@ -66,7 +66,7 @@ def test_the_summary_ends_with_the_columns_that_are_text(desk: Desk):
     pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
-        pipeline.catalog.open()
+        pipeline.tables.open()
         pipeline.discover_and_stage(Records(desk.envelopes().combine_chunks().to_batches()), 1, THEN)
     event = summary_event(RunResult(pipeline.summary, None))
     assert event["json_text"] == {

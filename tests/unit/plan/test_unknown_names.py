@@ -125,7 +125,7 @@ def test_only_the_first_batch_with_rows_is_looked_at(desk: Desk):
     pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
-        pipeline.catalog.open()
+        pipeline.tables.open()
         for value in (b"no json", {"id": 1, "keep": True}, {"id": 2}):
             start = len(desk.sent)
             desk.send([value])
