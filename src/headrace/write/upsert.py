@@ -1,19 +1,21 @@
-"""Merge: staged changes find their rows by key, and one commit with the batch's number does all of it.
+"""Table writer for upserts and SCD2: staged changes are merged by key in one commit with the batch's txn.
 
-By our own hands where the table and what is touched of it let us, else by a MERGE of Spark's; the same SQL decides.
+`choose_merge` selects an in-process merge (DuckDB) or a MERGE of Spark; both use the same SQL.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.delta.actions import as_file
+from headrace.delta.actions import File, as_file
 from headrace.delta.features import WRITER, WriterKind, rewrite_blocker
 from headrace.delta.log import read_commit
 from headrace.delta.log_writer import LogWriter, first_state
@@ -21,7 +23,7 @@ from headrace.delta.receipt import Receipt
 from headrace.delta.rows import ColumnReader, read_rows
 from headrace.delta.scan import among
 from headrace.delta.schema import from_delta, to_delta
-from headrace.delta.snapshot import ActiveFiles
+from headrace.delta.snapshot import ActiveFiles, TableState
 from headrace.delta.staged_file import StagedFile
 from headrace.engine import duck
 from headrace.errors import TxnMismatch
@@ -50,10 +52,73 @@ _JOIN = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcast
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _FEW = 100_000  # rows
-_HELD = 8  # a merge by our own hands holds its changes in memory: they may be this part of what it may touch
+_IN_MEMORY = 8  # an in-process merge holds its changes in memory: at most 1/8 of the bytes that it may touch
 _MANY = 1_000_000
 # Staged files never change, so they can be read twice; a history also reads its table, which can.
 _SOURCE = "spark.databricks.delta.merge.materializeSource"
+
+
+class MergeEngine(StrEnum):
+    """What executes a merge."""
+
+    IN_PROCESS = "in-process"  # DuckDB and the rewrite engine
+    SPARK = "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeChoice:
+    """The engine for one merge, and why it was chosen."""
+
+    engine: MergeEngine
+    reason: str
+
+
+def choose_merge(
+    state: TableState, limit: int, change_bytes: int, touched: Callable[[], Sequence[File]]
+) -> MergeChoice:
+    """Choose the engine of a merge: in-process, unless the table or the size of the merge requires Spark.
+
+    `limit` is in bytes. The files that the merge touches are listed last, because that reads the changes.
+    """
+    if change_bytes > limit // _IN_MEMORY:
+        reason = f"{change_bytes:,} bytes of changes do not fit into memory ({limit // _IN_MEMORY:,} are allowed)"
+        return MergeChoice(MergeEngine.SPARK, reason)
+    if blocker := rewrite_blocker(state):
+        return MergeChoice(MergeEngine.SPARK, blocker)
+    files = touched()
+    if (size := sum(file.size for file in files)) > limit:
+        return MergeChoice(MergeEngine.SPARK, f"it touches {size:,} bytes of files ({limit:,} are allowed)")
+    if any(file.elsewhere for file in files):
+        return MergeChoice(MergeEngine.SPARK, "it touches files of another table (a shallow clone)")
+    return MergeChoice(MergeEngine.IN_PROCESS, f"it touches {size:,} bytes of files")
+
+
+class _InProcessMerge:
+    """A merge by DuckDB on one version of a table; the changes are read when the touched files are listed."""
+
+    def __init__(
+        self,
+        store: Store,
+        state: TableState,
+        change_bytes: int,
+        edit: Callable[[TableState], UpsertMerge],
+        active_files: ActiveFiles,
+    ) -> None:
+        self.state, self.change_bytes = state, change_bytes
+        self._store, self._read_edit, self._active_files = store, edit, active_files
+
+    @cached_property
+    def _edit(self) -> UpsertMerge:
+        return self._read_edit(self.state)
+
+    @cached_property
+    def files(self) -> list[File]:
+        """The files that may contain a row of the batch's keys."""
+        return self._edit.near(self._active_files.at(self.state.version))
+
+    def run(self, info: Mapping[str, Any], txns: Mapping[str, int]) -> None:
+        """Rewrite the files and commit."""
+        EditAttempt(self._store, self.state, self._edit, rewrite_blocker, self.files).run(info, txns=txns)
 
 
 class UpsertWriter(SparkAppendWriter):
@@ -73,6 +138,7 @@ class UpsertWriter(SparkAppendWriter):
         self._pipeline = pipeline
         self._tombstones = tombstones  # the folder with one table of them for each table
         self._own: SparkSession | None = None
+        self.merge_choice: MergeChoice | None = None  # of the last merge
         self._wrote = 0  # rows of the last merge, those among them that only share a file with what changed
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
@@ -96,7 +162,7 @@ class UpsertWriter(SparkAppendWriter):
         if not self._created(table):
             super()._create(table)
 
-    # ---- by our own hands ----
+    # ---- without Spark ----
 
     def _created(self, table: TableIntent) -> bool:
         """Whether the table could be made without Spark; or somebody else has made it meanwhile."""
@@ -120,41 +186,35 @@ class UpsertWriter(SparkAppendWriter):
     def _merge(self, table: TableIntent, merging: MergeRules, intent: Intent) -> None:
         tombstones = self._remembered(table, merging, intent, from_delta(table.schema))
         said = told(intent, table, read_version=self._known().version, has_tombstones=tombstones.are_there)
-        if not self._merged_here(table, merging, tombstones, intent, said):
+        merge = self._in_process_merge(table, merging, tombstones, intent.retention_time)
+        try:
+            self.merge_choice = choose_merge(merge.state, self._by_hand, merge.change_bytes, lambda: merge.files)
+            if self.merge_choice.engine is MergeEngine.IN_PROCESS:
+                merge.run(said, {self._mark: intent.batch})
+        except duck.TooLarge:
+            self.merge_choice = MergeChoice(MergeEngine.SPARK, "DuckDB ran out of memory")
+        if self.merge_choice.engine is MergeEngine.SPARK:
             self._merge_by_spark(table, merging, tombstones, intent, said)
 
-    def _merged_here(
-        self, table: TableIntent, merging: MergeRules, tombstones: Tombstones, intent: Intent, said: Mapping[str, Any]
-    ) -> bool:
-        """Whether it could be done without Spark."""
-        try:
-            work = self._handwork(table, merging, tombstones, intent.retention_time)
-            done = work and work.run(said, txns={self._mark: intent.batch})
-        except duck.TooLarge:
-            return False
-        return done is not None
-
-    def _handwork(
+    def _in_process_merge(
         self, table: TableIntent, merging: MergeRules, tombstones: Tombstones, now: datetime
-    ) -> EditAttempt | None:
-        """The merge as we do it ourselves; None where the table, or how much of it is touched, asks for Spark."""
-        state, remembered = self._known(), tombstones.files(now)
-        size = sum(item.size for item in table.files) + sum(file.size for file in remembered)
-        small = size <= self._by_hand // _HELD
-        if not small or rewrite_blocker(state):
-            return None
-        schema = from_delta(table.schema)
-        columns = staged(schema, merging.keys)
-        each = [read_rows(Store(item.table, self._store.profile), as_file(item), columns, ()) for item in table.files]
-        rows = pa.concat_tables(each)
-        ended = among(remembered, rows.select(merging.keys), tombstones.columns, ())
-        changes = Staged(rows, tombstones.rows(ended) if ended else None, now)
-        sql = self._sql(table, merging, schema.names, tombstones.truncates(remembered, now), DUCKDB)
-        kind = Scd2Merge if merging.scd2 else UpsertMerge
-        edit = kind(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
-        near = edit.near(self._standing.at(state.version))
-        fits = sum(file.size for file in near) <= self._by_hand and not any(file.elsewhere for file in near)
-        return EditAttempt(self._store, state, edit, rewrite_blocker, near) if fits else None
+    ) -> _InProcessMerge:
+        deletes = tombstones.files(now)
+
+        def edit(state: TableState) -> UpsertMerge:
+            schema = from_delta(table.schema)
+            columns, profile = staged(schema, merging.keys), self._store.profile
+            rows = pa.concat_tables(
+                read_rows(Store(item.table, profile), as_file(item), columns, ()) for item in table.files
+            )
+            near = among(deletes, rows.select(merging.keys), tombstones.columns, ())
+            changes = Staged(rows, tombstones.rows(near) if near else None, now)
+            sql = self._sql(table, merging, schema.names, tombstones.truncates(deletes, now), DUCKDB)
+            kind = Scd2Merge if merging.scd2 else UpsertMerge
+            return kind(self._store, state, sql, changes, {"key": json.dumps(list(merging.keys))})
+
+        change_bytes = sum(item.size for item in table.files) + sum(file.size for file in deletes)
+        return _InProcessMerge(self._store, self._known(), change_bytes, edit, self._standing)
 
     # ---- by Spark ----
 

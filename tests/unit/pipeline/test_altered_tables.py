@@ -158,14 +158,14 @@ def _staging(restore: Callable[[], None]) -> tuple[Any, str, Any]:
 
 def _reading(restore: Callable[[], None]) -> tuple[Any, str, Any]:
     """Before a merge that looks at the newest version by itself, as Spark's does, and lands on top of it."""
-    work = UpsertWriter._handwork
+    work = UpsertWriter._in_process_merge
 
     def unseen(table: UpsertWriter, *given: Any) -> Any:
         restore()
         table.state = load_state(table._store, [table._mark])
         return work(table, *given)
 
-    return UpsertWriter, "_handwork", unseen
+    return UpsertWriter, "_in_process_merge", unseen
 
 
 _BESIDE = {"before": _staging, "beside": _staging, "unseen": _reading}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from headrace import Table
 from headrace.delta import rows
 from headrace.delta.actions import File
 from headrace.delta.batch_commits import newest_part
+from headrace.delta.features import rewrite_blocker
 from headrace.delta.log import read_commit
 from headrace.delta.scan import among
 from headrace.delta.snapshot import active_files, load_state
@@ -28,6 +30,7 @@ from headrace.stage.partitions import split_by_partition
 from headrace.write import row_edit
 from headrace.write.duckdb_merge import UpsertMerge
 from headrace.write.intent import MergeRules, Scd2Columns
+from headrace.write.upsert import MergeChoice, MergeEngine, choose_merge
 from model.logs import cut, logs, shuffled
 from model.merging import Change, Model
 from model.states import history
@@ -410,3 +413,46 @@ def test_what_does_not_fit_into_memory_is_left_to_spark(tmp_path: Path, monkeypa
     with pytest.raises(AssertionError, match="a JVM was asked for"):
         made.batch([Change("put", 1, 2, (2, 2), offset=1)], 2)
     assert set(tmp_path.glob("t/*.parquet")) == before, "what was staged in vain is deleted"
+
+
+def test_the_choice_of_the_merge_engine_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(5)], 1)
+    state = load_state(made.table)
+    assert state is not None
+    (file,) = active_files(made.table, state.version).values()
+
+    def reason(limit: int, files: Any, state: Any = state) -> tuple[str, str]:
+        choice = choose_merge(state, limit, 1_000, lambda: files)
+        return choice.engine.value, choice.reason
+
+    def fail() -> Any:
+        raise AssertionError("the changes were read")
+
+    assert reason(10**9, [file]) == ("in-process", f"it touches {file.size:,} bytes of files")
+    assert reason(8_000, [replace(file, size=8_001)]) == (
+        "spark",
+        "it touches 8,001 bytes of files (8,000 are allowed)",
+    )
+    assert reason(10**9, [replace(file, path="s3://other/file.parquet")])[0] == "spark"
+    assert choose_merge(state, 7_999, 1_000, fail).reason == (
+        "1,000 bytes of changes do not fit into memory (999 are allowed)"
+    )
+    blocked = replace(state, metadata=replace(state.metadata, properties={"delta.appendOnly": "true"}))
+    assert choose_merge(blocked, 10**9, 1_000, fail) == MergeChoice(MergeEngine.SPARK, rewrite_blocker(blocked) or "")
+
+
+def test_a_merge_that_runs_out_of_memory_names_it_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ByHand(tmp_path, BY_SEQUENCE)
+    made.batch([Change("put", 1, 1, (1, 1))], 1)
+
+    def too_large(*_: Any) -> Any:
+        raise duck.TooLarge("out of memory")
+
+    monkeypatch.setattr(UpsertMerge, "inserts", too_large)
+    writer = made.open()
+    with pytest.raises(AssertionError, match="a JVM was asked for"):
+        writer.commit(made.part([Change("put", 1, 2, (2, 2), offset=1)], 2), intent(2))
+    assert writer.merge_choice == MergeChoice(MergeEngine.SPARK, "DuckDB ran out of memory")
