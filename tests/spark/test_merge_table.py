@@ -44,7 +44,7 @@ def test_a_log_in_any_order_with_doubles_ends_as_the_log_in_order(spark: Any, tm
     state = load_state(made.table, [MARK])
     assert state is not None
     assert state.txns == {MARK: 4}
-    assert "only Spark writes it" in (append_blocker(state) or "")
+    assert "headrace.writer is 'merge'" in (append_blocker(state) or "")
 
 
 def test_who_merges_may_change_with_every_batch(spark: Any, tmp_path: Path) -> None:
