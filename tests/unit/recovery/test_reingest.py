@@ -337,12 +337,12 @@ def test_more_rows_than_were_lost_are_not_put_back(broken: Broken) -> None:
     broken.desk.feed(some(10, 10))
     table = broken.table()
     table.delete("id = 2")
-    log = Path(table.path) / "_delta_log"
+    log_folder = Path(table.path) / "_delta_log"
     found = log.read_commit(Store(table.path), 1)
     assert found is not None
     (Path(table.path) / found.added[0].path).unlink()
-    text = (log / f"{1:020}.json").read_text()
-    (log / f"{1:020}.json").write_text(text.replace('\\"numRecords\\":4', '\\"numRecords\\":2'))
+    text = (log_folder / f"{1:020}.json").read_text()
+    (log_folder / f"{1:020}.json").write_text(text.replace('\\"numRecords\\":4', '\\"numRecords\\":2'))
     with pytest.raises(TableDamaged, match="held 2 rows, and 4 rows"):
         broken.mend()
     assert broken.offsets("alpha") == Counter([0, 6, 8])
