@@ -148,7 +148,7 @@ def test_the_driver_notices_when_the_jvm_dies() -> None:
         eventually(lambda: not session.alive(spark), within=5)
         again = session.start("again", cores=1)
         print(again.range(3).count(), session.alive(again), session.alive(spark))
-        session.stop(again)
+        session.stop_session(again)
         """
     )
     assert out.split()[-3:] == ["3", "True", "False"]
@@ -180,7 +180,7 @@ def test_the_wheel_runs_kafka_spark_and_delta(tmp_path: Path) -> None:
             options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "t", "startingOffsets": "earliest"}
             spark.read.format("kafka").options(**options).load().write.format("delta").save(str(folder / "lake"))
             print(spark.read.format("delta").load(str(folder / "lake")).count())
-            session.stop(spark)
+            session.stop_session(spark)
         """,
         str(tmp_path),
         XDG_CACHE_HOME=str(tmp_path),
