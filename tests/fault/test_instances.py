@@ -112,7 +112,7 @@ def test_a_holder_elsewhere_is_believed_whatever_its_clock_says(lake: Path, skew
     store = Store(spec.state_uri)
     with Lease.take(store, ttl=1, renew=60) as theirs:
         now = time.time() + skew
-        note = replace(theirs._note, host="elsewhere", boot="another", since=now, until=now + 1)
+        note = replace(theirs._note, host="elsewhere", boot_id="another", acquired_at=now, expires_at=now + 1)
         write(store, note)
         begin = time.monotonic()
         with Pipeline(spec, lambda: None, recovery=StartupRecovery()).take_lease():  # type: ignore[arg-type, return-value]
