@@ -22,5 +22,5 @@ def test_named_names_are_in_their_files():
 
 
 def test_every_package_is_named():
-    packages = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    packages = {path.name for path in PACKAGE.iterdir() if any(path.glob("*.py"))}
     assert not [package for package in sorted(packages) if f"`{package}/`" not in PAGE]
