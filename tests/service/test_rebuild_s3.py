@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.recovery.rebuild_ledger import folders
 from headrace.storage.store import Profile, Store
 from services.s3 import S3
 
@@ -12,5 +11,5 @@ def test_folders_are_told_apart_though_their_names_begin_alike(s3: S3, bucket: s
     store = Store(f"s3://{bucket}/lake", Profile(path_style=True, allow_http=True, **at))
     for path in ("a/_delta_log/0.json", "a/x", "a-b/x", "a.b/y/z", "a0/x", "file", "a0b/x"):
         store.put(path, b"")
-    assert sorted(folders(store)) == ["a", "a-b", "a.b", "a0", "a0b"]
-    assert list(folders(store.child("none"))) == []
+    assert sorted(store.folders()) == ["a", "a-b", "a.b", "a0", "a0b"]
+    assert list(store.child("none").folders()) == []
