@@ -11,7 +11,7 @@ from headrace.spec.units import Duration, Size, Whole
 
 
 class MaintenanceSpec(SpecModel):
-    """Upkeep of the tables between batches; without this key there is none."""
+    """Maintenance of the tables between batches. Disabled without this key."""
 
     every: Duration = Field(
         default=timedelta(minutes=1), ge=timedelta(seconds=1), description="How often the tables are looked at."

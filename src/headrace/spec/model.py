@@ -114,7 +114,7 @@ class Spec(SpecModel):
         default=None, description="Stops the pipeline at a ratio of rejected records; off without it."
     )
     maintenance: MaintenanceSpec | None = Field(
-        default=None, description="Upkeep of the tables while the pipeline runs; none without it."
+        default=None, description="Maintenance of the tables while the pipeline runs. Disabled without this key."
     )
     lease: LeaseSpec = Field(default=LeaseSpec(), description="The sign that one instance runs the pipeline.")
     spark: SparkSpec = Field(default=SparkSpec(), description="The Spark that runs the batches.")

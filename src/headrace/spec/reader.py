@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from headrace.errors import SpecError
 from headrace.spec import yaml_reader
 from headrace.spec.diagnostics import UnlocatedDiagnostic
@@ -14,7 +16,17 @@ from headrace.spec.secrets import BadReference, resolve_reference
 
 def reread(text: str, base: Path) -> Spec:
     """The spec that an intent was planned with; a rule that is newer than the intent does not stop its batch."""
-    root = yaml_reader.parse_yaml(text)[0]
+    try:
+        return _parsed(yaml_reader.parse_yaml(text)[0], base)
+    except ValidationError as invalid:
+        causes = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in invalid.errors(include_input=False)]
+        raise SpecError(
+            f"The spec that the open batch was planned with is not valid in this version: {'; '.join(causes)}.",
+            hint="Run the pipeline once with the version of Headrace that began the batch, then with this one.",
+        ) from None
+
+
+def _parsed(root: yaml_reader.YamlNode, base: Path) -> Spec:
     raw, complaints = root.plain(), list[UnlocatedDiagnostic]()
     followed = follow(raw, (), base, complaints)
     if complaints:

@@ -81,7 +81,7 @@ class InvalidYaml(ValueError):
 
 
 def parse_yaml(text: str) -> list[YamlNode]:
-    """The documents of a text, empty ones left out; Unreadable when there is anything strange in them."""
+    """The documents of a text, empty ones left out. Raise InvalidYaml for anything else."""
     if len(text.encode()) > LARGEST:
         raise InvalidYaml(Spot(), "the file is larger than 1 MiB", "at most 1 MiB")
     try:
