@@ -157,7 +157,7 @@ def test_the_concepts_page_lists_the_steps_of_a_batch():
 
 def test_the_readme_shows_what_the_demo_prints():
     shown = next(each.text for each in blocks("", ROOT / "README.md") if each.text.startswith("Rows by table"))
-    parts = re.split(r"^(?:Rows by table|Dead letters|The account|Query).*\n", shown, flags=re.MULTILINE)
+    parts = re.split(r"^(?:Rows by table|Dead letters|Record counts|Query).*\n", shown, flags=re.MULTILINE)
     tables, reasons = (_counted(part) for part in parts[1:3])
     read, routed, dead, filtered, consumed, lag = (
         int(each.replace(",", "")) for each in re.findall(r"[\d,]+", parts[3])

@@ -108,23 +108,27 @@ def test_check_online_foresees_what_the_newest_schema_does(
         )
         return [(each.severity, each.message) for each in online(spec)]
 
-    assert said() == [("warning", f"no subject {topic}-value, so nothing is known of it")]
+    assert said() == [("warning", f"no subject {topic}-value; its schema was not checked")]
     more = [{"name": "url", "type": "string"}, {"name": "cost", "type": "double"}]
     id = registry.register(f"{topic}-value", {**CLICK, "fields": [*CLICK["fields"], *more]})
-    newest, place = f"the newest schema of {topic}-value (id {id})", lake / "orders"
+    newest, place = f"the latest schema of {topic}-value (id {id})", lake / "orders"
     columns = [{"name": "id", "type": "bigint"}]
     assert said() == []
     assert said(columns=columns) == []
     assert said(columns=columns, contract={"new_field": "evolve"}) == [
-        ("warning", f"{newest} evolves {place}: url, cost"),
+        ("warning", f"{newest} adds columns to {place}: url, cost"),
     ]
     assert said(columns=[{"name": "id", "type": "string"}]) == [
-        ("error", f"{newest} breaks {place}: id: expected string, saw int64 (type)"),
+        ("error", f"{newest} is incompatible with {place}: id: expected string, saw int64 (type)"),
     ]
     wide = {"features": ["typeWidening"], "contract": {"wrong_type": "widen"}}
     assert said(columns=[{"name": "cost", "type": "int"}], **wide) == [
-        ("warning", f"{newest} widens {place}, or its records are letters: cost: expected integer, saw double"),
+        (
+            "warning",
+            f"{newest} requires wider columns in {place}; otherwise its records become dead letters: "
+            "cost: expected integer, saw double",
+        ),
     ]
     assert said(columns=[*columns, {"name": "user", "type": "string", "nullable": False}]) == [
-        ("error", f"{newest} breaks {place}: user: required, and absent or null (missing)"),
+        ("error", f"{newest} is incompatible with {place}: user: required, and absent or null (missing)"),
     ]

@@ -82,7 +82,7 @@ def test_one_that_stops_leaves_the_others_and_makes_it_exit_1(
     assert code == 1
     (stop,) = [event for event in told if event["event"] == "error"]
     assert (stop["pipeline"], stop["error"]) == ("strict", "ContractViolation")
-    assert "the contract says stop" in stop["message"]
+    assert "the contract is set to stop" in stop["message"]
     assert stop["hint"]
     assert [(each["pipeline"], each["stopped"]) for each in told[-2:]] == [
         ("strict", "ContractViolation"),

@@ -127,7 +127,7 @@ table: {path: "/lake/{type}"}
 """,
         Path("/"),
     )
-    assert ["does not tell" in finding.message for finding in findings] == [True]
+    assert ["do not carry a type name" in finding.message for finding in findings] == [True]
 
 
 def test_check_online_foresees_what_the_newest_schema_does(
@@ -145,18 +145,18 @@ def test_check_online_foresees_what_the_newest_schema_does(
         )
         return [(each.severity, each.message) for each in online(spec)]
 
-    assert said() == [("warning", f"no subject {topic}-value, so nothing is known of it")]
+    assert said() == [("warning", f"no subject {topic}-value; its schema was not checked")]
     id = registry.register(f"{topic}-value", json.dumps(ORDER), "JSON")
-    newest, place = f"the newest schema of {topic}-value (id {id})", lake / "orders"
+    newest, place = f"the latest schema of {topic}-value (id {id})", lake / "orders"
     whole = [{"name": "id", "type": "bigint"}, {"name": "any", "type": "string", "json": True, "nullable": False}]
     assert said() == []
     assert said(columns=whole) == []
     assert said(columns=whole, contract={"new_field": "evolve"}) == [
-        ("warning", f"{newest} evolves {place}: price, note, lines"),
+        ("warning", f"{newest} adds columns to {place}: price, note, lines"),
     ]
     assert said(columns=[{"name": "price", "type": "int"}]) == [
-        ("error", f"{newest} breaks {place}: price: expected integer, saw the number 0.5 (type)"),
+        ("error", f"{newest} is incompatible with {place}: price: expected integer, saw the number 0.5 (type)"),
     ]
     assert said(columns=[{"name": "user", "type": "string", "nullable": False}]) == [
-        ("error", f"{newest} breaks {place}: user: required, and absent or null (missing)"),
+        ("error", f"{newest} is incompatible with {place}: user: required, and absent or null (missing)"),
     ]

@@ -28,7 +28,7 @@ from services.wait import eventually
 
 COLUMNS = "[{name: id, type: bigint}]"
 HEAVY = "pydantic pyarrow deltalake confluent_kafka pyspark duckdb numpy obstore"
-STOPPING = "Stopping after this batch; press Ctrl-C again to abandon it."
+STOPPING = "Stopping after the current batch. Press Ctrl-C again to abort it."
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def test_a_second_ctrl_c_abandons_the_batch_which_the_next_run_finishes(
     lines = shown.lines()
     assert "starting Spark…" in lines[0]
     assert re.fullmatch(
-        r"shop: 0 batches; read 0 = .*; [\d.]+ s; not drained: records are left; the batch at hand was abandoned, "
-        r"the next run finishes it",
+        r"shop: 0 batches; read 0 = .*; [\d.]+ s; not drained: records remain; the current batch was aborted "
+        r"and will be completed by the next run",
         lines[-1],
     )
     assert not [line for line in lines if line.startswith("pipeline")], lines  # the live line's titles

@@ -18,7 +18,7 @@ def local_kafka(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     try:
         assert child.stdout is not None
         said = child.stdout.readline()
-        assert said.startswith(f"Kafka listens on localhost:{port}; "), said
+        assert said.startswith(f"Kafka is listening on localhost:{port}; "), said
         yield child
     finally:
         child.terminate()

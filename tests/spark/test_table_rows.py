@@ -227,7 +227,7 @@ def test_commands_change_columns_that_spark_writes(
 
     monkeypatch.setattr("typer.confirm", lambda _: False)
     code, out = run("--drop", "text")
-    assert (code, "drop text, with its values" in out, table.schema().names) == (0, True, list(COLUMNS))
+    assert (code, "drop text and its values" in out, table.schema().names) == (0, True, list(COLUMNS))
     assert run("--drop", "text", "--widen", "v decimal(20,0)", "--rename", "id=key", "--yes")[0] == 0
     about = table.schema()
     assert (about.names, about.field("v").type) == (["key", "p", "v"], pa.decimal128(20, 0))

@@ -1,4 +1,4 @@
-"""The command line: one file per command, each a call into the API."""
+"""Command-line interface: one module per command, each a thin wrapper around the API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="headrace",
-    help="Streams events from brokers into Delta Lake tables, exactly once, on Spark.",
+    help="Stream events from Kafka into Delta Lake tables, exactly once, on Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -46,10 +46,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Streams events from brokers into Delta Lake tables, exactly once, on Spark."""
+    """Stream events from Kafka into Delta Lake tables, exactly once, on Spark."""
 
 
 def _online(spec: Spec) -> list[Diagnostic]:
@@ -77,7 +77,7 @@ add_examples(app)
 
 
 def main() -> None:
-    """The `headrace` program: exit 0 done, 1 stopped with a name, 2 bad usage or spec, 3 running elsewhere."""
+    """Entry point of `headrace`. Exit codes: 0 success, 1 error, 2 invalid usage or spec, 3 running elsewhere."""
     try:
         app()
     except HeadraceError as error:
@@ -90,6 +90,6 @@ def main() -> None:
             raise  # not about a file of the user's
         from headrace.cli.console import say
 
-        next_step = "Use a file or folder that can be read and written."
+        next_step = "Check the path and its permissions."
         say(f"{error.filename}: {error.strerror}. {next_step}", "bold red", head="headrace: ", stderr=True)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""`headrace check`: all that is wrong with a spec, before anything runs."""
+"""`headrace check`: validate spec files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from headrace.cli.console import say
+from headrace.cli.plural import plural
 
 if TYPE_CHECKING:  # the models of specs take long to import, and every command imports this one
     from headrace.spec import Diagnostic, Spec
@@ -21,21 +22,23 @@ OK, WRONG_ONLINE, WRONG = 0, 1, 2
 
 
 def command(online: Online | None = None) -> Callable[..., None]:
-    """The command, with the way it asks broker and storage."""
+    """Create the command with the given online checks."""
 
     def check(
         specs: Annotated[list[Path], typer.Argument(help="Spec files.", show_default=False)],
-        ask: Annotated[bool, typer.Option("--online", help="Also ask the broker and the storage.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+        ask: Annotated[
+            bool, typer.Option("--online", help="Also check the broker, the tables and the object store.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     ) -> None:
-        """Check spec files: exit 0 when they are right, 2 when not, 1 when --online finds something wrong."""
+        """Validate spec files. Exit codes: 0 valid, 1 an online check failed, 2 invalid."""
         raise typer.Exit(run(specs, online if ask else None, as_json=as_json))
 
     return check
 
 
 def run(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
-    """Check files, say what is found, and answer with the exit code."""
+    """Check files, print the diagnostics and return the exit code."""
     from headrace.validate.load import examine
 
     examined = [examine(file) for file in files]
@@ -51,7 +54,7 @@ def run(files: Sequence[Path], online: Online | None, *, as_json: bool) -> int:
 
 
 def _twice(files: Sequence[Path], examined: Sequence[tuple[list[Spec], list[Diagnostic]]]) -> list[Diagnostic]:
-    """Pipelines of one name in several files."""
+    """Diagnostics for pipelines with the same name in several files."""
     from headrace.spec import Diagnostic
 
     first: dict[str, Path] = {}
@@ -60,8 +63,8 @@ def _twice(files: Sequence[Path], examined: Sequence[tuple[list[Spec], list[Diag
         for spec in specs:
             other = first.setdefault(spec.pipeline, file)
             if other != file:
-                seen = f"'{spec.pipeline}' is in {other}, too"
-                findings.append(Diagnostic(str(file), 1, 1, "pipeline", seen, "a name of its own for each"))
+                seen = f"'{spec.pipeline}' is also used in {other}"
+                findings.append(Diagnostic(str(file), 1, 1, "pipeline", seen, "a unique pipeline name"))
     return findings
 
 
@@ -85,9 +88,9 @@ def _sum_up(specs: Sequence[Spec], findings: Sequence[Diagnostic], *, as_json: b
         counts = {"event": "summary", "pipelines": names, "errors": errors, "warnings": warnings}
         typer.echo(json.dumps(counts, ensure_ascii=False))
     elif errors or warnings:
-        say(f"{errors} wrong, {warnings} doubtful", "red" if errors else "yellow")
+        say(f"{plural(errors, 'error')}, {plural(warnings, 'warning')}", "red" if errors else "yellow")
     else:
-        say(f"{', '.join(names)}: all right", "green")
+        say(f"{', '.join(names)}: OK", "green")
 
 
 check = command()

@@ -1,4 +1,4 @@
-"""Asking a person before something is gone."""
+"""Confirmation prompt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.errors import UsageError
 
 
 def agreed(question: str, yes: bool, as_json: bool) -> bool:
-    """Whether to go on; a program cannot be asked and must say --yes."""
+    """Ask for confirmation; with --json, --yes is required instead."""
     if not yes and as_json:
-        raise UsageError("With --json nobody can be asked.", hint="Say --yes.")
+        raise UsageError("Cannot ask for confirmation with --json.", hint="Add --yes.")
     return yes or typer.confirm(question)

@@ -1,4 +1,4 @@
-"""`headrace dead-letters`: what could not become rows: found, understood, tried, replayed, purged."""
+"""`headrace dead-letters`: inspect, dry-run, replay and purge dead letters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.plural import plural
+
 if TYPE_CHECKING:
     from headrace.dead_letters.dry_run import DryRunResult
     from headrace.dead_letters.reader import DeadLetterGroup, Selection
@@ -17,20 +19,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="dead-letters",
-    help="Find, understand, try, replay and purge dead letters; without Spark, unless a table needs it for a replay.",
+    help="Inspect, dry-run, replay and purge dead letters. Spark is started only if a replay writes a "
+    "table that requires it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec file.", exists=True, dir_okay=False)]
-Reasons = Annotated[list[str] | None, typer.Option("--reason", help="Only letters with this reason; may be repeated.")]
+SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="Spec file.", exists=True, dir_okay=False)]
+Reasons = Annotated[list[str] | None, typer.Option("--reason", help="Only dead letters with this reason; repeatable.")]
 Tables = Annotated[
-    list[str] | None, typer.Option("--table", help="Only letters of this table, by route or URI; may be repeated.")
+    list[str] | None, typer.Option("--table", help="Only dead letters of this table (route or URI); repeatable.")
 ]
 Since = Annotated[
-    str | None, typer.Option(help="Only letters rejected since: an RFC 3339 time, or an age such as 2h or 7d.")
+    str | None, typer.Option(help="Only dead letters rejected since this RFC 3339 timestamp or age, such as 2h or 7d.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")]
 
 
 @app.command("list")
@@ -41,7 +44,7 @@ def list_letters(
     since: Since = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the letters that are still dead, by reason, step and table; show when they came, and one of each."""
+    """List unresolved dead letters by reason, step and table, with times and an example of each."""
     from headrace.cli.output import emit
     from headrace.dead_letters.reader import DeadLetters
     from headrace.validate.load import load
@@ -60,11 +63,13 @@ def list_letters(
 @app.command("show")
 def show_letter(
     spec: SpecFile,
-    position: Annotated[str, typer.Argument(help="topic/partition/offset, or that and /table by route or URI.")],
-    most: Annotated[int, typer.Option("--bytes", help="How many bytes of a value to show; 0 for all.", min=0)] = 1024,
+    position: Annotated[
+        str, typer.Argument(help="topic/partition/offset, optionally followed by /table (route or URI).")
+    ],
+    most: Annotated[int, typer.Option("--bytes", help="Maximum bytes of the value to show; 0 for all.", min=0)] = 1024,
     as_json: AsJson = False,
 ) -> None:
-    """Show one letter: its bytes as text and hex, where and why it was rejected, and what became of it."""
+    """Show one dead letter: its bytes as text and hex, the reason, and its replay history."""
     from headrace.cli.output import emit
     from headrace.dead_letters.reader import DeadLetters
     from headrace.errors import UsageError
@@ -77,23 +82,25 @@ def show_letter(
             emit({"event": "dead_letter", **_plain(letter)}) if as_json else _print_letter(letter, most)
     if not shown:
         raise UsageError(
-            f"There is no dead letter at {position}.", hint="`headrace dead-letters list SPEC` names some."
+            f"No dead letter at {position}.", hint="List dead letters with `headrace dead-letters list SPEC`."
         )
 
 
 @app.command("dry-run")
 def try_letters(
     spec: SpecFile,
-    sample: Annotated[int, typer.Option(help="How many letters, of as many kinds as can be.", min=1, max=10_000)] = 10,
+    sample: Annotated[
+        int, typer.Option(help="Number of dead letters, of as many different kinds as possible.", min=1, max=10_000)
+    ] = 10,
     reason: Reasons = None,
     table: Tables = None,
     since: Since = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key of the spec, as key.path=value; may be repeated.")
+        list[str] | None, typer.Option("--set", help="Override a spec key, as key.path=value; repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take some letters through the plan of the spec, or of a changed one, and show what they would become."""
+    """Process some dead letters with the spec, or with overrides, and show the result. Writes nothing."""
     from headrace.dead_letters.dry_run import dry_run
     from headrace.validate.load import load
     from headrace.validate.override import amended
@@ -109,10 +116,10 @@ def replay_letters(
     reason: Reasons = None,
     table: Tables = None,
     since: Since = None,
-    wait: Annotated[bool, typer.Option(help="Wait for a lease that another instance holds.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait if another instance holds the lease.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take letters through the current spec into their tables, each exactly once; the pipeline must not be running."""
+    """Process dead letters with the current spec and write their rows, exactly once. The pipeline must be stopped."""
     from headrace.cli.output import emit, sentence
     from headrace.dead_letters.replay import replay
     from headrace.validate.load import load
@@ -128,19 +135,19 @@ def replay_letters(
             said |= {"filtered": counts.filtered, "reasons": dict(counts.reasons), "tables": done.tables}
             emit({"event": "summary", "pipeline": each.pipeline, "plans": done.batches, **said})
         elif not done.batches:
-            typer.echo(f"{each.pipeline}: no letters to replay")
+            typer.echo(f"{each.pipeline}: no dead letters to replay")
 
 
 @app.command("purge")
 def purge_letters(
     spec: SpecFile,
     older_than: Annotated[
-        str | None, typer.Option(help="Age in days, such as 30d; the spec's dead_letters.retention without it.")
+        str | None, typer.Option(help="Age in days, such as 30d. Default: dead_letters.retention of the spec.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete old letters for good, whole days of them; shows what would go, then asks."""
+    """Permanently delete old dead letters, in whole days. Shows what will be deleted and asks for confirmation."""
     from headrace.cli.confirm import agreed
     from headrace.cli.output import emit
     from headrace.dead_letters.reader import DeadLetters
@@ -156,7 +163,7 @@ def purge_letters(
         planned = due(DeadLetters(each).store, before)
         if not as_json:
             typer.echo(f"{each.pipeline}: {planned}")
-        done = bool(planned.files) and agreed("Delete them for good?", yes, as_json)
+        done = bool(planned.files) and agreed("Delete permanently?", yes, as_json)
         gone = purge(each, before) if done else planned
         if as_json:
             said = {"before": before, "dead_letters": gone.letters, "bytes": gone.bytes, "first": gone.first}
@@ -175,13 +182,13 @@ def _selection(spec: Spec, reasons: list[str] | None, tables: list[str] | None, 
 
     known = {reason.value for reason in Reason}
     if strange := [reason for reason in reasons or () if reason not in known]:
-        raise UsageError(f"'{strange[0]}' is no reason.", hint=f"Reasons: {', '.join(sorted(known))}.")
+        raise UsageError(f"Unknown reason: '{strange[0]}'.", hint=f"Valid reasons: {', '.join(sorted(known))}.")
     named = tuple(dict.fromkeys(uri for each in tables or () for uri in (each, _table(spec, each))))
     return Selection(tuple(reasons or ()), named, None if since is None else _moment(since))
 
 
 def _table(spec: Spec, text: str) -> str:
-    """A table by its route, by its branch (and the route it has there: `items/eu`), or by its URI."""
+    """Table by route, by branch (optionally with a route: `items/eu`), or by URI."""
     from headrace.spec.routing import NAME
 
     name, _, route = text.partition("/")
@@ -201,8 +208,8 @@ def _moment(text: str) -> datetime:
         except ValueError:
             continue
     raise UsageError(
-        f"--since: '{text}' is no time.",
-        hint="Use RFC 3339 as 2026-01-31T12:00:00Z, or an age with its unit such as 2h or 7d.",
+        f"--since: invalid time: '{text}'.",
+        hint="Use an RFC 3339 timestamp such as 2026-01-31T12:00:00Z, or an age such as 2h or 7d.",
     )
 
 
@@ -212,9 +219,7 @@ def _place(spec: Spec, text: str) -> Any:
 
     found = re.fullmatch(r"([^/]+)/(\d{1,9})[/@](\d{1,18})(?:/(.+))?", text)
     if found is None:
-        raise UsageError(
-            f"'{text}' is not a record position.", hint="Write topic/partition/offset, such as orders/0/42."
-        )
+        raise UsageError(f"Invalid record position: '{text}'.", hint="Use topic/partition/offset, such as orders/0/42.")
     return RecordPosition(found[1], int(found[2]), int(found[3]), found[4] and _table(spec, found[4]))
 
 
@@ -224,14 +229,19 @@ def _age(spec: Spec, older_than: str | None) -> timedelta:
 
     if older_than is None:
         if spec.dead_letters.retention is None:
-            raise UsageError("Older than what?", hint="Give --older-than 30d, or dead_letters.retention in the spec.")
+            raise UsageError(
+                "No age specified.",
+                hint="Specify --older-than, such as 30d, or set dead_letters.retention in the spec.",
+            )
         return spec.dead_letters.retention
     try:
         age = duration(older_than)
     except ValueError:
         age = timedelta(0)
     if age < timedelta(days=1):
-        raise UsageError(f"--older-than: '{older_than}' is no age of a day or more.", hint="Use, for example, 30d.")
+        raise UsageError(
+            f"--older-than: invalid age: '{older_than}'; the minimum is 1d.", hint="Use an age in days, such as 30d."
+        )
     return age
 
 
@@ -247,7 +257,7 @@ def _time(moment: datetime) -> str:
 
 
 def _say(text: str, **how: Any) -> None:
-    """One harmless line of anything, records among it."""
+    """Value as a single printable line."""
     from rich.markup import escape
 
     from headrace.cli.console import console
@@ -257,7 +267,7 @@ def _say(text: str, **how: Any) -> None:
 
 
 def _print_groups(pipeline: str, groups: list[DeadLetterGroup], total: int) -> None:
-    _say(f"{pipeline}: {total:,} dead letters" if total else f"{pipeline}: no dead letters")
+    _say(f"{pipeline}: {plural(total, 'dead letter')}" if total else f"{pipeline}: no dead letters")
     for group in groups:
         _say(f"{group.count:>10,}  {group.reason} · {group.step} · {group.table or 'no table yet'}", style="bold")
         _say(f"            {_time(group.first)} to {_time(group.last)} UTC")
@@ -314,7 +324,7 @@ def _print_bytes(name: str, data: bytes | None, most: int) -> None:
 
 
 def _text_lines(data: bytes) -> list[str]:
-    """The bytes as text where they are; what a terminal would obey is escaped later, line by line."""
+    """Bytes as text if they are UTF-8; control characters are escaped on output."""
     try:
         return data.decode().split("\n") if data else []
     except UnicodeDecodeError:
@@ -332,7 +342,7 @@ def _print_tried(tried: list[DryRunResult]) -> None:
             _say(f"  {_became(each.outcome)}")
     counts = {name: sum(each.outcome["outcome"] == name for each in tried) for name in _OUTCOMES}
     said = " + ".join(f"{word} {counts[name]}" for name, word in _OUTCOMES.items())
-    _say(f"tried {len(tried)} = {said}; nothing was written")
+    _say(f"processed {len(tried)} = {said}; nothing was written")
 
 
 _OUTCOMES = {"replayed": "rows", "still_dead": "still dead", "filtered": "filtered"}
@@ -352,7 +362,7 @@ def _emit_tried(pipeline: str, tried: list[DryRunResult]) -> None:
 
 
 def _plain(letter: dict[str, Any]) -> dict[str, Any]:
-    """A letter for programs: bytes as hex, and as text where they are."""
+    """Dead letter as JSON: bytes as hex, and as text if they are UTF-8."""
     from headrace.cli.preview import readable_value
 
     headers = [{"key": each["key"], "value": _both(each["value"])} for each in letter["headers"] or ()]

@@ -1,4 +1,4 @@
-"""`headrace demo`: the whole way on embedded parts, bounded in time, ending with the proof."""
+"""`headrace demo`: an end-to-end demo with an embedded Kafka."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import typer
 
 
 def demo(
-    folder: Annotated[Path, typer.Argument(help="Where the demo's lake is made.")] = Path("headrace-demo"),
-    records: Annotated[int, typer.Option(help="How many events to produce.", min=100, max=10_000_000)] = 30_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Events and a summary as JSON lines on stdout.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Directory for the demo.")] = Path("headrace-demo"),
+    records: Annotated[int, typer.Option(help="Number of events to produce.", min=100, max=10_000_000)] = 30_000,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print events and a summary as JSON lines to stdout.")
+    ] = False,
 ) -> None:
-    """Start a real Kafka, produce events of three types with some bad ones, and stream them into Delta tables."""
+    """Start a local Kafka broker, produce sample events (some invalid), and stream them into Delta tables."""
     from headrace.cli.output import EventOutput, emit
     from headrace.dev.demo import Demo, words
 

@@ -1,4 +1,4 @@
-"""Examples of every command, as its help shows them."""
+"""Examples for the help of each command."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 
 
 def add_examples(app: typer.Typer, words: str = "") -> None:
-    """Let the help of every command end with its examples; KeyError for a command that has none."""
+    """Append examples to the help of each command; KeyError for a command without examples."""
     for command in app.registered_commands:
         name = command.name or (command.callback.__name__.replace("_", "-") if command.callback else "")
         command.epilog = _epilog(EXAMPLES[words + name])

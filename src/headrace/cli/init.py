@@ -1,4 +1,4 @@
-"""`headrace init`: a commented spec, made from a topic's records."""
+"""`headrace init`: generate a spec from a topic's records."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ import typer
 
 def init(
     topics: Annotated[list[str], typer.Argument(metavar="TOPICS...", help="Topics to read.", show_default=False)],
-    brokers: Annotated[str, typer.Option(help="host:port of some brokers, with commas between them.")],
+    brokers: Annotated[str, typer.Option(help="Bootstrap servers as host:port, comma-separated.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; stdout without it.", dir_okay=False)
+        Path | None, typer.Option("--output", "-o", help="Output file. Default: stdout.", dir_okay=False)
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    pipeline: Annotated[str, typer.Option(help="The pipeline's name; made of the topic's without it.")] = "",
-    table: Annotated[str, typer.Option(help="The table's path; ./lake/TOPIC without it.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    pipeline: Annotated[str, typer.Option(help="Pipeline name. Default: derived from the topic name.")] = "",
+    table: Annotated[str, typer.Option(help="Table path. Default: ./lake/TOPIC.")] = "",
     records: Annotated[
-        int, typer.Option(help="How many of the newest records of each topic.", min=1, max=10_000)
+        int, typer.Option(help="Number of latest records to sample per topic.", min=1, max=10_000)
     ] = 200,
-    registry: Annotated[str, typer.Option(help="The address of a schema registry.")] = "",
-    tls: Annotated[bool, typer.Option("--tls", help="Encrypt, by the system's certificates.")] = False,
+    registry: Annotated[str, typer.Option(help="URL of a schema registry.")] = "",
+    tls: Annotated[bool, typer.Option("--tls", help="Use TLS with the system trust store.")] = False,
     plaintext: Annotated[
-        bool, typer.Option("--plaintext", help="An unencrypted connection to another machine is intended.")
+        bool, typer.Option("--plaintext", help="Allow unencrypted connections to other hosts.")
     ] = False,
-    username: Annotated[str, typer.Option(help="The user's name for SASL.")] = "",
-    password: Annotated[str, typer.Option(help="A reference to the password: '${env:NAME}' or '${file:PATH}'.")] = "",
-    mechanism: Annotated[str, typer.Option(help="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")] = "SCRAM-SHA-512",
+    username: Annotated[str, typer.Option(help="SASL username.")] = "",
+    password: Annotated[
+        str, typer.Option(help="Reference to the SASL password: '${env:NAME}' or '${file:PATH}'.")
+    ] = "",
+    mechanism: Annotated[
+        str, typer.Option(help="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
+    ] = "SCRAM-SHA-512",
 ) -> None:
-    """Write a commented spec from a topic's records: format detected, columns found."""
+    """Generate a commented spec from a topic's records: detects the format and infers the columns."""
     from headrace.cli.console import say
     from headrace.cli.spec_draft import Connection, draft
     from headrace.errors import SpecError, UsageError
 
     if output is not None and output.exists() and not force:
-        raise UsageError(f"{output} exists.", hint="Give another --output, or --force to overwrite it.")
+        raise UsageError(f"{output} already exists.", hint="Choose another --output, or use --force to overwrite it.")
     security: dict[str, Any] = {"tls": True} if tls else {}
     security |= {"plaintext": True} if plaintext else {}
     if username:
@@ -46,7 +50,7 @@ def init(
     try:
         text = draft(connection, records, (output or Path("spec.yaml")).absolute().parent)
     except SpecError as error:
-        hint = "The options --tls, --plaintext, --username, --pipeline and --table say these keys."
+        hint = "These keys are set by --tls, --plaintext, --username, --pipeline and --table."
         raise UsageError(str(error), hint=hint) from None
     if output is None:
         typer.echo(text, nl=False)
@@ -54,5 +58,5 @@ def init(
     try:
         output.write_text(text)
     except OSError as error:
-        raise UsageError(f"{output} cannot be written: {error.strerror}.") from None
-    say(f"{output} written. Next: headrace check {output} --online", stderr=True)
+        raise UsageError(f"Cannot write {output}: {error.strerror}.") from None
+    say(f"Created {output}. Next: headrace check {output} --online", stderr=True)

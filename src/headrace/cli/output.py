@@ -1,4 +1,4 @@
-"""What people and programs see of a running pipeline: a live line each, plain lines, or JSON lines."""
+"""Output of running pipelines: live lines, plain lines or JSON lines."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli.console import console
+from headrace.cli.plural import plural
 from headrace.cli.preview import cell_text
 
 _SILENT = ("tick", "progress")
@@ -25,7 +26,7 @@ _LEAST_TELLING = ("tables", "last commit", "rows/s", "read", "dead")
 
 @dataclass
 class StatusLine:
-    """One pipeline's figures."""
+    """Figures of one pipeline."""
 
     began: float = field(default_factory=time.monotonic)
     read: int = 0
@@ -41,7 +42,7 @@ class StatusLine:
 
 
 class EventOutput:
-    """Takes a pipeline's events and shows them; stdout is for JSON alone."""
+    """Displays the events of pipelines; stdout is reserved for JSON."""
 
     def __init__(self, as_json: bool, announced: bool = False) -> None:
         self.as_json = as_json
@@ -62,7 +63,7 @@ class EventOutput:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Some lines for people, above the live ones."""
+        """Print lines above the live display."""
         self.console.print(text, soft_wrap=True, markup=False)
 
     def __call__(self, event: dict[str, Any]) -> None:
@@ -99,7 +100,7 @@ class EventOutput:
             self.console.print(escape(sentence(event)), soft_wrap=True)
 
     def _is_new_transaction(self, event: Mapping[str, Any]) -> bool:
-        """Whether a progress event is the first to tell of a hanging transaction."""
+        """Whether a progress event is the first to report a hanging transaction."""
         line, since = self.lines[event["pipeline"]], hanging(event)
         before, line.transaction = line.transaction, since or line.transaction
         return since is not None and since != before
@@ -116,7 +117,7 @@ class EventOutput:
 
 
 def cells(name: str, line: StatusLine) -> dict[str, str]:
-    """A pipeline's live line, title by title."""
+    """Cells of a pipeline's live line, by title."""
     return {
         "pipeline": name,
         "state": line.word,
@@ -130,7 +131,7 @@ def cells(name: str, line: StatusLine) -> dict[str, str]:
 
 
 def fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """The titles there is room for, in order; the least telling go first, whole, so that what stays can be read."""
+    """Titles that fit the width, in order; the least important are dropped first."""
     room = {title: max(len(title), *(len(row[title]) for row in rows)) + 2 for title in (rows[0] if rows else ())}
     for title in _LEAST_TELLING:
         if title in room and sum(room.values()) - 2 > width:
@@ -139,26 +140,26 @@ def fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
 
 
 def emit(event: Mapping[str, Any]) -> None:
-    """One JSON object on a line of stdout."""
+    """Print one JSON object as a line on stdout."""
     sys.stdout.write(json.dumps(event, default=cell_text) + "\n")
     sys.stdout.flush()
 
 
 def lag_text(records: int | None, seconds: float | None) -> str:
-    """Lag as people read it."""
+    """Lag as text."""
     if records is None:
         return "unknown"
     return f"{records:,}" if not records or seconds is None else f"{records:,} ({seconds:,.1f} s)"
 
 
 def transaction_text(transaction: Mapping[str, Any]) -> str:
-    """What an open transaction holds up, as people read it."""
+    """Description of the records blocked by an open transaction."""
     since = f" since {transaction['since']}" if transaction["since"] else ""
-    return f"{transaction['records']:,} records wait behind an open transaction{since}"
+    return f"{transaction['records']:,} records are blocked by an open transaction{since}"
 
 
 def hanging(event: Mapping[str, Any]) -> str | None:
-    """The start of a transaction that is open for longer than producers usually take."""
+    """Start of a transaction that has been open for unusually long."""
     since = (event.get("open_transaction") or {}).get("since")
     return since if since is not None and datetime.now(UTC) - datetime.fromisoformat(since) > _HANGING else None
 
@@ -168,28 +169,34 @@ def _ago(moment: float | None) -> str:
 
 
 def sentence(event: Mapping[str, Any]) -> str:
-    """An event in words."""
+    """Event as text."""
     name, kind = event["pipeline"], event["event"]
     if kind == "batch":
         account = f"read {event['read']:,} = routed {event['routed']:,} + dead {event['dead']:,}"
         account += f" + filtered {event['filtered']:,}" + (
             f" + skipped {event['skipped']:,}" if event["skipped"] else ""
         )
-        return f"{name}: batch {event['batch']}: {account}; {len(event['tables'])} tables, {event['seconds']:.2f} s"
+        tables = plural(len(event["tables"]), "table")
+        return f"{name}: batch {event['batch']}: {account}; {tables}, {event['seconds']:.2f} s"
     if kind == "progress" and event.get("open_transaction"):
         return f"{name}: {transaction_text(event['open_transaction'])}"
     if kind == "retry":
-        return f"{name}: {event['error']}; trying again in {event['seconds']} s. {event['message']}"
+        message = event["message"].rstrip()
+        message += "" if message.endswith((".", "!", "?")) else "."
+        return f"{name}: {event['error']}: {message} Retrying in {event['seconds']} s."
     if kind == "error":
         return f"{name}: stopped: {event['error']}. {event['message']} {event['hint']}".rstrip()
     if kind == "recover":
         which = f"batch {event['batch']}" if "batch" in event else f"replay plan {event['plan']}"
-        return f"{name}: finishing {which}, which was begun and not booked"
+        return f"{name}: completing {which}, which was not finished"
     if kind == "replay":
         account = (
-            f"{event['dead_letters']:,} letters = replayed {event['replayed']:,} + still dead {event['still_dead']:,}"
+            f"{plural(event['dead_letters'], 'dead letter')} = replayed {event['replayed']:,} + still dead "
+            f"{event['still_dead']:,}"
         )
-        tables = ", ".join(f"{rows['rows']:,} rows into {path}" for path, rows in sorted(event["tables"].items()))
+        tables = ", ".join(
+            f"{plural(rows['rows'], 'row')} into {path}" for path, rows in sorted(event["tables"].items())
+        )
         return f"{name}: plan {event['plan']}: {account} + filtered {event['filtered']:,}; {tables or 'no rows'}"
     if kind == "maintenance":
         more = f"; {event['message']}" if event["state"] == "failed" else ""
@@ -198,6 +205,6 @@ def sentence(event: Mapping[str, Any]) -> str:
 
 
 def maintenance_text(action: Mapping[str, Any]) -> str:
-    """One thing done to a table, in words."""
-    size = f" ({action['files']:,} files, {action['bytes']:,} bytes)" if action["files"] else ""
+    """Maintenance operation as text."""
+    size = f" ({plural(action['files'], 'file')}, {action['bytes']:,} bytes)" if action["files"] else ""
     return f"{action['operation']} {action['table']}: {action['reason']}{size}"

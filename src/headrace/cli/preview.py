@@ -1,4 +1,4 @@
-"""`headrace preview`: a few records through the plan, without Spark and without writing."""
+"""`headrace preview`: process sample records without Spark and without writing."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.plural import plural
+
 
 def preview(
-    spec: Annotated[Path, typer.Argument(help="The spec file.", exists=True, dir_okay=False)],
+    spec: Annotated[Path, typer.Argument(help="Spec file.", exists=True, dir_okay=False)],
     file: Annotated[
-        str | None, typer.Argument(help="Payloads to use instead of the source's: a file, or - for stdin; one a line.")
+        str | None, typer.Argument(help="File with payloads to use instead of the source, one per line; - for stdin.")
     ] = None,
-    records: Annotated[int, typer.Option(help="How many records of each topic.", min=1, max=10_000)] = 10,
-    where: Annotated[str, typer.Option("--from", help="start, end, or an RFC 3339 time.")] = "end",
-    raw: Annotated[bool, typer.Option(help="The file is one payload, whatever it holds.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+    records: Annotated[int, typer.Option(help="Number of records per topic.", min=1, max=10_000)] = 10,
+    where: Annotated[str, typer.Option("--from", help="start, end, or an RFC 3339 timestamp.")] = "end",
+    raw: Annotated[bool, typer.Option(help="Treat the file as a single payload.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")] = False,
 ) -> None:
-    """Show what records become: rows by table, dead letters with their reasons. Writes nothing."""
+    """Show the rows and dead letters that sample records produce. Writes nothing."""
     from headrace.pipeline.preview import preview_records
     from headrace.validate.load import load
 
@@ -34,7 +36,7 @@ def preview(
 
 
 def payloads(file: str, raw: bool) -> Any:
-    """A file's lines (or the whole of it) as envelopes."""
+    """Lines of a file, or the whole file, as records."""
     import pyarrow as pa
 
     from headrace.delta.schema import ENVELOPE
@@ -55,7 +57,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as trouble:
-        raise UsageError(f"{path} cannot be read: {trouble.strerror}.", hint="Give a file, or - for stdin.") from None
+        raise UsageError(f"Cannot read {path}: {trouble.strerror}.", hint="Specify a file, or - for stdin.") from None
 
 
 def _print_json(found: Any) -> None:
@@ -85,7 +87,7 @@ def _print(found: Any) -> None:
     for each in found.inferred:
         out.print(escape(cell(str(each))), style="dim", soft_wrap=True)
     for uri, rows in found.tables.items():
-        out.print(escape(f"{uri} · {len(rows)} rows"), style="bold")
+        out.print(escape(f"{uri} · {plural(len(rows), 'row')}"), style="bold")
         for row in rows.to_pylist():
             out.print(escape(_block(row, width)), soft_wrap=True)
     if len(found.letters):
@@ -104,26 +106,26 @@ def _print(found: Any) -> None:
 
 
 def _block(row: Mapping[str, Any], width: int | None) -> str:
-    """A row as lines of name and value, cut to the terminal: readable however many columns there are."""
+    """Row as lines of name and value, truncated to the terminal width."""
     longest = max(len(name) for name in row)
     lines = [f"  {cell(name):<{longest}}  {cell(value)}" for name, value in row.items()]
     return "\n".join(line if width is None or len(line) <= width else f"{line[: width - 1]}…" for line in lines) + "\n"
 
 
 def cell(value: Any) -> str:
-    """A value as one harmless line: control characters are escaped, bytes shown as text where they are."""
+    """Value as a single printable line: control characters are escaped, bytes shown as text if they are UTF-8."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else cell_text(value)
     text = json.dumps(value, default=cell_text, ensure_ascii=False) if isinstance(value, dict | list) else text
     return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
 
 
 def cell_text(value: object) -> str:
-    """What JSON has no form for, as text: times as RFC 3339, which options and records take again."""
+    """Text form of values that JSON cannot represent; timestamps as RFC 3339."""
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def readable_value(value: Any) -> Any:
-    """Bytes as text where they are text, else as hex."""
+    """Bytes as text if they are UTF-8, otherwise as hex."""
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -1,4 +1,4 @@
-"""`headrace resume`: a person's answer to a named stop, written into the ledger."""
+"""`headrace resume`: resolve an error that requires a decision, and record it in the ledger."""
 
 from __future__ import annotations
 
@@ -10,34 +10,40 @@ import typer
 
 
 def resume(
-    spec: Annotated[Path, typer.Argument(help="The spec file.", exists=True, dir_okay=False)],
+    spec: Annotated[Path, typer.Argument(help="Spec file.", exists=True, dir_okay=False)],
     accept_gap: Annotated[
-        bool, typer.Option("--accept-gap", help="Go on after offsets the broker no longer has (or before its end).")
+        bool, typer.Option("--accept-gap", help="Skip offsets that the broker no longer has, or continue at its end.")
     ] = False,
     accept_replaced_topic: Annotated[
-        bool, typer.Option("--accept-replaced-topic", help="Read a topic that was made anew from its first record.")
+        bool, typer.Option("--accept-replaced-topic", help="Read a recreated topic from its first record.")
     ] = False,
     accept_added_partitions: Annotated[
         bool,
-        typer.Option("--accept-added-partitions", help="Read partitions that were added; keys stayed in theirs."),
+        typer.Option(
+            "--accept-added-partitions", help="Read added partitions. Use only if every key stays in its partition."
+        ),
     ] = False,
     accept_new_table: Annotated[
-        bool, typer.Option("--accept-new-table", help="Go on with a new table where the known one is gone or replaced.")
+        bool,
+        typer.Option(
+            "--accept-new-table", help="Continue with a new table if the known table was deleted or replaced."
+        ),
     ] = False,
     accept_lost_ledger: Annotated[
         bool,
-        typer.Option("--accept-lost-ledger", help="Write a lost ledger anew from the tables, for the same topics."),
+        typer.Option("--accept-lost-ledger", help="Rebuild a lost ledger from the tables, for the same topics."),
     ] = False,
     table_restored: Annotated[
         str | None,
         typer.Option(
-            help="After a RESTORE, `refill` reads what was undone again for that table; `keep` leaves it undone.",
+            help="After a RESTORE: `refill` reads the undone records again for that table; `keep` "
+            "leaves the table as restored.",
             metavar="keep|refill",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")] = False,
 ) -> None:
-    """Decide what a stopped pipeline asked, then run it again; each stop names the option it needs."""
+    """Resolve the error that stopped a pipeline, then run it again. The error message names the option to use."""
     from headrace.cli.output import EventOutput, emit
     from headrace.cli.run import ends_when_asked
     from headrace.errors import StopRequested, UsageError
@@ -55,16 +61,18 @@ def resume(
     }
     chosen = [decision for decision, given in wanted.items() if given]
     if table_restored not in (None, "keep", "refill"):
-        raise UsageError(f"--table-restored: '{table_restored}' is not known.", hint="Use keep or refill.")
+        raise UsageError(f"--table-restored: invalid value: '{table_restored}'.", hint="Use keep or refill.")
     if not chosen:
-        raise UsageError("Nothing was decided.", hint="Give the option that the stop named, such as --accept-gap.")
+        raise UsageError(
+            "No option specified.", hint="Use the option named in the error message, such as --accept-gap."
+        )
     stop = threading.Event()
     with ends_when_asked(stop):
         for each in load(spec):
             try:
                 said = decide(each, chosen, EventOutput(as_json), stop)
             except StopRequested as asked:  # to wait no longer is no failure of a run, but here nothing was decided
-                typer.echo(f"{each.pipeline}: not decided. {asked}", err=True)
+                typer.echo(f"{each.pipeline}: unresolved. {asked}", err=True)
                 raise typer.Exit(1) from None
             for line in said:
                 emit({"event": "decision", "pipeline": each.pipeline, "text": line}) if as_json else typer.echo(line)

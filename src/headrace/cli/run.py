@@ -1,4 +1,4 @@
-"""`headrace run`: the pipelines of one or several specs."""
+"""`headrace run`: run the pipelines of one or more specs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from headrace.cli.plural import plural
+
 if TYPE_CHECKING:
     from headrace.serve.runner import RunResult
 
@@ -22,12 +24,15 @@ STARTING = "Starting Spark…"
 def run(
     specs: Annotated[list[Path], typer.Argument(help="Spec files.", exists=True, dir_okay=False)],
     until: Annotated[
-        str | None, typer.Option(help="`latest`: drain what is there at the start, then exit.", metavar="latest")
+        str | None,
+        typer.Option(help="`latest`: process the records available at the start, then exit.", metavar="latest"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Events and a summary as JSON lines on stdout.")] = False,
-    wait: Annotated[bool, typer.Option(help="Wait for a lease that is held instead of exiting with 3.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print events and a summary as JSON lines to stdout.")
+    ] = False,
+    wait: Annotated[bool, typer.Option(help="Wait for the lease instead of exiting with code 3.")] = False,
 ) -> None:
-    """Stream records into tables until stopped (Ctrl-C or SIGTERM), or until the drain's end."""
+    """Stream records into tables until stopped (Ctrl-C or SIGTERM), or until --until is reached."""
     if not as_json:
         announce(until)
     with Signals() as signals:  # before what takes long to import
@@ -49,26 +54,26 @@ def run(
 
 
 def announce(until: str | None) -> None:
-    """Say in the first second what comes: a run needs Spark, a drain only where records wait."""
+    """Print what happens first: a continuous run starts Spark; a drain starts it only if there are new records."""
     _write(STARTING if until is None else "Checking for new records before starting Spark…")
 
 
 def exit_code(outcomes: Sequence[RunResult]) -> int:
-    """That of the worst outcome; a drain that did not come to its end is one."""
+    """Exit code of the worst outcome; an incomplete drain counts as an error."""
     return max(
         (each.error.exit_code if each.error else int(each.summary.drained is False) for each in outcomes), default=0
     )
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, with threads at work: what they began, the next run finishes. The JVM dies with it."""
+    """Exit at once, with threads still running. The next run completes the batch; the JVM exits with this process."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 class Signals:
-    """SIGTERM and Ctrl-C: the first asks for an end after the batch at hand, the second abandons the batch."""
+    """Signal handler: the first SIGTERM or Ctrl-C stops after the current batch, the second aborts the batch."""
 
     def __init__(self) -> None:
         self.stop, self.abandon = threading.Event(), threading.Event()
@@ -88,7 +93,7 @@ class Signals:
             self.abandon.set()
             return
         self.stop.set()
-        self.say("Stopping after this batch; press Ctrl-C again to abandon it.")
+        self.say("Stopping after the current batch. Press Ctrl-C again to abort it.")
 
 
 def _write(text: str) -> None:
@@ -98,7 +103,7 @@ def _write(text: str) -> None:
 
 @contextmanager
 def ends_when_asked(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C ask for an end instead of making one."""
+    """Install handlers for SIGTERM and Ctrl-C."""
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -108,7 +113,7 @@ def ends_when_asked(stop: threading.Event) -> Iterator[None]:
 
 
 def summary_event(outcome: RunResult) -> dict[str, Any]:
-    """The last line of a run, as programs read it."""
+    """Summary of a run as JSON."""
     summary = outcome.summary
     return {
         "event": "summary",
@@ -127,23 +132,21 @@ def summary_event(outcome: RunResult) -> dict[str, Any]:
 
 
 def summary_text(event: dict[str, Any]) -> str:
-    """The last lines of a run, as people read them; the very last is the whole of it."""
+    """Summary of a run as text; the last line has the totals."""
     head = f"{event['pipeline']}: {event['batches']} batches; read {event['read']:,} = routed {event['routed']:,}"
     head += f" + dead {event['dead']:,} + filtered {event['filtered']:,} + skipped {event['skipped']:,}"
     head += f"; {event['seconds']:,.1f} s"
     head += f", {event['records_per_second']:,} records/s" if event["records_per_second"] else ""
-    head += "; not drained: records are left" if event["drained"] is False else ""
-    head += "; the batch at hand was abandoned, the next run finishes it" if event["abandoned"] else ""
-    tables = [f"  {path}: {rows:,} rows" for path, rows in sorted(event["tables"].items())]
+    head += "; not drained: records remain" if event["drained"] is False else ""
+    head += "; the current batch was aborted and will be completed by the next run" if event["abandoned"] else ""
+    tables = [f"  {path}: {plural(rows, 'row')}" for path, rows in sorted(event["tables"].items())]
     reasons = [f"  dead letters, {reason}: {count:,}" for reason, count in sorted(event["reasons"].items())]
     ignored = [f"  ignored new field, {name}: {count:,}" for name, count in sorted(event["ignored"].items())]
-    violations = [
-        f"  expectation not fulfilled, {name}: {count:,}" for name, count in sorted(event["violations"].items())
-    ]
-    rescued = [f"  rows with something rescued: {event['rescued']:,}"] if event["rescued"] else []
-    duplicates = [f"  duplicates left out, {path}: {count:,}" for path, count in sorted(event["duplicates"].items())]
+    violations = [f"  expectation violations, {name}: {count:,}" for name, count in sorted(event["violations"].items())]
+    rescued = [f"  rows with rescued values: {event['rescued']:,}"] if event["rescued"] else []
+    duplicates = [f"  duplicates skipped, {path}: {count:,}" for path, count in sorted(event["duplicates"].items())]
     text = [
-        f"  {path}, {name}: kept as JSON text, its values are {why}"
+        f"  {path}, {name}: stored as JSON text because its values are {why}"
         for path, columns in sorted(event["json_text"].items())
         for name, why in columns.items()
     ]

@@ -1,4 +1,4 @@
-"""`headrace schema`: the spec's JSON Schema, for editors."""
+"""`headrace schema`: JSON Schema of the spec, for editors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 
 def schema() -> None:
-    """Print the JSON Schema of a spec; point your editor's YAML support at it."""
+    """Print the JSON Schema of the spec, for validation and completion in editors."""
     from headrace.spec.json_schema import json_schema_text
 
     typer.echo(json_schema_text(), nl=False)

@@ -1,4 +1,4 @@
-"""`headrace status`: where a pipeline stands, read from its state alone."""
+"""`headrace status`: status of pipelines, from their state only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import typer
 
 def status(
     specs: Annotated[list[Path], typer.Argument(help="Spec files.", exists=True, dir_okay=False)],
-    batches: Annotated[int, typer.Option(help="How many of the newest batches to show.", min=1, max=1000)] = 5,
+    batches: Annotated[int, typer.Option(help="Number of latest batches to show.", min=1, max=1000)] = 5,
     orphans: Annotated[
-        bool, typer.Option("--orphans", help="Count files that dead writers left; lists the folders of all tables.")
+        bool, typer.Option("--orphans", help="Count orphaned files; lists the directories of all tables.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")] = False,
 ) -> None:
-    """Show who runs the pipeline, what was booked, its lag, and an open batch if there is one."""
+    """Show the running instance, recent batches, lag and unfinished batches."""
     from headrace.cli.output import emit
     from headrace.serve.status import pipeline_status
     from headrace.validate.load import load
@@ -45,11 +45,11 @@ def _print(found: dict[str, Any]) -> None:
     if found["open_transaction"]:
         out.print(f"    {transaction_text(found['open_transaction'])}", soft_wrap=True)
     if found["open_batch"]:
-        out.print(f"  batch {found['open_batch']} is begun and not booked; the next run finishes it first")
+        out.print(f"  batch {found['open_batch']} is unfinished; the next run completes it first")
     for table in found["tables"]:
         out.print(escape(f"  {table}"))
     if (left := found["orphans"]) is not None:
-        out.print(f"  files that dead writers left: {left['files']:,} ({left['bytes']:,} bytes)")
+        out.print(f"  orphaned files: {left['files']:,} ({left['bytes']:,} bytes)")
         for folder, count in left["folders"].items():
             out.print(escape(f"    {count:,} in {folder}"))
     if found["batches"]:
@@ -59,13 +59,13 @@ def _print(found: dict[str, Any]) -> None:
             table.add_row(*(escape(f"{cell:,}" if isinstance(cell, int) else str(cell or "")) for cell in cells))
         out.print(table)
         for name, count in _violations(found["batches"]).items():
-            out.print(escape(f"  expectation not fulfilled in these batches, {name}: {count:,}"))
+            out.print(escape(f"  expectation violations in these batches, {name}: {count:,}"))
     for line in _maintenance(found["maintenance"] or {}):
         out.print(escape(f"  {line}"))
 
 
 def _maintenance(found: dict[str, Any]) -> Iterator[str]:
-    """What was done to the tables, in words."""
+    """Maintenance operations as text."""
     from headrace.cli.output import maintenance_text
 
     for each in found.get("done", []):
@@ -75,7 +75,7 @@ def _maintenance(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _violations(batches: list[dict[str, Any]]) -> dict[str, int]:
-    """Rows that broke each expectation, over some batches; a ledger may be older than its expectations."""
+    """Violations per expectation over some batches; older ledger rows may have none."""
     counts: dict[str, int] = {}
     for row in batches:
         for name, count in (row.get("violations") or {}).items():

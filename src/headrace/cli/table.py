@@ -1,4 +1,4 @@
-"""`headrace table`: look into a Delta table, keep it in order, mend it; Spark is started only for tables it writes."""
+"""`headrace table`: inspect, change, maintain and repair Delta tables. Spark starts only for tables that require it."""
 
 from __future__ import annotations
 
@@ -8,49 +8,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.plural import plural
+
 if TYPE_CHECKING:
     from headrace.table import Repaired, Table
     from headrace.table.query import RowQuery
 
 app = typer.Typer(
     name="table",
-    help="Look into a Delta table, change its rows, keep it in order, mend it.",
+    help="Inspect, change, maintain and repair Delta tables.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-Place = Annotated[str, typer.Argument(metavar="PATH", help="The table: a folder, or s3://bucket/path.")]
+Place = Annotated[str, typer.Argument(metavar="PATH", help="Table path: a directory, or s3://bucket/path.")]
 SpecFile = Annotated[
     Path | None,
-    typer.Option("--spec", help="A spec whose storage and state folders are used.", exists=True, dir_okay=False),
+    typer.Option(
+        "--spec", help="Spec file to take the storage settings and the state path from.", exists=True, dir_okay=False
+    ),
 ]
 DirectCommit = Annotated[
     bool,
     typer.Option(
-        "--direct-commit", help="Commit directly although Spark wrote the table last; it must never write again."
+        "--direct-commit",
+        help="Commit without Spark although Spark wrote the table last. No Spark writer may use the table from now on.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")]
-Where = Annotated[str | None, typer.Option(help="Only rows for which this SQL expression is true.")]
-Version = Annotated[int | None, typer.Option(help="The version of that number.", min=0)]
-Timestamp = Annotated[str | None, typer.Option(help="The newest version committed by then: an RFC 3339 time.")]
-Limit = Annotated[int, typer.Option(help="At most so many rows; 0 for all.", min=0)]
-Selected = Annotated[list[str] | None, typer.Option("--select", help="A column, or name=expression; may be repeated.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done without doing it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")]
+Where = Annotated[str | None, typer.Option(help="SQL predicate; only matching rows.")]
+Version = Annotated[int | None, typer.Option(help="Table version.", min=0)]
+Timestamp = Annotated[str | None, typer.Option(help="Latest version committed at or before this RFC 3339 timestamp.")]
+Limit = Annotated[int, typer.Option(help="Maximum number of rows; 0 for all.", min=0)]
+Selected = Annotated[list[str] | None, typer.Option("--select", help="Column, or name=expression; repeatable.")]
 Vertical = Annotated[
-    bool, typer.Option("--vertical", help="One line per column; rows too wide for the terminal are shown so anyway.")
+    bool, typer.Option("--vertical", help="Print one line per column. Default for rows wider than the terminal.")
 ]
-Ordered = Annotated[list[str] | None, typer.Option("--order-by", help="A column, or 'name desc'; may be repeated.")]
+Ordered = Annotated[list[str] | None, typer.Option("--order-by", help="Column, or 'name desc'; repeatable.")]
 
 
 @app.command("list")
 def list_tables(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to look: a folder, or s3://bucket/path.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Directory to search: a local path, or s3://bucket/path.")
+    ],
     spec: SpecFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Name the Delta tables below a folder."""
+    """List the Delta tables below a directory."""
     from headrace.cli.output import emit
     from headrace.table import Table
 
@@ -63,7 +70,7 @@ def list_tables(
 
 @app.command()
 def info(path: Place, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False) -> None:
-    """Show what a table is: version, columns, partitioning, properties, features, who writes it."""
+    """Show the metadata of a table: version, columns, partitioning, properties, features and writer."""
     from headrace.cli.table_show import info_text, pairs
 
     table = open_table(path, spec, direct_commit)
@@ -73,7 +80,7 @@ def info(path: Place, spec: SpecFile = None, direct_commit: DirectCommit = False
 
 @app.command()
 def stats(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None:
-    """Show how large a table is: bytes, files, partitions, rows, small files, deletion vectors."""
+    """Show table statistics: bytes, files, partitions, rows, small files and deletion vectors."""
     from headrace.cli.table_show import counted, pairs
 
     table = open_table(path, spec)
@@ -84,11 +91,11 @@ def stats(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None:
 @app.command()
 def history(
     path: Place,
-    limit: Annotated[int, typer.Option(help="How many of the newest versions; 0 for all.", min=0)] = 20,
+    limit: Annotated[int, typer.Option(help="Number of latest versions; 0 for all.", min=0)] = 20,
     spec: SpecFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was done to a table, newest first, with Headrace's own account of a commit."""
+    """Show the history of a table, newest first, with the record counts of Headrace commits."""
     from dataclasses import asdict
 
     from headrace.cli.output import emit
@@ -105,7 +112,7 @@ def history(
 
 @app.command()
 def metrics(path: Place, spec: SpecFile = None, as_json: AsJson = False) -> None:
-    """Show how long operations on a table took, as its commits tell."""
+    """Show the duration of operations on a table, from its commits."""
     from dataclasses import asdict
 
     from headrace.cli.output import emit
@@ -131,12 +138,12 @@ def query(
     limit: Limit = 20,
     version: Version = None,
     timestamp: Timestamp = None,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Also rows that were softly deleted.")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Include soft-deleted rows.")] = False,
     vertical: Vertical = False,
     spec: SpecFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show rows of a table, now or as they were."""
+    """Show rows of a table, at its current or an earlier version."""
     asked = open_table(path, spec).query().at(version, timestamp)
     asked = asked.with_deleted() if deleted else asked
     _show_rows(_narrowed(asked, where, select, order_by, limit), vertical, as_json)
@@ -144,16 +151,16 @@ def query(
 
 @app.command()
 def sql(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT; a table is its path in quotes.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A single SELECT statement; tables are quoted paths.")],
     tables: Annotated[
-        list[str] | None, typer.Option("--table", help="name=path of a table in the query; may be repeated.")
+        list[str] | None, typer.Option("--table", help="Table name for the query, as name=path; repeatable.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Show at most so many rows; 0 for all.", min=0)] = 100,
+    limit: Annotated[int, typer.Option(help="Maximum number of rows; 0 for all.", min=0)] = 100,
     vertical: Vertical = False,
     spec: SpecFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one SELECT over tables, with joins and aggregates; nothing is changed."""
+    """Run a SELECT statement over one or more tables. Read-only."""
     from headrace.cli.table_show import answer
     from headrace.table.sql import select_tables
 
@@ -163,9 +170,9 @@ def sql(
 @app.command()
 def changes(
     path: Place,
-    start: Annotated[str, typer.Option("--from", help="The first version, or an RFC 3339 time.")],
+    start: Annotated[str, typer.Option("--from", help="First version, or an RFC 3339 timestamp.")],
     until: Annotated[
-        str | None, typer.Option("--to", help="The last version, or a time; the newest without it.")
+        str | None, typer.Option("--to", help="Last version or timestamp. Default: the latest version.")
     ] = None,
     where: Where = None,
     select: Selected = None,
@@ -175,7 +182,7 @@ def changes(
     spec: SpecFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show rows that came and went between versions."""
+    """Show row changes between versions (change data feed)."""
     last = None if until is None else _version_or_time(until)
     asked = open_table(path, spec).changes(_version_or_time(start), last)
     _show_rows(_narrowed(asked, where, select, order_by, limit), vertical, as_json)
@@ -184,14 +191,16 @@ def changes(
 @app.command()
 def optimize(
     path: Place,
-    where: Annotated[str | None, typer.Option(help="Only partitions for which this SQL expression is true.")] = None,
-    target_size: Annotated[str | None, typer.Option(help="Size of the files to make, such as 128MB.")] = None,
-    z_order: Annotated[list[str] | None, typer.Option(help="A column to order files by; may be repeated.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="SQL predicate over partition columns; only matching partitions.")
+    ] = None,
+    target_size: Annotated[str | None, typer.Option(help="Target size of files, such as 128MB.")] = None,
+    z_order: Annotated[list[str] | None, typer.Option(help="Z-order column; repeatable.")] = None,
     spec: SpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make fewer, larger files of many small ones; appends may go on meanwhile."""
+    """Compact small files into larger ones. Concurrent appends are allowed."""
     from dataclasses import asdict
 
     done = open_table(path, spec, direct_commit).optimize(where, _size(target_size), z_order or ())
@@ -201,23 +210,28 @@ def optimize(
 @app.command()
 def vacuum(
     path: Place,
-    retain: Annotated[str, typer.Option(help="Keep what versions of this time need, such as 168h.")] = "168h",
-    force: Annotated[bool, typer.Option("--force", help="Below the table's own retention, by this clock.")] = False,
+    retain: Annotated[str, typer.Option(help="Retention period, such as 168h.")] = "168h",
+    force: Annotated[
+        bool, typer.Option("--force", help="Allow a retention shorter than the table's, based on the local clock.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     spec: SpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete files that no version within the retention needs; says what would go, then asks."""
+    """Delete files that no version within the retention period references.
+
+    Shows what will be deleted and asks for confirmation.
+    """
     from headrace.cli.confirm import agreed
     from headrace.cli.table_show import list_text
 
     table = open_table(path, spec, direct_commit)
     plan = table.vacuum(retain, dry_run=True, force=force)
     if not as_json:
-        list_text(f"{table.path}: {len(plan.files):,} files ({plan.bytes:,} bytes) to delete", plan.files)
-    going = bool(plan.files) and not dry_run and agreed("Delete them for good?", yes, as_json)
+        list_text(f"{table.path}: {plural(len(plan.files), 'file')} ({plan.bytes:,} bytes) to delete", plan.files)
+    going = bool(plan.files) and not dry_run and agreed("Delete permanently?", yes, as_json)
     gone = table.vacuum(retain, force=force) if going else plan
     said = {"deleted": going, "files": len(gone.files), "bytes": gone.bytes, "paths": list(gone.files)}
     concluded("vacuum", table.path, said if as_json else {"deleted": going, "files": len(gone.files)}, as_json)
@@ -227,7 +241,7 @@ def vacuum(
 def checkpoint(
     path: Place, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False
 ) -> None:
-    """Write a log checkpoint, so that readers open few files of the log."""
+    """Write a checkpoint of the Delta log, so that readers open fewer log files."""
     table = open_table(path, spec, direct_commit)
     concluded("checkpoint", table.path, {"version": table.checkpoint()}, as_json)
 
@@ -235,9 +249,9 @@ def checkpoint(
 @app.command()
 def repair(
     path: Place,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every file to its end, not only its footer.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read files completely, not only their footers.")] = False,
     reingest: Annotated[
-        bool, typer.Option("--reingest", help="Read lost rows again, by --spec, as far as the source holds them.")
+        bool, typer.Option("--reingest", help="Read lost rows again with --spec, if the source still has them.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -245,13 +259,13 @@ def repair(
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take files that are gone out of the log; name those that are unreadable, and the records that are lost."""
+    """Remove missing files from the Delta log; report unreadable files and lost records."""
     from headrace.cli.confirm import agreed
     from headrace.cli.table_show import damage_event, damage_text, repair_text
     from headrace.errors import UsageError
 
     if reingest and spec is None:
-        raise UsageError("--reingest needs the spec that wrote the rows.", hint="Give --spec SPEC.")
+        raise UsageError("--reingest requires the spec that wrote the rows.", hint="Specify --spec SPEC.")
     again = spec if reingest else None
     table = open_table(path, spec, direct_commit)
     found = table.repair(dry_run=True, deep=deep, reingest=again)
@@ -267,8 +281,8 @@ def repair(
 
 
 def _question(found: Repaired) -> str:
-    """What is about to be done."""
-    takes = "Take the missing files out of the log" if found.missing else ""
+    """Description of the planned repair."""
+    takes = "Remove the missing files from the log" if found.missing else ""
     reads = "read the lost rows again" if found.reingest and found.reingest.ranges else ""
     both = f"{takes}, and {reads}?" if takes and reads else f"{takes or reads}?"
     return both[0].upper() + both[1:]
@@ -284,19 +298,19 @@ def restore(
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold the rows of an older version again, as a new version; what pipelines will ask then is said."""
+    """Restore a table to an earlier version, as a new version. Shows how affected pipelines continue."""
     from dataclasses import asdict
 
     from headrace.cli.confirm import agreed
     from headrace.errors import UsageError
 
     if version is None and timestamp is None:
-        raise UsageError("Restored to what?", hint="Give --version or --timestamp.")
+        raise UsageError("No version specified.", hint="Specify --version or --timestamp.")
     table = open_table(path, spec, direct_commit)
     to, now = table.resolve(version, timestamp), table.resolve()
     if not as_json:
-        typer.echo(f"{table.path}: version {to} again, in place of version {now}")
-    if agreed("Restore it?", yes, as_json):
+        typer.echo(f"{table.path}: restore version {to} (current version: {now})")
+    if agreed("Restore?", yes, as_json):
         done = asdict(table.restore(to))
         concluded("restore", table.path, done if as_json else {key: done[key] for key in ("version", "to")}, as_json)
         if not as_json and done["next"]:
@@ -307,15 +321,15 @@ def restore(
 def drop(
     path: Place, yes: Yes = False, spec: SpecFile = None, direct_commit: DirectCommit = False, as_json: AsJson = False
 ) -> None:
-    """Delete a table with all its files and its history; says how much that is, then asks."""
+    """Delete a table with all files and its history. Shows its size and asks for confirmation."""
     from headrace.cli.confirm import agreed
 
     table = open_table(path, spec, direct_commit)
     size = table.statistics()
     if not as_json:
-        rows = "an unknown number of rows" if size.rows is None else f"{size.rows:,} rows"
-        typer.echo(f"{table.path}: {rows} in {size.files:,} files ({size.bytes:,} bytes), and its history")
-    if agreed("Delete all of it for good?", yes, as_json):
+        rows = "an unknown number of rows" if size.rows is None else plural(size.rows, "row")
+        typer.echo(f"{table.path}: {rows} in {plural(size.files, 'file')} ({size.bytes:,} bytes), and its history")
+    if agreed("Delete permanently?", yes, as_json):
         concluded("drop", table.path, {"files": table.drop()}, as_json)
 
 
@@ -360,18 +374,18 @@ def pairs_of(texts: list[str] | None) -> dict[str, str]:
 
     pairs = [text.partition("=") for text in texts or ()]
     if strange := [name for name, equals, _ in pairs if not equals or not name]:
-        raise UsageError(f"'{strange[0]}' is no name=value.")
+        raise UsageError(f"Invalid value: '{strange[0]}'; expected name=value.")
     return {name: value for name, _, value in pairs}
 
 
 def content(file: str) -> bytes:
-    """What is in a file, or comes from standard input."""
+    """Content of a file or of standard input."""
     from headrace.errors import UsageError
 
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"Cannot read {file}: {error.strerror}.") from None
 
 
 def _size(text: str | None) -> int | None:
@@ -381,7 +395,7 @@ def _size(text: str | None) -> int | None:
     try:
         return None if text is None else size(text)
     except ValueError as wanted:
-        raise UsageError(f"--target-size: '{text}' is none.", hint=f"Give {wanted}.") from None
+        raise UsageError(f"--target-size: invalid size: '{text}'.", hint=f"Specify {wanted}.") from None
 
 
 # ---- what people and programs see ----

@@ -1,4 +1,4 @@
-"""`headrace table create`, `set-properties`, `update-schema`: what a table looks like."""
+"""`headrace table create`, `set-properties` and `update-schema`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SchemaFile = Annotated[
     str | None,
     typer.Option(
-        "--schema", metavar="FILE", help="All columns as JSON: names with types, or a list as in `info --json`."
+        "--schema", metavar="FILE", help="JSON file with all columns: names and types, or a list as in `info --json`."
     ),
 ]
 
@@ -45,7 +45,7 @@ _FEATURES = ("delta.checkpointPolicy", "delta.columnMapping.", "delta.enable", "
 
 
 def add_to(app: typer.Typer) -> None:
-    """Let the group have these commands."""
+    """Add the commands to the group."""
     app.command()(create)
     app.command("set-properties")(set_properties)
     app.command("update-schema")(update_schema)
@@ -54,20 +54,23 @@ def add_to(app: typer.Typer) -> None:
 def create(
     path: Place,
     column: Annotated[
-        list[str] | None, typer.Option("--column", help="'name type', 'name type!' for NOT NULL; repeated.")
+        list[str] | None,
+        typer.Option("--column", help="Column as 'name type', or 'name type!' for NOT NULL; repeatable."),
     ] = None,
     schema: SchemaFile = None,
-    partition_by: Annotated[list[str] | None, typer.Option(help="A partition column; may be repeated.")] = None,
-    properties: Annotated[list[str] | None, typer.Option("--property", help="name=value; may be repeated.")] = None,
+    partition_by: Annotated[list[str] | None, typer.Option(help="Partition column; repeatable.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", help="Table property as name=value; repeatable.")
+    ] = None,
     spec: SpecFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an empty table; one that is there must have these columns."""
+    """Create an empty table. An existing table must have the same columns."""
     from headrace.errors import UsageError
     from headrace.table import Table
 
     if bool(column) == (schema is not None):
-        raise UsageError("A table is made of columns.", hint="Give either --column or --schema.")
+        raise UsageError("No columns specified.", hint="Specify either --column or --schema.")
     columns = _schema(schema) if schema else columns_of(column or [])
     made = Table.get_or_create(path, columns, partition_by or (), pairs_of(properties), storage_of(spec))
     concluded("create", made.path, {"version": made.resolve(), "columns": len(columns)}, as_json)
@@ -75,14 +78,14 @@ def create(
 
 def set_properties(
     path: Place,
-    given: Annotated[list[str] | None, typer.Option("--set", help="name=value; may be repeated.")] = None,
-    unset: Annotated[list[str] | None, typer.Option(help="A property to take away; may be repeated.")] = None,
+    given: Annotated[list[str] | None, typer.Option("--set", help="Table property as name=value; repeatable.")] = None,
+    unset: Annotated[list[str] | None, typer.Option(help="Property to remove; repeatable.")] = None,
     yes: Yes = False,
     spec: SpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set table properties, or take them away; asks where that cannot be taken back."""
+    """Set or remove table properties. Asks for confirmation if the change is irreversible."""
     from headrace.cli.confirm import agreed
     from headrace.cli.table_show import list_text
     from headrace.delta.properties import check_properties
@@ -90,25 +93,25 @@ def set_properties(
 
     wanted = {**pairs_of(given), **dict.fromkeys(unset or ())}
     if not wanted:
-        raise UsageError("No property is given.", hint="Say --set name=value, or --unset name.")
+        raise UsageError("No property specified.", hint="Use --set name=value or --unset name.")
     check_properties({name: value for name, value in wanted.items() if value is not None})
     table = open_table(path, spec, direct_commit)
     if lasting := _lasting(wanted, table.metadata()):
         if not as_json:
-            list_text(f"{table.path}: what cannot be taken back:", lasting)
-        if not agreed("Set them?", yes, as_json):
+            list_text(f"{table.path}: irreversible changes:", lasting)
+        if not agreed("Apply?", yes, as_json):
             return
     after = table.set_properties(wanted)
     concluded("set-properties", after.path, {"version": after.version, "properties": dict(after.properties)}, as_json)
 
 
 def _lasting(wanted: Mapping[str, str | None], about: TableInfo) -> list[str]:
-    """What becomes of properties for good, in words; features are Spark's to turn on, and refused elsewhere."""
+    """Irreversible property changes as text; only Spark can enable features."""
     from headrace.delta.features import WriterKind
 
     lasting = (*_KEPT, *_FEATURES) if about.writer != WriterKind.DIRECT else _KEPT
     return [
-        f"{name}: {about.properties.get(name, 'not set')} becomes {'not set' if value is None else value}"
+        f"{name}: {about.properties.get(name, 'not set')} → {'not set' if value is None else value}"
         for name, value in wanted.items()
         if name.startswith(lasting)
     ]
@@ -116,18 +119,25 @@ def _lasting(wanted: Mapping[str, str | None], about: TableInfo) -> list[str]:
 
 def update_schema(
     path: Place,
-    add: Annotated[list[str] | None, typer.Option(help="'name type' of a new column; may be repeated.")] = None,
-    comment: Annotated[list[str] | None, typer.Option(help="column=what it means; may be repeated.")] = None,
-    widen: Annotated[list[str] | None, typer.Option(help="'name type'; needs the feature typeWidening.")] = None,
-    rename: Annotated[list[str] | None, typer.Option(help="old=new; needs the feature columnMapping.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column; needs the feature columnMapping.")] = None,
+    add: Annotated[list[str] | None, typer.Option(help="New column as 'name type'; repeatable.")] = None,
+    comment: Annotated[list[str] | None, typer.Option(help="Column comment as column=text; repeatable.")] = None,
+    widen: Annotated[
+        list[str] | None, typer.Option(help="New type as 'name type'; requires the typeWidening feature.")
+    ] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(help="Rename as old=new; requires the columnMapping feature.")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to drop; requires the columnMapping feature.")] = None,
     schema: SchemaFile = None,
     yes: Yes = False,
     spec: SpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add columns and comments, or make the columns those of a file; asks before some are widened, renamed, dropped."""
+    """Add columns and comments, or apply the columns of a file.
+
+    Asks for confirmation before columns are widened, renamed or dropped.
+    """
     from headrace.errors import UsageError
     from headrace.table.schema_changes import SchemaChange
 
@@ -141,7 +151,7 @@ def update_schema(
     )
     whole = _schema(schema) if schema else None
     if (whole is None) == (change == SchemaChange()):
-        raise UsageError("Which columns?", hint="Give single changes, or all columns with --schema.")
+        raise UsageError("No columns specified.", hint="Specify individual changes, or all columns with --schema.")
     if not _agreed(table, change, whole, yes, as_json):
         return
     after = table.update_schema(
@@ -151,7 +161,7 @@ def update_schema(
 
 
 def _agreed(table: Table, change: SchemaChange, whole: pa.Schema | None, yes: bool, as_json: bool) -> bool:
-    """Whether to go on: asked before what cannot be taken back, which no table but Spark's is able to do at all."""
+    """Ask for confirmation before irreversible changes, which only tables written by Spark allow."""
     from headrace.cli.confirm import agreed
     from headrace.cli.table_show import plan_text
     from headrace.delta.features import WriterKind
@@ -165,24 +175,24 @@ def _agreed(table: Table, change: SchemaChange, whole: pa.Schema | None, yes: bo
         return True
     if not as_json:
         plan_text(table.path, plan)
-    return agreed("Change them?", yes, as_json)
+    return agreed("Apply?", yes, as_json)
 
 
 def columns_of(texts: list[str]) -> dict[str, str]:
-    """Names with their types."""
+    """Parse columns into names and types."""
     from headrace.errors import UsageError
 
     pairs = [text.strip().partition(" ") for text in texts]
     if strange := [text for text, (_, space, _) in zip(texts, pairs, strict=True) if not space]:
-        raise UsageError(f"'{strange[0]}' is no column.", hint="Write 'name type', such as 'id bigint'.")
+        raise UsageError(f"Invalid column: '{strange[0]}'.", hint="Use 'name type', such as 'id bigint'.")
     columns = {name: kind for name, _, kind in pairs}
     if len(columns) < len(texts):
-        raise UsageError("A column is named twice.", hint="Say once what its type is.")
+        raise UsageError("Duplicate column.", hint="Specify each column once.")
     return columns
 
 
 def _schema(file: str) -> pa.Schema:
-    """All columns of a table, out of a file."""
+    """Parse all columns of a table from a file."""
     import json
 
     import pyarrow as pa
@@ -192,18 +202,18 @@ def _schema(file: str) -> pa.Schema:
     try:
         said = json.loads(content(file))
     except ValueError as error:
-        raise UsageError(f"{file} is no JSON: {error}.") from None
+        raise UsageError(f"{file} is not valid JSON: {error}.") from None
     listed = [{"name": name, "type": kind} for name, kind in said.items()] if isinstance(said, dict) else said
     try:
         return pa.schema([_field(**each) for each in listed])
     except (TypeError, AttributeError) as error:
         raise UsageError(
-            f"{file} tells no columns: {error}.", hint='Write {"name": "type"}, or [{"name": …, "type": …}].'
+            f"Cannot parse columns in {file}: {error}.", hint='Use {"name": "type"}, or [{"name": …, "type": …}].'
         ) from None
 
 
 def _field(name: str, type: str, nullable: bool = True, comment: str | None = None) -> pa.Field:
-    """One column, as `info --json` has it."""
+    """Column in the format of `info --json`."""
     from headrace.table.schema_changes import schema_of
 
     item = schema_of({name: type}).field(0)

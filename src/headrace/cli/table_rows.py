@@ -1,4 +1,4 @@
-"""`headrace table insert`, `upsert`, `delete`, `update`: rows of a table are added and changed."""
+"""`headrace table insert`, `upsert`, `delete` and `update`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.plural import plural
 from headrace.cli.table import (
     AsJson,
     DirectCommit,
@@ -26,20 +27,21 @@ if TYPE_CHECKING:
 
     from headrace.table import Table
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The records: JSON lines or Parquet; - for standard input.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Records: JSON lines or Parquet; - for standard input.")]
 Partition = Annotated[str | None, typer.Option(help="Only in this partition: a=x/b=y.")]
-Create = Annotated[bool, typer.Option("--create", help="Make the table of the records, where there is none.")]
+Create = Annotated[bool, typer.Option("--create", help="Create the table from the records if it does not exist.")]
 PartitionBy = Annotated[
-    list[str] | None, typer.Option(help="With --create: a partition column of the new table; may be repeated.")
+    list[str] | None, typer.Option(help="With --create: partition column of the new table; repeatable.")
 ]
 Properties = Annotated[
-    list[str] | None, typer.Option("--property", help="With --create: name=value of the new table; may be repeated.")
+    list[str] | None,
+    typer.Option("--property", help="With --create: property of the new table, as name=value; repeatable."),
 ]
-Condition = Annotated[str, typer.Option(help="The rows for which this SQL expression is true.")]
+Condition = Annotated[str, typer.Option(help="SQL predicate; matching rows.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Let the group have these commands."""
+    """Add the commands to the group."""
     for each in (insert, upsert, delete, update):
         app.command()(each)
 
@@ -47,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
 def insert(
     path: Place,
     file: File,
-    partition: Annotated[str | None, typer.Option(help="The partition of them all: a=x/b=y.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition of all records: a=x/b=y.")] = None,
     create: Create = False,
     partition_by: PartitionBy = None,
     properties: Properties = None,
@@ -55,7 +57,7 @@ def insert(
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add records to a table, all of them in one commit."""
+    """Append records to a table in one commit."""
     table = _made(open_table(path, spec, direct_commit), create, partition_by, properties, spec)
     concluded("insert", table.path, asdict(table.bulk_insert(_records(file, table), partition)), as_json)
 
@@ -63,11 +65,17 @@ def insert(
 def upsert(
     path: Place,
     file: File,
-    key: Annotated[list[str], typer.Option(help="A column that tells rows apart; may be repeated.")],
-    sequence_by: Annotated[str | None, typer.Option(help="The column by which the last one counts.")] = None,
+    key: Annotated[list[str], typer.Option(help="Key column; repeatable.")],
+    sequence_by: Annotated[
+        str | None, typer.Option(help="Column that orders records of the same key; the highest value wins.")
+    ] = None,
     partition: Partition = None,
     deduplicate: Annotated[
-        bool, typer.Option("--deduplicate/--no-deduplicate", help="Whether a key may be there twice.")
+        bool,
+        typer.Option(
+            "--deduplicate/--no-deduplicate",
+            help="Accept several records with the same key (the last one wins), or reject them.",
+        ),
     ] = True,
     create: Create = False,
     partition_by: PartitionBy = None,
@@ -77,10 +85,10 @@ def upsert(
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put records in place of the rows with their key, and add the others; says how many there are, then asks."""
+    """Update rows by key and insert new ones. Shows the number of records and asks for confirmation."""
     table = _made(open_table(path, spec, direct_commit), create, partition_by, properties, spec)
     records = _records(file, table)
-    plan = f"{len(records):,} records by {', '.join(key)}"
+    plan = f"upsert {plural(len(records), 'record')} by {', '.join(key)}"
     _changed(
         "upsert", table, plan, lambda: table.upsert(records, key, sequence_by, partition, deduplicate), yes, as_json
     )
@@ -90,59 +98,59 @@ def delete(
     path: Place,
     where: Condition,
     partition: Partition = None,
-    soft: Annotated[bool, typer.Option("--soft", help="Only hide the rows: _deleted is true.")] = False,
+    soft: Annotated[bool, typer.Option("--soft", help="Soft delete: set _deleted to true.")] = False,
     yes: Yes = False,
     spec: SpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete rows, or hide them; says how many there are, then asks."""
+    """Delete or soft-delete rows. Shows the number of rows and asks for confirmation."""
     table = open_table(path, spec, direct_commit)
-    what = f"{_met(table, where, partition, hidden=not soft)} rows to {'hide' if soft else 'delete'}"
+    what = f"{plural(_met(table, where, partition, hidden=not soft), 'row')} to {'hide' if soft else 'delete'}"
     _changed("delete", table, what, lambda: table.delete(where, partition, hard=not soft), yes, as_json)
 
 
 def update(
     path: Place,
     where: Condition,
-    values: Annotated[list[str], typer.Option("--set", help="column=SQL expression; may be repeated.")],
+    values: Annotated[list[str], typer.Option("--set", help="Assignment as column=SQL expression; repeatable.")],
     partition: Partition = None,
     yes: Yes = False,
     spec: SpecFile = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set columns of rows; says how many there are, then asks."""
+    """Update columns of matching rows. Shows the number of rows and asks for confirmation."""
     table, wanted = open_table(path, spec, direct_commit), pairs_of(values)
-    what = f"{_met(table, where, partition)} rows that get {', '.join(wanted)}"
+    what = f"{plural(_met(table, where, partition), 'row')} to update: {', '.join(wanted)}"
     _changed("update", table, what, lambda: table.update(where, wanted, partition), yes, as_json)
 
 
 def _changed(operation: str, table: Table, plan: str, change: Callable[[], Any], yes: bool, as_json: bool) -> None:
-    """Say what is planned, ask, do it, and say what was done."""
+    """Print the plan, ask for confirmation, apply it and print the result."""
     from headrace.cli.confirm import agreed
 
     if not as_json:
         at = f"at version {table.resolve()}" if table.exists() else "into a new table"
         typer.echo(f"{table.path}: {plan}, {at}")
-    if agreed("Do it?", yes, as_json):
+    if agreed("Apply?", yes, as_json):
         concluded(operation, table.path, asdict(change()), as_json)
 
 
-def _met(table: Table, where: str, partition: str | None, hidden: bool = True) -> str:
-    """How many rows are meant; hidden ones are not hidden again."""
+def _met(table: Table, where: str, partition: str | None, hidden: bool = True) -> int:
+    """Number of matching rows; soft-deleted rows are not counted again."""
     asked = table.query().where(where).within(partition)
-    return f"{(asked.with_deleted() if hidden else asked).count():,}"
+    return (asked.with_deleted() if hidden else asked).count()
 
 
 def _made(
     table: Table, create: bool, partition_by: list[str] | None, properties: list[str] | None, spec: Path | None
 ) -> Table:
-    """The table; one that its first records make where there is none, if that is wanted."""
+    """Open the table, or create it from its first records if requested."""
     from headrace.errors import UsageError
 
     if not create and (partition_by or properties):
-        raise UsageError("--partition-by and --property are of a new table.", hint="Say --create, too.")
+        raise UsageError("--partition-by and --property apply to new tables only.", hint="Add --create.")
     if not create:
         table.resolve()  # or TableNotFound
     if not create or table.exists():

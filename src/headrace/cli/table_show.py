@@ -1,4 +1,4 @@
-"""How `headrace table` shows what it found."""
+"""Output of `headrace table`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from headrace.cli.console import console
+from headrace.cli.plural import plural
 from headrace.cli.preview import cell, readable_value
 from headrace.spec.types import type_name
 
@@ -30,7 +31,7 @@ _HUGE = pa.decimal128(38, 0)  # how DuckDB's sums of whole numbers arrive
 
 
 def info_text(found: TableInfo) -> dict[str, Any]:
-    """A table's metadata as plain values."""
+    """Metadata of a table as plain values."""
     columns = [
         {"name": item.name, "type": type_name(item.type), "nullable": item.nullable, "comment": _comment(item)}
         for item in found.schema
@@ -45,12 +46,12 @@ def _comment(item: pa.Field) -> str | None:
 
 
 def counted(found: Statistics) -> dict[str, Any]:
-    """A table's statistics as plain values."""
+    """Statistics of a table as plain values."""
     return {**asdict(found), "small_share": round(found.small_share, 4)}
 
 
 def pairs(said: Mapping[str, Any]) -> None:
-    """Names and values, one to a line; lists one item to a line."""
+    """Names and values, one per line; lists with one item per line."""
     out = console()
     longest = max(map(len, said))
     for name, value in said.items():
@@ -76,12 +77,12 @@ def _plain(value: Any) -> str:
 
 
 def figures(said: Mapping[str, Any]) -> str:
-    """What was done, on one line."""
+    """Result of an operation, on one line."""
     return ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in said.items())
 
 
 def versions(entries: Sequence[HistoryEntry]) -> None:
-    """One line a version."""
+    """History, one line per version."""
     grid = Grid("version", "timestamp", "operation", "rows written", "rows after", "by", "batch", box=None)
     for each in entries:
         at = "" if each.timestamp is None else each.timestamp.isoformat(timespec="milliseconds")
@@ -92,27 +93,27 @@ def versions(entries: Sequence[HistoryEntry]) -> None:
 
 
 def latencies(took: Mapping[str, Latency]) -> None:
-    """One line an operation, in seconds."""
+    """Metrics in seconds, one line per operation."""
     grid = Grid("operation", "count", "last", "mean", "longest", box=None)
     for operation, each in took.items():
         seconds = (f"{value:.3f} s" for value in (each.last, each.mean, each.longest))
         grid.add_row(escape(cell(operation)), f"{each.count:,}", *seconds)
-    console().print(grid if took else "no commit tells how long it took")
+    console().print(grid if took else "no commit has duration metrics")
 
 
 def plan_text(path: str, change: SchemaChange) -> None:
-    """What is to become of a table's columns, in words."""
+    """Schema changes as text."""
     added = change.add if isinstance(change.add, Mapping) else {x.name: type_name(x.type) for x in change.add or ()}
     words = [f"add {name} {kind}" for name, kind in added.items()]
     words += [f"comment on {name}" for name in change.comment or ()]
     words += [f"widen {name} to {kind}" for name, kind in (change.widen or {}).items()]
     words += [f"rename {old} to {new}" for old, new in (change.rename or {}).items()]
-    words += [f"drop {name}, with its values" for name in change.drop]
+    words += [f"drop {name} and its values" for name in change.drop]
     list_text(f"{path}: columns to change:", words)
 
 
 def grid(rows: pa.Table, vertical: bool = False, note: str = "") -> None:
-    """Rows as a table, one line each; one line per column where that is wanted, or the terminal is too narrow."""
+    """Rows as a table with one line per row, or with one line per column if requested or too wide."""
     out = console()
     names = [cell(name) for name in rows.column_names]
     texts = [
@@ -127,11 +128,11 @@ def grid(rows: pa.Table, vertical: bool = False, note: str = "") -> None:
         for row in texts:
             shown.add_row(*map(escape, row))
         console(width=None if out.is_terminal else max(width, out.width)).print(shown)
-    out.print(f"{len(rows):,} rows{note}", style="dim")
+    out.print(f"{plural(len(rows), 'row')}{note}", style="dim")
 
 
 def _records(out: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Every row as lines of name and value, whole: readable however many columns there are."""
+    """Rows as lines of name and value, not truncated."""
     longest = max(map(cell_len, names))
     for number, row in enumerate(rows, 1):
         out.print(f"── row {number:,} ──", style="bold")
@@ -141,7 +142,7 @@ def _records(out: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def answer(found: SqlResult, limit: int, vertical: bool, as_json: bool) -> None:
-    """The rows of a query: at most so many, 0 for all; as JSON they are written while they are read."""
+    """Print rows of a query: at most `limit`, 0 for all; JSON rows are streamed."""
     from headrace.cli.output import emit
 
     whole = [item.name for item in found.schema if item.type == _HUGE]
@@ -161,11 +162,11 @@ def answer(found: SqlResult, limit: int, vertical: bool, as_json: bool) -> None:
     if as_json:
         emit({"event": "summary", "rows": shown, "more": more})
     else:
-        grid(pa.Table.from_batches(batches, found.schema), vertical, "; there are more: --limit 0" if more else "")
+        grid(pa.Table.from_batches(batches, found.schema), vertical, "; more rows with --limit 0" if more else "")
 
 
 def list_text(head: str, paths: Iterable[str]) -> None:
-    """Some paths, and how many more there are."""
+    """Some paths, and the number of others."""
     out, names = console(), list(paths)
     out.print(escape(head), soft_wrap=True)
     for path in names[:_MOST]:
@@ -175,32 +176,33 @@ def list_text(head: str, paths: Iterable[str]) -> None:
 
 
 def damage_text(path: str, found: Repaired) -> None:
-    """What is wrong with a table, in words."""
+    """Problems of a table as text."""
     if found.whole:
-        list_text(f"{path}: nothing is missing, and every file can be read", ())
+        list_text(f"{path}: no problems found", ())
     _spoiled("files are missing", found.missing)
     _spoiled("files cannot be read", found.unreadable)
-    _spoiled("files lack their deletion vector", found.vectors)
+    _spoiled("files lack a deletion vector", found.vectors)
     for each in found.lost:
-        whose = "no pipeline's" if each.pipeline is None else f"of '{each.pipeline}', batch {each.batch}"
+        whose = "not from a pipeline" if each.pipeline is None else f"of '{each.pipeline}', batch {each.batch}"
         list_text(f"lost rows of version {each.version}, {whose}", [_offsets(item) for item in each.ranges])
     if found.untold:
-        list_text("where these came from is no longer told by the log:", found.untold)
+        list_text("the log no longer has the origin of these files:", found.untold)
     if found.reingest is not None:
         _readable(found.reingest)
 
 
 def _readable(plan: Reingest) -> None:
-    """What can be read again, and what stays lost."""
+    """Rows that can be read again and rows that cannot."""
     lost = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
     if not (plan.ranges or plan.unread or plan.untold):
-        list_text("no rows are lost that could be read again", ())
+        list_text("no lost rows can be read again", ())
     if plan.ranges:
-        list_text(f"{lost} rows are lost; to be read again:", [_offsets(each) for each in plan.ranges])
+        list_text(f"{lost} rows are lost; these can be read again:", [_offsets(each) for each in plan.ranges])
     for each in plan.unread:
         whose = "" if each.pipeline is None else f" of '{each.pipeline}', batch {each.batch},"
         list_text(
-            f"rows of version {each.version}{whose} stay lost: {each.why}", [_offsets(item) for item in each.ranges]
+            f"rows of version {each.version}{whose} cannot be recovered: {each.why}",
+            [_offsets(item) for item in each.ranges],
         )
 
 
@@ -209,7 +211,7 @@ def _offsets(each: Range) -> str:
 
 
 def repair_text(done: Repaired) -> dict[str, Any]:
-    """What a repair has done, in short."""
+    """Result of a repair."""
     said: dict[str, Any] = {} if done.version is None else {"version": done.version}
     if done.reingest is None:
         return said
@@ -222,5 +224,5 @@ def _spoiled(what: str, found: Sequence[Damage]) -> None:
 
 
 def damage_event(found: Repaired) -> dict[str, Any]:
-    """The same for programs."""
+    """Same as JSON."""
     return {**asdict(found), "rows": found.rows, "whole": found.whole}

@@ -1,1 +1,1 @@
-"""For development and the demo: an embedded Kafka, the demo, class archives."""
+"""Development tools: embedded Kafka, demo and class archives."""

@@ -1,4 +1,4 @@
-"""The demo: a real broker, made-up events, one pipeline, and an account that somebody else checks."""
+"""Demo: a local broker, generated events and one pipeline, verified by an independent consumer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ spark.read.format("delta").load("{table}").groupBy("path").count().show(truncate
 
 
 class Demo:
-    """One demo in one folder; it clears only what an earlier demo made."""
+    """Demo in one directory; only files of an earlier demo are deleted."""
 
     def __init__(self, folder: Path, records: int, report: Callable[[dict[str, Any]], None]) -> None:
         self.folder = folder
@@ -73,9 +73,9 @@ class Demo:
         self.stop = threading.Event()
 
     def run(self) -> dict[str, Any]:
-        """Everything; answers the account and what an independent consumer and reader counted."""
+        """Run the demo; returns the counts of the pipeline and of an independent consumer and reader."""
         _clear(self.folder)
-        self._say("starting a Kafka broker on this machine")
+        self._say("starting a local Kafka broker")
         with (
             tempfile.TemporaryDirectory(prefix="headrace-demo-") as place,
             Broker.start(Path(place) / "kafka", progress=self._say) as broker,
@@ -85,7 +85,7 @@ class Demo:
             return self._account(summary, broker.bootstrap)
 
     def _stream(self, brokers: str) -> Summary:
-        """Produce while the pipeline runs; end it when it has caught up."""
+        """Produce while the pipeline runs; stop it once it has caught up."""
         text = _SPEC.format(brokers=brokers)
         (self.folder / "shop.yaml").write_text(text)
         spec = loads(text, self.folder)[0]
@@ -141,7 +141,7 @@ class Demo:
         }
 
     def _spark_script(self, table: str) -> Path:
-        """A query by plain PySpark, with the settings that it needs to read Delta tables."""
+        """Write a plain PySpark query with the settings for Delta tables."""
         script = self.folder / "spark_query.py"
         jars = [str(path) for path in ensure("spark") if path.name.startswith("delta-")]
         at = next(jar.at for jar in pinned()["spark"] if "delta-spark" in jar.at)
@@ -155,11 +155,15 @@ class Demo:
 def _clear(folder: Path) -> None:
     if folder.exists() and not (folder / MARKER).exists():
         if any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty and not an earlier demo's.", hint="Give another folder.")
+            raise UsageError(
+                f"{folder} is not empty and was not created by the demo.", hint="Choose another directory."
+            )
     elif folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).write_text("Made by `headrace demo`, which clears this folder when it runs again.\n")
+    (folder / MARKER).write_text(
+        "Created by `headrace demo`, which deletes the content of this directory when it runs again.\n"
+    )
 
 
 def _make_topic(brokers: str) -> None:
@@ -168,7 +172,7 @@ def _make_topic(brokers: str) -> None:
 
 
 def count(brokers: str) -> int:
-    """Records an independent consumer is shown."""
+    """Number of records that an independent consumer reads."""
     consumer = Consumer(
         {
             "bootstrap.servers": brokers,
@@ -200,7 +204,7 @@ def _rows(path: str) -> int:
 
 
 def _java_home() -> str:
-    """Lines that name the Java in use; not the one that Headrace fetched: it lacks a module that PySpark asks for."""
+    """Lines that set JAVA_HOME; not to the downloaded JRE, which lacks a module that PySpark needs."""
     home = find_java().home
     if home.is_relative_to(cache_folder()):
         return ""
@@ -208,33 +212,33 @@ def _java_home() -> str:
 
 
 def _first(tables: Iterable[str]) -> str:
-    """The table that the queries are about."""
+    """Table used in the sample queries."""
     return next((path for path in tables if path.endswith("page_view")), next(iter(tables)))
 
 
 def _shown(program: Path) -> str:
-    """A program as one may type it here."""
+    """Path of a program as typed in a shell."""
     return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)
 
 
 def words(done: dict[str, Any]) -> str:
-    """The demo's end, as people read it."""
+    """Summary of the demo as text."""
     table = _first(done["tables"])
-    verdict = "they agree" if done["proven"] else "THEY DO NOT AGREE"
+    verdict = "they match" if done["proven"] else "MISMATCH"
     lines = [
         "",
-        "Rows by table (counted in the lake by delta-rs)",
+        "Rows by table (counted with delta-rs)",
         *(f"  {rows:>9,}  {path}" for path, rows in done["tables"].items()),
         "Dead letters by reason",
         *(f"  {number:>9,}  {reason}" for reason, number in done["reasons"].items()),
-        "The account",
+        "Record counts",
         f"  read {done['read']:,} = routed {done['routed']:,} + dead {done['dead']:,} + filtered {done['filtered']:,}",
-        f"  an independent consumer counts {done['consumer_count']:,} records; lag {done['lag']:,}: {verdict}",
+        f"  an independent consumer read {done['consumer_count']:,} records; lag {done['lag']:,}: {verdict}",
         "Query the tables",
         f"  Headrace  {done['programs']['headrace']} table sql \"SELECT path, count(*) FROM '{table}' GROUP BY ALL\"",  # noqa: S608
         f"  DuckDB    SELECT path, count(*) FROM delta_scan('{table}') GROUP BY ALL;",  # noqa: S608
         f"  Polars    pl.read_delta('{table}').group_by('path').len()",
         f"  Spark     {done['programs']['python']} {done['spark']}",
-        f"Its spec is {done['spec']}, its lake {done['lake']}.",
+        f"Spec: {done['spec']}; tables: {done['lake']}.",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A real single-node Kafka (KRaft) from its published jars, for the demo, tests and benches."""
+"""Single-node Kafka (KRaft) from the published jars, for the demo, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _JVM = (
 
 @dataclass(frozen=True, slots=True)
 class BrokerTls:
-    """PEM files of the broker: its key with the chain, and the authority that clients' certificates must come from."""
+    """PEM files of the broker: key with certificate chain, and the CA of client certificates."""
 
     key_and_chain: Path
     authority: Path
@@ -78,7 +78,7 @@ class BrokerTls:
 
 @dataclass(slots=True)
 class Broker:
-    """An embedded broker: its folder, its ports, and the child it runs in."""
+    """Embedded broker: its directory, ports and process."""
 
     folder: Path
     ports: Mapping[str, int]
@@ -99,14 +99,12 @@ class Broker:
         jvm: Sequence[str] = (),
         progress: jars.Progress | None = None,
     ) -> Self:
-        """Start a broker with its data below `folder`, on loopback ports, and wait until it answers.
+        """Start a broker with its data in `folder`, on loopback ports, and wait until it is ready.
 
-        `port` is that of the plain listener; ports that are not given are free ones. UsageError if `port` is in use.
+        `port` is the port of the plaintext listener; other ports are chosen. UsageError if `port` is in use.
         """
         if port is not None and not _bindable(port):
-            raise UsageError(
-                f"Port {port} is in use.", hint="Stop the program that listens there, or use another port."
-            )
+            raise UsageError(f"Port {port} is in use.", hint="Stop the process that uses it, or choose another port.")
         parts, java = jars.ensure("kafka", progress=progress), find_java(progress=progress)
         run = [*java.command, *_JVM, "-cp", os.pathsep.join(map(str, parts)), *class_archive.use("kafka", java, parts)]
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,38 +123,38 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """The address of the plain listener."""
+        """Address of the plaintext listener."""
         return self.address("plain")
 
     def address(self, listener: str) -> str:
-        """The address of one of the listeners it was started with."""
+        """Address of a listener by name."""
         return f"127.0.0.1:{self.ports[listener]}"
 
     @property
     def pid(self) -> int | None:
-        """The process id of the child, if one runs."""
+        """Process id of the broker, if it runs."""
         return self._child.pid if self._child else None
 
     def wait(self, stop: threading.Event) -> None:
-        """Return when `stop` is set; SetupError when the broker ends before that."""
+        """Block until `stop` is set; SetupError if the broker exits before that."""
         while not stop.wait(0.2):
             if self._child and self._child.poll() is not None:
-                raise SetupError(f"Kafka ended: {_tail(self.folder / 'broker.log')}")
+                raise SetupError(f"Kafka exited: {_tail(self.folder / 'broker.log')}")
 
     def stop(self, within: float = 20) -> None:
-        """End it in good order."""
+        """Shut down cleanly."""
         if self._child:
             self._child.stop(within)
             self._child = None
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill the process."""
         if self._child:
             self._child.crash()
             self._child = None
 
     def restart(self) -> None:
-        """Start it again on its own data and ports."""
+        """Restart with the same data and ports."""
         self.stop()
         self._up()
 
@@ -175,7 +173,7 @@ class Broker:
                 raise SetupError(f"Kafka did not start: {_tail(self.folder / 'broker.log')}")
 
     def _answers(self) -> bool:
-        """Whether it names itself as a broker of its cluster; asked of Kafka's own protocol, not of the port."""
+        """Whether the broker answers a Kafka metadata request."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
@@ -187,7 +185,7 @@ class Broker:
         return False
 
     def _add_scram_users(self) -> None:
-        """Users of SCRAM live in the cluster's metadata; PLAIN ones are in the properties."""
+        """Create SCRAM users in the cluster metadata; PLAIN users are in the properties."""
         from confluent_kafka import admin
 
         if not any(listener.startswith("sasl") for listener in self.ports):
@@ -232,7 +230,7 @@ def _tls_settings(tls: BrokerTls | None) -> dict[str, str]:
 
 
 def _sasl_settings(listeners: Iterable[str], users: Mapping[str, str]) -> dict[str, str]:
-    """Accept PLAIN and both kinds of SCRAM on each listener that has SASL."""
+    """Enable PLAIN and SCRAM on each SASL listener."""
     known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     modules = {
         "PLAIN": f"org.apache.kafka.common.security.plain.PlainLoginModule required {known};",
@@ -247,17 +245,17 @@ def _sasl_settings(listeners: Iterable[str], users: Mapping[str, str]) -> dict[s
 
 
 def _format(tool: Sequence[str], properties: Path) -> None:
-    """Give the data folder its identity, as Kafka demands before the first start."""
+    """Format the data directory, as Kafka requires before the first start."""
     first, *rest = uuid.uuid4().bytes
     cluster = base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")  # never begins with a dash
     command = [*tool, "format", "-t", cluster, "-c", str(properties)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
-        raise SetupError(f"Kafka's storage could not be formatted: {(done.stderr or done.stdout).strip()[-500:]}")
+        raise SetupError(f"Cannot format Kafka's storage: {(done.stderr or done.stdout).strip()[-500:]}")
 
 
 def free_ports() -> Iterable[int]:
-    """Free loopback ports below those that outgoing connections take, so that a restart finds its own."""
+    """Free loopback ports below the ephemeral range, so that they are still free on a restart."""
     seen: set[int] = set()
     while True:
         port = random.randint(15000, 32000)  # noqa: S311
@@ -283,4 +281,4 @@ def _listens(port: int) -> bool:
 
 
 def _tail(log: Path, size: int = 800) -> str:
-    return log.read_text(errors="replace")[-size:].strip() if log.is_file() else "it said nothing"
+    return log.read_text(errors="replace")[-size:].strip() if log.is_file() else "no output"

@@ -1,4 +1,4 @@
-"""Makes the class archives by running once, small, what runs later: a topic, read by Spark, into a Delta table."""
+"""Create class archives by running a minimal pipeline: a topic, read by Spark, into a Delta table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.runtime.java import find_java
 
 
 def make_archives(*, progress: jars.Progress | None = None) -> None:
-    """Make the archives of Spark and Kafka that are missing for this Java and these jars."""
+    """Create missing archives of Spark and Kafka for this Java and these jars."""
     say = progress or (lambda _: None)
     java = find_java(progress=progress)
     spark_jars, kafka_jars = session.class_path(progress=progress), jars.ensure("kafka", progress=progress)
@@ -23,7 +23,7 @@ def make_archives(*, progress: jars.Progress | None = None) -> None:
     ):
         if not spark_jvm and not kafka_jvm:
             return
-        say("Making class archives, so that Java starts faster")
+        say("Creating class archives, so that Java starts faster")
         with tempfile.TemporaryDirectory() as scratch:
             _run_once(Path(scratch), spark_jvm, kafka_jvm)
 
@@ -50,7 +50,7 @@ def _produce(bootstrap: str) -> None:
 
 
 def _stream(spark: Any, bootstrap: str, scratch: Path) -> None:
-    """One batch through everything a pipeline touches in the JVM."""
+    """Run one batch that loads all JVM classes a pipeline uses."""
 
     def same(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches

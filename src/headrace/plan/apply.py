@@ -241,7 +241,10 @@ class BranchRun:
 
     def _refuse(self, envelopes: pa.Table, name: str) -> None:
         limits = self.branch.spec.limits
-        detail = f"'{name}' would be a table beyond the limit of {limits.tables}, or of {limits.new_tables} in a batch"
+        detail = (
+            f"table '{name}' exceeds the limit of {limits.tables} tables, or of {limits.new_tables} "
+            "new tables per batch"
+        )
         everyone = list(range(len(envelopes)))
         reasons = [Reason.TOO_MANY_TABLES] * len(everyone)
         rejects = Rejects(everyone, reasons, [detail] * len(everyone))

@@ -74,7 +74,7 @@ def _operations(
 def _truncates(ops: np.ndarray) -> Rejects:
     """A truncate says of no row when it ended: a history cannot keep that."""
     rejects = Rejects()
-    said = "a truncate, and the table keeps the history of each key"
+    said = "a truncate, which mode: scd2 does not support"
     rejects.add_all(np.flatnonzero(ops == TRUNCATE), Reason.UNKNOWN_OPERATION, said)
     return rejects
 
@@ -110,14 +110,14 @@ def _holes(table: pa.Table, at: np.ndarray, ops: np.ndarray, shape: RouteSchema,
     rejects, ops = Rejects(), ops[at]
     keyed, puts = ops != TRUNCATE, ops == PUT
     for name in merge.keys:
-        rejects.add_all(at[keyed & _nulls(table, name)], Reason.NO_KEY, f"{name}: a key, and there is no value")
+        rejects.add_all(at[keyed & _nulls(table, name)], Reason.NO_KEY, f"{name}: key is NULL")
     if merge.sequence_by is not None:
         at_fault = keyed & _nulls(table, merge.sequence_by)
-        rejects.add_all(at[at_fault], Reason.MISSING, f"{merge.sequence_by}: orders changes, and there is no value")
+        rejects.add_all(at[at_fault], Reason.MISSING, f"{merge.sequence_by}: sequence column is NULL")
     for item in shape.table:
         if not item.nullable:
             rejects.add_all(
-                at[puts & _nulls(table, item.name)], Reason.MISSING, f"{item.name}: required, and there is no value"
+                at[puts & _nulls(table, item.name)], Reason.MISSING, f"{item.name}: required value is missing"
             )
     return rejects
 

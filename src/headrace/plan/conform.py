@@ -38,7 +38,7 @@ def fit(rows: pa.Table, envelopes: pa.Table, shape: RouteSchema) -> tuple[pa.Tab
             _check_partition(column, item, rejects)
     _check_path(dict(zip(shape.table.names, columns, strict=True)), shape, rejects)
     if not columns:
-        rejects.add_all(range(len(envelopes)), Reason.MISSING, "no record has shown a column yet")
+        rejects.add_all(range(len(envelopes)), Reason.MISSING, "no columns known yet")
     keep = None
     if rejects.index:
         rejects = rejects.firsts().in_order()  # one letter a record: the first misfit, in column order, speaks
@@ -130,7 +130,7 @@ def _check_nulls(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Re
     if not _requires(item):
         return
     for name, positions in _holes(_flat(column), item, np.arange(len(column)), item.name):
-        rejects.add_all(positions, Reason.MISSING, f"{name}: required, and there is no value")
+        rejects.add_all(positions, Reason.MISSING, f"{name}: required value is missing")
 
 
 def _requires(item: pa.Field) -> bool:
@@ -168,7 +168,7 @@ def _holes(values: pa.Array, item: pa.Field, rows: np.ndarray, name: str) -> Ite
 
 def _check_partition(column: pa.ChunkedArray | pa.Array, item: pa.Field, rejects: Rejects) -> None:
     at = pc.indices_nonzero(unstorable(item.name, column)).to_numpy()
-    rejects.add_all(at, Reason.BAD_PARTITION, f"{item.name}: readers would not see this value of a partition column")
+    rejects.add_all(at, Reason.BAD_PARTITION, f"{item.name}: readers cannot represent this partition value")
 
 
 def _check_path(columns: Mapping[str, pa.ChunkedArray | pa.Array], shape: RouteSchema, rejects: Rejects) -> None:
@@ -176,7 +176,7 @@ def _check_path(columns: Mapping[str, pa.ChunkedArray | pa.Array], shape: RouteS
     if beyond is not None:
         at = pc.indices_nonzero(beyond).to_numpy()
         names = ", ".join(shape.partition_by)
-        rejects.add_all(at, Reason.BAD_PARTITION, f"{names}: the path of the partition is too long for the store")
+        rejects.add_all(at, Reason.BAD_PARTITION, f"{names}: partition path is too long for the storage")
 
 
 def _as(column: pa.ChunkedArray | pa.Array, item: pa.Field) -> pa.ChunkedArray | pa.Array:

@@ -209,7 +209,7 @@ def _without_room(rejects: Rejects) -> Rejects:
     for position, reason, detail in rejects:
         if reason is Reason.NEW_FIELD:
             name = detail.partition(": ")[0]
-            reason, detail = Reason.TOO_WIDE, f"{name}: no column may be added (limits.new_columns, limits.columns)"
+            reason, detail = Reason.TOO_WIDE, f"{name}: column limit reached (limits.new_columns, limits.columns)"
         made.add(position, reason, detail)
     return made
 

@@ -77,7 +77,7 @@ def _read(check: Transform, rows: pa.Table) -> pa.Table:
 def _broken(each: Expectation, envelopes: pa.Table, at: int, uri: str) -> ContractViolation:
     topic, partition, offset = (envelopes[name][at].as_py() for name in ("topic", "partition", "offset"))
     return ContractViolation(
-        f"{uri}: the record at {topic}/{partition}/{offset} does not fulfil the expectation '{each.name}' "
-        f"({each.expect}), which says stop.",
-        hint="Mend the producer or change the expectation, then run again: the record is read anew.",
+        f"{uri}: the record at {topic}/{partition}/{offset} violates the expectation '{each.name}' "
+        f"({each.expect}) with on_violation: stop.",
+        hint="Fix the producer or change the expectation, then run again; the record will be read again.",
     )

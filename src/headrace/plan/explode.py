@@ -94,8 +94,8 @@ def _refuse_twins(explode: Explode, columns: Iterable[pa.Field]) -> None:
 
 def _twice(explode: Explode, name: str) -> UsageError:
     return UsageError(
-        f"exploding '{explode.column}' makes two columns '{name}'.",
-        hint=f"Keep the record's field under another name, as explode.keep: {{of_{name}: {name}}}.",
+        f"exploding '{explode.column}' creates two columns named '{name}'.",
+        hint=f"Rename the record's field: explode.keep: {{of_{name}: {name}}}.",
     )
 
 
@@ -336,7 +336,7 @@ def _told(explode: Explode, found: Decoded) -> Decoded:
         return found
     texts = found.rows[explode.column]
     some = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _NOTHING)), False).to_numpy()
-    wanted = f"{explode.column}: expected a list whose elements are of one type, saw"
+    wanted = f"{explode.column}: expected an array with elements of one type, got"
     return _refused(found, some, Reason.TYPE, lambda row: f"{wanted} {texts[row].as_py():.80}")
 
 
@@ -346,7 +346,7 @@ def _narrow(explode: Explode, found: Decoded, limit: int) -> Decoded:
     if lists is None or not len(lists):
         return found
     totals = np.bincount(index, _lengths(lists))[index].astype(np.int64)
-    return _refused(found, totals > limit, Reason.TOO_WIDE, lambda row: f"{totals[row]} rows, the limit is {limit}")
+    return _refused(found, totals > limit, Reason.TOO_WIDE, lambda row: f"{totals[row]} rows; the limit is {limit}")
 
 
 def _light(explode: Explode, found: Decoded, limit: int, lent: np.ndarray) -> Decoded:
@@ -369,8 +369,8 @@ def repeating(found: Decoded, rows: np.ndarray, repeated: np.ndarray, limit: int
     def detail(row: int) -> str:
         at = index[row]
         return (
-            f"{counts[at]} rows that repeat {totals[at]} bytes of the record, "
-            f"the limit is {limit} (limits.repeated_bytes)"
+            f"{counts[at]} rows that repeat {totals[at]} bytes of the record; the limit is {limit} "
+            "(limits.repeated_bytes)"
         )
 
     made = _refused(found, (totals > limit)[index], Reason.TOO_BIG, detail)

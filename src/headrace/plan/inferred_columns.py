@@ -31,7 +31,7 @@ class InferredColumns:
         named = [f"{name} {kind}" for name, kind in self.columns.items()]
         more = f", and {len(named) - _SHOWN:,} more" if len(named) > _SHOWN else ""
         text = f"{self.table}: columns inferred from records: {', '.join(named[:_SHOWN])}{more}"
-        kept = [f"{name} is kept as JSON text, its values are {why}" for name, why in self.json_text.items()]
+        kept = [f"{name} is stored as JSON text because its values are {why}" for name, why in self.json_text.items()]
         return "; ".join([text, *kept])
 
 

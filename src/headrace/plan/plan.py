@@ -26,7 +26,7 @@ __all__ = ["EVERY", "BatchResult", "CompiledBranch", "Plan"]
 
 T = TypeVar("T")
 Meant = Mapping[str, np.ndarray] | None
-_DETAIL = "its rows have more bytes than a column can hold (2 GB)"
+_DETAIL = "its rows exceed the maximum column size (2 GB)"
 
 
 class Plan:

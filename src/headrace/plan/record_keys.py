@@ -45,13 +45,13 @@ def keys_of_rows(keys: pa.ChunkedArray, shape: RouteSchema, merge: MergeSpec, ho
     values = keys.combine_chunks()
     there = values.is_valid().to_numpy(zero_copy_only=False)
     rejects, at = Rejects(), np.flatnonzero(there)
-    rejects.add_all(np.flatnonzero(~there), Reason.NO_KEY, "a null value deletes by its key, and there is none")
+    rejects.add_all(np.flatnonzero(~there), Reason.NO_KEY, "tombstone without a key")
     rows, index, refused = _READ[how.keyed_by](values.take(pa.array(at)), _payload(shape, merge), how)
     for position, reason, detail in zip(refused.index, refused.reason, refused.detail, strict=True):
         rejects.add(int(at[position]), reason, f"the key: {detail}")
     table, at = rows.rename_columns(list(merge.keys)), at[index.to_numpy()]
     whole = _whole(table)
-    rejects.add_all(at[~whole], Reason.NO_KEY, f"the key does not say {' and '.join(merge.keys)}")
+    rejects.add_all(at[~whole], Reason.NO_KEY, f"the key does not contain {' and '.join(merge.keys)}")
     return table.filter(pa.array(whole)), pa.array(at[whole], pa.int64()), rejects.in_order()
 
 

@@ -45,8 +45,8 @@ def hold_to_contract(rejects: Rejects, rules: TableSpec, table: str) -> None:
         wrong = reason in MISFITS and contract.wrong_type_of(column) == "stop"
         if wrong or (reason is Reason.MISSING and contract.missing_of(column) == "stop"):
             raise ContractViolation(
-                f"{table}: {detail} ({reason.value}), and the contract says stop.",
-                hint="Mend the producer or change table.contract, then run again: the record is read anew.",
+                f"{table}: {detail} ({reason.value}); the contract is set to stop.",
+                hint="Fix the producer or change table.contract, then run again; the record will be read again.",
             )
 
 

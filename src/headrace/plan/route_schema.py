@@ -117,7 +117,7 @@ def _unfilled(rules: TableSpec, output: pa.Schema, existing: pa.Schema | None) -
     left = [item for item in existing if item.name not in filled and default_value(item) is None]
     if required := [item.name for item in left if not item.nullable]:
         raise UsageError(
-            f"only_declared leaves out {_listed(required)}, which must not be NULL in the table.",
+            f"only_declared excludes {_listed(required)}, which must not be NULL in the table.",
             hint="Declare the columns, or remove only_declared.",
         )
     return tuple(item.name for item in left)
@@ -139,7 +139,7 @@ def _check_once(table: pa.Schema, rules: TableSpec) -> None:
         return
     check_keys(table, "deduplicate.keys", rules.deduplicate.keys, "", None)
     if SOURCE.name not in table.names:
-        raise UsageError(f"deduplicate needs the column '{SOURCE.name}': there are {', '.join(table.names)}.")
+        raise UsageError(f"deduplicate requires the column '{SOURCE.name}'; the table has {', '.join(table.names)}.")
 
 
 def _origins(payload: pa.Schema, rules: TableSpec, transform: Transform) -> dict[str, str]:
@@ -163,8 +163,8 @@ def disagreement(uri: str, met: bool) -> Iterator[None]:
 
 def columns_disagree(uri: str, error: UsageError) -> ColumnsDisagree:
     """The stop, with what was seen and what to do about it."""
-    mend = error.hint or "Mend the producer, or change the spec: a cast in the expression, another column."
-    return ColumnsDisagree(f"{uri}: {error.message}", hint=f"{mend} Then run again: the batch is read anew.")
+    mend = error.hint or "Fix the producer, or change the spec: add a cast to the expression, or use another column."
+    return ColumnsDisagree(f"{uri}: {error.message}", hint=f"{mend} Then run again; the batch will be read again.")
 
 
 def predict_schema(
@@ -380,8 +380,9 @@ def _partitions(brought: Iterable[pa.Field], derived: Iterable[PartitionBy]) -> 
     for each in derived:
         if each.column.lower() in names:
             raise UsageError(
-                f"partition_by makes '{each.column}' of '{each.origin}', and rows have a column of that name.",
-                hint="Give the made one another name (`as`), or partition by the one that is there.",
+                f"the partition column '{each.column}' derived from '{each.origin}' conflicts with "
+                "a column of the same name.",
+                hint="Rename the derived column (`as`), or partition by the existing column.",
             )
     return [derived_field(each) for each in derived]
 
@@ -396,8 +397,8 @@ def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
     kind = item.type if is_masked(item) else declared.type
     if not same_columns(item.type, kind):
         raise UsageError(
-            f"column '{item.name}' is declared as {type_name(kind)}, the transform makes it {type_name(item.type)}.",
-            hint="Write an explicit cast in the expression, or declare the type that it makes.",
+            f"column '{item.name}' is declared as {type_name(kind)}, but the transform returns {type_name(item.type)}.",
+            hint="Add a cast to the expression, or declare the type that it returns.",
         )
     return pa.field(item.name, kind, declared.nullable, item.metadata)
 
@@ -413,14 +414,12 @@ def _followed(existing: pa.Schema, brought: Mapping[str, pa.Field], wide: bool) 
     pairs = [(item, brought.get(item.name, item)) for item in existing]
     grown = [_grown_field(have, made, wide=wide) for have, made in pairs]
     wrong = [
-        f"column '{have.name}' is {type_name(have.type)} in the table, the spec makes it {type_name(made.type)}"
+        f"column '{have.name}' is {type_name(have.type)} in the table, but {type_name(made.type)} in the spec"
         for (have, made), item in zip(pairs, grown, strict=True)
         if not same_columns(made.type, item.type)
     ]
     if wrong:
-        raise UsageError(
-            f"{'; '.join(wrong)}.", hint="Change the spec's type or write an explicit cast in the expression."
-        )
+        raise UsageError(f"{'; '.join(wrong)}.", hint="Change the type in the spec, or add a cast to the expression.")
     return grown
 
 

@@ -58,7 +58,7 @@ def _candidates(routing: Routing, envelopes: pa.Table, peeked: pa.StringArray | 
     if routing.by == "header":
         return _header(_whole(envelopes.column("headers")), routing.value or "")
     if peeked is None:
-        raise UsageError(f"route.by {routing.by}: its values were not given.")
+        raise UsageError(f"route.by {routing.by}: no values provided.")
     return peeked
 
 
@@ -104,16 +104,18 @@ def _verdict(routing: Routing, value: str | None) -> Verdict:
     if routing.topics:
         topic, _, value = value.partition(":")
         if not NAME.fullmatch(topic):
-            return Reason.BAD_ROUTE, f"the topic {topic[:80]!r} cannot name a folder"
+            return Reason.BAD_ROUTE, f"the topic {topic[:80]!r} is not a valid directory name"
     shown = f"the {_called(routing)} {value[:80]!r}"
     if len(value) > LONGEST:
-        return Reason.BAD_ROUTE, f"{shown} has {len(value)} characters, more than {LONGEST}"
+        return Reason.BAD_ROUTE, f"{shown} has {len(value)} characters; the maximum is {LONGEST}"
     if routing.include is not None and not re.search(routing.include, value):
-        return Reason.UNROUTED, f"{shown} is not matched by include"
+        return Reason.UNROUTED, f"{shown} does not match include"
     if routing.exclude is not None and re.search(routing.exclude, value):
-        return Reason.UNROUTED, f"{shown} is matched by exclude"
+        return Reason.UNROUTED, f"{shown} matches exclude"
     if not NAME.fullmatch(value):
-        return Reason.BAD_ROUTE, f"{shown} cannot name a table: letters, digits, and . _ - after the first"
+        return Reason.BAD_ROUTE, (
+            f"{shown} is not a valid table name: letters, digits, '.', '_' and '-', starting with a letter or digit"
+        )
     return None
 
 

@@ -27,8 +27,8 @@ class UnknownName:
     suggestion: str = ""  # a name that exists and is close to it
 
     def __str__(self) -> str:
-        hint = f"; did you mean '{self.suggestion}'?" if self.suggestion else ""
-        return f"{self.place}: no record, table or step has '{self.name}'{hint}"
+        hint = f" (did you mean '{self.suggestion}'?)" if self.suggestion else ""
+        return f"{self.place}: '{self.name}' does not exist in any record, table or step{hint}"
 
 
 Reports = Iterable[tuple[str, Set[UnknownName]]]  # of every route that had rows: what is unknown there

@@ -81,7 +81,7 @@ def _missing(jars: Iterable[Jar]) -> list[Jar]:
 
 def _fetch(jars: list[Jar], scratch: Path, progress: Progress) -> None:
     """Fetch, check and move into place; nothing unchecked is ever seen under its final name."""
-    progress(f"Fetching {len(jars)} jars into {cache_folder('jars')}")
+    progress(f"Downloading {len(jars)} jars to {cache_folder('jars')}")
     fetched = resolve_jars([jar.at for jar in jars], scratch, progress)
     for jar in jars:
         _admit(jar, fetched[jar.at])
@@ -91,8 +91,8 @@ def _admit(jar: Jar, file: Path) -> None:
     seen = sha256(file)
     if seen != jar.sha256:
         raise SetupError(
-            f"The checksum of {jar.at} is {seen}, but {jar.sha256} is pinned: what was sent is not what was locked.",
-            hint="Nothing of it was kept. Look for a repository or proxy that changes files.",
+            f"Checksum mismatch for {jar.at}: expected {jar.sha256}, got {seen}.",
+            hint="The download was discarded. Check for a repository or proxy that modifies files.",
         )
     with file.open("rb") as written:
         os.fsync(written.fileno())
@@ -133,8 +133,8 @@ def _unfetched(absent: list[str], said: list[str]) -> SetupError:
     blamed = [at for at in absent if "#{1};{2}: ".format(*at.partition("@")[0].split(":")) in text] or absent
     trouble = re.search(r"Server access error[^\n]*|[^\n]*(?:UnknownHost|Connect|SSL|Socket)\w*Exception[^\n]*", text)
     return SetupError(
-        f"Cannot fetch {_few(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
-        hint=f"Set HEADRACE_MAVEN to a Maven repository that has it, or put the file into {cache_folder('jars')}.",
+        f"Cannot download {_few(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
+        hint=f"Set HEADRACE_MAVEN to a Maven repository that has it, or copy the file to {cache_folder('jars')}.",
     )
 
 
@@ -178,7 +178,9 @@ def _ivy() -> Path:
     spec = find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
-        raise SetupError("PySpark with its jars is not installed.", hint="Install pyspark==4.2.0 and try again.")
+        raise SetupError(
+            "PySpark is not installed, or its jars are missing.", hint="Install pyspark==4.2.0 and try again."
+        )
     return found[-1]
 
 

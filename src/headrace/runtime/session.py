@@ -206,7 +206,7 @@ def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterable[Any]],
 def pid(spark: Any) -> int:
     """The process id of the session's JVM."""
     if _shared is None or not alive(spark):
-        raise SparkDied("The JVM of this session is gone.")
+        raise SparkDied("The JVM of this session has exited.")
     return _shared.jvm.pid
 
 
@@ -304,11 +304,11 @@ def _wait_for_gateway(jvm: Child, info: Path, stop: threading.Event, within: flo
     deadline = time.monotonic() + within
     while not info.is_file():
         if jvm.poll() is not None:
-            raise SetupError(f"Java ended with code {jvm.returncode} before Spark was up; see {log_folder()}.")
+            raise SetupError(f"Java exited with code {jvm.returncode} before Spark started; see {log_folder()}.")
         if time.monotonic() > deadline:
             raise SetupError(f"Spark did not start within {within:g} s; see {log_folder()}.")
         if stop.wait(0.02):
-            raise StopRequested("Asked to stop while Spark was starting.")
+            raise StopRequested("Stopped while Spark was starting.")
     port, length = struct.unpack_from("!ii", raw := info.read_bytes())
     return port, raw[8 : 8 + length].decode()
 

@@ -74,8 +74,8 @@ def error_of(error: BaseException, work: Path) -> HeadraceError:
 def full(folder: Path) -> StorageFull:
     """The work folder has no room."""
     return StorageFull(
-        f"{folder}: there is no space left for the work folder.",
-        hint="Make room there, or point XDG_STATE_HOME elsewhere; then run again.",
+        f"{folder}: no space left in the work directory.",
+        hint="Free some space, or set XDG_STATE_HOME to another directory; then run again.",
     )
 
 
@@ -123,25 +123,30 @@ def _first_line(text: str) -> str:
 
 def _worker_died(_: str) -> HeadraceError:
     return SparkDied(
-        "A Python worker of Spark was killed in the middle of a task.",
-        hint="Is memory short here? Lower limits.batch_rows or spark.cores, then start again; nothing is lost.",
+        "A Spark Python worker was killed during a task.",
+        hint="Check for low memory. Lower limits.batch_rows or spark.cores, then run again; no data is lost.",
     )
 
 
 def _not_known(said: str) -> HeadraceError:
-    return AuthenticationFailed(f"The broker refuses Spark's credentials: {said}", hint="See source.kafka.sasl, tls.")
+    return AuthenticationFailed(
+        f"Authentication to the broker failed in Spark: {said}", hint="Check source.kafka.sasl and source.kafka.tls."
+    )
 
 
 def _not_allowed(said: str) -> HeadraceError:
-    return PermissionDenied(f"The broker refuses Spark's request: {said}", hint="Grant READ and DESCRIBE.")
+    return PermissionDenied(f"The broker denied Spark's request: {said}", hint="Grant READ and DESCRIBE on the topics.")
 
 
 def _unreachable(said: str) -> HeadraceError:
-    return BrokerUnreachable(f"Spark could not read from the broker: {said}")
+    return BrokerUnreachable(f"Spark cannot read from the broker: {said}")
 
 
 def _nameless(said: str) -> HeadraceError:
-    return PipelineStopped(f"Spark failed: {said}", hint="Its log is in the work folder; nothing half-done is visible.")
+    return PipelineStopped(
+        f"Spark failed: {said}",
+        hint="See Spark's log in the work directory. Incomplete writes are not visible to readers.",
+    )
 
 
 # In this order: a worker's death shows as a lost connection too.

@@ -20,8 +20,8 @@ def made(folder: Path, setting: str, mode: int = 0o777) -> Path:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
         raise SetupError(
-            f"The folder {folder} cannot be created: {error.strerror}.",
-            hint=f"Set {setting} to a folder that can be written.",
+            f"Cannot create the directory {folder}: {error.strerror}.",
+            hint=f"Set {setting} to a writable directory.",
         ) from None
     return folder
 

@@ -1,4 +1,4 @@
-"""What the user writes: one YAML file, checked at the door; inside there are only these models."""
+"""Models of the YAML spec. Input is validated once on load; the rest of the code sees only these models."""
 
 from headrace.spec.contract import Contract, ContractKeys
 from headrace.spec.decode import Decode, Format, JsonFormat

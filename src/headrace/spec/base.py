@@ -1,4 +1,4 @@
-"""What all parts of the spec share: frozen, closed, and exact about what is wrong."""
+"""Base class and helpers shared by all spec models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 
 class SpecModel(BaseModel):
-    """A mapping of the spec: frozen, and closed to keys it does not know."""
+    """Mapping in a spec: immutable; unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -27,7 +27,7 @@ class InvalidValue(ValueError):
 
 
 def exactly_one(part: SpecModel, *names: str) -> None:
-    """Refuse a part in which not exactly one of the keys is given."""
+    """Raise InvalidValue unless exactly one of the keys is set."""
     given = [name for name in names if getattr(part, name) is not None]
     if len(given) != 1:
         seen = f"{' and '.join(given)} together" if given else f"none of {', '.join(names)}"
@@ -35,17 +35,17 @@ def exactly_one(part: SpecModel, *names: str) -> None:
 
 
 def word_or_mapping(value: Any) -> str:
-    """Which of two forms a value has: a single word, or a mapping."""
+    """Form of a value: `word` for a scalar, `mapping` for a mapping."""
     return "mapping" if isinstance(value, dict | SpecModel) else "word"
 
 
 def model_keys(part: type[SpecModel]) -> dict[str, FieldInfo]:
-    """A part's fields, by the keys a user writes."""
+    """Fields of a model by spec key (the alias where there is one)."""
     return {field.alias or name: field for name, field in part.model_fields.items()}
 
 
 def parts_in(annotation: Any) -> Iterator[type[SpecModel]]:
-    """The parts that a field's type can hold."""
+    """Spec models that a field's type can hold."""
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         yield annotation
     for inner in get_args(annotation):
@@ -53,18 +53,18 @@ def parts_in(annotation: Any) -> Iterator[type[SpecModel]]:
 
 
 def names_parts(annotation: Any) -> bool:
-    """Whether a field's parts stand under names of the user's, not under keys of ours."""
+    """Whether the field is a mapping from user-defined names to spec models."""
     if get_origin(annotation) is Mapping:
         return any(parts_in(annotation))
     return any(names_parts(inner) for inner in get_args(annotation))
 
 
 class Shorthand:
-    """Says in the JSON Schema that a shorter form is taken, too."""
+    """JSON Schema annotation for a field that also accepts a short form."""
 
     def __init__(self, **schema: Any) -> None:
         self.schema = schema
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The short form beside the long one."""
+        """Schema that accepts the short form or the full form."""
         return {"anyOf": [self.schema, handler(core)]}

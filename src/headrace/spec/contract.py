@@ -1,4 +1,4 @@
-"""The contract of a table and of its columns: what happens to a record that does not fit."""
+"""Data contract of a table and its columns: handling of records that do not match the schema."""
 
 from __future__ import annotations
 
@@ -16,37 +16,40 @@ Missing = Literal["reject", "default", "stop"]
 
 
 class ColumnContract(SpecModel):
-    """What happens to a record that does not fit this column, where that is another answer than the table's."""
+    """Column-level overrides of the table's contract."""
 
-    wrong_type: WrongType | None = Field(default=None, description="A value does not fit the column's type.")
+    wrong_type: WrongType | None = Field(
+        default=None, description="Action for a value that does not match the column type."
+    )
     missing: Missing | None = Field(
-        default=None, description="The column is required, and absent; `default` asks for a default."
+        default=None, description="Action for a missing required value; `default` requires `default` to be set."
     )
 
 
 class ContractKeys(SpecModel):
-    """What happens to a record that does not fit its table."""
+    """Handling of records that do not match the table schema."""
 
     new_field: NewField | None = Field(
         default=None,
-        description="The record brings a field the table lacks. Default: `ignore` (and count) when columns are "
-        "declared, else `evolve`. `rescue` keeps its text in `_rescued`.",
+        description="Action for a field that the table does not have. Default: `ignore` (counted) if columns "
+        "are declared, otherwise `evolve`. `rescue` stores the field as JSON text in `_rescued`.",
     )
     wrong_type: WrongType = Field(
         default="reject",
-        description="A value does not fit its column's type. `rescue` keeps its text in `_rescued` and leaves the "
-        "column NULL; where that is not allowed, the record is a letter. `widen` gives the column the wider type that "
-        "holds it, and asks for `features: [typeWidening]`; what no wider type holds is a letter.",
+        description="Action for a value that does not match the column type. `rescue` stores the value as "
+        "JSON text in `_rescued` and sets the column to NULL, or rejects the record if the column "
+        "is not nullable. `widen` changes the column to a wider type, rejects values that no "
+        "wider type can hold, and requires `features: [typeWidening]`.",
     )
     missing: Missing = Field(
         default="reject",
-        description="A required field is absent; `default` asks for a default on every required column.",
+        description="Action for a missing required field. `default` requires a default value on every required column.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What happens to a record that does not fit its table, defaults filled in."""
+    """Contract of a table with all defaults resolved."""
 
     new_field: NewField
     wrong_type: WrongType
@@ -54,23 +57,23 @@ class Contract:
     columns: Mapping[str, ColumnContract] = field(default_factory=dict)  # those with answers of their own
 
     def wrong_type_of(self, column: str) -> WrongType:
-        """The answer to a value that does not fit a column."""
+        """Action for a value that does not match the column type."""
         own = self.columns.get(column)
         return self.wrong_type if own is None or own.wrong_type is None else own.wrong_type
 
     def missing_of(self, column: str) -> Missing:
-        """The answer to a required column that is absent."""
+        """Action for a missing required column."""
         own = self.columns.get(column)
         return self.missing if own is None or own.missing is None else own.missing
 
     @property
     def rescues(self) -> bool:
-        """Whether what does not fit is kept as text beside the row."""
+        """Whether non-matching values are stored as JSON text in `_rescued`."""
         return self.new_field == "rescue" or self._somewhere("rescue")
 
     @property
     def widens(self) -> bool:
-        """Whether some column's type gives way to a value that only a wider one holds."""
+        """Whether any column may be widened."""
         return self._somewhere("widen")
 
     def _somewhere(self, answer: WrongType) -> bool:

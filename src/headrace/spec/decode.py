@@ -1,4 +1,4 @@
-"""How a record's bytes are read: every format with its options."""
+"""Record formats and their options."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ Framing = Literal["none", "confluent", "bare"]
 
 
 class Format(SpecModel):
-    """What every format has."""
+    """Options common to all formats."""
 
     tombstone: Tombstone | None = Field(
         default=None,
-        description="What becomes of a record whose value is null; `row` keeps it as a row of NULLs. Without it, a "
-        "dead letter; where the table merges, the row of its key is deleted.",
+        description="Handling of records with a null value; `row` writes a row of NULLs. Default: "
+        "`dead_letter`, or a delete by key if the table is merged.",
     )
     key: Key | None = Field(
         default=None,
-        description="How the key of such a record is read: `json` (an object with the key columns, with or without "
-        "Debezium's schema part, or the one value itself), `text`, `int64` (8 bytes, big-endian), or `avro` of the "
-        "registry that values are of. Without it `avro` with `decode.avro.registry`, else `json`.",
+        description="Format of the record key, which a tombstone is matched by: `json` (an object with the "
+        "key columns, with or without Debezium's schema part, or a single value), `text`, `int64` "
+        "(8 bytes, big-endian) or `avro` (same registry as the value). Default: `avro` with "
+        "`decode.avro.registry`, otherwise `json`.",
     )
 
     @model_validator(mode="after")
@@ -40,84 +41,88 @@ class Format(SpecModel):
 
     @property
     def keyed_by(self) -> Key:
-        """How keys are read."""
+        """Format of record keys."""
         return self.key or self.keyed_by_default
 
     @property
     def keyed_by_default(self) -> Key:
-        """How they are where nothing is said."""
+        """Format of record keys if `key` is not set."""
         return "json"
 
     @property
     def many(self) -> bool:
-        """Whether a record may have many rows."""
+        """Whether one record can produce several rows."""
         return False
 
     @property
     def framing(self) -> Framing:
-        """How values carry the id of their schema in front: `confluent` behind a zero byte, `bare`, or not at all."""
+        """Framing of the schema id before the value: `confluent` (magic byte 0 and id), `bare` (id only) or `none`."""
         return "confluent" if getattr(self, "registry", None) is not None else "none"
 
     @property
     def typed(self) -> bool:
-        """Whether a value tells its type."""
+        """Whether a value carries its type name."""
         return self.framing != "none"
 
 
 class JsonFormat(Format):
-    """JSON: an object is a row."""
+    """JSON; each object is a row."""
 
     rows: Literal["object", "array", "lines"] = Field(
         default="object",
-        description="What a record holds: one `object`, an `array` of objects, or `lines` with an object each. "
-        "All of its rows are stored, or none and a letter.",
+        description="Content of a record: one `object`, an `array` of objects, or `lines` (newline-delimited "
+        "objects). A record is written completely or becomes a dead letter.",
     )
     compression: Literal["none", "gzip", "zstd", "lz4", "snappy"] = Field(
-        default="none", description="How the value is packed; `lz4` is the frame format, `snappy` the raw one."
+        default="none", description="Compression of the value; `lz4` is the frame format, `snappy` the raw format."
     )
 
     registry: RegistryAt | None = Field(
         default=None,
-        description="The schema registry of values in Confluent's frame, as an address or a mapping; the JSON "
-        "Schema gives the fields, which of them are required, and the type.",
+        description="Schema registry for values in the Confluent wire format, as a URL or a mapping. Fields, "
+        "required fields and the type name come from the JSON Schema.",
     )
     envelope: Envelope = Field(
         default="none",
-        description="What lies around the row: a change of `debezium` (with or without its schema part), an event or "
-        "change of `rivven` (in the four columns of its sink), a change of Rivven as the row it is of "
-        "(`rivven_changes`), or a structured `cloudevents` event.",
+        description="Envelope around the row: a `debezium` change event (with or without its schema part), a "
+        "`rivven` event or change (as the four columns of Rivven's sink), a Rivven change event "
+        "unwrapped to its row (`rivven_changes`), or a structured-mode `cloudevents` event.",
     )
 
     @property
     def many(self) -> bool:
-        """Whether a record may have many rows."""
+        """Whether one record can produce several rows."""
         return self.rows != "object"
 
     @property
     def typed(self) -> bool:
-        """Whether a value tells its type."""
+        """Whether a value carries its type name."""
         return self.framing != "none" or self.envelope == "cloudevents"
 
 
 class AvroFormat(Format):
-    """Avro's binary encoding; exactly one of its keys says where the schema is."""
+    """Avro binary encoding; exactly one of `registry`, `schema`, `single_object` and `container` is required."""
 
     registry: RegistryAt | None = Field(
-        default=None, description="Confluent's frame: each record names its schema's id in this registry."
+        default=None, description="Schema registry for values in the Confluent wire format."
     )
     schema_: LocalPath | None = Field(
-        default=None, alias="schema", description="Bare records, all written with the schema in this file."
+        default=None,
+        alias="schema",
+        description="Schema file (`.avsc`) that all records were written with; values have no header.",
     )
     single_object: LocalPath | None = Field(
         default=None,
-        description="Avro's single-object encoding: each record names its schema's fingerprint; a schema file, or a "
-        "folder of them (`*.avsc`).",
+        description="Schema file, or directory of schema files (`*.avsc`), for Avro single-object encoding.",
     )
     container: Flag = Field(
-        default=False, description="Each value is a whole container file: all of its records are rows, or none."
+        default=False,
+        description="Each value is an Avro object container file. Its records are written completely or the "
+        "value becomes a dead letter.",
     )
     envelope: Literal["none", "debezium"] = Field(
-        default="none", description="What lies around the row: a change of `debezium`. Not in container files."
+        default="none",
+        description="Envelope around the row: a `debezium` change event. Not supported with `container`.",
     )
 
     @model_validator(mode="after")
@@ -128,87 +133,90 @@ class AvroFormat(Format):
             allowed = "exactly one of registry, schema, single_object and container: true"
             raise InvalidValue(allowed, message=f"{' and '.join(given)} together" if given else "none of them")
         if self.container and self.envelope != "none":
-            raise InvalidValue("none", message="an envelope in container files", key="envelope")
+            raise InvalidValue("none", message="an envelope with container: true", key="envelope")
         return self
 
     @property
     def many(self) -> bool:
-        """Whether a record may have many rows."""
+        """Whether one record can produce several rows."""
         return self.container
 
     @property
     def keyed_by_default(self) -> Key:
-        """As values are: a serializer is usually set for both."""
+        """Same as for values: producers usually configure one serializer for both."""
         return "avro" if self.registry else "json"
 
     @property
     def typed(self) -> bool:
-        """Whether a value tells its type: the full name of its record."""
+        """Whether a value carries its type name, which is the full name of the Avro record."""
         return not self.container and self.envelope == "none"
 
 
 class StringFormat(Format):
-    """UTF-8 text, as `data`."""
+    """UTF-8 text in the column `data`."""
 
 
 class Int64Format(Format):
-    """A whole number in 8 bytes, big-endian, as `value`."""
+    """64-bit big-endian integer in the column `value`."""
 
-    text: Flag = Field(default=False, description="The number is decimal text instead.")
+    text: Flag = Field(default=False, description="Parse the value as decimal text instead.")
 
 
 class BytesFormat(Format):
-    """Any bytes: in base64 as `data`, their number as `size`."""
+    """Arbitrary bytes: base64 text in the column `data`, length in bytes in the column `size`."""
 
 
 class NumberFormat(Format):
-    """A JSON number, as `value`."""
+    """JSON number in the column `value`."""
 
 
 class RawFormat(Format):
-    """Any bytes, as they are, as the binary `data`."""
+    """Arbitrary bytes, unchanged, in the binary column `data`."""
 
 
 class ProtobufFormat(Format):
-    """Protobuf messages: by a schema registry, or by a schema in a file."""
+    """Protobuf messages, described by a schema registry or a schema file."""
 
     registry: RegistryAt | None = Field(
-        default=None, description="Values in Confluent's frame: schema id and message index, then the message."
+        default=None, description="Schema registry for values in the Confluent wire format."
     )
     descriptor: LocalPath | None = Field(
-        default=None, description="A `.proto` file, or a descriptor set with its imports; values are bare messages."
+        default=None,
+        description="`.proto` file, or descriptor set that includes its imports; values are plain messages.",
     )
     message: str | None = Field(
-        default=None, min_length=1, description="The full name of the message in `descriptor`: `shop.Order`."
+        default=None, min_length=1, description="Full name of the message type in `descriptor`, such as `shop.Order`."
     )
     keep_unknown_fields: Flag = Field(
-        default=False, description="Keeps fields that the schema does not name, as they were, in the binary `_unknown`."
+        default=False,
+        description="Store fields that are not in the schema, in wire format, in the binary column `_unknown`.",
     )
     allow_empty: Flag = Field(
-        default=False, description="A value of no bytes is a message of defaults, not a dead letter (`empty`)."
+        default=False,
+        description="Decode an empty value as a message of default values instead of rejecting it (`empty`).",
     )
 
     @model_validator(mode="after")
     def _way(self) -> ProtobufFormat:
         exactly_one(self, "registry", "descriptor")
         if (self.descriptor is None) != (self.message is None):
-            raise InvalidValue("message beside descriptor", message="one of them alone", key="message")
+            raise InvalidValue("both descriptor and message", message="only one of them", key="message")
         return self
 
     @property
     def typed(self) -> bool:
-        """Whether a value tells its type."""
+        """Whether a value carries its type name."""
         return True
 
 
 class MsgpackFormat(Format):
-    """MessagePack behind the id of its schema (four bytes, big-endian): one map, or an array in the schema's order."""
+    """MessagePack after a schema id (four bytes, big-endian): a map, or an array in schema order."""
 
     schemas: LocalPath | None = Field(
-        default=None, description="A file of schemas by id (JSON), or a folder of them (`*.json`)."
+        default=None, description="JSON file that maps ids to schemas, or directory of schema files (`*.json`)."
     )
     registry: RegistryAt | None = Field(
-        default=None, description="A server that answers `<url>/<id>` with a schema as in a file."
+        default=None, description="HTTP server that returns the schema with id `<id>` at `<url>/<id>`."
     )
 
     @model_validator(mode="after")
@@ -218,27 +226,29 @@ class MsgpackFormat(Format):
 
     @property
     def framing(self) -> Framing:
-        """How values carry the id of their schema in front."""
+        """Framing of the schema id before the value."""
         return "bare"
 
     @property
     def typed(self) -> bool:
-        """Whether a value tells its type."""
+        """Whether a value carries its type name."""
         return True
 
 
 class Decode(SpecModel):
-    """How a record's bytes are read: one format; its name alone takes its defaults."""
+    """Format of record values; exactly one key. A format name alone selects its defaults."""
 
     json_: JsonFormat | None = Field(default=None, alias="json", description="JSON objects.")
     avro: AvroFormat | None = Field(default=None, description="Avro records.")
-    string: StringFormat | None = Field(default=None, description="UTF-8 text: `data`.")
-    int64: Int64Format | None = Field(default=None, description="8 bytes, big-endian: `value`.")
-    bytes: BytesFormat | None = Field(default=None, description="Any bytes: `data` in base64, and `size`.")
-    number: NumberFormat | None = Field(default=None, description="A number as text: `value`.")
-    raw: RawFormat | None = Field(default=None, description="Any bytes as they are: `data`.")
+    string: StringFormat | None = Field(default=None, description="UTF-8 text in `data`.")
+    int64: Int64Format | None = Field(default=None, description="64-bit big-endian integer in `value`.")
+    bytes: BytesFormat | None = Field(
+        default=None, description="Arbitrary bytes: base64 text in `data`, length in `size`."
+    )
+    number: NumberFormat | None = Field(default=None, description="JSON number in `value`.")
+    raw: RawFormat | None = Field(default=None, description="Arbitrary bytes, unchanged, in `data`.")
     protobuf: ProtobufFormat | None = Field(default=None, description="Protobuf messages.")
-    msgpack: MsgpackFormat | None = Field(default=None, description="MessagePack behind the id of its schema.")
+    msgpack: MsgpackFormat | None = Field(default=None, description="MessagePack messages after a schema id.")
 
     @model_validator(mode="after")
     def _one(self) -> Decode:
@@ -252,22 +262,22 @@ class Decode(SpecModel):
 
     @property
     def format(self) -> str:
-        """The format's name."""
+        """Name of the format."""
         return next(iter(self._given()), "json")
 
     @property
     def options(self) -> Format:
-        """The format's options."""
+        """Options of the format."""
         return next(iter(self._given().values()), JsonFormat())
 
     @property
     def tombstone(self) -> Tombstone | None:
-        """What becomes of a null value; None: what its table makes of one."""
+        """Handling of null values; None: depends on the write mode of the table."""
         return self.options.tombstone
 
     @property
     def changes(self) -> bool:
-        """Whether records are change events, which say themselves what is to happen to their row."""
+        """Whether records are change events that carry their operation."""
         return getattr(self.options, "envelope", "none") in CHANGES
 
 
@@ -276,5 +286,5 @@ CHANGES = frozenset({"debezium", "rivven_changes"})  # envelopes whose `_op` say
 
 
 def named_format(value: Any) -> Any:
-    """A format's name alone is that format with its defaults."""
+    """Expand a format name to a mapping with default options."""
     return {value: {}} if isinstance(value, str) else value

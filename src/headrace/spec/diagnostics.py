@@ -19,10 +19,12 @@ from headrace.spec.types import meant_type
 from headrace.spec.units import size, spell_duration, spell_size
 from headrace.spec.yaml_reader import Path, Spot, YamlNode
 
+MISSING_KEY = "required key is missing"
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing that is wrong, or doubtful, in a spec."""
+    """Error or warning in a spec."""
 
     file: str
     line: int
@@ -34,7 +36,7 @@ class Diagnostic:
     severity: Literal["error", "warning"] = "error"
 
     def fields(self) -> dict[str, str | int]:
-        """Its JSON form."""
+        """JSON representation."""
         return {
             "file": self.file,
             "line": self.line,
@@ -50,13 +52,15 @@ class Diagnostic:
         where = f"{self.file}:{self.line}:{self.column}"
         key = f" {self.key}:" if self.key else ""
         allowed = f"; allowed: {self.allowed}" if self.allowed else ""
+        if self.allowed and self.message == MISSING_KEY:
+            allowed = f" ({self.allowed})"  # the description of the key
         meant = f"; did you mean '{self.suggestion}'?" if self.suggestion else ""
         return f"{where}{key} {self.message}{allowed}{meant}"
 
 
 @dataclass(frozen=True, slots=True)
 class UnlocatedDiagnostic:
-    """A finding before it is known where its key stands."""
+    """Diagnostic before its key is located in the file."""
 
     path: Path
     message: str
@@ -68,13 +72,13 @@ class UnlocatedDiagnostic:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One pipeline of a file, as written."""
+    """One pipeline of a spec file, as written."""
 
     file: str
     root: YamlNode
 
     def finding(self, complaint: UnlocatedDiagnostic) -> Diagnostic:
-        """A complaint with its place: the key's own, else that of the nearest one around it."""
+        """Locate a diagnostic at its key, or at the nearest enclosing key."""
         spot, node = self.root.spot, self.root
         for step in complaint.path:
             found = node.child(step)
@@ -94,7 +98,7 @@ class Document:
         )
 
     def at(self, path: Path) -> YamlNode | None:
-        """The value at a path."""
+        """Value at a path."""
         node: YamlNode | None = self.root
         for step in path:
             found = node.child(step) if node else None
@@ -103,9 +107,9 @@ class Document:
 
 
 def located(spec: Spec, complaint: UnlocatedDiagnostic) -> Diagnostic:
-    """A complaint about a spec, or a branch of it, at its line in the file that the spec was read from.
+    """Locate a diagnostic about a spec, or one of its branches, in the spec file.
 
-    A branch has only some keys of its own; the others are the pipeline's.
+    A branch defines only some keys; all others belong to the pipeline.
     """
     written = spec.written
     if written is None:
@@ -118,25 +122,25 @@ def located(spec: Spec, complaint: UnlocatedDiagnostic) -> Diagnostic:
 
 
 def at_spot(file: str, spot: Spot, seen: str, allowed: str) -> Diagnostic:
-    """A finding that belongs to no key."""
+    """Diagnostic that belongs to no key."""
     return Diagnostic(file, spot.line, spot.column, "", _printable(seen, 400), allowed)
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it: `tables[0].match`."""
+    """Path in spec notation: `tables[0].match`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return _printable(text.removeprefix("."))
 
 
 def closest(word: object, options: Collection[str]) -> str:
-    """The option that a word was perhaps meant to be; empty when none is near."""
+    """Closest option to a misspelled word; empty if none is close."""
     folded = {option.lower(): option for option in options}
     found = get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
     return folded[found[0]] if found else ""
 
 
 def from_validation(trouble: ValidationError, document: Document) -> Iterator[UnlocatedDiagnostic]:
-    """All that the models refuse, in our words."""
+    """Diagnostics for all validation errors of the models."""
     errors = trouble.errors(include_url=False, include_input=False)
     complaints: dict[UnlocatedDiagnostic, None] = {}  # each once: two pieces of one split text say the same
     for error in errors:
@@ -158,7 +162,7 @@ def _complaint(error: Any, document: Document) -> UnlocatedDiagnostic:
             return _unknown_word(path, seen, error["loc"][-1])
         return _split_text(path, document) or _unknown(path)
     if kind == "missing":
-        return UnlocatedDiagnostic(path, "required, but missing", _description(path))
+        return UnlocatedDiagnostic(path, MISSING_KEY, _description(path))
     if kind == "value_error":
         return _refused(path, seen, context["error"], error["loc"][-1] == "[key]")
     if kind == "literal_error":
@@ -167,7 +171,7 @@ def _complaint(error: Any, document: Document) -> UnlocatedDiagnostic:
 
 
 def _path(error: Any, document: Document) -> Path:
-    """The part of pydantic's location that the user wrote (it also names branches of unions)."""
+    """Part of a pydantic location that exists in the document (pydantic also adds union tags)."""
     path: Path = ()
     last = len(error["loc"]) - 1
     for index, step in enumerate(error["loc"]):
@@ -178,7 +182,7 @@ def _path(error: Any, document: Document) -> Path:
 
 
 def part_at(path: Path) -> type[SpecModel] | None:
-    """The model that a path of the spec leads to."""
+    """Model at a path of the spec."""
     part: type[SpecModel] | None = Spec
     named = False  # the next step is a name of the user's, no key of ours
     for step in path:
@@ -199,7 +203,7 @@ def _unknown(path: Path) -> UnlocatedDiagnostic:
 
 
 def _renamed_inside(path: Path, new: Path, document: Document) -> Iterator[UnlocatedDiagnostic]:
-    """The renamed keys below a renamed key, which validation does not look into; `new` is its present path."""
+    """Diagnostics for renamed keys below a renamed key, which validation does not visit; `new` is its current path."""
     node = document.at(path)
     content = node.plain() if node else None
     part = part_at(new)
@@ -211,7 +215,7 @@ def _renamed_inside(path: Path, new: Path, document: Document) -> Iterator[Unloc
 
 
 def _split_text(path: Path, document: Document) -> UnlocatedDiagnostic | None:
-    """`{type: decimal(10,2)}` without quotes, which YAML reads as `type: decimal(10` and a key `2)`."""
+    """Diagnostic for `{type: decimal(10,2)}` without quotes, which YAML parses as `type: decimal(10` and a key `2)`."""
     parent = document.at(path[:-1])
     entries = parent.plain() if parent else None
     if not isinstance(entries, dict) or entries.get(str(path[-1])) is not None:
@@ -221,12 +225,12 @@ def _split_text(path: Path, document: Document) -> UnlocatedDiagnostic | None:
     text = _closed(str(entries[key]), list(entries)[before.index(key) + 1 :]) if key else ""
     if not key or not text:
         return None
-    seen = f"{text} without quotes: inside {{…}} YAML ends a text at its comma"
-    return UnlocatedDiagnostic((*path[:-1], key), seen, "quotes around the text", f'{key}: "{_quotable(key, text)}"')
+    seen = f"{text} must be quoted: inside {{…}}, YAML splits at the comma"
+    return UnlocatedDiagnostic((*path[:-1], key), seen, "a quoted value", f'{key}: "{_quotable(key, text)}"')
 
 
 def _closed(text: str, pieces: Sequence[str]) -> str:
-    """A text with an open bracket, and the pieces after it up to the one that closes it; empty when none does."""
+    """Value with an unclosed bracket joined with the keys after it up to the closing one; empty if it is not closed."""
     for piece in pieces:
         if sum(map(text.count, "(<")) <= sum(map(text.count, ")>")):
             return ""
@@ -237,12 +241,12 @@ def _closed(text: str, pieces: Sequence[str]) -> str:
 
 
 def _quotable(key: str, text: str) -> str:
-    """The text as it may stand in quotes; of a type the nearest one that exists."""
+    """Value to suggest in quotes; for a type, the closest valid type."""
     return (meant_type(text) or text) if key == "type" else text
 
 
 def _unknown_word(path: Path, seen: str, word: str) -> UnlocatedDiagnostic:
-    """A word that stands for a mapping with that one key."""
+    """Mapping with one key that a bare word stands for."""
     part = part_at(path)
     keys = list(model_keys(part)) if part else []
     return UnlocatedDiagnostic(path, seen, ", ".join(keys), closest(word, keys))
@@ -284,9 +288,9 @@ def _expected(kind: str, context: dict[str, Any], path: Path) -> str:
         "mapping_type": "a mapping",
         "dict_type": "a mapping",
         "tuple_type": "a list",
-        "string_type": "text (numbers and words like true in quotes)",
+        "string_type": "text (quote numbers and words such as true)",
         "string_pattern_mismatch": _description(path) + f" ({context.get('pattern')})",
-        "string_too_short": "a text that is not empty",
+        "string_too_short": "non-empty text",
         "string_too_long": f"at most {context.get('max_length')} characters",
         "too_short": f"at least {context.get('min_length')}",
         "greater_than_equal": f"at least {_bound(path, 'ge')}",
@@ -295,7 +299,7 @@ def _expected(kind: str, context: dict[str, Any], path: Path) -> str:
 
 
 def _bound(path: Path, name: str) -> str:
-    """A bound of a field, spelled as the field's values are."""
+    """Bound of a field, formatted like its values."""
     field = _field(path)
     metadata = field.metadata if field else []
     bound = next((getattr(each, name) for each in metadata if hasattr(each, name)), "")
@@ -306,7 +310,7 @@ def _bound(path: Path, name: str) -> str:
 
 
 def show(node: YamlNode | None, path: Path) -> str:
-    """A value as a finding may show it: short, printable, and never a secret."""
+    """Value for display: short, printable, without secrets."""
     if node is None or node.content is None:
         return "nothing"
     if isinstance(node.content, tuple):
@@ -314,10 +318,10 @@ def show(node: YamlNode | None, path: Path) -> str:
     if not isinstance(node.content, str | int | float):
         return "a mapping"
     if is_secret(path):
-        return "a value that is not shown here"
+        return "a redacted value"
     text = str(node.content).lower() if isinstance(node.content, bool) else str(node.content)
     if "-----BEGIN" in text:
-        return "a PEM text"
+        return "PEM text"
     return f"'{_printable(re.sub(r'[^ /,]+@', '…@', text))}'"
 
 

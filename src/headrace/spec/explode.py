@@ -1,4 +1,4 @@
-"""One record, many rows: the list whose elements become rows, and what of the record they keep."""
+"""Explode: write one row for each element of an array."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from headrace.spec.base import Shorthand, SpecModel
 
 
 def _by_name(given: Any) -> Any:
-    """Names alone keep their names."""
+    """Expand a list of names to a mapping of names to themselves."""
     return {name: name for name in given} if isinstance(given, list | tuple) else given
 
 
 def named_list(given: Any) -> Any:
-    """A list's name alone, as the mapping it stands for."""
+    """Expand an array's name to a mapping."""
     return {"column": given} if isinstance(given, str) else given
 
 
 class Explode(SpecModel):
-    """A list of the record whose elements become rows of the table."""
+    """Array field of the record whose elements become rows."""
 
-    column: str = Field(min_length=1, max_length=255, description="The list: a field at the top of the record's value.")
+    column: str = Field(
+        min_length=1, max_length=255, description="Array to explode; a top-level field of the record value."
+    )
     keep: Annotated[Mapping[str, str], BeforeValidator(_by_name), Shorthand(type="array", items={"type": "string"})] = (
         Field(
             default_factory=dict,
-            description="Fields of the record that every one of its rows gets: a list of names, or `{column: field}` "
-            "for other names and for fields deeper down (`a.b`).",
+            description="Fields of the record to copy into each row: a list of names, or `{column: field}` to "
+            "rename fields or to copy nested fields (`a.b`).",
         )
     )
     position: str | None = Field(
-        default=None, min_length=1, description="A column for the element's place in its list, counted from 0."
+        default=None, min_length=1, description="Column for the index of the element in the array, starting at 0."
     )
     empty: Literal["skip", "row"] = Field(
         default="skip",
-        description="A list that is NULL or empty makes no row, or one `row` whose element columns are NULL.",
+        description="Handling of a NULL or empty array: write no row, or one `row` with NULL in the element columns.",
     )
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The columns that are no part of an element."""
+        """Columns that do not come from an element."""
         return (*self.keep, *([self.position] if self.position else []))

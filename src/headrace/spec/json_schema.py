@@ -1,4 +1,4 @@
-"""The spec's JSON Schema for editors and its reference for people: the models' own words, so they cannot differ."""
+"""JSON Schema and Markdown reference of the spec, both generated from the models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.spec.table import TableMatch, TableOptions
 
 
 class _Schema(GenerateJsonSchema):
-    """Pydantic's generator, with durations spelled our way and without titles that repeat the key."""
+    """Pydantic's generator, with durations in spec notation and without redundant titles."""
 
     def encode_default(self, dft: Any) -> Any:
         return units.spell_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
@@ -31,19 +31,19 @@ class _Schema(GenerateJsonSchema):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of one pipeline."""
+    """JSON Schema of one pipeline."""
     made = Spec.model_json_schema(by_alias=True, schema_generator=_Schema)
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A Headrace pipeline"}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Headrace pipeline"}
     return {**head, **{key: value for key, value in made.items() if key != "title"}}
 
 
 def json_schema_text() -> str:
-    """The same as text."""
+    """JSON Schema as text."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def spec_reference() -> str:
-    """Every key of the spec, as Markdown."""
+    """Markdown reference of all spec keys."""
     return "\n".join(line for path, part in _parts(Spec, "") for line in _section(path, part))
 
 
@@ -58,9 +58,9 @@ def _parts(part: type[SpecModel], path: str) -> Iterator[tuple[str, type[SpecMod
 
 
 def _section(path: str, part: type[SpecModel]) -> Iterator[str]:
-    yield f"### `{path}`\n" if path else "### A pipeline\n"
+    yield f"### `{path}`\n" if path else "### Pipeline\n"
     yield f"{part.__doc__}\n"
-    yield "| key | value | default | meaning |"
+    yield "| key | type | default | description |"
     yield "|---|---|---|---|"
     for key, field in sorted(_own_keys(part), key=lambda item: not item[1].is_required()):
         meaning = (field.description or "").replace("|", "\\|")
@@ -69,7 +69,7 @@ def _section(path: str, part: type[SpecModel]) -> Iterator[str]:
 
 
 def _own_keys(part: type[SpecModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """A part's keys; of a match only what a table does not have, too."""
+    """Keys of a model; for `tables`, only the keys that `table` does not have."""
     shared = model_keys(TableOptions) if part is TableMatch else {}
     return ((key, field) for key, field in model_keys(part).items() if key not in shared)
 
@@ -82,7 +82,7 @@ _KINDS: dict[Any, str] = {
     units.duration: "duration",
     units.size: "size",
     units.rate: "rate",
-    units.parse_whole: "whole number",
+    units.parse_whole: "integer",
     units.ratio: "ratio",
     units.flag: "`true`, `false`",
     units.moment: "time",
@@ -95,7 +95,7 @@ _KINDS: dict[Any, str] = {
 
 
 def _words(annotation: Any, metadata: Any = ()) -> str:
-    """A field's type in a few words."""
+    """Short type name of a field."""
     for item in metadata:
         if kind := _KINDS.get(getattr(item, "func", None)):
             return kind
@@ -118,7 +118,7 @@ def _plain(annotation: Any) -> str:
         return "secret"
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         return "mapping"
-    return {str: "text", int: "whole number"}.get(annotation, "any value")
+    return {str: "text", int: "integer"}.get(annotation, "any value")
 
 
 def _default(field: FieldInfo) -> str:
@@ -141,6 +141,6 @@ def _json(value: object) -> str:
 
 
 def settings_reference() -> str:
-    """Every consumer setting that a spec may pass on, as Markdown."""
+    """Markdown reference of the Kafka consumer settings that a spec may set."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in HARMLESS.items()]
-    return "\n".join(["| setting | meaning |", "|---|---|", *rows])
+    return "\n".join(["| setting | description |", "|---|---|", *rows])

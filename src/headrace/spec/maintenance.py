@@ -1,4 +1,4 @@
-"""How a running pipeline keeps its tables in order."""
+"""Table maintenance while the pipeline runs."""
 
 from __future__ import annotations
 
@@ -11,41 +11,42 @@ from headrace.spec.units import Duration, Size, Whole
 
 
 class MaintenanceSpec(SpecModel):
-    """Maintenance of the tables between batches. Disabled without this key."""
+    """Table maintenance between batches; disabled by default."""
 
     every: Duration = Field(
-        default=timedelta(minutes=1), ge=timedelta(seconds=1), description="How often the tables are looked at."
+        default=timedelta(minutes=1), ge=timedelta(seconds=1), description="Interval between maintenance checks."
     )
     min_input_files: Whole = Field(
         default=30,
         ge=2,
         le=10_000,
-        description="Small files of about the same size in a partition that are joined: its debt.",
+        description="Compact a partition when it has this many small files of similar size.",
     )
     idle_after: Duration = Field(
         default=timedelta(hours=1),
         ge=timedelta(seconds=1),
-        description="A partition without new rows for so long is cold: all its small files are joined, before others'.",
+        description="Compact all small files of a partition that has received no rows for this long; idle "
+        "partitions come first.",
     )
     max_bytes_per_run: Size = Field(
         default=256_000_000,
         ge=1_000_000,
         le=4_000_000_000,
-        description="About how many bytes are rewritten in one go, between two batches.",
+        description="Approximate bytes to rewrite in one run between two batches.",
     )
     vacuum_every: Duration = Field(
         default=timedelta(days=1),
         ge=timedelta(minutes=1),
-        description="How often files are deleted that no version within `retention` needs.",
+        description="Interval between vacuums, which delete files that no version within `retention` references.",
     )
     retention: Duration = Field(
         default=timedelta(days=7),
         ge=timedelta(minutes=1),
-        description="How long older versions can be read: then their files and their part of the log go. Longer where "
-        "the table's own properties say so.",
+        description="Time travel window: older data files and log entries are deleted. Table properties with "
+        "a longer retention take precedence.",
     )
     max_lag: Duration = Field(
         default=timedelta(minutes=1),
         ge=timedelta(milliseconds=100),
-        description="Nothing is done while the oldest record that waits is older than this.",
+        description="Skip maintenance while the oldest unprocessed record is older than this.",
     )

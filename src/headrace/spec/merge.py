@@ -1,4 +1,4 @@
-"""How records become rows where they do not just add one: merges, histories, doubles."""
+"""Write modes other than plain appends: upserts, SCD2 and deduplication."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from headrace.spec.units import Duration, Flag
 
 
 class Update(SpecModel):
-    """What a change leaves of the row that is there; without it, a change replaces the whole row."""
+    """Partial updates; by default, a change replaces the whole row."""
 
     columns: tuple[str, ...] = Field(
-        default=(), description="The columns that a change brings to a row that is there; all without it."
+        default=(), description="Columns that a change updates in an existing row. Default: all."
     )
-    ignore_nulls: Flag = Field(
-        default=False, description="Whether a NULL says nothing: the row keeps the value that it has."
-    )
+    ignore_nulls: Flag = Field(default=False, description="Keep the existing value where the change has NULL.")
 
     @model_validator(mode="after")
     def _some(self) -> Update:
@@ -28,94 +26,99 @@ class Update(SpecModel):
 
 
 class Scd2Spec(SpecModel):
-    """The columns of a table that keeps every state of a row, and what makes a new one."""
+    """Columns of an SCD2 table and the columns that are tracked."""
 
     valid_from: str = Field(
-        default="valid_from", min_length=1, description="The column with the sequence from which on the row was so."
+        default="valid_from",
+        min_length=1,
+        description="Column for the sequence value at which the row version became valid.",
     )
     valid_to: str = Field(
-        default="valid_to", min_length=1, description="The column with the sequence that ended it; NULL while it is so."
+        default="valid_to",
+        min_length=1,
+        description="Column for the sequence value at which the row version ended; NULL for the current version.",
     )
     current: str = Field(
-        default="current", min_length=1, description="The column that is true in the last row of a key that is there."
+        default="current", min_length=1, description="Column that is true for the current version of a key."
     )
     track: tuple[str, ...] = Field(
         default=(),
-        description="The columns whose change makes a new row; others are overwritten in the row that is there. "
-        "Without it, every change makes one.",
+        description="Columns whose changes create a new row version; other columns are updated in place. Default: all.",
     )
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """The columns that no record brings."""
+        """Columns that are managed by Headrace and not part of the records."""
         return self.valid_from, self.valid_to, self.current
 
 
 class MergeSpec(SpecModel):
-    """How records change the rows of a table that has one row for each key, or one for each state of a key."""
+    """Merge settings of a table with one row per key (`upsert`) or one row per version of a key (`scd2`)."""
 
-    keys: tuple[str, ...] = Field(min_length=1, description="The columns that tell rows apart. NULL is no key.")
+    keys: tuple[str, ...] = Field(min_length=1, description="Key columns. Records with a NULL key are rejected.")
     sequence_by: str | None = Field(
         default=None,
         min_length=1,
-        description="The column that orders the changes of a key: the highest wins, whenever it comes. Without it, and "
-        "among equals, the higher partition and offset.",
+        description="Column that orders the changes of a key: the highest value wins, regardless of arrival "
+        "order. Ties, and tables without `sequence`, are ordered by partition and offset.",
     )
     delete_when: str | None = Field(
-        default=None, min_length=1, description="An SQL predicate over the transformed row: such a row is deleted."
+        default=None,
+        min_length=1,
+        description="SQL predicate over the transformed row; matching records delete their row.",
     )
     truncate_when: str | None = Field(
         default=None,
         min_length=1,
-        description="An SQL predicate over the transformed row: all rows that came before such a record are deleted.",
+        description="SQL predicate over the transformed row; a matching record deletes all earlier rows.",
     )
     update: Update | None = Field(
-        default=None, description="Changes that bring only some columns; they are ordered by partition and offset."
+        default=None, description="Partial updates. Changes are ordered by partition and offset."
     )
-    scd2: Scd2Spec | None = Field(default=None, description="For `mode: scd2`: its columns, and what makes a new row.")
+    scd2: Scd2Spec | None = Field(default=None, description="SCD2 options for `mode: scd2`.")
     tombstone_retention: Duration = Field(
         default=timedelta(days=7),
         ge=timedelta(seconds=1),
-        description="How long a delete keeps older changes of its key away that come late; with `scd2.track`, how "
-        "late a change may come.",
+        description="How long a delete is remembered so that late changes of its key do not restore the row; "
+        "with `scd2.track`, the maximum lateness of a change.",
     )
 
     _events: bool = PrivateAttr(False)  # whether records are change events, whose `_op` says what to do
 
     def told_by_events(self) -> None:
-        """Let the envelope's word count beside the predicates."""
+        """Also apply the operation of change events, in addition to the predicates."""
         self._events = True
 
     def with_scd2(self) -> MergeSpec:
-        """The same with the columns of a history, those of the defaults where none are said."""
+        """Merge settings with the SCD2 columns, defaults resolved."""
         return self if self.scd2 else self.model_copy(update={"scd2": Scd2Spec()})
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """Columns of the envelope that say what to do, and are no columns of the table."""
+        """Columns of the change event's operation that are not table columns."""
         return ("_op", "_before") if self._events else ()
 
     @property
     def deletes(self) -> str | None:
-        """When a record deletes its row."""
+        """Predicate for records that delete their row."""
         return _either(self.delete_when, "_op = 'delete'" if self._events else None)
 
     @property
     def truncates(self) -> str | None:
-        """When a record empties the table."""
+        """Predicate for records that truncate the table."""
         return _either(self.truncate_when, "_op = 'truncate'" if self._events else None)
 
 
 class Deduplicate(SpecModel):
-    """Rows of which one is enough, by their keys, for as long as doubles may come."""
+    """Deduplication of rows by key within a time window."""
 
     keys: tuple[str, ...] = Field(
-        min_length=1, description="The columns that tell rows apart. Where one is NULL, the row is stored anyway."
+        min_length=1, description="Columns that identify a row. A row with NULL in one of them is always written."
     )
     within: Duration = Field(
         ge=timedelta(seconds=1),
         le=timedelta(days=30),
-        description="How far apart the timestamps of two records may be of which only the first is stored.",
+        description="Time window: a row is a duplicate if an earlier row with the same key has a timestamp this close.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The spec as frozen models: every key a user may write, with its meaning; what is not here is refused."""
+"""Pydantic model of the spec: all keys and their descriptions. Unknown keys are rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECRETS = frozenset(
 
 
 def is_secret(path: tuple[str | int, ...]) -> bool:
-    """Whether a secret may stand at a path of a spec."""
+    """Whether the value at a path is a secret."""
     return any(
         len(path) == len(place) and all(want in ("*", step) for want, step in zip(place, path, strict=True))
         for place in SECRETS
@@ -55,18 +55,17 @@ Exploded = Annotated[Explode, BeforeValidator(named_list), Shorthand(type="strin
 
 
 class BranchSpec(SpecModel):
-    """The same records once more, as they were decoded, into tables of their own."""
+    """Branch: writes the same decoded records to other tables."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$", description="What the branch is called; no other has this name."
-    )
-    explode: Exploded | None = Field(default=None, description="As the pipeline's own.")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$", description="Unique name of the branch.")
+    explode: Exploded | None = Field(default=None, description="Same as the pipeline's `explode`.")
     transform: tuple[StepSpec, ...] = Field(
-        default=(), description="As the pipeline's own, which has no part in this one."
+        default=(),
+        description="Same as the pipeline's `transform`; the pipeline's own steps are not applied to the branch.",
     )
-    route: Route = Field(default=Route(), description="As the pipeline's own.")
-    table: TableSpec = Field(description="As the pipeline's own; no other branch writes there.")
-    tables: tuple[TableMatch, ...] = Field(default=(), description="As the pipeline's own.")
+    route: Route = Field(default=Route(), description="Same as the pipeline's `route`.")
+    table: TableSpec = Field(description="Same as the pipeline's `table`; each branch needs its own path.")
+    tables: tuple[TableMatch, ...] = Field(default=(), description="Same as the pipeline's `tables`.")
 
     @model_validator(mode="after")
     def _one_name_for_the_route(self) -> BranchSpec:
@@ -74,50 +73,61 @@ class BranchSpec(SpecModel):
 
 
 class Spec(SpecModel):
-    """One pipeline, as its user describes it."""
+    """Spec of one pipeline."""
 
     pipeline: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="The pipeline's name: the identity of its marks, for good."
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="Unique, permanent name of the pipeline; used as the Delta transaction app id.",
     )
-    source: SourceSpec = Field(description="Where records come from.")
+    source: SourceSpec = Field(description="Source of the records.")
     decode: Annotated[
         Decode,
         BeforeValidator(named_format),
         Shorthand(enum=list(FORMATS)),
-    ] = Field(default=Decode(), description="How a record's bytes are read: a format's name, or `{json: {…}}`.")
+    ] = Field(
+        default=Decode(),
+        description="Format of the record values: a format name, or a mapping with options (`{json: {…}}`).",
+    )
     explode: Exploded | None = Field(
         default=None,
-        description="A list of the record whose elements become rows, before the transform: its name, or a mapping.",
+        description="Array field whose elements become rows, before the transform: a field name, or a mapping.",
     )
-    transform: tuple[StepSpec, ...] = Field(default=(), description="Steps over the decoded rows, in order.")
+    transform: tuple[StepSpec, ...] = Field(
+        default=(), description="Transform steps, applied to the decoded rows in order."
+    )
     allow_missing: tuple[str, ...] = Field(
         default=(),
-        description="Fields that expressions and steps may name although neither the table nor any record has them "
-        "yet; they are NULL. Any other unknown name stops the first batch of a run (`UnknownColumn`).",
+        description="Fields that expressions and steps may use although neither the table nor any record has "
+        "them yet; they are NULL. Any other unknown field stops the first batch of a run "
+        "(`UnknownColumn`).",
     )
-    route: Route = Field(default=Route(), description="Which table a record belongs to.")
-    table: TableSpec = Field(description="The table, or the pattern of the tables.")
-    tables: tuple[TableMatch, ...] = Field(default=(), description="Other options for the tables of some routes.")
+    route: Route = Field(default=Route(), description="Routing: selects the table of a record.")
+    table: TableSpec = Field(description="Target table, or path template for several tables.")
+    tables: tuple[TableMatch, ...] = Field(default=(), description="Overrides of the table options for some routes.")
     branches: tuple[BranchSpec, ...] = Field(
-        default=(), description="Branches: the same records once more, into other tables, each with steps of its own."
+        default=(),
+        description="Additional outputs: each branch writes the same records to other tables, with its own transform.",
     )
-    dead_letters: DeadLettersSpec = Field(default=DeadLettersSpec(path=None), description="Where unusable records go.")
+    dead_letters: DeadLettersSpec = Field(
+        default=DeadLettersSpec(path=None), description="Dead-letter table for records that cannot be written."
+    )
     state: Place | None = Field(
         default=None,
-        description="Where ledger, lease and dead letters are; `_headrace/<pipeline>` beside the tables without it.",
+        description="Path of the ledger, the lease and the dead letters. Default: `_headrace/<pipeline>` next "
+        "to the tables.",
     )
-    storage: Storage = Field(default=Storage(), description="How stores are reached.")
-    flush: FlushSpec = Field(default=FlushSpec(), description="What starts a batch.")
-    limits: LimitsSpec = Field(default=LimitsSpec(), description="What a batch and a record may cost.")
-    retry: RetrySpec = Field(default=RetrySpec(), description="How often trouble is met again.")
+    storage: Storage = Field(default=Storage(), description="Object store settings.")
+    flush: FlushSpec = Field(default=FlushSpec(), description="Batch triggers.")
+    limits: LimitsSpec = Field(default=LimitsSpec(), description="Limits on batch and record size.")
+    retry: RetrySpec = Field(default=RetrySpec(), description="Retry policy for transient errors.")
     circuit_breaker: CircuitBreakerSpec | None = Field(
-        default=None, description="Stops the pipeline at a ratio of rejected records; off without it."
+        default=None, description="Stops the pipeline when too many records are rejected; disabled by default."
     )
     maintenance: MaintenanceSpec | None = Field(
-        default=None, description="Maintenance of the tables while the pipeline runs. Disabled without this key."
+        default=None, description="Table maintenance while the pipeline runs; disabled by default."
     )
-    lease: LeaseSpec = Field(default=LeaseSpec(), description="The sign that one instance runs the pipeline.")
-    spark: SparkSpec = Field(default=SparkSpec(), description="The Spark that runs the batches.")
+    lease: LeaseSpec = Field(default=LeaseSpec(), description="Single-instance lease.")
+    spark: SparkSpec = Field(default=SparkSpec(), description="Spark settings.")
 
     _text: str = PrivateAttr("")
     _base: Path = PrivateAttr(default_factory=Path.cwd)
@@ -129,7 +139,7 @@ class Spec(SpecModel):
 
     @model_validator(mode="after")
     def _changes_speak(self) -> Spec:
-        """Change events say what is to happen to their row, wherever rows are merged."""
+        """Apply the operation of change events wherever rows are merged."""
         if self.decode.changes:
             own, branches = (self.table, *self.tables), ((each.table, *each.tables) for each in self.branches)
             for options in (*own, *(option for each in branches for option in each)):
@@ -138,79 +148,79 @@ class Spec(SpecModel):
         return self
 
     def remember(self, text: str, base: Path, written: SpecSource | None = None) -> None:
-        """Keep how the spec was written, and where."""
+        """Record the text, base directory and source location of the spec."""
         self._text, self._base, self._written = text, base, written
 
     @property
     def written(self) -> SpecSource | None:
-        """Where the spec stands in its file; None for one that was made without a file."""
+        """Location of the spec in its file; None if it was not read from a file."""
         return self._written
 
     @property
     def text(self) -> str:
-        """The spec as one line of JSON (which is YAML), its references not followed."""
+        """Spec as one line of JSON (which is also YAML), with unresolved references."""
         return self._text or canonical_json(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text: equal for equal content, whatever its layout."""
+        """SHA-256 of the canonical text; independent of formatting."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def base(self) -> Path:
-        """The folder that relative paths start from."""
+        """Directory that relative paths are resolved against."""
         return self._base
 
     @property
     def source_kind(self) -> Literal["kafka", "generate"]:
-        """Which source it is."""
+        """Type of the source."""
         return "kafka" if self.source.kafka else "generate"
 
     @property
     def kafka(self) -> KafkaSpec:
-        """The Kafka source; LookupError when it is another."""
+        """Kafka source; LookupError if the source is another type."""
         if self.source.kafka is None:
             raise LookupError(f"{self.pipeline} does not read Kafka")
         return self.source.kafka
 
     @property
     def generate(self) -> GenerateSpec:
-        """The made-up source; LookupError when it is another."""
+        """Generated source; LookupError if the source is another type."""
         if self.source.generate is None:
-            raise LookupError(f"{self.pipeline} does not generate its records")
+            raise LookupError(f"{self.pipeline} does not have a generate source")
         return self.source.generate
 
     @property
     def format(self) -> str:
-        """The format of the records' values."""
+        """Format of the record values."""
         return self.decode.format
 
     @property
     def tombstone(self) -> Tombstone:
-        """What becomes of a record whose value is null, unless its table merges."""
+        """Handling of null values, unless the table is merged."""
         return self.decode.tombstone or "dead_letter"
 
     @property
     def base_uri(self) -> str:
-        """The folder that holds the tables: before the first `{` of the path, else the table's parent."""
+        """Directory of the tables: the path up to the first `{`, or the table's parent."""
         return folder_of(self.table.path)
 
     @property
     def state_uri(self) -> str:
-        """Where ledger and lease are."""
+        """Path of the ledger and the lease."""
         return self.state or f"{self.base_uri}/_headrace/{self.pipeline}"
 
     @property
     def dead_letters_uri(self) -> str:
-        """The dead-letter table."""
+        """Path of the dead-letter table."""
         return self.dead_letters.path or f"{self.state_uri}/dead_letters"
 
     def branch_specs(self) -> dict[str, Spec]:
-        """A spec for every branch, by what its names begin with: the pipeline's own, which is nothing, comes first."""
+        """Specs of all branches by name prefix; the main branch, with an empty prefix, comes first."""
         return {"": self} | {f"{each.name}/": self.along(each) for each in self.branches}
 
     def along(self, branch: BranchSpec) -> Spec:
-        """The pipeline as if a branch were all of it; its state stays where it is."""
+        """Spec in which the branch replaces the main branch; the state path is unchanged."""
         own = {key: getattr(branch, key) for key in type(branch).model_fields if key != "name"}
         copy = self.model_copy(update={**own, "branches": (), "state": self.state_uri})
         if self._written is not None:
@@ -218,16 +228,16 @@ class Spec(SpecModel):
         return copy
 
     def branch_of(self, name: str) -> tuple[Spec, str]:
-        """The branch of a name and the route it has there: `items/eu` is the route `eu` of the branch `items`."""
+        """Spec of a branch and the route in it: `items/eu` is the route `eu` of the branch `items`."""
         branch, slash, route = name.rpartition("/")
         return (self.branch_specs()[f"{branch}/"] if slash else self), route
 
     def all_rules(self) -> tuple[TableSpec, ...]:
-        """The table options that hold for some route of the branch."""
+        """Table options of all routes of the branch."""
         return (self.table, *(item.over(self.table) for item in self.tables))
 
     def table_for(self, name: str) -> TableSpec:
-        """The table options that hold for a route: the first match's keys over the table's own."""
+        """Table options of a route: the keys of the first match override the table's."""
         branch, route = self.branch_of(name)
         for item in branch.tables:
             if re.search(item.match, route):
@@ -235,13 +245,13 @@ class Spec(SpecModel):
         return branch.table
 
     def uri_of(self, name: str) -> str:
-        """The table of a route (a name that routing has found fit for a path)."""
+        """Table path of a route (a name that routing has validated)."""
         branch, whole = self.branch_of(name)
         topic, _, route = whole.rpartition(":")
         return branch.table.path.replace("{topic}", topic).replace("{route}", route)
 
     def name_of(self, uri: str) -> str | None:
-        """The route that a table is of, whether or not it exists; None when the pipeline has none for it."""
+        """Route of a table path, whether or not the table exists; None if the path is not one of the pipeline's."""
         for prefix, branch in self.branch_specs().items():
             if found := template(branch.table.path).fullmatch(uri):
                 parts = found.groupdict()
@@ -249,13 +259,13 @@ class Spec(SpecModel):
         return None
 
     def routing(self) -> Routing:
-        """The route, as it runs."""
+        """Routing rules as data."""
         route = self.route
         topics = "{topic}" in self.table.path
         return Routing(route.kind, route.value, route.include, route.exclude, route.unrouted, topics)
 
     def storage_profile(self) -> StorageProfile:
-        """The store's plain fields, secrets revealed now."""
+        """Object store settings with secrets resolved."""
         s3 = self.storage.s3
         return StorageProfile(
             endpoint=s3.endpoint or "",
@@ -273,7 +283,7 @@ Routed = TypeVar("Routed", Spec, BranchSpec)
 
 
 def one_name_for_the_route(part: Routed) -> Routed:
-    """`{topic}` and `{field:…}` are other names of `{route}` where it is taken from there; inside there is one."""
+    """Replace `{topic}` and `{field:…}` by `{route}` in the path where the route is taken from them."""
     path = part.table.path
     for name in route_names(part.route):
         path = path.replace(f"{{{name}}}", "{route}")
@@ -284,7 +294,7 @@ def one_name_for_the_route(part: Routed) -> Routed:
 
 @lru_cache(maxsize=256)
 def template(path: str) -> re.Pattern[str]:
-    """The paths that a pattern of tables makes; a variable that stands there twice has the same value."""
+    """Regular expression for the paths of a path template; repeated variables must have the same value."""
     text = re.escape(path)
     for key in ("topic", "route"):
         text = text.replace(rf"\{{{key}\}}", f"(?P<{key}>{NAME.pattern})", 1).replace(rf"\{{{key}\}}", f"(?P={key})")
@@ -292,5 +302,5 @@ def template(path: str) -> re.Pattern[str]:
 
 
 def canonical_json(content: Any) -> str:
-    """Plain data as JSON with sorted keys and no spaces."""
+    """Canonical JSON: sorted keys, no whitespace."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

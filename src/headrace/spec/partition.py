@@ -1,4 +1,4 @@
-"""What a table is partitioned by: a column's value, or a day, an hour or a bucket that is made from one."""
+"""Partition columns: a column's value, or a date, hour or hash bucket derived from it."""
 
 from __future__ import annotations
 
@@ -13,49 +13,51 @@ _ENDINGS = {"date": "date", "hour": "hour", "hash": "bucket"}
 
 
 class PartitionBy(SpecModel):
-    """A partition column that is made from another column; exactly one of `date`, `hour` and `hash`."""
+    """Derived partition column; exactly one of `date`, `hour` and `hash`."""
 
     date: str | None = Field(
         default=None,
         min_length=1,
-        description="A timestamp column, or `_timestamp` for the record's own: its day in UTC (`date`).",
+        description="Timestamp column, or `_timestamp` for the record timestamp; partitions by its UTC date (`date`).",
     )
     hour: str | None = Field(
-        default=None, min_length=1, description="As `date`: its hour of the day in UTC, 0 to 23 (`int`)."
+        default=None,
+        min_length=1,
+        description="Same as `date`; partitions by the UTC hour of the day, 0 to 23 (`int`).",
     )
     hash: str | None = Field(
         default=None,
         min_length=1,
-        description="A column of texts or whole numbers: which of `buckets` its value falls into (`int`, from 0).",
+        description="String or integer column; partitions by hash bucket, from 0 to `buckets` - 1 (`int`).",
     )
-    buckets: Whole | None = Field(default=None, ge=2, le=10_000, description="How many buckets, for `hash`.")
+    buckets: Whole | None = Field(default=None, ge=2, le=10_000, description="Number of buckets; required with `hash`.")
     name: str | None = Field(
         default=None,
         alias="as",
         min_length=1,
-        description="What the column is called; `<column>_date`, `_hour` or `_bucket` without it.",
+        description="Name of the partition column. Default: `<column>_date`, `<column>_hour` or `<column>_bucket`.",
     )
 
     @model_validator(mode="after")
     def _one(self) -> PartitionBy:
         exactly_one(self, "date", "hour", "hash")
         if (self.hash is None) != (self.buckets is None):
-            raise InvalidValue("buckets with hash", message="one of hash and buckets without the other")
+            raise InvalidValue("both hash and buckets", message="only one of hash and buckets")
         return self
 
     @property
     def kind(self) -> Literal["date", "hour", "hash"]:
-        """How the column is made."""
+        """Kind of the derivation."""
         return "date" if self.date else "hour" if self.hour else "hash"
 
     @property
     def origin(self) -> str:
-        """The column that it is made from."""
+        """Source column."""
         return self.date or self.hour or self.hash or ""
 
     @property
     def column(self) -> str:
-        """The column that it is."""
+        """Name of the partition column."""
         return self.name or f"{self.origin.lstrip('_')}_{_ENDINGS[self.kind]}"
 
 
@@ -66,5 +68,5 @@ Partitioning = Annotated[
 
 
 def column_of(by: str | PartitionBy) -> str:
-    """The partition column that an entry stands for."""
+    """Partition column of an entry."""
     return by if isinstance(by, str) else by.column

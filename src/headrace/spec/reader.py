@@ -1,4 +1,4 @@
-"""A spec from its text, without the rules between keys: for text that was checked when it was first read."""
+"""Parse a spec without the rules between keys, for text that has been validated before."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _parsed(root: yaml_reader.YamlNode, base: Path) -> Spec:
 
 
 def follow(value: Any, path: yaml_reader.Path, base: Path, complaints: list[UnlocatedDiagnostic]) -> Any:
-    """Plain data with its references followed, but for secrets, which stay references."""
+    """Plain data with references resolved, except secrets."""
     if isinstance(value, dict):
         return {key: follow(inner, (*path, key), base, complaints) for key, inner in value.items()}
     if isinstance(value, list):

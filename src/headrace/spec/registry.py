@@ -1,4 +1,4 @@
-"""Where a schema registry is, and how to be let in; several formats share it."""
+"""Schema registry connection, shared by several formats."""
 
 from __future__ import annotations
 
@@ -18,43 +18,41 @@ def _url(text: str) -> str:
         return server(text)
     except ValueError:
         raise ValueError(
-            "https://host:port/path (or http:// with plaintext), without user, query and fragment"
+            "https://host:port/path (or http:// with plaintext: true), without user, query or fragment"
         ) from None
 
 
 def _proxy(text: str) -> str:
     if not text.startswith("http://"):
-        raise ValueError("http://host:port; what goes to a registry at https:// is encrypted all the way")
+        raise ValueError("http://host:port; connections to an https:// registry are encrypted end to end")
     return _url(text)
 
 
 class RegistrySpec(SpecModel):
-    """A schema registry that speaks Confluent's REST API."""
+    """Schema registry with the Confluent REST API."""
 
     url: Annotated[str, AfterValidator(_url)] = Field(
-        description="Its address, `https://host:port/path`; `http://` on this machine, or with `plaintext`."
+        description="Base URL, `https://host:port/path`. `http://` requires a loopback address or `plaintext: true`."
     )
-    username: str | None = Field(default=None, min_length=1, description="The user's name (basic authentication).")
-    password: Secret | None = Field(default=None, description="The password, by reference.")
+    username: str | None = Field(default=None, min_length=1, description="Username for basic authentication.")
+    password: Secret | None = Field(default=None, description="Password, as a reference.")
     ca: str | None = Field(
-        default=None, description="Certificates to trust, as PEM text or `${file:…}`; the system's without it."
+        default=None, description="CA certificates to trust: PEM text or `${file:…}`. Default: the system trust store."
     )
     proxy: Annotated[str, AfterValidator(_proxy)] | None = Field(
-        default=None, description="An HTTP proxy on the way, `http://host:port`; the environment's is not taken."
+        default=None, description="HTTP proxy, `http://host:port`. Proxy environment variables are ignored."
     )
     timeout: Duration = Field(
         default=timedelta(seconds=10),
         ge=timedelta(milliseconds=100),
         le=timedelta(minutes=5),
-        description="For one whole answer, however slowly it comes.",
+        description="Timeout of a request, including the response body.",
     )
-    plaintext: Flag = Field(
-        default=False, description="Says that an unencrypted connection to another machine is intended."
-    )
+    plaintext: Flag = Field(default=False, description="Allow unencrypted connections to other hosts.")
 
     @property
     def stays_here(self) -> bool:
-        """Whether it is on this machine."""
+        """Whether the registry is on a loopback address."""
         return is_loopback(host_of(self.url))
 
 

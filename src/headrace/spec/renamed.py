@@ -1,4 +1,4 @@
-"""Earlier names of keys and values: an unknown name that is listed here gets its present one as the suggestion."""
+"""Former names of keys and values, for suggestions."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ VALUES: Mapping[str, Mapping[str, str]] = {"mode": {"history": "scd2"}}  # by ke
 
 
 def renamed_key(part: type[SpecModel] | None, name: str) -> str:
-    """The present name of a key of a part; empty where no earlier one has this name."""
+    """Current name of a renamed key; empty if the key was not renamed."""
     return KEYS.get(part, {}).get(name, "") if part else ""
 
 
 def renamed_value(key: str, value: str) -> str:
-    """The present name of a value of a key; empty where no earlier one has this name."""
+    """Current name of a renamed value; empty if the value was not renamed."""
     return VALUES.get(key, {}).get(value, "")

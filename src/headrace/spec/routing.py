@@ -1,4 +1,4 @@
-"""How records find their table, as data."""
+"""Routing rules as data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True)
 class Routing:
-    """How records find their table."""
+    """Routing rules."""
 
     by: Literal["fixed", "topic", "type", "field", "header", "sql"] = "fixed"
     value: str | None = None  # a field's pointer, a header's name or an expression

@@ -1,4 +1,4 @@
-"""How a pipeline runs: what starts a batch, what it may cost, how trouble is met."""
+"""Runtime settings: batch triggers, limits, retries, circuit breaker, lease and Spark."""
 
 from __future__ import annotations
 
@@ -12,124 +12,151 @@ from headrace.spec.units import Duration, Ratio, Size, Whole
 
 
 class FlushSpec(SpecModel):
-    """What starts a batch, when records wait: the first of these."""
+    """Batch triggers; the first one reached starts a batch."""
 
     every: Duration = Field(
-        default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="Time since the last batch began."
+        default=timedelta(seconds=5),
+        ge=timedelta(milliseconds=100),
+        description="Maximum time between the starts of two batches.",
     )
-    rows: Whole = Field(default=100_000, ge=1, description="Records that wait.")
-    bytes: Size = Field(default=128_000_000, ge=1, description="About how many bytes wait, from the running mean.")
+    rows: Whole = Field(default=100_000, ge=1, description="Number of waiting records.")
+    bytes: Size = Field(
+        default=128_000_000, ge=1, description="Estimated bytes of waiting records, from a running average."
+    )
 
 
 class LimitsSpec(SpecModel):
-    """What a batch and a record may cost."""
+    """Limits on batch and record size."""
 
-    batch_rows: Whole = Field(default=1_000_000, ge=1, description="Records of one batch at most.")
+    batch_rows: Whole = Field(default=1_000_000, ge=1, description="Maximum records per batch.")
     record_bytes: Size = Field(
-        default=16_000_000, ge=1, description="Larger values are dead letters (`too_big`), unparsed."
+        default=16_000_000,
+        ge=1,
+        description="Maximum value size; larger values become dead letters (`too_big`) without being parsed.",
     )
-    depth: Whole = Field(default=64, ge=1, le=512, description="Deeper values are dead letters (`too_deep`).")
+    depth: Whole = Field(
+        default=64, ge=1, le=512, description="Maximum nesting depth; deeper values become dead letters (`too_deep`)."
+    )
     keys: Whole = Field(
-        default=10_000, ge=1, description="Objects and maps with more keys are dead letters (`too_wide`)."
+        default=10_000,
+        ge=1,
+        description="Maximum keys per object or map; records with more become dead letters (`too_wide`).",
     )
     rows: Whole = Field(
-        default=100_000, ge=1, description="Rows of one record; records with more are dead letters (`too_wide`)."
+        default=100_000,
+        ge=1,
+        description="Maximum rows per record; records with more become dead letters (`too_wide`).",
     )
     values: Whole = Field(
         default=1_000_000,
         ge=1,
-        description="Values of one JSON record, arrays and objects among them; records with more are dead letters "
-        "(`too_wide`).",
+        description="Maximum values per JSON record, including arrays and objects; records with more become "
+        "dead letters (`too_wide`).",
     )
     repeated_bytes: Size = Field(
         default=256_000_000,
         ge=1,
         le=2_000_000_000,
-        description="Bytes that all rows of one record have in common (fields in `explode.keep`, and the key and the "
-        "headers where `set` reads them), times the number of its rows; records with more are dead letters "
-        "(`too_big`). Where it is the result of a `jmespath` expression: `transform`.",
+        description="Maximum size of the data repeated in each row of a record (`explode.keep` fields, and "
+        "the key and headers where `set` reads them), multiplied by its rows; larger records "
+        "become dead letters (`too_big`, or `transform` for the result of a `jmespath` "
+        "expression).",
     )
     tables: Whole = Field(
-        default=1_000, ge=1, description="Tables of the pipeline; beyond it, letters (`too_many_tables`)."
+        default=1_000,
+        ge=1,
+        description="Maximum tables of the pipeline; records for more become dead letters (`too_many_tables`).",
     )
     new_tables: Whole = Field(
         default=500,
         ge=1,
-        description="Tables that one batch may be the first to write; beyond it, letters (`too_many_tables`).",
+        description="Maximum tables created per batch; records for more become dead letters (`too_many_tables`).",
     )
     columns: Whole = Field(
         default=2_000,
         ge=1,
-        description="Columns of a table, nested fields included, up to which records may add new ones; beyond it, "
-        "records with new fields are dead letters (`too_wide`).",
+        description="Maximum columns of a table, including nested fields, for schema evolution; records that "
+        "would add more become dead letters (`too_wide`).",
     )
     new_columns: Whole = Field(
         default=500,
         ge=1,
-        description="Columns, nested fields included, that one batch may add to a table; records with more of them "
-        "are dead letters (`too_wide`).",
+        description="Maximum columns added to a table per batch, including nested fields; records that would "
+        "add more become dead letters (`too_wide`).",
     )
     partition_values: Whole = Field(
-        default=1_000, ge=1, description="Partition values of one batch and table; beyond it the pipeline stops."
+        default=1_000,
+        ge=1,
+        description="Maximum partitions per batch and table; the pipeline stops if a batch has more.",
     )
     open_writers: Whole = Field(
-        default=256, ge=1, description="Files a task writes at once; then the largest is closed."
+        default=256, ge=1, description="Maximum open files per task; the largest is closed when the limit is reached."
     )
     merge_bytes: Size = Field(
         default=1_000_000_000,
         ge=0,
-        description="Bytes of the files that a merge may have to write anew; beyond it, Spark merges. 0: always Spark.",
+        description="Maximum bytes of files rewritten by an in-process merge; Spark runs larger merges. 0: "
+        "always use Spark.",
     )
 
 
 class BackOff(SpecModel):
-    """Waiting times between tries: doubling, with jitter."""
+    """Exponential backoff with jitter."""
 
     initial_interval: Duration = Field(
-        default=timedelta(seconds=1), ge=timedelta(milliseconds=10), description="After the first failure."
+        default=timedelta(seconds=1), ge=timedelta(milliseconds=10), description="Delay after the first failure."
     )
     max_interval: Duration = Field(
-        default=timedelta(seconds=60), ge=timedelta(milliseconds=10), description="Never more than this."
+        default=timedelta(seconds=60), ge=timedelta(milliseconds=10), description="Maximum delay."
     )
 
 
 class RetrySpec(SpecModel):
-    """How often trouble is met again before the pipeline stops."""
+    """Retry policy for transient errors."""
 
-    unreachable: BackOff = Field(default=BackOff(), description="Broker or store do not answer: tried for ever.")
-    refused: Whole = Field(default=3, ge=1, le=100, description="Tries when permission or credentials are refused.")
+    unreachable: BackOff = Field(
+        default=BackOff(),
+        description="Backoff while the broker or the object store is unreachable; retried indefinitely.",
+    )
+    refused: Whole = Field(
+        default=3, ge=1, le=100, description="Attempts after an authentication or authorization error."
+    )
     conflict: Whole = Field(
-        default=5, ge=1, le=1000, description="Tries when others commit to the table at the same time."
+        default=5, ge=1, le=1000, description="Attempts after a concurrent commit by another writer."
     )
 
 
 class CircuitBreakerSpec(SpecModel):
-    """When so many records are rejected that it is better to stop and look."""
+    """Stops the pipeline when too many records are rejected."""
 
     max_reject_ratio: Ratio = Field(
-        gt=0, description="Stop above this ratio of rejected to read records: `5%` or `0.05`."
+        gt=0, description="Maximum ratio of rejected records to read records: `5%` or `0.05`."
     )
     window: Duration = Field(
-        default=timedelta(minutes=10), ge=timedelta(seconds=1), description="Over the batches of this much time."
+        default=timedelta(minutes=10), ge=timedelta(seconds=1), description="Time window of the ratio."
     )
-    min_records: Whole = Field(default=1_000, ge=1, description="Records of the window before its ratio counts.")
+    min_records: Whole = Field(
+        default=1_000, ge=1, description="Minimum records in the window before the ratio is evaluated."
+    )
 
 
 class LeaseSpec(SpecModel):
-    """The sign that one instance runs the pipeline."""
+    """Single-instance lease."""
 
     ttl: Duration = Field(
-        default=timedelta(seconds=20), ge=timedelta(seconds=1), description="How long it holds unrenewed."
+        default=timedelta(seconds=20),
+        ge=timedelta(seconds=1),
+        description="Time after which an unrenewed lease expires.",
     )
     renew: Duration = Field(
-        default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="How often it renews."
+        default=timedelta(seconds=5), ge=timedelta(milliseconds=100), description="Interval between renewals."
     )
 
 
 class SparkSpec(SpecModel):
-    """The Spark that runs the batches."""
+    """Spark settings."""
 
-    cores: Whole | None = Field(default=None, ge=1, le=1024, description="Cores to use; all without it.")
+    cores: Whole | None = Field(default=None, ge=1, le=1024, description="Number of cores. Default: all.")
     memory: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")] = Field(
-        default="1g", description="The JVM's heap, as `800m` or `2g`."
+        default="1g", description="JVM heap size, such as `800m` or `2g`."
     )

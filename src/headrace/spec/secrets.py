@@ -1,4 +1,4 @@
-"""References to what a spec must not hold itself: `${env:NAME}` and `${file:path}`; secrets never print."""
+"""References to environment variables and files: `${env:NAME}` and `${file:path}`. Secrets are never printed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _ONE = re.compile(r"\$\{(env:[A-Za-z_][A-Za-z0-9_]*|file:[^}\x00]+)\}")
 
 
 class BadReference(UsageError):
-    """A reference that is none, or that leads nowhere."""
+    """Invalid or unresolvable reference."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """A reference to a secret, followed only by `reveal`; printing it shows where it is, never what it is."""
+    """Reference to a secret; only `reveal` resolves it. The repr shows the reference, never the value."""
 
     reference: str
     base: Path
 
     def __post_init__(self) -> None:
         if not is_reference(self.reference):
-            raise ValueError("only a reference, ${env:NAME} or ${file:path}; a secret is never in the spec itself")
+            raise ValueError("a reference: ${env:NAME} or ${file:path}; plain-text secrets are not allowed in a spec")
 
     def reveal(self) -> str:
-        """The secret itself, read now (so a rotated one is seen); BadReference when there is none."""
+        """Resolve the secret (on each call, so that rotation works); BadReference if that fails."""
         return resolve_reference(self.reference, self.base)
 
     def is_open(self) -> bool:
-        """Whether it is in a file that everybody may read."""
+        """Whether the secret is in a world-readable file."""
         name = self.reference.removeprefix("${file:").removesuffix("}")
         return name != self.reference.removesuffix("}") and bool((self.base / name).stat().st_mode & 0o004)
 
@@ -66,23 +66,23 @@ def _secret(value: Any, info: ValidationInfo) -> Secret:
 
 
 def base_of(info: ValidationInfo) -> Path:
-    """The folder that relative paths of the spec start from."""
+    """Directory that relative paths of the spec are resolved against."""
     return Path((info.context or {}).get("base", "")).absolute()
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text is one reference and nothing else."""
+    """Whether the text consists of exactly one reference."""
     return _ONE.fullmatch(text) is not None
 
 
 def resolve_reference(text: str, base: Path) -> str:
-    """A text with its references followed once (what they bring is not looked at again); `$${` stands for `${`."""
+    """Resolve the references in a text, not recursively; `$${` is an escaped `${`."""
     return _ANY.sub(lambda found: "${" if found[1] is None else _follow(found[0], found[1], base), text)
 
 
 def _follow(reference: str, inner: str, base: Path) -> str:
     if not is_reference(reference):
-        raise BadReference(f"'{reference}' is not a reference.", hint="Write ${env:NAME} or ${file:path}.")
+        raise BadReference(f"Invalid reference: '{reference}'; expected ${{env:NAME}} or ${{file:path}}.")
     kind, _, name = inner.partition(":")
     return _variable(name) if kind == "env" else _file(base / name)
 
@@ -90,23 +90,23 @@ def _follow(reference: str, inner: str, base: Path) -> str:
 def _variable(name: str) -> str:
     value = os.environ.get(name)
     if value is None:
-        raise BadReference(f"The environment has no variable {name}.", hint=f"Set {name}.")
+        raise BadReference(f"Environment variable {name} is not set.", hint=f"Set {name}.")
     if len(value) > LARGEST:
-        raise BadReference(f"The variable {name} holds more than 64 KiB.")
+        raise BadReference(f"Environment variable {name} is larger than 64 KiB.")
     return value
 
 
 def _file(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
-            raise BadReference(f"{path} is not a plain file.")  # a pipe or a device could keep us for ever
+            raise BadReference(f"{path} is not a regular file.")  # a pipe or a device could keep us for ever
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
-            raise BadReference(f"The file {path} is larger than 64 KiB.")
+            raise BadReference(f"File {path} is larger than 64 KiB.")
         return content.decode().rstrip("\r\n")  # editors end the last line; no secret does
     except OSError as trouble:
-        raise BadReference(f"The file {path} cannot be read: {trouble.strerror}.") from None
+        raise BadReference(f"Cannot read file {path}: {trouble.strerror}.") from None
     except UnicodeDecodeError:
         # The decoder's own message would quote the content.
-        raise BadReference(f"The file {path} is not UTF-8 text.") from None
+        raise BadReference(f"File {path} is not valid UTF-8.") from None

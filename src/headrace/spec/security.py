@@ -1,4 +1,4 @@
-"""Encryption and authentication to a broker, and how each client spells them."""
+"""TLS and SASL settings of a broker connection, in the notation of each client."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from headrace.spec.secrets import Secret
 
 
 class TlsSpec(SpecModel):
-    """Encryption to the broker; host names are always verified."""
+    """TLS to the broker; host names are always verified."""
 
     ca: str | None = Field(
-        default=None, description="Certificates to trust, as PEM text or `${file:…}`; the system's without it."
+        default=None, description="CA certificates to trust: PEM text or `${file:…}`. Default: the system trust store."
     )
-    certificate: str | None = Field(default=None, description="The client's own certificate chain, PEM.")
-    key: Secret | None = Field(
-        default=None, description="The private key of `certificate`, PEM (PKCS 8), by reference."
-    )
-    key_password: Secret | None = Field(default=None, description="The password of `key`, by reference.")
+    certificate: str | None = Field(default=None, description="Client certificate chain (PEM).")
+    key: Secret | None = Field(default=None, description="Private key of `certificate` (PEM, PKCS #8), as a reference.")
+    key_password: Secret | None = Field(default=None, description="Password of `key`, as a reference.")
 
 
 class SaslSpec(SpecModel):
-    """Authentication to the broker."""
+    """SASL authentication to the broker."""
 
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(description="How the password is proven.")
-    username: str = Field(min_length=1, description="The user's name.")
-    password: Secret = Field(description="The password, by reference.")
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(description="SASL mechanism.")
+    username: str = Field(min_length=1, description="Username.")
+    password: Secret = Field(description="Password, as a reference.")
 
 
 def java(protocol: str, tls: TlsSpec | None, sasl: SaslSpec | None) -> dict[str, str]:
-    """Settings of Kafka's Java client, secrets revealed; the JAAS line is ours alone."""
+    """Settings for Kafka's Java client, including the JAAS configuration, with secrets resolved."""
     settings = {"security.protocol": protocol}
     if tls is not None:
         settings |= {"ssl.endpoint.identification.algorithm": "https"}
@@ -63,7 +61,7 @@ def _quoted(text: str) -> str:
 
 
 def librdkafka(protocol: str, tls: TlsSpec | None, sasl: SaslSpec | None) -> dict[str, str]:
-    """Settings of librdkafka, secrets revealed."""
+    """Settings for librdkafka, with secrets resolved."""
     settings = {"security.protocol": protocol}
     if tls is not None:
         pems = {"ssl.ca.pem": tls.ca, "ssl.certificate.pem": tls.certificate}

@@ -1,4 +1,4 @@
-"""Where records come from: Kafka topics, or made-up events."""
+"""Sources: Kafka topics or generated sample events."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def _list(value: Any) -> Any:
 def _broker(text: str) -> str:
     found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})", text)
     if found is None or not 0 < int(found[2]) < 65536:
-        raise ValueError("host:port, as localhost:9092")
+        raise ValueError("host:port, such as localhost:9092")
     return text
 
 
 def _topic(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
-        raise ValueError("a topic's name: letters, digits, '.', '_' and '-', at most 249")
+        raise ValueError("a topic name: letters, digits, '.', '_' and '-', at most 249 characters")
     return name
 
 
 def first_offsets(value: Any) -> Any:
-    """Partition numbers and first offsets, flat or by topic, but not both ways at once."""
+    """Validate start offsets: by partition, or by topic and partition, but not both."""
     inner = list(value.values()) if isinstance(value, Mapping) else []
     nested = bool(inner) and all(isinstance(item, Mapping) and item for item in inner)
     pairs = [pair for each in (inner if nested else [value] if inner else []) for pair in each.items()]
     if not pairs or not all(_PARTITION.fullmatch(str(number)) and _is_offset(first) for number, first in pairs):
-        raise ValueError("first offsets by partition: {0: 12}, or by topic: {orders: {0: 12}}")
+        raise ValueError("start offsets by partition: {0: 12}, or by topic and partition: {orders: {0: 12}}")
     return value
 
 
@@ -51,15 +51,15 @@ Offsets = Annotated[Mapping[str, int | Mapping[str, int]], BeforeValidator(first
 
 
 class StartAt(SpecModel):
-    """A first position other than the topic's beginning or end."""
+    """Start position by timestamp or by offsets."""
 
     timestamp: Moment | None = Field(
-        default=None, description="First record at or after this RFC 3339 time, zone included."
+        default=None, description="Start at the first record at or after this RFC 3339 timestamp with time zone."
     )
     offsets: Offsets | None = Field(
         default=None,
-        description="First offset read of each partition: `{0: 12}` with one topic, `{orders: {0: 12}}` with several. "
-        "Partitions not named start at their beginning.",
+        description="Start offset of each partition: `{0: 12}` for a single topic, `{orders: {0: 12}}` for "
+        "several. Other partitions start at the earliest offset.",
     )
 
     @model_validator(mode="after")
@@ -68,7 +68,7 @@ class StartAt(SpecModel):
         return self
 
     def offsets_by_topic(self, topics: Sequence[str]) -> dict[str, dict[int, int]]:
-        """First offsets by topic and partition; those given without a topic are the only topic's."""
+        """Start offsets by topic and partition; without a topic, they apply to the only topic."""
         found: dict[str, dict[int, int]] = {}
         for name, given in (self.offsets or {}).items():
             if isinstance(given, Mapping):
@@ -89,40 +89,37 @@ def _tls(value: Any) -> Any:
 
 
 class KafkaSpec(SpecModel):
-    """Records of Kafka topics."""
+    """Kafka source."""
 
     brokers: Annotated[
         tuple[Annotated[str, AfterValidator(_broker)], ...], BeforeValidator(_list), Shorthand(type="string")
-    ] = Field(min_length=1, description="`host:port` of some brokers: a list, or one text with commas.")
+    ] = Field(min_length=1, description="Bootstrap servers as `host:port`: a list, or comma-separated text.")
     topics: tuple[Annotated[str, AfterValidator(_topic)], ...] | None = Field(
-        default=None, min_length=1, description="The topics to read. Or `pattern`."
+        default=None, min_length=1, description="Topics to read; alternative to `pattern`."
     )
     pattern: Regex | None = Field(
-        default=None, description="A regular expression found in the names of the topics to read. Or `topics`."
+        default=None, description="Regular expression, searched in topic names; alternative to `topics`."
     )
     start: Start = Field(
         default="earliest",
-        description="Where to begin when neither ledger nor table knows the pipeline: `earliest`, `latest`, "
-        "`{timestamp: …}` or `{offsets: …}`.",
+        description="Start position of a new pipeline (no ledger and no txn in the tables): `earliest`, "
+        "`latest`, `{timestamp: …}` or `{offsets: …}`.",
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
-        default="read_committed", description="Whether records of open and aborted transactions are left out."
+        default="read_committed",
+        description="Isolation level; `read_committed` skips records of open and aborted transactions.",
     )
-    plaintext: Flag = Field(
-        default=False, description="Says that an unencrypted connection to a broker on another machine is intended."
-    )
+    plaintext: Flag = Field(default=False, description="Allow unencrypted connections to brokers on other hosts.")
     tls: Annotated[
         TlsSpec | None,
         BeforeValidator(_tls),
         Shorthand(type="boolean"),
-    ] = Field(default=None, description="`true` (the system's trust) or a mapping; without it the connection is plain.")
-    sasl: SaslSpec | None = Field(default=None, description="How to authenticate; without it, not at all.")
+    ] = Field(default=None, description="`true` (system trust store) or a mapping. Default: no encryption.")
+    sasl: SaslSpec | None = Field(default=None, description="SASL authentication. Default: none.")
     settings: Mapping[Annotated[str, AfterValidator(setting_name)], PlainText] = Field(
-        default_factory=dict, description="Further consumer settings, from a list of harmless ones."
+        default_factory=dict, description="Additional consumer settings, from a list of allowed ones."
     )
-    rate: Rate | None = Field(
-        default=None, description="At most this many records per time; without it, as fast as it goes."
-    )
+    rate: Rate | None = Field(default=None, description="Maximum rate of records. Default: unlimited.")
 
     @model_validator(mode="after")
     def _one(self) -> KafkaSpec:
@@ -131,48 +128,46 @@ class KafkaSpec(SpecModel):
 
     @property
     def stays_here(self) -> bool:
-        """Whether every broker is on this machine."""
+        """Whether all brokers are on loopback addresses."""
         return all(is_loopback(broker.rpartition(":")[0]) for broker in self.brokers)
 
     @property
     def bootstrap(self) -> str:
-        """The brokers as clients want them."""
+        """Bootstrap servers as comma-separated text."""
         return ",".join(self.brokers)
 
     @property
     def security_protocol(self) -> Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]:
-        """Kafka's word for the connection."""
+        """Kafka's `security.protocol`."""
         if self.sasl is None:
             return "SSL" if self.tls else "PLAINTEXT"
         return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
 
     def java_security(self) -> dict[str, str]:
-        """The connection's settings for Kafka's Java client, secrets revealed."""
+        """Connection settings for Kafka's Java client, with secrets resolved."""
         return java(self.security_protocol, self.tls, self.sasl)
 
     def librdkafka_security(self) -> dict[str, str]:
-        """The connection's settings for librdkafka, secrets revealed."""
+        """Connection settings for librdkafka, with secrets resolved."""
         return librdkafka(self.security_protocol, self.tls, self.sasl)
 
 
 class GenerateSpec(SpecModel):
-    """Made-up, repeatable events of three types, for trying things out."""
+    """Generated sample events of three types, reproducible, for tests and demos."""
 
-    records: Whole = Field(default=10_000, ge=0, description="How many records there are in all.")
-    partitions: Whole = Field(default=4, ge=1, le=1024, description="Over how many partitions they are spread.")
-    bad_ratio: Ratio = Field(default=0.02, description="The ratio of records that cannot become rows.")
-    seed: Whole = Field(default=1, ge=0, description="The same seed gives the same records.")
-    start: Literal["earliest"] = Field(
-        default="earliest", description="Where to begin; made-up topics have no other place."
-    )
-    rate: Rate | None = Field(default=None, description="At most this many records per time.")
+    records: Whole = Field(default=10_000, ge=0, description="Total number of records.")
+    partitions: Whole = Field(default=4, ge=1, le=1024, description="Number of partitions.")
+    bad_ratio: Ratio = Field(default=0.02, description="Ratio of invalid records.")
+    seed: Whole = Field(default=1, ge=0, description="Random seed; the same seed generates the same records.")
+    start: Literal["earliest"] = Field(default="earliest", description="Start position; only `earliest` is supported.")
+    rate: Rate | None = Field(default=None, description="Maximum rate of records.")
 
 
 class SourceSpec(SpecModel):
-    """Where records come from; exactly one of its keys."""
+    """Source of the records; exactly one key."""
 
     kafka: KafkaSpec | None = Field(default=None, description="Kafka topics.")
-    generate: GenerateSpec | None = Field(default=None, description="Made-up events.")
+    generate: GenerateSpec | None = Field(default=None, description="Generated sample events.")
 
     @model_validator(mode="after")
     def _one(self) -> SourceSpec:
@@ -181,5 +176,5 @@ class SourceSpec(SpecModel):
 
     @property
     def rate(self) -> float | None:
-        """Records per second at most."""
+        """Maximum records per second."""
         return self.kafka.rate if self.kafka else self.generate.rate if self.generate else None

@@ -1,4 +1,4 @@
-"""The steps of a transform: SQL, JMESPath, masks."""
+"""Transform steps: SQL, JMESPath and masking."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headrace.spec.units import Whole
 
 
 def _null_word(value: Any) -> Any:
-    """YAML's null, where the word is meant."""
+    """Convert a YAML null to the word `null`."""
     return "null" if value is None else value
 
 
 def _form(value: Any) -> str:
-    """Which of the two forms of `jmespath` a value has; a target may be called `set`, its expression is a text."""
+    """Form of a `jmespath` value. A target may itself be named `set`; its expression is then text."""
     given = value.set if isinstance(value, Jmespath) else value.get("set") if isinstance(value, Mapping) else None
     return "options" if isinstance(given, Mapping) else "targets"
 
@@ -28,20 +28,23 @@ Queries = Annotated[Mapping[str, Query], Field(min_length=1)]
 
 
 class Jmespath(SpecModel):
-    """JMESPath expressions with an option."""
+    """JMESPath expressions with options."""
 
-    set: Queries = Field(description="Targets, dotted or not, and JMESPath expressions over the message as it came.")
+    set: Queries = Field(
+        description="JMESPath expressions over the original message, by target column (dotted for nested fields)."
+    )
     on_null: Annotated[Literal["keep", "drop", "null"], BeforeValidator(_null_word), Shorthand(type="null")] = Field(
         default="keep",
-        description="A result is null: `keep` the target as it is, `drop` it from the row, or set it to `null`.",
+        description="Handling of a null result: `keep` the existing value, `drop` the target from the row, or "
+        "set it to `null`.",
     )
 
 
 class KeepSpec(SpecModel):
-    """The end of a text that stays readable; exactly one of its keys."""
+    """Part of the text to keep; exactly one key."""
 
-    first: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its beginning.")
-    last: Whole | None = Field(default=None, ge=1, le=1000, description="So many characters at its end.")
+    first: Whole | None = Field(default=None, ge=1, le=1000, description="Number of leading characters to keep.")
+    last: Whole | None = Field(default=None, ge=1, le=1000, description="Number of trailing characters to keep.")
 
     @model_validator(mode="after")
     def _one(self) -> KeepSpec:
@@ -50,16 +53,19 @@ class KeepSpec(SpecModel):
 
 
 class MaskBy(SpecModel):
-    """What is stored in place of a value; exactly one of its keys. NULL stays NULL."""
+    """Replacement for a value; exactly one key. NULL stays NULL."""
 
     sha256: Secret | None = Field(
         default=None,
-        description="HMAC-SHA-256 of the value's text in hex, with this key of 16 bytes or more, by reference: equal "
-        "values stay equal, and nobody without the key can tell which they are.",
+        description="Replace the value by its HMAC-SHA-256 as hexadecimal text, with this key of at least 16 "
+        "bytes, given as a reference. Equal values have equal hashes, which cannot be reversed or "
+        "recomputed without the key.",
     )
-    redact: str | None = Field(default=None, max_length=255, description="This text.")
+    redact: str | None = Field(default=None, max_length=255, description="Replace the value by this text.")
     keep: KeepSpec | None = Field(
-        default=None, description="One end of the text, `***` for the rest; a text no longer than that is `***`."
+        default=None,
+        description="Keep the beginning or the end of the text and replace the rest by `***`; shorter texts "
+        "become `***`.",
     )
 
     @model_validator(mode="after")
@@ -77,17 +83,17 @@ Masked = Annotated[
 
 
 class StepSpec(SpecModel):
-    """One step of the transform; exactly one of its keys."""
+    """Transform step; exactly one key."""
 
     set: Mapping[str, str] | None = Field(
-        default=None, min_length=1, description="Columns to make or replace: name and SQL expression."
+        default=None, min_length=1, description="Columns to add or replace: SQL expressions by column name."
     )
     where: str | None = Field(
-        default=None, description="Keep rows for which this SQL expression is true; count the others."
+        default=None, description="SQL predicate; rows for which it is not true are dropped and counted as filtered."
     )
-    drop: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to leave out.")
+    drop: tuple[str, ...] | None = Field(default=None, min_length=1, description="Columns to drop.")
     rename: Mapping[str, str] | None = Field(
-        default=None, min_length=1, description="Columns to rename: old name, new name."
+        default=None, min_length=1, description="Columns to rename: new names by old name."
     )
     jmespath: (
         Annotated[
@@ -97,14 +103,14 @@ class StepSpec(SpecModel):
         | None
     ) = Field(
         default=None,
-        description="Columns to make by JMESPath, as kafka-delta-ingest does: `{target: expression}`, or "
+        description="Columns to add with JMESPath, as in kafka-delta-ingest: `{target: expression}`, or "
         "`{set: {…}, on_null: …}`.",
     )
     mask: Mapping[str, Masked] | None = Field(
         default=None,
         min_length=1,
-        description="Columns, or fields inside of them (`a.b`), whose values are not stored as they are: `redact` "
-        "(`***`), `null` (the column keeps its type), or `{sha256: …}`, `{redact: …}`, `{keep: …}`.",
+        description="Columns or nested fields (`a.b`) to mask: `redact` (`***`), `null` (the column type does "
+        "not change), `{sha256: …}`, `{redact: …}` or `{keep: …}`.",
     )
 
     @model_validator(mode="after")
@@ -114,5 +120,5 @@ class StepSpec(SpecModel):
 
     @property
     def queries(self) -> Mapping[str, str]:
-        """Targets and JMESPath expressions, in either form."""
+        """JMESPath expressions by target, from either form."""
         return self.jmespath.set if isinstance(self.jmespath, Jmespath) else self.jmespath or {}

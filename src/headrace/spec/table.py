@@ -1,4 +1,4 @@
-"""Which table a record belongs to, what is known of that table, and where stores are."""
+"""Routing, table options, dead letters and object store settings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from headrace.spec.uris import Place, server
 
 
 class RouteBy(SpecModel):
-    """A route taken from the record; exactly one of its keys."""
+    """Record-based route; exactly one key."""
 
     field: str | None = Field(
-        default=None, min_length=1, description="A field of the value: `a.b` or the JSON pointer `/a/b`."
+        default=None, min_length=1, description="Field of the value: `a.b`, or a JSON pointer such as `/a/b`."
     )
-    header: str | None = Field(default=None, min_length=1, description="The last header of this name.")
-    sql: str | None = Field(default=None, min_length=1, description="An SQL expression over the decoded row.")
+    header: str | None = Field(
+        default=None, min_length=1, description="Record header; the last one with this name is used."
+    )
+    sql: str | None = Field(default=None, min_length=1, description="SQL expression over the decoded row.")
 
     @model_validator(mode="after")
     def _one(self) -> RouteBy:
@@ -34,66 +36,66 @@ class RouteBy(SpecModel):
 
 
 class Route(SpecModel):
-    """Which table a record belongs to."""
+    """Routing: selects the table of a record."""
 
     by: Annotated[
         Annotated[Literal["fixed", "topic", "type"], Tag("word")] | Annotated[RouteBy, Tag("mapping")],
         Discriminator(word_or_mapping),
     ] = Field(
         default="fixed",
-        description="`fixed` (one table), `topic`, `type` (as its schema names a record), `{field: …}`, `{header: …}` "
-        "or `{sql: …}`.",
+        description="Source of the route: `fixed` (one table), `topic`, `type` (type name from the record's "
+        "schema), `{field: …}`, `{header: …}` or `{sql: …}`.",
     )
     include: Regex | None = Field(
-        default=None, description="A regular expression; routes in which it is not found are unrouted."
+        default=None, description="Regular expression; records whose route does not match are unrouted."
     )
     exclude: Regex | None = Field(
-        default=None, description="A regular expression; routes in which it is found are unrouted."
+        default=None, description="Regular expression; records whose route matches are unrouted."
     )
     unrouted: Literal["dead_letter", "skip"] = Field(
-        default="dead_letter", description="What becomes of a record without a route; `skip` only counts it."
+        default="dead_letter", description="Handling of unrouted records; `skip` only counts them."
     )
 
     @property
     def kind(self) -> Literal["fixed", "topic", "type", "field", "header", "sql"]:
-        """What the route is taken from."""
+        """Source of the route."""
         if isinstance(self.by, str):
             return self.by
         return "field" if self.by.field else "header" if self.by.header else "sql"
 
     @property
     def value(self) -> str | None:
-        """The field, the header's name or the expression."""
+        """Field, header name or expression."""
         return None if isinstance(self.by, str) else self.by.field or self.by.header or self.by.sql
 
 
 def route_names(route: Route) -> tuple[str, ...]:
-    """What a path may call the route: `route`, or what it is taken from."""
+    """Names of the route in a path template: `route`, or its source."""
     also = {"topic": ("topic",), "type": ("type",), "field": (f"field:{route.value}",)}
     return () if route.kind == "fixed" else ("route", *also.get(route.kind, ()))
 
 
 class ColumnSpec(SpecModel):
-    """A declared column."""
+    """Declared column."""
 
-    name: str = Field(min_length=1, max_length=255, description="The column's name in the table.")
-    type: str = Field(description="Its type in SQL's, Delta's or Arrow's words: `bigint`, `decimal(10,2)`, `array<T>`.")
-    nullable: Flag = Field(default=True, description="Whether it may be NULL; `false` makes the field required.")
+    name: str = Field(min_length=1, max_length=255, description="Column name.")
+    type: str = Field(description="SQL, Delta or Arrow type name, such as `bigint`, `decimal(10,2)` or `array<T>`.")
+    nullable: Flag = Field(
+        default=True, description="Whether the column may be NULL; `false` makes the field required."
+    )
     path: str | None = Field(
-        default=None, min_length=1, description="Where its value is, as `a.b`; the name without it."
+        default=None, min_length=1, description="Path of the field in the record (`a.b`). Default: the column name."
     )
     unit: Literal["s", "ms", "us", "ns", "local-utc"] | None = Field(
         default=None,
-        description="For `timestamp`: the unit of integers, or `local-utc` for texts without a zone. Without it, "
-        "RFC 3339 text with a zone.",
+        description="Time unit of integer timestamps, or `local-utc` to read text without a time zone as UTC. "
+        "Default: RFC 3339 text with a time zone.",
     )
-    default: Any = Field(default=None, description="The value when the field is absent.")
+    default: Any = Field(default=None, description="Value for a missing field.")
     json_text: Flag = Field(
-        default=False, alias="json", description="For `string`: keep the value's JSON text as it came, whatever it is."
+        default=False, alias="json", description="For `string` columns: store any value as its original JSON text."
     )
-    contract: ColumnContract = Field(
-        default=ColumnContract(), description="Other answers than the table's to what does not fit this column."
-    )
+    contract: ColumnContract = Field(default=ColumnContract(), description="Column-level overrides of the contract.")
 
 
 Mode = Literal["append", "upsert", "scd2", "overwrite", "overwrite_partitions"]
@@ -106,174 +108,177 @@ FEATURES: Mapping[Feature, str] = {  # the property that turns each on
 
 
 class Expectation(SpecModel):
-    """What rows are expected to be, by a name."""
+    """Data quality expectation."""
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", description="What it is called in counts, letters and stops."
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$",
+        description="Name of the expectation in metrics, dead letters and error messages.",
     )
     expect: str = Field(
-        min_length=1, description="An SQL predicate over the transformed row; NULL counts as fulfilled, as in a CHECK."
+        min_length=1, description="SQL predicate over the transformed row; NULL passes, as in a CHECK constraint."
     )
     on_violation: Literal["warn", "drop", "reject", "stop"] = Field(
         default="warn",
-        description="What becomes of a row that does not fulfil it: it is stored, filtered, a letter (`expectation`), "
-        "or the pipeline stops. Each is counted.",
+        description="Action for violating rows: `warn` (write the row), `drop` (filter it), `reject` "
+        "(reason `expectation`) or `stop`. All violations are counted.",
     )
 
 
 class Infer(SpecModel):
-    """How long a pipeline whose columns nobody has said waits for its first records."""
+    """How long to wait for sample records before inferring the schema of a new table."""
 
-    records: Whole = Field(default=1_000, ge=1, description="Records to wait for.")
+    records: Whole = Field(default=1_000, ge=1, description="Number of sample records.")
     within: Duration = Field(
-        default=timedelta(seconds=10), le=timedelta(hours=1), description="How long, from the first record that waits."
+        default=timedelta(seconds=10), le=timedelta(hours=1), description="Maximum time to wait after the first record."
     )
 
 
 class TableOptions(SpecModel):
-    """All that can be said of a table but its path."""
+    """Table options other than the path."""
 
     partition_by: tuple[Partitioning, ...] = Field(
         default=(),
-        description="Columns whose values become folders: by name, or made from another (`{date: at}`, `{hour: at}`, "
+        description="Partition columns: column names, or derived values (`{date: at}`, `{hour: at}`, "
         "`{hash: user, buckets: 16}`).",
     )
     columns: tuple[ColumnSpec, ...] = Field(
         default=(),
-        description="Declared columns, in order. An existing table keeps its other columns, and records fill them. "
-        "Without declared columns: the existing table's, else inferred.",
+        description="Declared columns, in order. Other columns of an existing table are kept and filled from "
+        "the records. Default: the columns of the existing table, otherwise inferred.",
     )
     only_declared: Flag = Field(
         default=False,
-        description="Whether records fill the declared columns alone: the other columns of an existing table get "
-        "their DEFAULT, or NULL. `check --online` lists the latter.",
+        description="Write only the declared columns; other columns of an existing table get their DEFAULT "
+        "value or NULL. `check --online` lists those that get NULL.",
     )
     contract_keys: ContractKeys = Field(
-        default=ContractKeys(), alias="contract", description="What happens to a record that does not fit."
+        default=ContractKeys(),
+        alias="contract",
+        description="Data contract: handling of records that do not match the schema.",
     )
-    strict: Flag = Field(default=False, description="`reject` for every key of the contract.")
+    strict: Flag = Field(default=False, description="Sets all keys of the contract to `reject`.")
     mode: Mode = Field(
         default="append",
-        description="How rows are written: each record adds one; changes the one of its key (`upsert`); or "
-        "ends it and begins the next (`scd2`). Or every run reads all records anew, and what they make is "
-        "in the place of the table (`overwrite`), or of the partitions that they are of (`overwrite_partitions`).",
+        description="Write mode: `append` adds rows, `upsert` keeps one row per key, `scd2` keeps the history "
+        "of each key. `overwrite` and `overwrite_partitions` read all records again on each run "
+        "and replace the table or the affected partitions.",
     )
     merge: MergeSpec | None = Field(
-        default=None, description="For `mode: upsert` and `scd2`: keys, order, and what deletes."
+        default=None, description="Merge settings for `mode: upsert` and `mode: scd2`: keys, order and deletes."
     )
     deduplicate: Deduplicate | None = Field(
-        default=None, description="For `mode: append`: doubles of records that are left out, and counted as filtered."
+        default=None, description="For `mode: append`: skip duplicate rows; they are counted as filtered."
     )
     create: Literal["auto", "never"] = Field(
-        default="auto", description="Whether the table, and declared columns it lacks, are made when absent."
+        default="auto", description="Create the table, and add declared columns that it does not have."
     )
     source: Flag = Field(
         default=True,
-        description="Whether tables made here get `_source` (topic, partition, offset, timestamp) as last column.",
+        description="Add a last column `_source` (topic, partition, offset, timestamp) to new tables.",
     )
     metadata: Literal["none", "danube"] = Field(
         default="none",
-        description="`danube`: a last column `_danube_metadata`, JSON text with topic, offset, timestamp (ms), "
-        "timestamp_iso and partition of the record.",
+        description="`danube`: add a last column `_danube_metadata` with topic, offset, timestamp (ms), "
+        "timestamp_iso and partition as JSON text.",
     )
     expectations: tuple[Expectation, ...] = Field(
-        default=(), description="What rows are expected to be, and what happens to those that are not."
+        default=(), description="Data quality expectations and their actions."
     )
     constraints: Mapping[str, str] = Field(
         default_factory=dict,
-        description="For CHECK constraints of an existing table that Headrace cannot evaluate: by name, the same "
-        "condition as an SQL expression over the table's columns. A row for which it is not true is a dead letter "
-        "(`constraint`).",
+        description="SQL equivalents, by constraint name, of CHECK constraints that Headrace cannot evaluate. "
+        "Rows for which the expression is not true become dead letters (`constraint`).",
     )
     compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = Field(
-        default="snappy", description="How Parquet pages are compressed."
+        default="snappy", description="Compression of data files."
     )
     target_file_size: Size = Field(
-        default=128_000_000, ge=1_000_000, le=4_000_000_000, description="About how large a data file may get."
+        default=128_000_000, ge=1_000_000, le=4_000_000_000, description="Approximate target size of data files."
     )
     min_file_size: Size | None = Field(
         default=None,
         ge=1,
-        description="Files of this size or more are left as they are by `maintenance`; without it, of three quarters "
+        description="Files of at least this size are not compacted by `maintenance`. Default: three quarters "
         "of `target_file_size`.",
     )
     max_file_size: Size | None = Field(
         default=None,
         ge=1,
-        description="Larger files are divided by `maintenance`; without it none is. At least twice `target_file_size`.",
+        description="Files larger than this are split by `maintenance`; at least twice `target_file_size`. "
+        "Default: files are not split.",
     )
     z_order: tuple[str, ...] = Field(
         default=(),
-        description="Columns by which `maintenance` orders rows: near in them, near in the files. Idle partitions are "
-        "ordered first.",
+        description="Z-order columns for `maintenance`; idle partitions are clustered first.",
     )
     cluster_by: tuple[str, ...] = Field(
         default=(),
         max_length=4,
-        description="Columns by which tables made here are clustered (Delta's liquid clustering): the table itself "
-        "says so, `maintenance` and every OPTIMIZE heed it. Spark writes such tables, for good.",
+        description="Liquid clustering columns of new tables, used by `maintenance` and by any other "
+        "OPTIMIZE. Clustered tables are always written by Spark.",
     )
     properties: Mapping[str, PlainText] = Field(
-        default_factory=dict, description="Delta table properties for tables made here."
+        default_factory=dict, description="Delta table properties of new tables."
     )
     features: tuple[Feature, ...] = Field(
         default=(),
-        description="Delta features that have a price: readers without them refuse the table, and Spark writes it, "
-        "from its first version on and for good. `typeWidening` is for `wrong_type: widen`. `deletionVectors` is for "
-        "`mode: upsert` and `scd2`: a merge notes which rows of a file are no more, and writes only the new ones.",
+        description="Delta table features to enable on new tables. Clients without support for a feature "
+        "cannot read the table, and the table is always written by Spark. `typeWidening` is "
+        "required for `wrong_type: widen`. `deletionVectors` speeds up `mode: upsert` and `mode: "
+        "scd2`: a merge marks rows as deleted instead of rewriting files.",
     )
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The partition columns, in order."""
+        """Partition columns, in order."""
         return tuple(map(column_of, self.partition_by))
 
     @property
     def derived(self) -> tuple[PartitionBy, ...]:
-        """Those of them that are made from other columns."""
+        """Derived partition columns."""
         return tuple(each for each in self.partition_by if isinstance(each, PartitionBy))
 
     @property
     def all_properties(self) -> dict[str, str]:
-        """The properties of tables made here, those of their features among them."""
+        """Properties of new tables, including those of their features."""
         return {**self.properties, **{FEATURES[each]: "true" for each in self.features}}
 
     @property
     def merges(self) -> MergeSpec | None:
-        """How records change rows; None where they only add some. It has a history where the table keeps one."""
+        """Merge settings, with the SCD2 columns for `mode: scd2`; None for modes that do not merge."""
         if self.merge is None or self.mode not in ("upsert", "scd2"):
             return None
         return self.merge.with_scd2() if self.mode == "scd2" else self.merge
 
     @property
     def overwrites(self) -> bool:
-        """Whether a run begins anew what the table holds."""
+        """Whether each run replaces the content of the table."""
         return self.mode in ("overwrite", "overwrite_partitions")
 
     @property
     def scd2_columns(self) -> tuple[str, ...]:
-        """The columns that say when a row was so, where the table keeps what was."""
+        """SCD2 validity columns; None for other modes."""
         return self.merges.scd2.columns if self.merges and self.merges.scd2 else ()
 
     @property
     def by_spark(self) -> bool:
-        """Whether Spark alone may write the table, because it merges rows or by the features it shall have."""
+        """Whether only Spark may write the table, because of its mode or features."""
         return self.merges is not None or bool(self.features) or bool(self.cluster_by)
 
     @property
     def declared(self) -> bool:
-        """Whether the spec gives the columns."""
+        """Whether columns are declared."""
         return bool(self.columns)
 
     @property
     def closed(self) -> bool:
-        """Whether rows have no other columns than the declared ones, as far as the spec alone can tell."""
+        """Whether the declared columns are the only ones, as far as the spec alone shows."""
         more = self.create == "never" and not self.only_declared  # then there is a table, and it may have others
         return self.declared and self.contract.new_field != "evolve" and not more
 
     @property
     def contract(self) -> Contract:
-        """The contract with its defaults filled in."""
+        """Contract with defaults resolved."""
         if self.strict:
             return Contract("reject", "reject", "reject")
         usual: Literal["ignore", "evolve"] = "ignore" if self.declared else "evolve"
@@ -283,28 +288,28 @@ class TableOptions(SpecModel):
 
 
 class TableSpec(TableOptions):
-    """The table, or the pattern of the tables, that rows are written to."""
+    """Target table, or path template for several tables."""
 
     path: Place = Field(
-        description="A folder, `s3://bucket/key` or `s3a://…`; `{route}` in it stands for the record's route, "
-        "`{topic}` for its topic; both may be there. "
-        "Relative to the spec file."
+        description="Path of the table: a directory, `s3://bucket/key` or `s3a://bucket/key`. `{route}` is "
+        "replaced by the route of the record, `{topic}` by its topic. Relative paths start at the "
+        "spec file."
     )
     infer: Infer = Field(
-        default=Infer(), description="How many records a pipeline without known columns waits for. A drain never waits."
+        default=Infer(), description="Sample records for schema inference. `run --drain` does not wait for them."
     )
 
 
 class TableMatch(TableOptions):
-    """Other options for the tables of some routes: any key of `table` but `path` and `infer`, instead of its own."""
+    """Overrides for the tables of some routes: any key of `table` except `path` and `infer`."""
 
     match: Regex = Field(
-        description="A regular expression found in the route (`topic:route` where the path has `{topic}` beside it); "
-        "the first match of the list counts."
+        description="Regular expression, searched in the route (`topic:route` if the path has both `{topic}` "
+        "and `{route}`). The first matching entry applies."
     )
 
     def over(self, table: TableSpec) -> TableSpec:
-        """The table with the keys given here instead of its own; a contract of its own also ends `strict`."""
+        """Table with overridden keys; an overriding contract also disables `strict`."""
         given = {name: getattr(self, name) for name in self.model_fields_set - {"match"}}
         if "contract_keys" in given:
             given.setdefault("strict", False)
@@ -312,17 +317,19 @@ class TableMatch(TableOptions):
 
 
 class DeadLetterStep(SpecModel):
-    """More columns for dead letters; exactly one of its keys."""
+    """Additional columns for dead letters; exactly one key."""
 
     set: Mapping[str, str] | None = Field(
         default=None,
         min_length=1,
-        description="Columns to add: name and SQL expression over the letter's columns; NULL where it fails.",
+        description="Columns to add: SQL expressions over the columns of the dead letter, by name. NULL if "
+        "the expression fails.",
     )
     jmespath: Mapping[str, str] | None = Field(
         default=None,
         min_length=1,
-        description="Text columns to add: name and JMESPath over the letter as kafka-delta-ingest writes it.",
+        description="Text columns to add: JMESPath expressions over the dead letter in kafka-delta-ingest's "
+        "format, by name.",
     )
 
     @model_validator(mode="after")
@@ -332,17 +339,17 @@ class DeadLetterStep(SpecModel):
 
 
 class DeadLettersSpec(SpecModel):
-    """Where records go that could not become rows."""
+    """Dead-letter table for records that cannot be written."""
 
-    path: Place | None = Field(default=None, description="The dead-letter table; `<state>/dead_letters` without it.")
+    path: Place | None = Field(
+        default=None, description="Path of the dead-letter table. Default: `<state>/dead_letters`."
+    )
     retention: Duration | None = Field(
         default=None,
         ge=timedelta(days=1),
-        description="How long letters are kept, in whole days of UTC; without it until `headrace dead-letters purge`.",
+        description="Retention in whole UTC days. Default: dead letters are kept until `headrace dead-letters purge`.",
     )
-    transform: tuple[DeadLetterStep, ...] = Field(
-        default=(), description="Columns that letters get beside their own, in order."
-    )
+    transform: tuple[DeadLetterStep, ...] = Field(default=(), description="Additional columns, applied in order.")
 
 
 _SAID = re.compile(
@@ -352,38 +359,42 @@ _SAID = re.compile(
 
 def _option(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or _SAID.fullmatch(name.lower()):
-        allowed = "options that no other key says: addresses, regions and credentials have keys of their own"
+        allowed = "options other than endpoints, regions and credentials, which have their own keys"
         raise InvalidValue(allowed, message=f"the option '{name[:80]}'")
     return name
 
 
 class S3(SpecModel):
-    """An S3 store; what is not said comes from the environment (`AWS_…`, instance profile)."""
+    """S3 settings. Default: the environment (`AWS_…` variables, instance profile)."""
 
     endpoint: Annotated[str, AfterValidator(server)] | None = Field(
-        default=None, description="The store's address, `https://host:port`; Amazon's without it."
+        default=None, description="Endpoint URL, `https://host:port`. Default: Amazon S3."
     )
-    region: str | None = Field(default=None, min_length=1, description="The region's name.")
+    region: str | None = Field(default=None, min_length=1, description="Region.")
     path_style: Flag | None = Field(
-        default=None, description="Bucket in the path instead of the host name; true where `endpoint` is given."
+        default=None,
+        description="Use path-style requests (bucket in the path, not in the host name). Default: true if "
+        "`endpoint` is set.",
     )
-    allow_http: Flag = Field(default=False, description="Says that an unencrypted `endpoint` is intended.")
-    access_key_id: str | None = Field(default=None, min_length=1, repr=False, description="The key's name.")
-    secret_access_key: Secret | None = Field(default=None, description="The key itself, by reference.")
-    session_token: Secret | None = Field(default=None, description="The token of temporary credentials, by reference.")
+    allow_http: Flag = Field(default=False, description="Allow an unencrypted `endpoint`.")
+    access_key_id: str | None = Field(default=None, min_length=1, repr=False, description="Access key id.")
+    secret_access_key: Secret | None = Field(default=None, description="Secret access key, as a reference.")
+    session_token: Secret | None = Field(
+        default=None, description="Session token of temporary credentials, as a reference."
+    )
     options: Mapping[Annotated[str, AfterValidator(_option)], PlainText] = Field(
-        default_factory=dict, description="Passed on to the object store as they are."
+        default_factory=dict, description="Additional object store options, passed through unchanged."
     )
 
 
 class Storage(SpecModel):
-    """How stores are reached."""
+    """Object store settings."""
 
-    s3: S3 = Field(default=S3(), description="For `s3://` and `s3a://`.")
+    s3: S3 = Field(default=S3(), description="Settings for `s3://` and `s3a://` paths.")
 
 
 class StorageProfile(TypedDict):
-    """A store's plain fields (empty where unsaid), secrets revealed: to be handed on at once, never kept or shown."""
+    """Object store settings with secrets resolved (empty if not set); never stored or printed."""
 
     endpoint: str
     region: str

@@ -1,4 +1,4 @@
-"""Column types as a spec writes them: `long`, `decimal(10,2)`, `array<struct<a: string>>`."""
+"""Column types in spec notation: `long`, `decimal(10,2)`, `array<struct<a: string>>`."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 
 
 def type_names() -> tuple[str, ...]:
-    """Every plain type name a spec may use."""
+    """All simple type names that a spec accepts."""
     return (*_SPELLINGS, *_COMPOUND)
 
 
 def plain_type_names() -> tuple[str, ...]:
-    """The types, each under one name."""
+    """Type names without synonyms."""
     return (*_PRIMITIVES, *_COMPOUND)
 
 
@@ -127,7 +127,7 @@ _TWO_WORDS = {
 
 
 def meant_type(text: str) -> str:
-    """The type that a text was perhaps meant to be, `array<timestamp>` for `list<datetime>`; empty if there is none."""
+    """Closest valid type, such as `array<timestamp>` for `list<datetime>`; empty if there is none."""
     text = text.strip()[:200]
     if text.lower() in _JSON:
         return "string (with json: true it keeps the JSON text)"
@@ -136,7 +136,7 @@ def meant_type(text: str) -> str:
 
 
 def _is_type(text: str) -> bool:
-    """Whether a text is a type, once its letters stand for something."""
+    """Whether a text is a type once its placeholders are filled in."""
     filled = text.replace("(p,s)", "(38,18)").replace("<name: T, …>", "<name: long>").replace("T>", "long>")
     try:
         return not _parse(filled)[1].strip()
@@ -164,14 +164,14 @@ def _meant_word(found: re.Match[str]) -> str:
 
 
 def parse_type(text: str) -> pa.DataType:
-    """A spec's type name as a pyarrow type; UsageError when it is none."""
+    """Parse a type name into a pyarrow type; UsageError if it is invalid."""
     try:
         kind, rest = _parse(text.strip())
     except UsageError as refused:
         hint = f"Did you mean {meant}? " if (meant := meant_type(text)) else ""
         raise UsageError(refused.message, hint=f"{hint}{refused.hint}".rstrip()) from None
     if rest.strip():
-        raise UsageError(f"'{text}' is not a type: '{rest.strip()}' is left over.")
+        raise UsageError(f"Invalid type: '{text}'; unexpected '{rest.strip()}'.")
     return kind
 
 
@@ -181,18 +181,20 @@ def _parse(text: str) -> tuple[pa.DataType, str]:
         return _decimal(text, int(found[1]), int(found[2] or 0)), text[found.end() :]
     word = re.match(r"[A-Za-z_][A-Za-z0-9_]*", text)
     if word is None:
-        raise UsageError(f"'{text}' is not a type.", hint=f"Known types: {', '.join(type_names())}.")
+        raise UsageError(f"Invalid type: '{text}'.", hint=f"Known types: {', '.join(type_names())}.")
     name, rest = word[0].lower(), text[word.end() :].lstrip()
     if name in ("array", "map", "struct") and rest.startswith("<"):
         return _parse_nested(name, rest[1:])
     if name not in _SPELLINGS:
-        raise UsageError(f"'{word[0]}' is not a type.", hint=f"Known types: {', '.join(type_names())}.")
+        raise UsageError(f"Invalid type: '{word[0]}'.", hint=f"Known types: {', '.join(type_names())}.")
     return _SPELLINGS[name], rest
 
 
 def _decimal(text: str, precision: int, scale: int) -> pa.DataType:
     if not (1 <= precision <= 38 and scale <= precision):
-        raise UsageError(f"'{text}': a decimal has 1 to 38 digits and no more decimals than digits.")
+        raise UsageError(
+            f"Invalid type: '{text}'; a decimal has a precision of 1 to 38 and a scale up to the precision."
+        )
     return pa.decimal128(precision, scale)
 
 
@@ -204,13 +206,13 @@ def _parse_nested(name: str, rest: str) -> tuple[pa.DataType, str]:
         key, rest = _parse(rest)
         value, rest = _parse(_expect(rest, ","))
         if not pa.types.is_string(key):
-            raise UsageError("A map's keys are strings: map<string,T>.")
+            raise UsageError("Map keys must be strings: map<string,T>.")
         return pa.map_(key, value), _expect(rest, ">")
     fields: list[pa.Field] = []
     while True:
         found = re.match(rf"\s*(?:`((?:[^`]|``)+)`|({_PLAIN_NAME}))\s*:", rest)
         if found is None:
-            raise UsageError(f"'{rest}': a struct's fields are written name: type.")
+            raise UsageError(f"Invalid struct field: '{rest}'; the syntax is name: type.")
         item, rest = _parse(rest[found.end() :])
         fields.append(pa.field(found[2] or found[1].replace("``", "`"), item))
         rest = rest.lstrip()
@@ -220,23 +222,23 @@ def _parse_nested(name: str, rest: str) -> tuple[pa.DataType, str]:
 
 
 def _struct(fields: list[pa.Field]) -> pa.DataType:
-    check_field_names(fields, "A struct has the field")
+    check_field_names(fields, "The struct has the field")
     return pa.struct(fields)
 
 
 def check_field_names(fields: Iterable[pa.Field], has: str = "The table has the column") -> None:
-    """UsageError where two columns, or two fields inside one, have the same name: no reader opens such a table."""
+    """Raise UsageError for duplicate column or field names, which no reader accepts."""
     held = list(fields)
     names = [item.name.lower() for item in held]
     if twice := [item.name for item in held if names.count(item.name.lower()) > 1]:
-        raise UsageError(f"{has} '{twice[0]}' twice; names that differ only in case are the same.")
+        raise UsageError(f"{has} '{twice[0]}' more than once; names are case-insensitive.")
     for item in held:
         for inner in _inner(item.type):
             check_field_names(inner, f"Column {item.name} has the field")
 
 
 def _inner(kind: pa.DataType) -> Iterator[Iterable[pa.Field]]:
-    """The fields of every struct that is right inside a type."""
+    """Fields of the outermost structs in a type."""
     if pa.types.is_struct(kind):
         yield kind
     elif pa.types.is_map(kind):
@@ -248,12 +250,12 @@ def _inner(kind: pa.DataType) -> Iterator[Iterable[pa.Field]]:
 def _expect(rest: str, mark: str) -> str:
     rest = rest.lstrip()
     if not rest.startswith(mark):
-        raise UsageError(f"A type lacks its '{mark}' before '{rest}'.")
+        raise UsageError(f"Invalid type: missing '{mark}' before '{rest}'.")
     return rest[1:]
 
 
 def type_name(kind: pa.DataType) -> str:
-    """A pyarrow type as people write it in a spec."""
+    """Spec notation of a pyarrow type."""
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""Durations, sizes, rates and plain values as people write them; each parser's complaint says what is allowed."""
+"""Parsers for durations, sizes, rates and scalars; a ValueError states the allowed values."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _WHOLE = r"[+-]?[0-9](?:_?[0-9]){0,17}"
 
 
 def duration(value: Any) -> timedelta:
-    """`250ms`, `5s`, `1m`, `2h` or `7d` as a timedelta."""
+    """Parse `250ms`, `5s`, `1m`, `2h` or `7d` into a timedelta."""
     if isinstance(value, timedelta):
         return value
     found = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
     if found is None:
-        raise ValueError("a duration with its unit: 250ms, 5s, 1m, 2h, 7d")
+        raise ValueError("a duration with a unit: 250ms, 5s, 1m, 2h, 7d")
     return timedelta(milliseconds=float(found[1]) * _MILLISECONDS[found[2]])
 
 
 def size(value: Any) -> int:
-    """`128MB` (thousands) or `64KiB` (1024s) or a number of bytes."""
+    """Parse `128MB` (powers of 1000), `64KiB` (powers of 1024) or a number into bytes."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return int(value)
     found = re.fullmatch(_SIZE, value) if isinstance(value, str) else None
@@ -48,26 +48,26 @@ def size(value: Any) -> int:
 
 
 def rate(value: Any) -> float:
-    """`5000/s`, `300/m` or `10/h` as records per second."""
+    """Parse `5000/s`, `300/m` or `10/h` into records per second."""
     if isinstance(value, float):
         return value
     found = re.fullmatch(_RATE, value) if isinstance(value, str) else None
     if found is None or float(found[1]) == 0:
-        raise ValueError("records per time, more than none: 5000/s, 300/m, 10/h")
+        raise ValueError("a rate greater than zero: 5000/s, 300/m, 10/h")
     return float(found[1]) / _SECONDS[found[2]]
 
 
 def parse_whole(value: Any) -> int:
-    """A whole number; text of digits counts (a reference gives text), true and 1.0 do not."""
+    """Parse an integer; text of digits is accepted because references resolve to text, `true` and `1.0` are not."""
     if isinstance(value, str) and re.fullmatch(_WHOLE, value):
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return value
-    raise ValueError("a whole number")
+    raise ValueError("an integer")
 
 
 def ratio(value: Any) -> float:
-    """`5%`, or a number from 0 to 1."""
+    """Parse `5%`, or a number from 0 to 1."""
     percent = isinstance(value, str) and value.endswith("%")
     try:
         number = float("nan") if isinstance(value, bool) else float(value[:-1] if percent else value)
@@ -79,7 +79,7 @@ def ratio(value: Any) -> float:
 
 
 def flag(value: Any) -> bool:
-    """`true` or `false`, and no other word for them."""
+    """Parse `true` or `false`; no other spelling is accepted."""
     known = {True: True, False: False, "true": True, "false": False}
     if isinstance(value, bool | str) and value in known:
         return known[value]
@@ -87,7 +87,7 @@ def flag(value: Any) -> bool:
 
 
 def moment(value: Any) -> datetime:
-    """RFC 3339 text, zone included."""
+    """Parse an RFC 3339 timestamp with a time zone."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value
     if isinstance(value, str) and re.fullmatch(_MOMENT, value):
@@ -98,23 +98,23 @@ def moment(value: Any) -> datetime:
     number = isinstance(value, int | float) or (
         isinstance(value, str) and value.lstrip("-").replace(".", "").isdecimal()
     )
-    reason = "; a bare number does not name its unit" if number else ""
-    raise ValueError(f"RFC 3339 as 2025-01-31T12:00:00Z, zone included{reason}")
+    reason = "; a plain number has no unit" if number else ""
+    raise ValueError(f"RFC 3339 with a time zone, such as 2025-01-31T12:00:00Z{reason}")
 
 
 def plain_text(value: Any) -> Any:
-    """Text, also for true and 30, which need no quotes where only texts can be."""
+    """Text; numbers and booleans are accepted without quotes where only text is possible."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
-RE2_SYNTAX = "a regular expression in RE2's syntax (no look-around, no back references)"
+RE2_SYNTAX = "a regular expression in RE2 syntax (no lookaround, no backreferences)"
 _GLOB = re.compile(r"\*?[\w.-]*\*?")  # what people write who think of file names
 
 
 def regex(text: str) -> str:
-    """A regular expression that every engine on the way takes, in time that grows with the text alone."""
+    """Validate a regular expression for all engines in use; RE2 matches in linear time."""
     if trouble := regex_error(text):
         meant = text.replace(".", r"\.").replace("*", ".*") if _GLOB.fullmatch(text) else ""
         raise InvalidValue(RE2_SYNTAX, message=trouble, suggestion=meant)
@@ -122,7 +122,7 @@ def regex(text: str) -> str:
 
 
 def regex_error(text: str, *, python: bool = True) -> str:
-    """Why a text is no regular expression to RE2 (and Python), and where in it; empty when it is one."""
+    """Reason and position if a text is not valid for both RE2 and Python; empty if it is."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -145,7 +145,7 @@ def regex_error(text: str, *, python: bool = True) -> str:
 
 
 def spell_duration(value: timedelta) -> str:
-    """A timedelta in the largest unit that takes it whole."""
+    """Timedelta in the largest unit that divides it."""
     milliseconds = round(value.total_seconds() * 1000)
     for unit in ("d", "h", "m", "s"):
         if milliseconds and milliseconds % _MILLISECONDS[unit] == 0:
@@ -154,7 +154,7 @@ def spell_duration(value: timedelta) -> str:
 
 
 def spell_size(value: int) -> str:
-    """Bytes in the largest unit that takes them whole."""
+    """Bytes in the largest unit that divides them."""
     for unit in ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB"):
         if value and value % _BYTES[unit.lower()] == 0:
             return f"{value // _BYTES[unit.lower()]}{unit}"
@@ -162,7 +162,7 @@ def spell_size(value: int) -> str:
 
 
 def spell_rate(value: float) -> str:
-    """Records per second, as a spec has it."""
+    """Records per second in spec notation."""
     return f"{value:.3f}".rstrip("0").rstrip(".") + "/s"
 
 

@@ -1,4 +1,4 @@
-"""Where tables and state may be: local folders and S3, written so that every reader means the same place."""
+"""Storage paths: local directories and S3, in a form that all clients interpret alike."""
 
 from __future__ import annotations
 
@@ -20,52 +20,54 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\%?#*\[\]]")
 
 
 def place(text: str, info: ValidationInfo) -> str:
-    """A folder as an absolute path, or an `s3://` address; ValueError says what is allowed."""
+    """Normalise to an absolute path or an `s3://` URI; ValueError states the allowed form."""
     if found := _UNSAFE.search(text):
         raise ValueError(f"a path without {found[0]!r}")
     if _SCHEME.match(text):
         return _s3(text)
     if not text.strip() or text.startswith("~"):
-        raise ValueError("a path in full ('~' is not followed), s3://bucket/key or s3a://bucket/key")
+        raise ValueError("an absolute or relative path ('~' is not expanded), s3://bucket/key or s3a://bucket/key")
     return os.path.normpath(base_of(info) / text)
 
 
 def _s3(text: str) -> str:
     scheme, _, rest = text.partition("://")
     if scheme not in ("s3", "s3a") or not rest:
-        raise ValueError("a folder, s3://bucket/key or s3a://bucket/key")
+        raise ValueError("a directory, s3://bucket/key or s3a://bucket/key")
     bucket, _, key = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise ValueError("s3://bucket/key with a bucket of letters, digits, '.', '_' and '-'; no user, no port")
+        raise ValueError(
+            "s3://bucket/key with a bucket name of letters, digits, '.', '_' and '-', without user or port"
+        )
     parts = key.rstrip("/").split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise ValueError("s3://bucket/key: a key without empty parts, '.' and '..'")
+        raise ValueError("s3://bucket/key with a key without empty segments, '.' or '..'")
     return f"s3://{bucket}/{'/'.join(parts)}"
 
 
 def local_file(text: str, info: ValidationInfo) -> str:
-    """A file on this machine as an absolute path."""
+    """Absolute path of a local file."""
     if _SCHEME.match(text) or _UNSAFE.search(text) or not text.strip() or text.startswith("~"):
-        raise ValueError("a file on this machine ('~' is not followed)")
+        raise ValueError("a local file ('~' is not expanded)")
     return os.path.normpath(base_of(info) / text)
 
 
 def server(text: str) -> str:
-    """The address of a store's server: scheme, host, port, and nothing that hides a secret or a turn."""
+    """Endpoint URL: scheme, host and port, without credentials, query or fragment."""
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https") or parts.username is not None or _UNSAFE.search(text):
-        raise ValueError("https://host:port (or http:// with allow_http), without user, query and fragment")
+        raise ValueError("https://host:port (or http:// with allow_http: true), without user, query or fragment")
     if _is_metadata(host):
-        raise ValueError("the address of a store, not one of a machine's own metadata")
+        raise ValueError("the address of an object store, not of an instance metadata service")
     return text.rstrip("/")
 
 
 def host_of(address: str) -> str:
-    """The host of a server's address."""
+    """Host of a URL."""
     return urlsplit(address).hostname or ""
 
 
@@ -82,29 +84,29 @@ def _is_metadata(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
+    """Whether a host is a loopback address."""
     address = _address(host)
     return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
 
 
 def folder_of(path: str) -> str:
-    """The folder that a table's path, filled in any way, is in."""
+    """Directory of a table path, or of all paths of a path template."""
     head, brace, _ = path.partition("{")
     return head.rpartition("/")[0] if brace else path.rpartition("/")[0]
 
 
 def contains_uri(outer: str, inner: str) -> bool:
-    """Whether one place is the other or a folder in it."""
+    """Whether one path equals the other or is a parent directory of it."""
     return f"{inner}/".startswith(f"{outer}/")
 
 
 def may_meet(one: str, two: str) -> bool:
-    """Whether some routes make two paths the same folder, or one a folder in the other."""
+    """Whether two path templates can produce the same directory or nested directories."""
     return all(_may_equal(*names) for names in zip(one.split("/"), two.split("/"), strict=False))
 
 
 def _may_equal(one: str, two: str) -> bool:
-    """The same for two names of folders; of two with a route in them it is enough that they begin and end alike."""
+    """Same for single directory names; two templates overlap if their prefixes and suffixes are compatible."""
     if "{" in one and "{" in two:
         heads = sorted((one.partition("{")[0], two.partition("{")[0]), key=len)
         tails = sorted((one.rpartition("}")[2], two.rpartition("}")[2]), key=len)

@@ -1,4 +1,4 @@
-"""YAML read with care: plain data that knows its lines, and nothing that runs, repeats itself or grows."""
+"""Safe YAML parser that records line numbers: no tags, no duplicate keys, limits on size, depth and aliases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"[-+]?(?:\.[0-9]{1,40}|[0-9]{1,40}(?:\.[0-9]{0,40})?)(?:[e
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place in the file, counted from 1."""
+    """Position in the file, starting at 1."""
 
     line: int = 1
     column: int = 1
@@ -38,7 +38,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class YamlNode:
-    """A value and where it stands; a mapping's entries also know where their keys stand."""
+    """YAML value with its position; mapping entries also have the position of their key."""
 
     content: Scalar | tuple[YamlNode, ...] | Mapping[str, tuple[Spot, YamlNode]]
     spot: Spot
@@ -46,13 +46,13 @@ class YamlNode:
     count: int = 1
 
     def plain(self) -> Any:
-        """The value as plain data."""
+        """Value as plain data."""
         if isinstance(self.content, Mapping):
             return {key: node.plain() for key, (_, node) in self.content.items()}
         return [node.plain() for node in self.content] if isinstance(self.content, tuple) else self.content
 
     def child(self, step: str | int) -> tuple[Spot, YamlNode] | None:
-        """The entry of a key, or the item of an index."""
+        """Entry of a key, or item at an index."""
         if isinstance(self.content, Mapping):
             return self.content.get(str(step))
         if isinstance(self.content, tuple) and isinstance(step, int) and step < len(self.content):
@@ -62,9 +62,9 @@ class YamlNode:
 
 @dataclass(frozen=True, slots=True)
 class SpecSource:
-    """A part of a spec as it stands in its file: the document, and the path to the part.
+    """Source of a spec or branch: the YAML document and the path in it.
 
-    No part of what the spec says: two specs with the same content are equal, wherever they stand.
+    Not part of equality: specs with the same content are equal, wherever they were read from.
     """
 
     file: str = field(compare=False)
@@ -73,7 +73,7 @@ class SpecSource:
 
 
 class InvalidYaml(ValueError):
-    """The text is not YAML, or more of YAML than a spec needs."""
+    """Invalid YAML, or a YAML feature that specs do not support."""
 
     def __init__(self, spot: Spot, message: str, allowed: str) -> None:
         super().__init__(message)
@@ -81,18 +81,18 @@ class InvalidYaml(ValueError):
 
 
 def parse_yaml(text: str) -> list[YamlNode]:
-    """The documents of a text, empty ones left out. Raise InvalidYaml for anything else."""
+    """Non-empty documents of a text; InvalidYaml if it contains an error or an unsupported feature."""
     if len(text.encode()) > LARGEST:
         raise InvalidYaml(Spot(), "the file is larger than 1 MiB", "at most 1 MiB")
     try:
         return [node for node in _Reader(text).documents() if node.content is not None]
     except yaml.MarkedYAMLError as trouble:
         mark = trouble.problem_mark or trouble.context_mark
-        raise InvalidYaml(_spot(mark) if mark else Spot(), f"not YAML: {trouble.problem}", "YAML") from None
+        raise InvalidYaml(_spot(mark) if mark else Spot(), f"invalid YAML: {trouble.problem}", "YAML") from None
     except yaml.reader.ReaderError as trouble:
         before = text.encode()[: trouble.position].decode(errors="replace")
         spot = Spot(before.count("\n") + 1, len(before) - before.rfind("\n"))
-        raise InvalidYaml(spot, "a character that YAML does not allow", "printable characters") from None
+        raise InvalidYaml(spot, "a character that is not allowed in YAML", "printable characters") from None
 
 
 def _spot(mark: Any) -> Spot:
@@ -100,7 +100,7 @@ def _spot(mark: Any) -> Spot:
 
 
 class _Reader:
-    """Builds nodes out of the parser's events, so that every limit holds before anything is built."""
+    """Builds nodes from parser events, so that limits apply before memory is allocated."""
 
     def __init__(self, text: str) -> None:
         self._events = yaml.parse(text, Loader=yaml.CSafeLoader)
@@ -153,16 +153,16 @@ class _Reader:
                 break
             key, spot = self._key(event), _spot(event.start_mark)
             if key in entries:
-                raise InvalidYaml(spot, f"the key {key[:60]!r} a second time", "each key once")
+                raise InvalidYaml(spot, f"duplicate key {key[:60]!r}", "unique keys")
             entries[key] = (spot, self._node(next(self._events), depth + 1))
         return entries
 
     def _key(self, event: Any) -> str:
         spot = _spot(event.start_mark)
         if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor is not None:
-            raise InvalidYaml(spot, "a key that is not a plain word", "a word as key")
+            raise InvalidYaml(spot, "a key that is not a plain scalar", "a plain scalar as key")
         if event.value == "<<" and event.implicit[0]:
-            raise InvalidYaml(spot, "a merge key", "each mapping written out")
+            raise InvalidYaml(spot, "a merge key", "no merge keys (write the mapping out)")
         return str(event.value)
 
     def _again(self, anchor: str, spot: Spot) -> YamlNode:
@@ -170,7 +170,9 @@ class _Reader:
         if self._aliases > ALIASES:
             raise InvalidYaml(spot, "too many aliases", f"at most {ALIASES}")
         if anchor not in self._anchors:
-            raise InvalidYaml(spot, f"the alias *{anchor[:60]} before its anchor is complete", "an earlier anchor")
+            raise InvalidYaml(
+                spot, f"the alias *{anchor[:60]} before the end of its anchor", "an anchor defined earlier"
+            )
         node = self._anchors[anchor]
         self._weigh(node.count, spot)
         return node

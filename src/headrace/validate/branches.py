@@ -18,15 +18,15 @@ _WITH_FIELDS = ("json", "avro", "protobuf", "msgpack")
 
 def check_apart(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Every branch has a name of its own, and no two write to one table, whose marks would be of both."""
-    met: list[tuple[str, str]] = [("the pipeline's own table", spec.table.path)]
+    met: list[tuple[str, str]] = [("the pipeline's main table", spec.table.path)]
     for index, each in enumerate(spec.branches):
         here: Path = ("branches", index)
         if each.name in [other.name for other in spec.branches[:index]]:
-            yield UnlocatedDiagnostic((*here, "name"), f"'{each.name}' a second time", "a name of its own for each")
+            yield UnlocatedDiagnostic((*here, "name"), f"duplicate name '{each.name}'", "unique branch names")
         for name, path in met:
             if may_meet(each.table.path, path):
-                seen = f"a folder that {name} ({path}) shares"
-                yield UnlocatedDiagnostic((*here, "table", "path"), seen, "a folder of its own")
+                seen = f"overlaps with {name} ({path})"
+                yield UnlocatedDiagnostic((*here, "table", "path"), seen, "a separate directory")
                 break
         met.append((f"the table of {each.name}", each.table.path))
 
@@ -37,7 +37,9 @@ def check_explode(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     if explode is None:
         return
     if spec.format not in _WITH_FIELDS:
-        yield UnlocatedDiagnostic(_HERE, f"a list to explode, but {spec.format} has no fields", ", ".join(_WITH_FIELDS))
+        yield UnlocatedDiagnostic(
+            _HERE, f"explode requires a format with fields; {spec.format} has none", ", ".join(_WITH_FIELDS)
+        )
     yield from _names(explode)
     yield from _kept(explode)
     yield from _table(spec, explode, spec.table, spec.table, ("table",))
@@ -53,23 +55,23 @@ def _names(explode: Explode) -> Iterator[UnlocatedDiagnostic]:
     met: set[str] = set()
     for path, name in made:
         if trouble := bad_name(name):
-            yield UnlocatedDiagnostic(path, trouble, "a name that Delta takes")
+            yield UnlocatedDiagnostic(path, trouble, "a valid Delta column name")
         elif "." in name:
             yield UnlocatedDiagnostic(
-                path, f"'{name}'", "a name without dots; {column: a.b} keeps a field from deeper down"
+                path, f"'{name}'", "a name without dots; use {column: a.b} to keep a nested field"
             )
         elif name.lower() in met:
-            yield UnlocatedDiagnostic(path, f"'{name}' a second time (case does not count)", "each once")
+            yield UnlocatedDiagnostic(path, f"duplicate column '{name}' (case-insensitive)", "unique names")
         met.add(name.lower())
 
 
 def _kept(explode: Explode) -> Iterator[UnlocatedDiagnostic]:
     for name, path in explode.keep.items():
         if not all(path.split(".")):
-            yield UnlocatedDiagnostic((*_HERE, "keep", name), f"'{path}'", "a.b, without empty parts")
+            yield UnlocatedDiagnostic((*_HERE, "keep", name), f"'{path}'", "a.b, without empty segments")
         elif path.split(".")[0] == explode.column:
             yield UnlocatedDiagnostic(
-                (*_HERE, "keep", name), f"'{path}', the list itself", "other fields of the record"
+                (*_HERE, "keep", name), f"'{path}' is the exploded array", "other fields of the record"
             )
 
 
@@ -84,13 +86,15 @@ def _table(
 
 def _column(explode: Explode, column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     if column.path is not None and column.name in explode.keep:
-        yield UnlocatedDiagnostic((*here, "path"), "a path for a field that is kept", "explode.keep: {column: a.b}")
+        yield UnlocatedDiagnostic(
+            (*here, "path"), "path is not supported for a kept field", "explode.keep: {column: a.b}"
+        )
     elif column.path is not None:
         yield UnlocatedDiagnostic(
-            (*here, "path"), "a path inside of an element", "transform: a set that takes it from its column"
+            (*here, "path"), "path is not supported inside an element", "a transform step that sets it from the column"
         )
     if column.name == explode.column and column.json_text:
-        yield UnlocatedDiagnostic((*here, "json"), "JSON text of elements", "the type that elements have")
+        yield UnlocatedDiagnostic((*here, "json"), "json is not supported for elements", "the type of the elements")
 
 
 def _declared(spec: Spec, explode: Explode, table: TableSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -100,16 +104,14 @@ def _declared(spec: Spec, explode: Explode, table: TableSpec, here: Path) -> Ite
     elements = [name for name in names if name not in explode.beside and name not in made]
     if not elements:
         yield UnlocatedDiagnostic(
-            here, f"no column of what is in '{explode.column}'", "at least one field of its elements"
+            here, f"no column for the elements of '{explode.column}'", "at least one field of its elements"
         )
     if explode.column in elements and len(elements) > 1:
-        seen = f"'{explode.column}', which is an element as a whole, beside fields of it"
-        yield UnlocatedDiagnostic(here, seen, f"'{explode.column}' alone, or fields of its elements")
+        seen = f"'{explode.column}' (the whole element) together with fields of it"
+        yield UnlocatedDiagnostic(here, seen, f"either '{explode.column}' or fields of its elements")
     absent = [name for name in explode.keep if name not in names]
     if absent and table.contract.new_field != "evolve":
-        yield UnlocatedDiagnostic(
-            (*_HERE, "keep", absent[0]), f"'{absent[0]}', which is not declared", ", ".join(names)
-        )
+        yield UnlocatedDiagnostic((*_HERE, "keep", absent[0]), f"'{absent[0]}' is not declared", ", ".join(names))
 
 
 def written(spec: Spec | BranchSpec) -> Iterator[tuple[Path, TableSpec | TableMatch]]:

@@ -24,7 +24,9 @@ def check_table_columns(
     """Everything that is wrong with a table; `own` are the options written here, the others are inherited."""
     yield from _columns(own.columns, (*here, "columns"))
     if own.only_declared and not table.declared:
-        yield UnlocatedDiagnostic((*here, "only_declared"), "no declared columns", "columns beside it")
+        yield UnlocatedDiagnostic(
+            (*here, "only_declared"), "requires declared columns", "only_declared with at least one entry in columns"
+        )
     yield from _partitions(table, here, steps)
     yield from _contract(table, own, here)
     yield from _features(table, own, here)
@@ -57,18 +59,18 @@ def bad_name(name: str) -> str:
     from headrace.delta.schema import reserved
 
     if reserved(name):
-        return f"'{name}' is kept for Headrace and Delta"
+        return f"'{name}' is reserved by Headrace and Delta"
     if not name or len(name) > 255:
-        return "a name that is empty or longer than 255"
+        return "empty, or longer than 255 characters"
     found = _REFUSED.search(name)
-    return f"{found[0]!r} in a column's name" if found else ""
+    return f"{found[0]!r} in a column name" if found else ""
 
 
 def _columns(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDiagnostic]:
     each = list(_each_column(columns, here))
     yield from each
     if columns and not each and (seen := _misfit(columns)):
-        yield UnlocatedDiagnostic(here, seen, "columns that can be read side by side")
+        yield UnlocatedDiagnostic(here, seen, "columns that do not conflict")
 
 
 def _each_column(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -76,11 +78,11 @@ def _each_column(columns: Sequence[ColumnSpec], here: Path) -> Iterator[Unlocate
     for index, column in enumerate(columns):
         if trouble := bad_name(column.name):
             yield UnlocatedDiagnostic(
-                (*here, index, "name"), trouble, "a name without ' ,;{}()=' and control characters"
+                (*here, index, "name"), trouble, "a name without ' ,;{}()=' or control characters"
             )
         if column.name.lower() in seen:
             yield UnlocatedDiagnostic(
-                (*here, index, "name"), f"'{column.name}' a second time (case does not count)", "each once"
+                (*here, index, "name"), f"duplicate column '{column.name}' (case-insensitive)", "unique names"
             )
         seen.add(column.name.lower())
         yield from _column(column, (*here, index))
@@ -94,18 +96,18 @@ def _column(column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     except UsageError as trouble:
         meant = meant_type(column.type)
         # no name was wrong, only how they stand together
-        allowed = ", ".join(plain_type_names()) if meant or trouble.hint else "a type with each field once"
+        allowed = ", ".join(plain_type_names()) if meant or trouble.hint else "a type with unique field names"
         yield UnlocatedDiagnostic((*here, "type"), trouble.message.removesuffix("."), allowed, meant)
         return
     yield from _inner_names(kind, (*here, "type"))
     if column.unit is not None and kind != TIMESTAMP:
-        yield UnlocatedDiagnostic((*here, "unit"), f"a unit for {column.type}", "unit only for timestamp")
+        yield UnlocatedDiagnostic((*here, "unit"), f"unit is not supported for {column.type}", "timestamp columns")
     if column.json_text and not _is_text(kind):
-        yield UnlocatedDiagnostic((*here, "json"), f"JSON text in {column.type}", "json only for string")
+        yield UnlocatedDiagnostic((*here, "json"), f"json is not supported for {column.type}", "string columns")
     if column.path is not None and not all(column.path.split(".")):
-        yield UnlocatedDiagnostic((*here, "path"), f"'{column.path}'", "a.b, without empty parts")
+        yield UnlocatedDiagnostic((*here, "path"), f"'{column.path}'", "a.b, without empty segments")
     if column.default is not None and (seen := _misfit([column])):
-        yield UnlocatedDiagnostic((*here, "default"), seen, "a value as the records have it")
+        yield UnlocatedDiagnostic((*here, "default"), seen, "a value in the format of the records")
 
 
 def _inner_names(kind: Any, here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -115,7 +117,7 @@ def _inner_names(kind: Any, here: Path) -> Iterator[UnlocatedDiagnostic]:
     if pa.types.is_struct(kind):
         for item in inner:
             if trouble := bad_name(item.name):
-                yield UnlocatedDiagnostic(here, trouble, "a field's name without ' ,;{}()=' and control characters")
+                yield UnlocatedDiagnostic(here, trouble, "a field name without ' ,;{}()=' or control characters")
     for item in inner:
         yield from _inner_names(item.type, here)
 
@@ -147,12 +149,12 @@ def check_column_names(steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnosti
         made += [("rename", old, new) for old, new in (step.rename or {}).items()]
         for key, at, name in made:
             if trouble := bad_name(name):
-                yield UnlocatedDiagnostic(("transform", index, key, at), trouble, "a name that Delta takes")
+                yield UnlocatedDiagnostic(("transform", index, key, at), trouble, "a valid Delta column name")
         yield from _target_names(step, ("transform", index, "jmespath"))
         folded = [name.lower() for _, _, name in made]
         if len(set(folded)) < len(folded):
             yield UnlocatedDiagnostic(
-                ("transform", index), "two columns of one name (case does not count)", "each once"
+                ("transform", index), "two columns with the same name (case-insensitive)", "unique names"
             )
 
 
@@ -163,9 +165,9 @@ def _target_names(step: StepSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
         path = (*here, "set", target) if long else (*here, target)
         for name in target.split("."):
             if trouble := bad_name(name):
-                yield UnlocatedDiagnostic(path, trouble, "names that Delta takes, with dots between them")
+                yield UnlocatedDiagnostic(path, trouble, "valid Delta column names, separated by dots")
         if target.lower() in seen:
-            yield UnlocatedDiagnostic(path, f"'{target}' a second time (case does not count)", "each once")
+            yield UnlocatedDiagnostic(path, f"duplicate target '{target}' (case-insensitive)", "unique names")
         seen.add(target.lower())
 
 
@@ -176,16 +178,16 @@ def _partitions(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iter
     for index, by in enumerate(table.partition_by):
         path, name = (*here, "partition_by", index), column_of(by)
         if name.lower() in [other.lower() for other in table.partitions[:index]]:
-            yield UnlocatedDiagnostic(path, f"'{name}' a second time", "each once")
+            yield UnlocatedDiagnostic(path, f"duplicate column '{name}'", "unique names")
         elif isinstance(by, PartitionBy):
             yield from _made_partition(by, path, table, names, closed)
         elif name == "_source" or name in nested:
-            yield UnlocatedDiagnostic(path, f"'{name}', which has parts", "columns with plain values")
+            yield UnlocatedDiagnostic(path, f"'{name}' is a nested column", "columns of simple types")
         elif closed and name not in names:
             yield UnlocatedDiagnostic(path, f"no column '{name}'", ", ".join(names), closest(name, names))
     if closed and not table.source and set(names) <= set(table.partitions):
         yield UnlocatedDiagnostic(
-            (*here, "partition_by"), "every column", "at least one column that is not a partition's"
+            (*here, "partition_by"), "partitioned by all columns", "at least one column that is not a partition column"
         )
 
 
@@ -196,21 +198,23 @@ def _made_partition(
     from headrace.stage.derived_partitions import RECORD_TIME
 
     if trouble := bad_name(by.column):
-        yield UnlocatedDiagnostic((*path, "as"), trouble, "a name that Delta takes")
+        yield UnlocatedDiagnostic((*path, "as"), trouble, "a valid Delta column name")
     elif by.column.lower() in [name.lower() for name in names]:
         yield UnlocatedDiagnostic(
-            path, f"'{by.column}', which is a column already", "another name (as), or its name alone"
+            path, f"'{by.column}' is an existing column", "another name (as), or the name of the column itself"
         )
     elif table.merges:
         yield UnlocatedDiagnostic(
-            path, "a made column where rows are merged", "transform.set, and its column's name here"
+            path,
+            "derived partition columns are not supported with merges",
+            "transform.set, and the name of its column here",
         )
     elif closed and by.origin != RECORD_TIME and by.origin not in names:
         yield UnlocatedDiagnostic(
             (*path, by.kind), f"no column '{by.origin}'", ", ".join(names), closest(by.origin, names)
         )
     elif by.origin == RECORD_TIME and by.kind == "hash":
-        yield UnlocatedDiagnostic((*path, "hash"), "a time", "a column of texts or whole numbers")
+        yield UnlocatedDiagnostic((*path, "hash"), "a timestamp column", "a string or integer column")
 
 
 def _is_nested(text: str) -> bool:
@@ -223,7 +227,7 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unloc
         for name in sorted(keys.model_fields_set):
             if getattr(keys, name) not in (None, "reject"):
                 yield UnlocatedDiagnostic(
-                    (*here, "contract", name), "another answer beside strict: true", "reject, or no strict"
+                    (*here, "contract", name), "conflicts with strict: true", "reject, or remove strict"
                 )
     yield from _column_contracts(table, own, here)
     if table.contract.missing == "default":
@@ -233,22 +237,17 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unloc
             if not column.nullable and column.default is None and table.contract.missing_of(column.name) == "default"
         ]
         if open_columns or not table.declared:
-            seen = f"no default for {', '.join(open_columns)}" if open_columns else "no declared columns"
+            seen = f"no default for {', '.join(open_columns)}" if open_columns else "requires declared columns"
             yield UnlocatedDiagnostic(
                 (*here, "contract", "missing"), seen, "a default on every column with nullable: false"
             )
 
 
-_PRICES: Mapping[Feature, tuple[str, str]] = {
-    "typeWidening": (
-        "a table with type widening: readers based on delta-rs refuse it, and every append goes through Spark",
-        "that price, from the table's first version on",
-    ),
-    "deletionVectors": (
-        "a table with deletion vectors: Spark and `headrace table` read it; pandas, Polars and DuckDB on datasets of "
-        "delta-rs refuse it",
-        "that price, from the first merge on",
-    ),
+_PRICES: Mapping[Feature, str] = {
+    "typeWidening": "type widening: clients based on delta-rs cannot read the table from its first version on, and all "
+    "appends use Spark",
+    "deletionVectors": "deletion vectors: Spark and `headrace table` can read the table; pandas, Polars and DuckDB "
+    "with delta-rs datasets cannot after the first merge",
 }
 
 
@@ -257,26 +256,26 @@ def _column_contracts(table: TableSpec, own: TableOptions, here: Path) -> Iterat
         path = (*here, "columns", index, "contract")
         for name in sorted(column.contract.model_fields_set) if table.strict else ():
             if getattr(column.contract, name) not in (None, "reject"):
-                yield UnlocatedDiagnostic((*path, name), "another answer beside strict: true", "reject, or no strict")
+                yield UnlocatedDiagnostic((*path, name), "conflicts with strict: true", "reject, or remove strict")
         if column.contract.missing == "default" and column.default is None:
-            yield UnlocatedDiagnostic((*path, "missing"), "no default", "a default beside it")
+            yield UnlocatedDiagnostic((*path, "missing"), "no default", "a default value")
         if column.contract.wrong_type == "widen" and "typeWidening" not in table.features:
-            seen = "widen without the feature that lets a column's type change"
-            yield UnlocatedDiagnostic((*path, "wrong_type"), seen, "features: [typeWidening] for the table")
+            seen = "widen requires the typeWidening feature"
+            yield UnlocatedDiagnostic((*path, "wrong_type"), seen, "features: [typeWidening] in the table")
 
 
 def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """What a feature asks for, and its price, said once."""
     widens = table.contract.wrong_type == "widen" and "typeWidening" not in table.features
     if own.model_fields_set & {"contract_keys", "features"} and widens:
-        seen = "widen without the feature that lets a column's type change"
-        yield UnlocatedDiagnostic((*here, "contract", "wrong_type"), seen, "features: [typeWidening] beside it")
+        seen = "widen requires the typeWidening feature"
+        yield UnlocatedDiagnostic((*here, "contract", "wrong_type"), seen, "features: [typeWidening]")
     for index, feature in enumerate(own.features):
         if feature == "deletionVectors" and not table.merges:
-            seen = "deletion vectors where rows are only added"
-            yield UnlocatedDiagnostic((*here, "features", index), seen, "mode: upsert or scd2 beside it")
+            seen = "deletionVectors requires a mode that merges"
+            yield UnlocatedDiagnostic((*here, "features", index), seen, "mode: upsert or scd2")
         else:
-            yield UnlocatedDiagnostic((*here, "features"), *_PRICES[feature], severity="warning")
+            yield UnlocatedDiagnostic((*here, "features"), _PRICES[feature], severity="warning")
 
 
 def _properties(table: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -286,11 +285,9 @@ def _properties(table: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic
     for name, value in table.properties.items():
         path = (*here, "properties", name)
         if name == EXPIRING:
-            yield UnlocatedDiagnostic(
-                path, "txns that expire", "no such retention: the txns are what makes a record count once"
-            )
+            yield UnlocatedDiagnostic(path, "txn expiry breaks exactly-once delivery", "txns that do not expire")
         elif not _adoptable(name, value):
-            yield UnlocatedDiagnostic(path, f"'{value}'", "properties that ask nothing of an append")
+            yield UnlocatedDiagnostic(path, f"'{value}'", "properties that do not restrict appends")
         elif wanted := expected_value(name, value):
             yield UnlocatedDiagnostic(path, f"'{value}'", wanted)
 

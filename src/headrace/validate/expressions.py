@@ -42,12 +42,12 @@ def _gone(here: Path, step: StepSpec, gone: dict[str, str]) -> Iterator[Unlocate
         with suppress(Refused):  # told elsewhere
             for name in sorted(each for each in names_in(text) if each.lower() in gone):
                 yield UnlocatedDiagnostic(
-                    (*here, *path), f"'{name}', which {gone[name.lower()]}", "columns that are still there"
+                    (*here, *path), f"'{name}' is not available: {gone[name.lower()]}", "columns that still exist"
                 )
         if path[0] == "set":
             gone.pop(str(path[1]).lower(), None)
-    gone |= {name.lower(): f"transform[{here[1]}] drops" for name in step.drop or ()}
-    gone |= {old.lower(): f"transform[{here[1]}] renames to '{new}'" for old, new in (step.rename or {}).items()}
+    gone |= {name.lower(): f"dropped by transform[{here[1]}]" for name in step.drop or ()}
+    gone |= {old.lower(): f"renamed to '{new}' by transform[{here[1]}]" for old, new in (step.rename or {}).items()}
     for name in (*(step.rename or {}).values(), *(target.split(".")[0] for target in step.queries)):
         gone.pop(name.lower(), None)
 
@@ -63,14 +63,14 @@ def check_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         for name, text in (step.set or step.jmespath or {}).items():
             here: Path = ("dead_letters", "transform", index, key, name)
             if trouble := bad_name(name):
-                yield UnlocatedDiagnostic(here, trouble, "a name that Delta takes")
+                yield UnlocatedDiagnostic(here, trouble, "a valid Delta column name")
             elif name.lower() in [each.lower() for each in names]:
-                yield UnlocatedDiagnostic(here, f"'{name}', which letters have already", "a name of its own")
+                yield UnlocatedDiagnostic(here, f"'{name}' is already a column of the dead letter", "another name")
             elif step.set:
                 yield from _expression(here, text, names)
             else:
                 yield from (
-                    UnlocatedDiagnostic(here, seen, "one JMESPath expression over the letter")
+                    UnlocatedDiagnostic(here, seen, "one JMESPath expression over the dead letter")
                     for seen in dialect.check_jmespath(text)
                 )
             names.append(name)
@@ -80,7 +80,7 @@ def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[Unlo
     from headrace.transform.sql.expression import check_sql as check_expression
 
     for seen in check_expression(text, names):
-        yield UnlocatedDiagnostic(path, seen, "one SQL expression over the row and its envelope")
+        yield UnlocatedDiagnostic(path, seen, "one SQL expression over the row and the record's metadata")
 
 
 def _queries(here: Path, step: StepSpec) -> Iterator[UnlocatedDiagnostic]:
@@ -89,7 +89,7 @@ def _queries(here: Path, step: StepSpec) -> Iterator[UnlocatedDiagnostic]:
     here = (*here, "set") if isinstance(step.jmespath, Jmespath) else here
     for target, text in step.queries.items():
         for seen in check_query(text):
-            yield UnlocatedDiagnostic((*here, target), seen, "one JMESPath expression, or kafka.offset and its like")
+            yield UnlocatedDiagnostic((*here, target), seen, "one JMESPath expression, or a name such as kafka.offset")
 
 
 def _expressions(step: StepSpec) -> Iterator[tuple[Path, str]]:
@@ -131,7 +131,7 @@ def check_expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Pa
     for index, each in enumerate(own.expectations):
         path = (*here, "expectations", index)
         if each.name in known:
-            yield UnlocatedDiagnostic((*path, "name"), f"'{each.name}' a second time", "each once")
+            yield UnlocatedDiagnostic((*path, "name"), f"duplicate name '{each.name}'", "unique names")
         known.add(each.name)
         yield from _expression((*path, "expect"), each.expect, names)
 

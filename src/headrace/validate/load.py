@@ -36,10 +36,10 @@ def examine(path: str | os.PathLike[str]) -> tuple[list[Spec], list[Diagnostic]]
             content = opened.read(yaml_reader.LARGEST + 1)
         return examine_text(content.decode("utf-8-sig"), Path(path).absolute().parent, file)
     except OSError as trouble:
-        return [], [at_spot(file, yaml_reader.Spot(), f"cannot be read: {trouble.strerror}", "a spec file")]
+        return [], [at_spot(file, yaml_reader.Spot(), f"cannot read file: {trouble.strerror}", "a spec file")]
     except UnicodeDecodeError as trouble:
         line = content[: trouble.start].count(b"\n") + 1
-        return [], [at_spot(file, yaml_reader.Spot(line), "not UTF-8", "text in UTF-8")]
+        return [], [at_spot(file, yaml_reader.Spot(line), "not valid UTF-8", "UTF-8 text")]
 
 
 def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec], list[Diagnostic]]:
@@ -49,7 +49,7 @@ def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec
     except yaml_reader.InvalidYaml as trouble:
         return [], [at_spot(file, trouble.spot, trouble.message, trouble.allowed)]
     if not documents:
-        return [], [at_spot(file, yaml_reader.Spot(), "no pipeline", "at least pipeline, source and table")]
+        return [], [at_spot(file, yaml_reader.Spot(), "no pipeline", "pipeline, source and table")]
     specs, findings = [], []
     for document in documents:
         spec, complaints = _spec(document, base.absolute())
@@ -89,10 +89,14 @@ def _between(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Document,
         if names[spec.pipeline] > 1:
             yield (
                 document,
-                UnlocatedDiagnostic(("pipeline",), f"'{spec.pipeline}' more than once", "a name of its own for each"),
+                UnlocatedDiagnostic(
+                    ("pipeline",), f"duplicate pipeline name '{spec.pipeline}'", "unique pipeline names"
+                ),
             )
         elif states[spec.state_uri] > 1:
             yield (
                 document,
-                UnlocatedDiagnostic(("state",), f"{spec.state_uri} more than once", "a state of its own for each"),
+                UnlocatedDiagnostic(
+                    ("state",), f"duplicate state path {spec.state_uri}", "a separate state path for each pipeline"
+                ),
             )

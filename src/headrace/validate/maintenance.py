@@ -19,7 +19,7 @@ def check_upkeep(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         table = own.over(spec.table) if isinstance(own, TableMatch) else spec.table
         if own.z_order and spec.maintenance is None:
             yield UnlocatedDiagnostic(
-                (*here, "z_order"), "an order, but no upkeep that makes it", "maintenance: {} beside it"
+                (*here, "z_order"), "z_order has no effect without maintenance", "maintenance: {}"
             )
         yield from _columns(table, own.z_order, (*here, "z_order"), spec)
         yield from _columns(table, own.cluster_by, (*here, "cluster_by"), spec)
@@ -33,10 +33,12 @@ def _clustered(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unlo
         return
     for key in ("partition_by", "z_order"):
         if getattr(table, key):
-            yield UnlocatedDiagnostic((*here, "cluster_by"), f"beside {key}", "one of them")
+            yield UnlocatedDiagnostic((*here, "cluster_by"), f"conflicts with {key}", "only one of them")
     if not table.merges:
-        seen = "a clustered table: every reader reads it, and every append goes through Spark"
-        yield UnlocatedDiagnostic((*here, "cluster_by"), seen, "that price; z_order has none", severity="warning")
+        seen = (
+            "liquid clustering: all clients can read the table, but all appends use Spark; z_order appends without it"
+        )
+        yield UnlocatedDiagnostic((*here, "cluster_by"), seen, severity="warning")
 
 
 def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -49,8 +51,8 @@ def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unlocate
             (*here, "max_file_size"), "less than twice target_file_size", "twice target_file_size or more"
         )
     if table.by_spark:
-        seen = "a table that Spark writes, which joins files and divides none"
-        yield UnlocatedDiagnostic((*here, "max_file_size"), seen, "no such size here")
+        seen = "splitting files is not supported for tables written by Spark"
+        yield UnlocatedDiagnostic((*here, "max_file_size"), seen, "no max_file_size")
 
 
 def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -58,10 +60,8 @@ def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -
     names = names_after(spec.transform, declared_columns_of(table))
     for index, name in enumerate(z_order):
         if name in z_order[:index]:
-            yield UnlocatedDiagnostic((*here, index), f"'{name}' a second time", "each once")
+            yield UnlocatedDiagnostic((*here, index), f"duplicate column '{name}'", "unique names")
         elif name in table.partitions:
-            yield UnlocatedDiagnostic(
-                (*here, index), f"'{name}', by which the table is partitioned", "columns of the files"
-            )
+            yield UnlocatedDiagnostic((*here, index), f"'{name}' is a partition column", "other columns")
         elif closed and name not in names:
             yield UnlocatedDiagnostic((*here, index), f"no column '{name}'", ", ".join(names), closest(name, names))

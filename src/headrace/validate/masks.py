@@ -20,8 +20,8 @@ def check_masks(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     for index, step in enumerate(spec.transform):
         here: Path = ("transform", index)
         if covered and step.jmespath is not None:
-            seen = "JMESPath after a mask: it reads the message as it came, clear values among it"
-            yield UnlocatedDiagnostic((*here, "jmespath"), seen, "a mask after it", severity="warning")
+            seen = "jmespath after a mask reads the original message, including unmasked values"
+            yield UnlocatedDiagnostic((*here, "jmespath"), seen, "the mask after jmespath", severity="warning")
         for name, by in (step.mask or {}).items():
             yield from _mask((*here, "mask", name), name, by)
         covered = covered or step.mask is not None
@@ -34,13 +34,15 @@ def _mask(here: Path, name: str, by: MaskBy | str) -> Iterator[UnlocatedDiagnost
     from headrace.transform.mask import SHORTEST
 
     if not all(name.split(".")):
-        yield UnlocatedDiagnostic(here, f"'{name}'", "a column, or a field as a.b, without empty parts", on_key=True)
+        yield UnlocatedDiagnostic(
+            here, f"'{name}'", "a column, or a nested field (a.b) without empty segments", on_key=True
+        )
     if isinstance(by, str) or by.sha256 is None:
         return
     with suppress(BadReference):  # which is told of every secret
         size = len(by.sha256.reveal().encode())
         if size < SHORTEST:
-            yield UnlocatedDiagnostic((*here, "sha256"), f"a key of {size} bytes", f"a key of {SHORTEST} bytes or more")
+            yield UnlocatedDiagnostic((*here, "sha256"), f"the key has {size} bytes", f"at least {SHORTEST} bytes")
 
 
 def _rescued(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -51,8 +53,8 @@ def _rescued(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     for here, own in written(spec):
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
         if table.contract.rescues:
-            seen = "rescue beside a mask: _rescued would hold clear values"
-            yield UnlocatedDiagnostic((*here, "contract"), seen, "a mask of _rescued, too, or drop: [_rescued]")
+            seen = "rescue with a mask: _rescued would contain unmasked values"
+            yield UnlocatedDiagnostic((*here, "contract"), seen, "a mask for _rescued, or drop: [_rescued]")
 
 
 def _emptied(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -63,5 +65,5 @@ def _emptied(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
             if column.name in null and not column.nullable:
                 path = (*here, "columns", index, "nullable")
                 yield UnlocatedDiagnostic(
-                    path, f"false, and a mask makes '{column.name}' NULL", "true, or another mask"
+                    path, f"required, but the mask sets '{column.name}' to NULL", "nullable: true, or another mask"
                 )

@@ -28,7 +28,9 @@ def check_mode(
     merge, path = table.merge, (*here, "merge")
     merges = table.mode in ("upsert", "scd2")
     if merges == (merge is None):
-        seen = f"mode: {table.mode} without keys" if merge is None else f"keys, but mode: {table.mode}"
+        seen = (
+            f"mode: {table.mode} requires keys" if merge is None else f"merge is not supported with mode: {table.mode}"
+        )
         allowed = "merge: {keys: […]} with mode: upsert or scd2"
         yield UnlocatedDiagnostic((*here, "mode") if merge is None else path, seen, allowed)
     if table.overwrites:
@@ -49,29 +51,33 @@ def check_topics(spec: Spec, table: TableSpec, own: TableOptions, here: Path) ->
         return
     path = (*here, "merge")
     if merge.sequence_by is None:
-        seen = "several topics in one table, whose offsets do not order each other's records"
+        seen = "several topics in one table: offsets of different topics are not ordered"
         yield UnlocatedDiagnostic(
-            path, seen, "sequence_by, or that all records of a key are in one topic", severity="warning"
+            path, seen, "sequence_by, or all records of a key in the same topic", severity="warning"
         )
     if merge.truncates is not None and merge.scd2 is None:
-        seen = "several topics in one table, which a truncate in one of them empties of all that came before"
-        yield UnlocatedDiagnostic(path, seen, "a table for each topic: route.by: topic", severity="warning")
+        seen = "several topics in one table: a truncate in one topic deletes the rows of all"
+        yield UnlocatedDiagnostic(path, seen, "one table per topic: route.by: topic", severity="warning")
 
 
 def _merge(table: TableSpec, merge: MergeSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Whether rows can be told apart and changes ordered, as far as the spec alone can tell."""
     path = (*here, "merge")
     if len({key.lower() for key in merge.keys}) < len(merge.keys):
-        yield UnlocatedDiagnostic((*path, "keys"), "a column a second time", "each once")
+        yield UnlocatedDiagnostic((*path, "keys"), "duplicate column", "unique names")
     if merge.sequence_by is not None and merge.update is not None:
         yield UnlocatedDiagnostic(
-            (*path, "update"), "beside sequence_by", "one of them: changes of a part are ordered by offset"
+            (*path, "update"),
+            "not supported with sequence_by",
+            "only one of them: partial updates are ordered by offset",
         )
     if merge.sequence_by in merge.keys:
-        yield UnlocatedDiagnostic((*path, "sequence_by"), "a key", "a column that grows with each change of a key")
+        yield UnlocatedDiagnostic(
+            (*path, "sequence_by"), "is a key column", "a column that increases with each change of a key"
+        )
     if not table.source and (merge.sequence_by is None or merge.update is not None):
         yield UnlocatedDiagnostic(
-            (*here, "source"), "false, but the order of changes is in _source", "true, or merge.sequence_by"
+            (*here, "source"), "must be true: changes are ordered by _source", "true, or merge.sequence_by"
         )
 
 
@@ -79,25 +85,27 @@ def _scd2(table: TableSpec, merge: MergeSpec, path: Path) -> Iterator[UnlocatedD
     """What a history needs, and what would take away from it."""
     if table.mode != "scd2":
         if merge.scd2 is not None:
-            yield UnlocatedDiagnostic((*path, "scd2"), f"beside mode: {table.mode}", "mode: scd2")
+            yield UnlocatedDiagnostic((*path, "scd2"), f"not supported with mode: {table.mode}", "mode: scd2")
         return
     if merge.sequence_by is None:
         yield UnlocatedDiagnostic(
-            path, "mode: scd2 without sequence_by", "sequence_by: the column that says since when a row is so"
+            path, "mode: scd2 requires sequence_by", "sequence_by: the column with the time of the change"
         )
     if merge.truncate_when is not None:
         yield UnlocatedDiagnostic(
-            (*path, "truncate_when"), "beside mode: scd2", "delete_when: a history ends rows key by key"
+            (*path, "truncate_when"),
+            "not supported with mode: scd2",
+            "delete_when, which ends the current row of a key",
         )
     if merge.update is not None:
-        yield UnlocatedDiagnostic((*path, "update"), "beside mode: scd2", "scd2.track, or mode: upsert")
+        yield UnlocatedDiagnostic((*path, "update"), "not supported with mode: scd2", "scd2.track, or mode: upsert")
     scd2 = merge.scd2 or Scd2Spec()
     yield from _own_names(table, merge, scd2, (*path, "scd2"))
     if scd2.track and "typeWidening" in table.features:
         yield UnlocatedDiagnostic(
             (*path, "scd2", "track"),
-            "beside features: [typeWidening]",
-            "one of them: changes are remembered in a table whose types stay as they are",
+            "not supported with features: [typeWidening]",
+            "only one of them",
         )
 
 
@@ -107,17 +115,15 @@ def _own_names(table: TableSpec, merge: MergeSpec, scd2: Scd2Spec, path: Path) -
     for key in ("valid_from", "valid_to", "current"):
         name = getattr(scd2, key)
         if trouble := bad_name(name):
-            yield UnlocatedDiagnostic((*path, key), trouble, "names that Delta takes")
+            yield UnlocatedDiagnostic((*path, key), trouble, "valid Delta column names")
         elif name.lower() in taken:
             yield UnlocatedDiagnostic(
-                (*path, key), f"'{name}', a column of the rows or the history", "a name of its own"
+                (*path, key), f"'{name}' is a column of the rows or another SCD2 column", "another name"
             )
         taken.add(name.lower())
     for index, name in enumerate(scd2.track):
         if name in (*merge.keys, merge.sequence_by, *scd2.columns):
-            yield UnlocatedDiagnostic(
-                (*path, "track", index), f"'{name}'", "columns that are no keys and no part of the order"
-            )
+            yield UnlocatedDiagnostic((*path, "track", index), f"'{name}'", "columns other than keys and sequence_by")
 
 
 def _names(merge: MergeSpec, path: Path, names: Sequence[str]) -> Iterator[UnlocatedDiagnostic]:
@@ -133,7 +139,7 @@ def _names(merge: MergeSpec, path: Path, names: Sequence[str]) -> Iterator[Unloc
             yield UnlocatedDiagnostic(place, f"no column '{name}'", ", ".join(names), closest(name, names))
     for index, name in enumerate(update):
         if name in merge.keys:
-            yield UnlocatedDiagnostic((*path, "update", "columns", index), "a key", "columns that are no keys")
+            yield UnlocatedDiagnostic((*path, "update", "columns", index), "is a key column", "columns other than keys")
 
 
 def _once(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnostic]:
@@ -143,12 +149,14 @@ def _once(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iterator[U
     path, keys = (*here, "deduplicate"), table.deduplicate.keys
     if table.mode != "append":
         yield UnlocatedDiagnostic(
-            path, f"beside mode: {table.mode}", "mode: append; changes by key come twice without harm"
+            path, f"not supported with mode: {table.mode}", "mode: append (upserts by key are idempotent)"
         )
     if not table.source:
-        yield UnlocatedDiagnostic((*here, "source"), "false, but the time of a record is in _source", "true")
+        yield UnlocatedDiagnostic(
+            (*here, "source"), "must be true: deduplication uses the timestamp in _source", "true"
+        )
     if len({key.lower() for key in keys}) < len(keys):
-        yield UnlocatedDiagnostic((*path, "keys"), "a column a second time", "each once")
+        yield UnlocatedDiagnostic((*path, "keys"), "duplicate column", "unique names")
     if table.closed:
         names = names_after(steps, declared_columns_of(table))
         for index, name in enumerate(keys):
@@ -162,8 +170,12 @@ def _overwrite(table: TableSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     """Tables that Spark writes are not overwritten; and only partitions can be partitions that are."""
     for key in ("features", "cluster_by"):
         if getattr(table, key):
-            yield UnlocatedDiagnostic((*here, key), f"beside mode: {table.mode}", "none: Spark would write the table")
+            yield UnlocatedDiagnostic(
+                (*here, key),
+                f"not supported with mode: {table.mode}",
+                "mode: append, upsert or scd2",
+            )
     if table.mode == "overwrite_partitions" and not table.partition_by:
         yield UnlocatedDiagnostic(
-            (*here, "mode"), "overwrite_partitions without partition_by", "partition_by, or mode: overwrite"
+            (*here, "mode"), "overwrite_partitions requires partition_by", "partition_by, or mode: overwrite"
         )

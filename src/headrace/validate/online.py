@@ -62,7 +62,7 @@ def _asked(spec: Spec, key: str, ask: Callable[[Spec], Iterator[Diagnostic]]) ->
         found.extend(ask(spec))
     except HeadraceError as error:
         key = _KEYS.get(error.name, key)
-        found.append(_finding(spec, key, f"{error.name}: {error.message}", error.hint or "an answer"))
+        found.append(_finding(spec, key, f"{error.name}: {error.message}", error.hint or "a successful response"))
     return found
 
 
@@ -123,8 +123,11 @@ def _known(spec: Spec) -> Iterator[Diagnostic]:
     others = [uri for uri in known.tables if uri not in tables]
     if known.topics and others and not own and not {*known.topics} & {*_topics(spec)}:
         topics, paths = ", ".join(sorted(known.topics)), ", ".join(sorted(others))
-        seen = f"'{spec.pipeline}', which has read {topics} into {paths} with its state in {spec.state_uri}"
-        yield _finding(spec, "pipeline", seen, "a name of its own for each pipeline, or another state")
+        seen = (
+            f"'{spec.pipeline}' is the name of a pipeline that reads {topics} into {paths}, with its "
+            f"state in {spec.state_uri}"
+        )
+        yield _finding(spec, "pipeline", seen, "a unique pipeline name, or another state path")
         return
     for uri in tables:
         yield from _asked(spec, "table.path", partial(_same, uri, known.tables[uri]))
@@ -142,10 +145,17 @@ def _storage(spec: Spec) -> Iterator[Diagnostic]:
     store.put(probe, b"headrace check")
     try:
         if store.get(probe) != b"headrace check":
-            yield _finding(spec, "state", "the store gave back other bytes than it was given", "the same bytes")
+            yield _finding(
+                spec, "state", "the object store returned different bytes than were written", "the same bytes"
+            )
         try:
             store.put_new(probe, b"again")
-            yield _finding(spec, "state", "the store overwrites in a put-if-absent", "a store with conditional puts")
+            yield _finding(
+                spec,
+                "state",
+                "the object store does not support put-if-absent",
+                "an object store with conditional writes",
+            )
         except HeadraceError as refused:
             if refused.name != "AlreadyThere":
                 raise
@@ -167,9 +177,9 @@ def _table(branch: CompiledBranch, spec: Spec) -> Iterator[Diagnostic]:
             yield _finding(spec, "table.path", f"no table at {store.uri}", "an existing table, or create: auto")
         return
     if EXPIRING in state.properties:
-        text = f"{store.uri} has the property {EXPIRING}: a batch whose txn expired could be written twice"
+        text = f"{store.uri} has the property {EXPIRING}: a batch could be written twice after its txn expires"
         unset = f"`headrace table set-properties {store.uri} --unset {EXPIRING}`"
-        yield _finding(spec, "table.path", text, f"no such property: {unset}")
+        yield _finding(spec, "table.path", text, f"the property removed: {unset}")
     yield from _unknown_constraints(spec, state)
     constraints_of(store.uri, state, spec.table)
     existing = fillable(state.schema)
@@ -178,22 +188,22 @@ def _table(branch: CompiledBranch, spec: Spec) -> Iterator[Diagnostic]:
     shape = branch.shape_of("", existing=existing, partition_by=by, generated=generated)
     if shape.unfilled:
         names = ", ".join(shape.unfilled)
-        text = f"only_declared: no record fills {names} of {store.uri}; they will be NULL"
-        yield _finding(spec, "table.only_declared", text, "every column of the table declared", "warning")
+        text = f"only_declared: no record sets {names} of {store.uri}; they will be NULL"
+        yield _finding(spec, "table.only_declared", text, "all columns of the table declared", "warning")
     merges = spec.table.merge is not None
     if why := (rewrite_blocker if merges else append_blocker)(state):
-        text = f"{store.uri} is {'merged' if merges else 'appended'} by Spark, more slowly, because {why}"
-        yield _finding(spec, "table.path", text, "a table on plain protocol features", "warning")
+        text = f"{store.uri} is {'merged' if merges else 'appended'} by Spark, which is slower, because {why}"
+        yield _finding(spec, "table.path", text, "a table without these features", "warning")
     elif not store.local:
-        text = f"{store.uri} is on S3: a Spark writer beside Headrace would overwrite commits without an error"
-        yield _finding(spec, "table.path", text, "no foreign Spark writers", "warning")
+        text = f"{store.uri} is on S3: other Spark writers may silently overwrite commits"
+        yield _finding(spec, "table.path", text, "no other Spark writers", "warning")
 
 
 def _unknown_constraints(spec: Spec, state: TableState) -> Iterator[Diagnostic]:
     names = names_of(state)
     for name in spec.table.constraints:
         if name not in names:
-            allowed = ", ".join(names) or "no constraints: the table has none"
+            allowed = ", ".join(names) or "no constraints; the table has none"
             yield _finding(spec, ("table", "constraints", name), f"no constraint '{name}'", allowed, "warning")
 
 
@@ -202,8 +212,8 @@ def _names(spec: Spec) -> Iterator[Diagnostic]:
     with suppress(HeadraceError):
         for each in preview_records(spec, None, _SAMPLE).unknown:
             path = tuple(int(part) if part.isdigit() else part for part in re.split(r"[\[\].]+", each.place) if part)
-            seen = f"no '{each.name}' in the newest {_SAMPLE} records of each topic, the table or the steps before"
-            yield _finding(spec, path, seen, "a name that exists, or allow_missing", suggestion=each.suggestion)
+            seen = f"no '{each.name}' in the latest {_SAMPLE} records of each topic, the table or earlier steps"
+            yield _finding(spec, path, seen, "an existing name, or allow_missing", suggestion=each.suggestion)
 
 
 def _registry(spec: Spec) -> Iterator[Diagnostic]:
@@ -218,12 +228,14 @@ def _registry(spec: Spec) -> Iterator[Diagnostic]:
         try:
             schema = registry_of(registry).newest(subject)
             if schema is None:
-                yield _finding(spec, key, f"no subject {subject}, so nothing is known of it", "a subject", "warning")
+                yield _finding(
+                    spec, key, f"no subject {subject}; its schema was not checked", "a registered subject", "warning"
+                )
             else:
                 for branch in branches:
                     yield from _foreseen(branch, key, topic, subject, schema)
         except UnknownSchema as unknown:
-            yield _finding(spec, key, f"the newest of {subject}: {unknown}", "a schema that a table can hold")
+            yield _finding(spec, key, f"latest schema of {subject}: {unknown}", "a schema that Delta supports")
 
 
 def _topics(spec: Spec) -> list[str]:
@@ -251,15 +263,20 @@ def _foreseen(branch: CompiledBranch, key: str, topic: str, subject: str, schema
         return  # a new table takes what comes
     shape = branch.shape_of(route, existing=state.schema if state else None)
     found = predict_payload(branch, route, shape, schema)
-    which = f"the newest schema of {subject} (id {schema.id})"
+    which = f"the latest schema of {subject} (id {schema.id})"
     widens = branch.rules(route).contract.widens
     for _, reason, detail in found.rejects:
         if widens and reason in MISFITS:
-            text = f"{which} widens {store.uri}, or its records are letters: {detail}"
-            yield _finding(spec, key, text, "records that fit the table", "warning")
+            text = f"{which} requires wider columns in {store.uri}; otherwise its records become dead letters: {detail}"
+            yield _finding(spec, key, text, "records that match the table", "warning")
         elif reason in _CERTAIN:
-            yield _finding(spec, key, f"{which} breaks {store.uri}: {detail} ({reason})", "records that fit the table")
+            yield _finding(
+                spec,
+                key,
+                f"{which} is incompatible with {store.uri}: {detail} ({reason})",
+                "records that match the table",
+            )
     if found.unknown:
         fields = list(found.unknown["fields"])
         names = ", ".join([name for name in fields if name not in shape.payload.names] or fields)
-        yield _finding(spec, key, f"{which} evolves {store.uri}: {names}", "no new columns", "warning")
+        yield _finding(spec, key, f"{which} adds columns to {store.uri}: {names}", "no new columns", "warning")

@@ -20,7 +20,9 @@ def amended(spec: Spec, changes: Iterable[str]) -> Spec:
     for change in given:
         path, equals, text = change.partition("=")
         if not equals or not all(path.split(".")):
-            raise UsageError(f"'{change}' is not key.path=value.", hint="Write, for example, limits.depth=128.")
+            raise UsageError(
+                f"Invalid override: '{change}'; expected key.path=value.", hint="Use, for example, limits.depth=128."
+            )
         content = _changed(content, path.split("."), _value(change, text), change)
     return loads(canonical_json(content), spec.base, "the spec after --set")[0]
 
@@ -29,11 +31,9 @@ def _value(change: str, text: str) -> Any:
     try:
         found = yaml_reader.parse_yaml(text)
     except yaml_reader.InvalidYaml as trouble:
-        raise UsageError(
-            f"'{change}': {trouble.message}.", hint="The value is YAML; quote what is not meant so."
-        ) from None
+        raise UsageError(f"'{change}': {trouble.message}.", hint="The value is YAML; quote it if it is text.") from None
     if len(found) > 1:
-        raise UsageError(f"'{change}' has several documents for a value.")
+        raise UsageError(f"'{change}': the value has more than one YAML document.")
     return found[0].plain() if found else None
 
 
@@ -54,7 +54,7 @@ def _changed(content: Any, path: list[str], value: Any, change: str) -> Any:
 def _item_changed(content: list[Any], path: list[str], value: Any, change: str) -> list[Any]:
     if not path[0].isdecimal() or int(path[0]) > len(content):
         raise UsageError(
-            f"'{change}': '{path[0]}' is no item of a list of {len(content)}.", hint="Items are counted from 0."
+            f"'{change}': index {path[0]} is out of range for a list of {len(content)}.", hint="Indexes start at 0."
         )
     at = int(path[0])
     made = _changed(content[at] if at < len(content) else None, path[1:], value, change)

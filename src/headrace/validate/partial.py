@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from headrace.spec.diagnostics import Document, UnlocatedDiagnostic, from_validation
+from headrace.spec.diagnostics import MISSING_KEY, Document, UnlocatedDiagnostic, from_validation
 from headrace.spec.model import Spec
 from headrace.spec.yaml_reader import Path, YamlNode
 from headrace.validate.rules import check_spec
@@ -36,8 +36,8 @@ def salvage(
             found = [
                 _back(each, moved) for each in from_validation(trouble, _Moved(document.file, document.root, moved))
             ]
-            more += [each for each in found if not _touches(each.path, bad) and each.message != "required, but missing"]
-            bad = bad | {each.path[:-1] if each.message == "required, but missing" else each.path for each in found}
+            more += [each for each in found if not _touches(each.path, bad) and each.message != MISSING_KEY]
+            bad = bad | {each.path[:-1] if each.message == MISSING_KEY else each.path for each in found}
             continue
         more += [_back(each, moved) for each in check_spec(spec)]
         break

@@ -46,14 +46,16 @@ def _template(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     names = (*names, "topic") if names else names
     for name in variables:
         if name != "route" and name not in names[-1:]:
-            known = ", ".join(f"{{{each}}}" for each in dict.fromkeys(names)) or "no variable while route.by is fixed"
+            known = ", ".join(f"{{{each}}}" for each in dict.fromkeys(names)) or "no variables while route.by is fixed"
             yield UnlocatedDiagnostic(here, f"the variable {{{name}}}", known, closest(name, names))
     if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", path)):
-        yield UnlocatedDiagnostic(here, "a brace alone", "{route}")
+        yield UnlocatedDiagnostic(here, "an unmatched brace", "{route}")
     if "route" in variables and spec.route.kind == "fixed":
-        yield UnlocatedDiagnostic(here, "{route}, but every record has the same", "route.by, or a path without {route}")
+        yield UnlocatedDiagnostic(here, "{route} requires a route", "route.by, or a path without {route}")
     if "route" not in variables and spec.route.kind != "fixed":
-        yield UnlocatedDiagnostic(here, f"one path for all routes (by {spec.route.kind})", "a path with {route}")
+        yield UnlocatedDiagnostic(
+            here, f"the same path for all routes (route.by: {spec.route.kind})", "a path with {route}"
+        )
 
 
 def _route(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -61,21 +63,19 @@ def _route(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     if route.kind == "fixed":
         for key in ("include", "exclude"):
             if getattr(route, key) is not None:
-                yield UnlocatedDiagnostic(
-                    ("route", key), "a choice among routes, but there is one", "route.by other than fixed"
-                )
+                yield UnlocatedDiagnostic(("route", key), "requires a route", "route.by other than fixed")
         if spec.tables:
-            yield UnlocatedDiagnostic(("tables",), "options by route, but there is one", "route.by other than fixed")
+            yield UnlocatedDiagnostic(("tables",), "requires a route", "route.by other than fixed")
     if route.kind == "type" and not spec.decode.options.typed:
-        seen = f"the type of a record, which {spec.format} does not tell as it is read here"
+        seen = f"{spec.format} records do not carry a type name with these options"
         yield UnlocatedDiagnostic(("route", "by"), seen, "topic, {field: …} or {header: …}; or a registry in decode")
     if route.kind == "type" and spec.decode.options.many:
-        yield UnlocatedDiagnostic(("route", "by"), "one type, but a value holds many rows", "{sql: …}")
+        yield UnlocatedDiagnostic(("route", "by"), "type is not supported for values with several rows", "{sql: …}")
     if route.kind == "field" and spec.decode.options.many:
-        seen = "a field of the value, but a value holds many rows"
-        yield UnlocatedDiagnostic(("route", "by", "field"), seen, "{sql: …}, which each row answers for itself")
+        seen = "field is not supported for values with several rows"
+        yield UnlocatedDiagnostic(("route", "by", "field"), seen, "{sql: …}, which is evaluated for each row")
     if route.kind == "field" and not _is_field(route.value or ""):
-        yield UnlocatedDiagnostic(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty parts")
+        yield UnlocatedDiagnostic(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty segments")
 
 
 def _widening(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -88,7 +88,7 @@ def _widening(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         for place, answer in answers:
             if answer == "widen":
                 yield UnlocatedDiagnostic(
-                    (*here, *place, "wrong_type"), "widen beside route.by.sql", "another way to route"
+                    (*here, *place, "wrong_type"), "widen is not supported with route.by.sql", "another kind of route"
                 )
 
 
@@ -101,9 +101,7 @@ def _places(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     """Tables must not lie in the folders of letters and state."""
     for name, place in (("the state", spec.state_uri), ("the dead letters", spec.dead_letters_uri)):
         if may_meet(spec.table.path, place):
-            yield UnlocatedDiagnostic(
-                ("table", "path"), f"a folder that {name} ({place}) shares", "a folder of its own"
-            )
+            yield UnlocatedDiagnostic(("table", "path"), f"overlaps with {name} ({place})", "a separate directory")
             return
 
 
@@ -113,7 +111,7 @@ def _state(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     for key in ("state", "dead_letters"):
         value = spec.state if key == "state" else spec.dead_letters.path
         if value and re.search(r"[{}]", value):
-            yield UnlocatedDiagnostic((key,) if key == "state" else (key, "path"), "a brace", "one fixed place")
+            yield UnlocatedDiagnostic((key,) if key == "state" else (key, "path"), "a brace", "a fixed path")
     said = any(may_meet(spec.table.path, place) for place in (state, letters))  # of the table's path, and enough
     if (
         not said
@@ -121,7 +119,7 @@ def _state(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         and (contains_uri(letters, state) or contains_uri(state, letters))
     ):
         yield UnlocatedDiagnostic(
-            ("dead_letters", "path"), f"a folder that the state ({state}) shares", "a folder of its own"
+            ("dead_letters", "path"), f"overlaps with the state ({state})", "a separate directory"
         )
 
 
@@ -144,9 +142,9 @@ def _doubles(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     ]
     for here, own in (*written(spec), *branches):
         if own.deduplicate is not None:
-            seen = "records that may have several rows"
+            seen = "not supported for records with several rows"
             yield UnlocatedDiagnostic(
-                (*here, "deduplicate"), seen, "records of one row: no branches, no explode, one value a record"
+                (*here, "deduplicate"), seen, "one row per record: no branches, no explode, one object per value"
             )
 
 
@@ -157,8 +155,10 @@ def _generations(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     ]
     for here, own in (*written(spec), *branches):
         if own.overwrites != spec.table.overwrites and ("mode" in own.model_fields_set or isinstance(own, TableSpec)):
-            seen = f"{own.mode}, beside {spec.table.mode}"
-            yield UnlocatedDiagnostic((*here, "mode"), seen, "every table of the pipeline is overwritten, or none")
+            seen = f"{own.mode} together with {spec.table.mode}"
+            yield UnlocatedDiagnostic(
+                (*here, "mode"), seen, "overwrite modes for all tables of the pipeline, or for none"
+            )
 
 
 def _keys(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -167,27 +167,31 @@ def _keys(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     for options in (spec.table, *spec.tables):
         if how in ("text", "int64") and options.merge is not None and len(options.merge.keys) > 1:
             yield UnlocatedDiagnostic(
-                ("decode", spec.format, "key"), f"{how} for {len(options.merge.keys)} keys", "json or avro"
+                ("decode", spec.format, "key"),
+                f"{how} is not supported for {len(options.merge.keys)} keys",
+                "json or avro",
             )
 
 
 def _storage(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     s3 = spec.storage.s3
     if (s3.access_key_id is None) != (s3.secret_access_key is None):
-        yield UnlocatedDiagnostic(_S3, "one of access_key_id and secret_access_key without the other", "both or none")
+        yield UnlocatedDiagnostic(_S3, "only one of access_key_id and secret_access_key", "both or neither")
     if s3.session_token is not None and s3.secret_access_key is None:
-        yield UnlocatedDiagnostic((*_S3, "session_token"), "a token without its key", "session_token beside the keys")
+        yield UnlocatedDiagnostic(
+            (*_S3, "session_token"), "session_token without access keys", "access_key_id and secret_access_key"
+        )
     if s3.endpoint and s3.endpoint.startswith("http://") and not s3.allow_http:
-        yield UnlocatedDiagnostic((*_S3, "endpoint"), "an unencrypted address", "https://, or allow_http: true")
+        yield UnlocatedDiagnostic((*_S3, "endpoint"), "an unencrypted endpoint", "https://, or allow_http: true")
     tables = [branch.table.path for branch in spec.branch_specs().values()]
     uses = (*tables, spec.state_uri, spec.dead_letters_uri)
     if "storage" in spec.model_fields_set and not any(place.startswith("s3://") for place in uses):
-        yield UnlocatedDiagnostic(_S3, "a store that no path of the spec uses", "", severity="warning")
+        yield UnlocatedDiagnostic(_S3, "not used by any path of the spec", "", severity="warning")
 
 
 def _run(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     if spec.lease.renew * 2 > spec.lease.ttl:
-        yield UnlocatedDiagnostic(("lease", "renew"), "more than half of ttl", "at least two renewals in a ttl")
+        yield UnlocatedDiagnostic(("lease", "renew"), "more than half of ttl", "at most half of ttl")
     if spec.retry.unreachable.initial_interval > spec.retry.unreachable.max_interval:
         yield UnlocatedDiagnostic(
             ("retry", "unreachable", "initial_interval"),
@@ -198,7 +202,7 @@ def _run(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         seen = f"more than limits.batch_rows ({spec.limits.batch_rows})"
         yield UnlocatedDiagnostic(("flush", "rows"), seen, "at most limits.batch_rows")
     if spec.flush.every > timedelta(days=1):
-        yield UnlocatedDiagnostic(("flush", "every"), "more than a day", "at most 1d")
+        yield UnlocatedDiagnostic(("flush", "every"), "more than one day", "at most 1d")
     number, unit = int(spec.spark.memory[:-1]), spec.spark.memory[-1]
     if unit == "m" and number < 512:
         yield UnlocatedDiagnostic(("spark", "memory"), f"'{spec.spark.memory}'", "at least 512m")
@@ -232,9 +236,7 @@ def _secret(secret: Secret, path: Path) -> Iterator[UnlocatedDiagnostic]:
         yield UnlocatedDiagnostic(path, trouble.message.removesuffix("."), severity="warning")
         return
     if secret.is_open():
-        yield UnlocatedDiagnostic(
-            path, "a file that everybody on this machine may read", "mode 0600", severity="warning"
-        )
+        yield UnlocatedDiagnostic(path, "the file is world-readable", "mode 0600", severity="warning")
 
 
 RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (

@@ -26,10 +26,10 @@ def _connection(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     if kafka is None:
         return
     if kafka.tls is None and not kafka.plaintext and not kafka.stays_here:
-        seen = "a broker on another machine and neither encryption nor a word that none is meant"
+        seen = "an unencrypted connection to a broker on another host"
         yield UnlocatedDiagnostic((*_KAFKA, "brokers"), seen, "tls, or plaintext: true")
     if kafka.tls is not None and kafka.plaintext:
-        yield UnlocatedDiagnostic((*_KAFKA, "plaintext"), "true beside tls", "one of them")
+        yield UnlocatedDiagnostic((*_KAFKA, "plaintext"), "conflicts with tls", "only one of them")
 
 
 def _is_certificate(text: str) -> bool:
@@ -46,9 +46,9 @@ def _certificates(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         if text is not None and not _is_certificate(text):
             yield UnlocatedDiagnostic((*here, name), "no certificate", _CERTIFICATES)
     if (tls.certificate is None) != (tls.key is None):
-        yield UnlocatedDiagnostic(here, "one of certificate and key without the other", "both or none")
+        yield UnlocatedDiagnostic(here, "only one of certificate and key", "both or neither")
     if tls.key is None and tls.key_password is not None:
-        yield UnlocatedDiagnostic((*here, "key_password"), "a password for no key", "key_password beside key")
+        yield UnlocatedDiagnostic((*here, "key_password"), "key_password without key", "key_password together with key")
 
 
 def _registry(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -58,12 +58,12 @@ def _registry(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     here: Path = ("decode", spec.format, "registry")
     encrypted = registry.url.startswith("https://")
     if not encrypted and not registry.plaintext and not registry.stays_here:
-        seen = "a registry on another machine, an unencrypted address, and no word that it is meant"
+        seen = "an unencrypted connection to a registry on another host"
         yield UnlocatedDiagnostic((*here, "url"), seen, "https://, or plaintext: true")
     if encrypted and registry.plaintext:
-        yield UnlocatedDiagnostic((*here, "plaintext"), "true beside https://", "one of them")
+        yield UnlocatedDiagnostic((*here, "plaintext"), "conflicts with https://", "only one of them")
     if (registry.username is None) != (registry.password is None):
-        yield UnlocatedDiagnostic(here, "one of username and password without the other", "both or none")
+        yield UnlocatedDiagnostic(here, "only one of username and password", "both or neither")
     if registry.ca is not None and not _is_certificate(registry.ca):
         yield UnlocatedDiagnostic((*here, "ca"), "no certificate", _CERTIFICATES)
 
@@ -80,7 +80,7 @@ def _schema_file(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
             in_path(options.schemas)
         except BadSchemas as bad:
             yield UnlocatedDiagnostic(
-                ("decode", "msgpack", "schemas"), str(bad), "a file of schemas, or a folder of such files"
+                ("decode", "msgpack", "schemas"), str(bad), "a schema file, or a directory of schema files"
             )
 
 
@@ -92,13 +92,15 @@ def _descriptor(path: str, message: str, depth: int) -> Iterator[UnlocatedDiagno
     try:
         in_file(path, depth).message(message)
     except OSError as trouble:
-        yield UnlocatedDiagnostic((*here, "descriptor"), f"no file that can be read ({trouble.strerror})")
+        yield UnlocatedDiagnostic((*here, "descriptor"), f"cannot read file ({trouble.strerror})")
     except NoMessage as none:
         yield UnlocatedDiagnostic(
-            (*here, "message"), str(none), "the full name of a message in the schema, package included"
+            (*here, "message"), str(none), "the full name of a message in the schema, including the package"
         )
     except BadProtobufSchema as bad:
-        yield UnlocatedDiagnostic((*here, "descriptor"), str(bad), "a .proto file or a descriptor set with its imports")
+        yield UnlocatedDiagnostic(
+            (*here, "descriptor"), str(bad), "a .proto file, or a descriptor set that includes its imports"
+        )
 
 
 def _avro_files(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -114,9 +116,7 @@ def _avro_files(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
             schemas_at(avro.single_object)
     except UsageError as error:
         key = "schema" if avro.schema_ is not None else "single_object"
-        yield UnlocatedDiagnostic(
-            ("decode", "avro", key), error.message.removesuffix("."), "a file with an Avro schema"
-        )
+        yield UnlocatedDiagnostic(("decode", "avro", key), error.message.removesuffix("."), "an Avro schema file")
 
 
 def _topics(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
@@ -126,18 +126,18 @@ def _topics(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     topics = kafka.topics or ()
     for index, topic in enumerate(topics):
         if topic in topics[:index]:
-            yield UnlocatedDiagnostic((*_KAFKA, "topics", index), f"'{topic}' a second time", "each topic once")
+            yield UnlocatedDiagnostic((*_KAFKA, "topics", index), f"duplicate topic '{topic}'", "unique topics")
     if isinstance(kafka.start, str) or kafka.start.offsets is None:
         return
     here = (*_KAFKA, "start", "offsets")
     if any(isinstance(item, int) for item in kafka.start.offsets.values()):
         if len(topics) != 1:
             yield UnlocatedDiagnostic(
-                here, "offsets without a topic", "{orders: {0: 12}} where there is not exactly one topic"
+                here, "offsets without a topic", "{orders: {0: 12}}, unless there is exactly one topic"
             )
         return
     for topic in kafka.start.offsets:
         if topics and topic not in topics:
             yield UnlocatedDiagnostic(
-                (*here, topic), "a topic that is not read", ", ".join(topics), closest(topic, topics)
+                (*here, topic), "topic is not read by the pipeline", ", ".join(topics), closest(topic, topics)
             )

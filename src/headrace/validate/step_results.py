@@ -62,9 +62,9 @@ def _other_types(steps: list[tuple[int, StepSpec]], columns: pa.Schema) -> Itera
     for name in places.keys() & set(columns.names) & set(output.names):
         made, wanted = output.field(name).type, columns.field(name).type
         if not pa.types.is_null(made) and not same_columns(made, wanted):
-            seen = f"a result of type {type_name(made)}, and column '{name}' is {type_name(wanted)}"
+            seen = f"the expression returns {type_name(made)}, but column '{name}' is {type_name(wanted)}"
             yield UnlocatedDiagnostic(
-                places[name], seen, f"an expression that makes {type_name(wanted)}, if need be by a cast"
+                places[name], seen, f"an expression that returns {type_name(wanted)}; use a cast if necessary"
             )
 
 
@@ -83,8 +83,8 @@ def _bare_numbers(here: Path, step: StepSpec, columns: pa.Schema, payload: pa.Sc
             continue
         made = Queries(payload).add(text, None).field.type
         if pa.types.is_integer(made) or pa.types.is_floating(made):
-            seen = f"a bare number, and column '{name}' is {type_name(column.type)} without a unit"
-            allowed = "RFC 3339 text (epoch_millis_to_iso8601), or a timestamp with a unit: s, ms, us or ns"
+            seen = f"a plain number, but column '{name}' is {type_name(column.type)} without a unit"
+            allowed = "RFC 3339 text (epoch_millis_to_iso8601), or a timestamp column with a unit: s, ms, us or ns"
             yield UnlocatedDiagnostic((*here, name), seen, allowed)
 
 

@@ -37,7 +37,7 @@ def _check(*arguments):
 
 def test_a_right_spec_exits_0(files):
     result = _check("web.yaml")
-    assert (result.exit_code, result.stdout) == (0, "web: all right\n")
+    assert (result.exit_code, result.stdout) == (0, "web: OK\n")
 
 
 def test_a_wrong_spec_exits_2_and_says_where(files):
@@ -45,7 +45,7 @@ def test_a_wrong_spec_exits_2_and_says_where(files):
     assert result.exit_code == 2
     assert result.stdout.startswith("error: wrong.yaml:4:1 flsh: unknown key; allowed: ")
     assert "did you mean 'flush'?" in result.stdout
-    assert result.stdout.endswith("1 wrong, 0 doubtful\n")
+    assert result.stdout.endswith("1 error, 0 warnings\n")
 
 
 def test_lines_of_json(files):
@@ -59,7 +59,7 @@ def test_broker_and_storage_are_asked_only_on_request(files):
     assert _check("broken.yaml").exit_code == 0
     assert _check("broken.yaml", "--online").exit_code == 1
     doubtful = _check("web.yaml", "--online")
-    assert (doubtful.exit_code, doubtful.stdout.splitlines()[-1]) == (0, "0 wrong, 1 doubtful")
+    assert (doubtful.exit_code, doubtful.stdout.splitlines()[-1]) == (0, "0 errors, 1 warning")
 
 
 def test_a_wrong_spec_is_not_taken_online(files):
@@ -71,7 +71,7 @@ def test_a_wrong_spec_is_not_taken_online(files):
 def test_two_files_cannot_have_one_name(files):
     result = _check("web.yaml", "twin.yaml")
     assert result.exit_code == 2
-    assert "twin.yaml:1:1 pipeline: 'web' is in web.yaml, too" in result.stdout
+    assert "twin.yaml:1:1 pipeline: 'web' is also used in web.yaml" in result.stdout
 
 
 def test_a_file_that_is_not_there_exits_2(files):

@@ -269,7 +269,7 @@ def test_status_of_a_running_pipeline_names_its_holder(cli: Run):
 def test_status_tells_of_a_batch_that_was_begun_and_not_booked(cli: Run):
     _booked(book=False)
     assert lines(cli("status", "web.yaml", "--json")[1])[0]["open_batch"] == 1
-    assert "batch 1 is begun and not booked; the next run finishes it first" in cli("status", "web.yaml")[1]
+    assert "batch 1 is unfinished; the next run completes it first" in cli("status", "web.yaml")[1]
 
 
 def test_status_answers_when_the_broker_does_not(cli: Run):
@@ -303,7 +303,7 @@ def test_resume_says_that_it_waits_and_ends_when_asked(cli: Run, number: int):
         waiting = eventually(lambda: running.of("retry"), 60, running.said)[0]
         assert (waiting["pipeline"], waiting["error"]) == ("web", "StorageUnreachable")
         assert running.stop(number) == 1
-    assert "web: not decided." in "".join(running.errors)
+    assert "web: unresolved." in "".join(running.errors)
     assert not running.of("decision")
 
 
@@ -328,7 +328,7 @@ def _kafka(port: int) -> str:
 
 
 def test_check_online_of_a_right_spec(cli: Run):
-    assert cli("check", "web.yaml", "--online") == (0, "web: all right\n", "")
+    assert cli("check", "web.yaml", "--online") == (0, "web: OK\n", "")
 
 
 def test_check_online_names_a_broker_that_is_down(cli: Run):
@@ -346,7 +346,7 @@ def test_check_online_names_a_broker_that_is_down(cli: Run):
         (
             ", columns: [{name: id, type: string}]",
             "table",
-            "column 'id' is long in the table, the spec makes it string",
+            "column 'id' is long in the table, but string in the spec",
         ),
         (", partition_by: [day]", "table", "'day'"),
     ],
@@ -417,7 +417,7 @@ def test_check_online_warns_of_a_table_that_only_spark_may_merge_into(cli: Run, 
     Path("web.yaml").write_text(GENERATE.format(name="web").replace("/web}", "/web" + merging))
     code, out, _ = cli("check", "web.yaml", "--online")
     assert code == 0, out
-    assert ("is merged by Spark, more slowly" in out) == bool(constraint)
+    assert ("is merged by Spark, which is slower" in out) == bool(constraint)
 
 
 def test_check_online_finds_a_state_folder_it_cannot_write(cli: Run):
@@ -453,10 +453,10 @@ EVENTS: list[dict[str, Any]] = [
 def test_events_are_sentences():
     assert [sentence(event) for event in EVENTS] == [
         "orders: starting [bold]",
-        "orders: finishing batch 6, which was begun and not booked",
+        "orders: completing batch 6, which was not finished",
         "orders: progress",
         "orders: batch 7: read 1,234,567 = routed 1,234,500 + dead 60 + filtered 7; 2 tables, 1.50 s",
-        "orders: BrokerUnreachable; trying again in 2 s. no answer",
+        "orders: BrokerUnreachable: no answer. Retrying in 2 s.",
         "orders: stopped: SourceGap. Offsets are gone. Decide.",
     ]
 
@@ -491,7 +491,7 @@ def test_a_hanging_transaction_is_told_once_and_stays_in_the_live_line():
     since = datetime.now(UTC) - timedelta(minutes=1)
     for _ in range(2):
         show(_held(since))
-    told = f"orders: 1,200 records wait behind an open transaction since {since.isoformat()}\n"
+    told = f"orders: 1,200 records are blocked by an open transaction since {since.isoformat()}\n"
     assert (screen.getvalue(), show.lines["orders"].word) == (told, "waiting: open transaction")
     show(EVENTS[2])
     assert show.lines["orders"].word == "running"

@@ -72,8 +72,8 @@ def test_list_groups_and_counts(cli: Run, desk: Desk):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--reason", "bad"], "'bad' is no reason"),
-        (["--since", "yesterday"], "'yesterday' is no time"),
+        (["--reason", "bad"], "Unknown reason: 'bad'"),
+        (["--since", "yesterday"], "invalid time: 'yesterday'"),
     ],
 )
 def test_list_refuses_what_cannot_be(cli: Run, arguments: list[str], said: str):
@@ -122,7 +122,7 @@ def test_show_says_where_a_letter_went(cli: Run, desk: Desk):
     table = f"{desk.folder}/lake/alpha"
     assert out.splitlines() == [
         f"shop: {table}: columns inferred from records: id string, kind string",
-        f"shop: plan 1: 2 letters = replayed 2 + still dead 0 + filtered 0; 2 rows into {table}",
+        f"shop: plan 1: 2 dead letters = replayed 2 + still dead 0 + filtered 0; 2 rows into {table}",
     ]
     assert f"UTC: replayed into {desk.folder}/lake/alpha" in cli("show", "orders/0/0/alpha")[1]
     cli("replay")
@@ -138,7 +138,7 @@ def test_try_writes_nothing_and_takes_changes(cli: Run, desk: Desk):
     before = sorted(path for path in desk.folder.rglob("*") if path.is_file())
     code, out, _ = cli("dry-run")
     assert code == 0
-    assert out.endswith("tried 4 = rows 0 + still dead 4 + filtered 0; nothing was written\n")
+    assert out.endswith("processed 4 = rows 0 + still dead 4 + filtered 0; nothing was written\n")
     *tried, summary = lines(
         cli(
             "dry-run",
@@ -175,7 +175,7 @@ def test_replay_counts_by_outcome(cli: Run, desk: Desk):
     assert summary["event"] == "summary"
     assert (summary["plans"], summary["replayed"], summary["still_dead"]) == (1, 2, 2)
     assert summary["reasons"] == {"malformed": 1, "unrouted": 1}
-    assert cli("replay", "--reason", "type")[1] == "shop: no letters to replay\n"
+    assert cli("replay", "--reason", "type")[1] == "shop: no dead letters to replay\n"
 
 
 def test_replay_while_the_pipeline_runs_exits_with_3(cli: Run, desk: Desk):

@@ -184,4 +184,4 @@ def test_a_pipe_gets_a_line_a_row_however_wide_and_whole(cli: Run, tmp_path: Pat
     _, out, _ = cli("table", "query", str(tmp_path / "wide"))
     assert [line.count("x" * 50) for line in out.splitlines()] == [0, 8, 0, 0]
     _, out, _ = cli("table", "sql", f"SELECT column_1, 5 AS n FROM '{tmp_path / 'wide'}'", "--limit", "1")
-    assert out.splitlines()[-1] == "1 rows; there are more: --limit 0"
+    assert out.splitlines()[-1] == "1 row; more rows with --limit 0"

@@ -171,7 +171,7 @@ def test_names_that_producers_make_up_are_few_and_short(folder):
         ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "date"}]}', "MessagePack has no date"),
         ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "array<decimal(5,2)>"}]}', "has no decimal"),
         ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "map<int, int>"}]}', "a: "),
-        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "wat"}]}', "is not a type"),
+        ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "wat"}]}', "Invalid type: 'wat'"),
         ('{"id": 1, "name": "x", "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}', "same name"),
         (json.dumps([ORDER, ORDER]), "a second schema has the id 7"),
     ],

@@ -18,7 +18,7 @@ def desk(tmp_path: Path) -> Desk:
 def test_a_batch_makes_only_so_many_and_the_others_are_letters_that_come_back(desk: Desk):
     desk.feed({"kind": kind, "id": nth} for nth, kind in enumerate("abcdac"))
     assert {row["offset"]: row["reason"] for row in desk.dead()} == dict.fromkeys((2, 3, 5), "too_many_tables")
-    assert "or of 2 in a batch" in desk.dead()[0]["detail"]
+    assert "or of 2 new tables per batch" in desk.dead()[0]["detail"]
     desk.feed({"kind": kind, "id": nth} for nth, kind in enumerate("acb"))
     assert (desk.offsets("a", "b"), desk.offsets("c")) == ({0: 1, 1: 1, 4: 1, 6: 1, 8: 1}, {7: 1})
     assert desk.replay().counts.routed == 3

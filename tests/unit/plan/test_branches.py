@@ -213,28 +213,28 @@ HEAD = "pipeline: shop\nsource: {generate: {}}\ntable: {path: /lake/orders}\n"
     [
         (
             "branches:\n  - {name: a, table: {path: /lake/orders}}",
-            "shop.yaml:5:29 branches[0].table.path: a folder that the",
+            "shop.yaml:5:29 branches[0].table.path: overlaps with the",
         ),
         (
             "branches:\n  - {name: a, table: {path: /lake/orders/a}}",
-            "branches[0].table.path: a folder that the pipeline's own",
+            "branches[0].table.path: overlaps with the pipeline's main",
         ),
         (
             "branches:\n  - {name: a, table: {path: /lake/a}}\n"
             "  - {name: b, route: {by: topic}, table: {path: '/lake/{topic}'}}",
-            "branches[1].table.path: a folder that the pipeline's own table (/lake/orders) shares",
+            "branches[1].table.path: overlaps with the pipeline's main table (/lake/orders)",
         ),
         (
             "branches:\n  - {name: a, table: {path: /lake/a}}\n  - {name: a, table: {path: /lake/b}}",
-            "branches[1].name: 'a' a second time",
+            "branches[1].name: duplicate name 'a'",
         ),
         (
             "branches:\n  - {name: a, table: {path: /lake/_headrace/shop}}",
-            "branches[0].table.path: a folder that the state",
+            "branches[0].table.path: overlaps with the state",
         ),
         (
             "branches:\n  - {name: a, table: {path: '/lake/{route}/b'}}",
-            "branches[0].table.path: {route}, but every record",
+            "branches[0].table.path: {route} requires a route",
         ),
         (
             "branches:\n  - {name: a, table: {path: /lake/a}, transform: [{where: 'a +'}]}",
@@ -242,14 +242,14 @@ HEAD = "pipeline: shop\nsource: {generate: {}}\ntable: {path: /lake/orders}\n"
         ),
         ("branches:\n  - {name: a/b, table: {path: /lake/a}}", "branches[0].name"),
         ("branches:\n  - {name: a, table: {path: /lake/a}, decode: json}", "branches[0].decode: unknown key"),
-        ("explode: {column: items, keep: [id, ID]}", "explode.keep.ID: 'ID' a second time"),
-        ("explode: {column: items, keep: [items]}", "explode.keep.items: 'items' a second time"),
-        ("explode: {column: items, keep: {a: items.b}}", "explode.keep.a: 'items.b', the list itself"),
+        ("explode: {column: items, keep: [id, ID]}", "explode.keep.ID: duplicate column 'ID'"),
+        ("explode: {column: items, keep: [items]}", "explode.keep.items: duplicate column 'items'"),
+        ("explode: {column: items, keep: {a: items.b}}", "explode.keep.a: 'items.b' is the exploded array"),
         ("explode: {column: items, keep: {a: x..y}}", "explode.keep.a: 'x..y'"),
         ("explode: {column: items, keep: [a.b]}", "explode.keep.a.b: 'a.b'"),
-        ("explode: {column: items, position: _source}", "explode.position: '_source' is kept"),
+        ("explode: {column: items, position: _source}", "explode.position: '_source' is reserved"),
         ("explode: {column: items, empty: all}", "explode.empty"),
-        ("explode: items\ndecode: string", "explode: a list to explode, but string has no fields"),
+        ("explode: items\ndecode: string", "explode: explode requires a format with fields; string has none"),
     ],
 )
 def test_findings_say_where(more: str, said: str):
@@ -261,19 +261,19 @@ def test_findings_say_where(more: str, said: str):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"columns": [{"name": "id", "type": "bigint"}]}, "table.columns: no column of what is in 'items'"),
+        ({"columns": [{"name": "id", "type": "bigint"}]}, "table.columns: no column for the elements of 'items'"),
         (
             {"columns": [{"name": "id", "type": "bigint"}, {"name": "sku", "type": "string", "path": "a.b"}]},
-            "table.columns[1].path: a path inside of an element",
+            "table.columns[1].path: path is not supported inside an element",
         ),
         (
             {"columns": [{"name": "id", "type": "bigint", "path": "a"}, {"name": "sku", "type": "string"}]},
-            "table.columns[0].path: a path for a field that is kept",
+            "table.columns[0].path: path is not supported for a kept field",
         ),
-        ({"columns": [{"name": "sku", "type": "string"}]}, "explode.keep.id: 'id', which is not declared"),
+        ({"columns": [{"name": "sku", "type": "string"}]}, "explode.keep.id: 'id' is not declared"),
         (
             {"columns": [{"name": n, "type": "string"} for n in ("id", "items", "sku")]},
-            "table.columns: 'items', which is an element as a whole",
+            "table.columns: 'items' (the whole element) together with fields of it",
         ),
     ],
 )

@@ -325,10 +325,10 @@ def test_a_spec_that_cannot_be_is_refused(table: dict[str, Any], path: str) -> N
 @pytest.mark.parametrize(
     ("source", "more", "merge", "said"),
     [
-        ({"topics": ["a", "b"]}, {}, {}, ["whose offsets do not order"]),
-        ({"pattern": "^a"}, {}, {}, ["whose offsets do not order"]),
+        ({"topics": ["a", "b"]}, {}, {}, ["offsets of different topics are not ordered"]),
+        ({"pattern": "^a"}, {}, {}, ["offsets of different topics are not ordered"]),
         ({"topics": ["a", "b"]}, {}, {"sequence_by": "name"}, []),
-        ({"topics": ["a", "b"]}, {}, {"sequence_by": "name", "truncate_when": "id = 0"}, ["a truncate in one of them"]),
+        ({"topics": ["a", "b"]}, {}, {"sequence_by": "name", "truncate_when": "id = 0"}, ["a truncate in one topic"]),
         ({"topics": ["a"]}, {}, {"truncate_when": "id = 0"}, []),
         ({"topics": ["a", "b"]}, {"route": {"by": "topic"}}, {"truncate_when": "id = 0"}, []),
     ],

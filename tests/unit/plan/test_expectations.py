@@ -38,7 +38,7 @@ def test_a_letter_names_the_expectation():
 
 
 def test_stop_names_the_expectation_and_the_record():
-    with pytest.raises(ContractViolation, match="web/0/1 does not fulfil the expectation 'positive'"):
+    with pytest.raises(ContractViolation, match="web/0/1 violates the expectation 'positive'"):
         expecting(("positive", "amount > 0", "stop")).apply(envelopes(VALUES))
 
 
@@ -99,7 +99,7 @@ def test_of_a_record_with_many_rows_a_rejected_one_takes_the_others_along():
     [
         ([{"name": "a", "expect": "amuont > 0"}], "amuont"),
         ([{"name": "a", "expect": "random() > 0"}], "random"),
-        ([{"name": "a", "expect": "id > 0"}, {"name": "a", "expect": "id < 0"}], "a second time"),
+        ([{"name": "a", "expect": "id > 0"}, {"name": "a", "expect": "id < 0"}], "duplicate name 'a'"),
         ([{"name": "a b", "expect": "id > 0"}], "name"),
         ([{"name": "a", "expect": "id > 0", "on_violation": "shout"}], "on_violation"),
     ],

@@ -169,7 +169,7 @@ def test_a_list_longer_than_the_limit_is_too_wide():
     applied = exploding(limits={"rows": 2}).apply(envelopes([TWO, {"id": 8, "items": [{"sku": "x"}] * 3}]))
     assert len(rows(applied)) == 2
     assert letters(applied) == [(1, "decode", "too_wide")]
-    assert "3 rows, the limit is 2" in applied.letters["detail"].to_pylist()[0]
+    assert "3 rows; the limit is 2" in applied.letters["detail"].to_pylist()[0]
 
 
 def test_what_is_no_list_is_a_letter_before_and_after_elements_are_known():

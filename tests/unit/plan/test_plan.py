@@ -291,7 +291,7 @@ def test_a_number_is_stored_in_another_numbers_column_only_when_it_comes_back_un
 
 def test_an_expression_of_another_type_than_the_tables_column_is_refused_before_any_record():
     plan = plan_of({"": EXISTING}, transform=[{"set": {"name": "id"}}])
-    with pytest.raises(ColumnsDisagree, match="column 'name' is string in the table, the spec makes it long"):
+    with pytest.raises(ColumnsDisagree, match="column 'name' is string in the table, but long in the spec"):
         plan.apply(envelopes([{"id": 1}]))
 
 
@@ -501,4 +501,4 @@ def test_what_records_bring_against_the_spec_stops_with_a_name(steps: Any, table
     with pytest.raises(ColumnsDisagree, match=said) as stop:
         plan.apply(envelopes([{"id": 1, "name": "x", "tags": ["a"]}]))
     assert stop.value.exit_code == 1
-    assert stop.value.hint.endswith("Then run again: the batch is read anew.")
+    assert stop.value.hint.endswith("Then run again; the batch will be read again.")

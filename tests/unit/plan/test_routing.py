@@ -153,7 +153,7 @@ def test_every_topic_may_have_tables_of_its_own() -> None:
     routed = routes(Routing("field", "f", include="^[ab]", topics=True), named, values)
     assert routed.values.to_pylist() == ["shop:a", None, None, None]
     assert routed.rejects.reason == [Reason.UNROUTED, Reason.BAD_ROUTE, Reason.BAD_ROUTE]
-    assert "the topic '_odd' cannot name a folder" in routed.rejects.detail[2]
+    assert "the topic '_odd' is not a valid directory name" in routed.rejects.detail[2]
 
 
 @pytest.mark.parametrize(

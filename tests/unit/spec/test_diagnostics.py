@@ -81,11 +81,11 @@ SINGLE = [
     ("flush: {every: 50ms}", "flush.every", "'50ms'", "at least 100ms", ""),
     ("flush: {rows: 0}", "flush.rows", "'0'", "at least 1", ""),
     ("flush: {rows: 2000000}", "flush.rows", "more than limits.batch_rows", "at most", ""),
-    ("flush: {every: 2d}", "flush.every", "more than a day", "1d", ""),
+    ("flush: {every: 2d}", "flush.every", "more than one day", "1d", ""),
     ("limits: {record_bytes: 0}", "limits.record_bytes", "'0'", "at least 1", ""),
     ("limits: {depth: 513}", "limits.depth", "'513'", "at most 512", ""),
     ("limits: {record_bytes: 16 MegaByte}", "limits.record_bytes", "MegaByte", "128MB", ""),
-    ("lease: {ttl: 6s}", "lease.renew", "half of ttl", "two renewals", ""),
+    ("lease: {ttl: 6s}", "lease.renew", "half of ttl", "at most half of ttl", ""),
     (
         "retry: {unreachable: {initial_interval: 2m}}",
         "retry.unreachable.initial_interval",
@@ -95,19 +95,19 @@ SINGLE = [
     ),
     ("spark: {memory: 1gb}", "spark.memory", "'1gb'", "`2g`", ""),
     ("spark: {memory: 256m}", "spark.memory", "'256m'", "512m", ""),
-    ("spark: {cores: two}", "spark.cores", "'two'", "whole number", ""),
+    ("spark: {cores: two}", "spark.cores", "'two'", "an integer", ""),
     ("state: 12", "state", "'12'", "text", ""),
-    ("state: ./s/{route}", "state", "a brace", "one fixed place", ""),
+    ("state: ./s/{route}", "state", "a brace", "a fixed path", ""),
     ("storage: {s3: {regio: x}}", "storage.s3.regio", "unknown key", "region", "region"),
-    ("tables: [{match: x}]", "tables", "there is one", "route.by other than fixed", ""),
-    ("route: {include: x}", "route.include", "there is one", "route.by other than fixed", ""),
-    ("route: {by: topic}", "table.path", "one path for all routes", "{route}", ""),
+    ("tables: [{match: x}]", "tables", "requires a route", "route.by other than fixed", ""),
+    ("route: {include: x}", "route.include", "requires a route", "route.by other than fixed", ""),
+    ("route: {by: topic}", "table.path", "the same path for all routes", "{route}", ""),
 ]
 
 
 @pytest.mark.parametrize(("more", "key", "seen", "allowed", "meant"), SINGLE)
 def test_one_thing_wrong(more, key, seen, allowed, meant):
-    found = [each for each in findings(more + "\n") if each.message != "required, but missing"]
+    found = [each for each in findings(more + "\n") if each.message != "required key is missing"]
     assert len(found) == 1, [str(each) for each in found]
     assert (found[0].key, found[0].suggestion) == (key, meant)
     assert seen in found[0].message
@@ -186,7 +186,7 @@ KAFKA = [
     ("topics: [shop.orders]", "topics: []", "source.kafka.topics", "a list", ""),
     ("topics: [shop.orders]", "topics: shop.orders", "source.kafka.topics", "'shop.orders'", ""),
     ("topics: [shop.orders]", "topics: [a/b]", "source.kafka.topics[0]", "'a/b'", ""),
-    ("topics: [shop.orders]", "topics: [a, a]", "source.kafka.topics[1]", "a second time", ""),
+    ("topics: [shop.orders]", "topics: [a, a]", "source.kafka.topics[1]", "duplicate topic", ""),
     ("topics: [shop.orders]", 'pattern: "["', "source.kafka.pattern", "'['", ""),
     ("topics:", "start: earlist\n    topics:", "source.kafka.start", "'earlist'", "earliest"),
     ("topics:", "start: {timestamp: yesterday}\n    topics:", "source.kafka.start.timestamp", "'yesterday'", ""),
@@ -200,14 +200,14 @@ KAFKA = [
     ("topics:", "settings: {fetch.max.byte: 1}\n    topics:", "source.kafka.settings.fetch.max.byte", "fetch.max.byte",
      "fetch.max.bytes"),
     ("localhost:9092", "localhost:99999", "source.kafka.brokers", "'localhost:99999'", ""),
-    ("localhost:9092", "kafka.example.com:9092", "source.kafka.brokers", "another machine", ""),
-    ("topics:", "plaintext: true\n    tls: true\n    topics:", "source.kafka.plaintext", "beside tls", ""),
-    ("topics:", "tls: {key: '${env:HOME}'}\n    topics:", "source.kafka.tls", "without the other", ""),
+    ("localhost:9092", "kafka.example.com:9092", "source.kafka.brokers", "on another host", ""),
+    ("topics:", "plaintext: true\n    tls: true\n    topics:", "source.kafka.plaintext", "conflicts with tls", ""),
+    ("topics:", "tls: {key: '${env:HOME}'}\n    topics:", "source.kafka.tls", "only one of certificate and key", ""),
     ("topics:", "tls: {ca: x}\n    topics:", "source.kafka.tls.ca", "no certificate", ""),
     ("topics:", "sasl: {mechanism: plain, username: u, password: '${env:HOME}'}\n    topics:",
      "source.kafka.sasl.mechanism", "'plain'", "PLAIN"),
     ("topics:", "sasl: {mechanism: PLAIN, password: '${env:HOME}'}\n    topics:", "source.kafka.sasl.username",
-     "required, but missing", ""),
+     "required key is missing", ""),
 ]  # fmt: skip
 
 
@@ -265,18 +265,18 @@ def test_a_broker_elsewhere_is_encrypted_or_meant_to_be_plain(more):
 
 # Options of the table · the key found · a word of what was seen · what was meant
 TABLE = [
-    ("columns: [{name: id, type: bigit}]", "table.columns[0].type", "'bigit' is not a type", "bigint"),
-    ("columns: [{name: id}]", "table.columns[0].type", "required, but missing", ""),
+    ("columns: [{name: id, type: bigit}]", "table.columns[0].type", "Invalid type: 'bigit'", "bigint"),
+    ("columns: [{name: id}]", "table.columns[0].type", "required key is missing", ""),
     ("columns: [{name: id, type: int, nullabel: true}]", "table.columns[0].nullabel", "unknown key", "nullable"),
-    ("columns: [{name: a, type: int}, {name: A, type: int}]", "table.columns[1].name", "a second time", ""),
-    ("columns: [{name: 'a b', type: int}]", "table.columns[0].name", "' ' in a column's name", ""),
-    ("columns: [{name: _source, type: int}]", "table.columns[0].name", "kept for Headrace", ""),
-    ("columns: [{name: _Change_Type, type: int}]", "table.columns[0].name", "kept for", ""),
-    ("columns: [{name: s, type: 'struct<a: int, A: int>'}]", "table.columns[0].type", "the field 'a' twice", ""),
+    ("columns: [{name: a, type: int}, {name: A, type: int}]", "table.columns[1].name", "duplicate column", ""),
+    ("columns: [{name: 'a b', type: int}]", "table.columns[0].name", "' ' in a column name", ""),
+    ("columns: [{name: _source, type: int}]", "table.columns[0].name", "reserved by Headrace", ""),
+    ("columns: [{name: _Change_Type, type: int}]", "table.columns[0].name", "reserved by", ""),
+    ("columns: [{name: s, type: 'struct<a: int, A: int>'}]", "table.columns[0].type", "'a' more than once", ""),
     ("columns: [{name: s, type: 'array<struct<a=b: int>>'}]", "table.columns[0].type", "'='", ""),
-    ("columns: [{name: a, type: int, unit: ms}]", "table.columns[0].unit", "a unit for int", ""),
-    ("columns: [{name: a, type: timestamp_ntz, unit: ms}]", "table.columns[0].unit", "a unit for", ""),
-    ("columns: [{name: a, type: int, json: true}]", "table.columns[0].json", "JSON text in int", ""),
+    ("columns: [{name: a, type: int, unit: ms}]", "table.columns[0].unit", "unit is not supported for int", ""),
+    ("columns: [{name: a, type: timestamp_ntz, unit: ms}]", "table.columns[0].unit", "unit is not supported for", ""),
+    ("columns: [{name: a, type: int, json: true}]", "table.columns[0].json", "json is not supported for int", ""),
     ("columns: [{name: a, type: int, path: a..b}]", "table.columns[0].path", "'a..b'", ""),
     ("columns: [{name: a, type: byte, default: 128}]", "table.columns[0].default", "does not fit", ""),
     ("columns: [{name: a, type: int, default: '1'}]", "table.columns[0].default", "does not fit", ""),
@@ -290,16 +290,16 @@ TABLE = [
     ("columns: [{name: a, type: 'array<int>', default: [x]}]", "table.columns[0].default", "does not fit", ""),
     ("columns: [{name: a, type: int}, {name: b, type: int, path: A}]", "table.columns", "'A'", ""),
     ("columns: [{name: date, type: date}]\n  partition_by: [dat]", "table.partition_by[0]", "no column 'dat'", "date"),
-    ("columns: [{name: a, type: 'map<string,int>'}]\n  partition_by: [a]", "table.partition_by[0]", "has parts", ""),
-    ("partition_by: [_source]", "table.partition_by[0]", "has parts", ""),
-    ("partition_by: [a, A]", "table.partition_by[1]", "a second time", ""),
-    ("columns: [{name: a, type: int}]\n  partition_by: [a]\n  source: false", "table.partition_by", "every column", ""),
+    ("columns: [{name: a, type: 'map<string,int>'}]\n  partition_by: [a]", "table.partition_by[0]", "nested", ""),
+    ("partition_by: [_source]", "table.partition_by[0]", "nested", ""),
+    ("partition_by: [a, A]", "table.partition_by[1]", "duplicate column", ""),
+    ("columns: [{name: a, type: int}]\n  partition_by: [a]\n  source: false", "table.partition_by", "all columns", ""),
     ("contract: {new_field: rescued}", "table.contract.new_field", "'rescued'", "rescue"),
-    ("contract: {wrong_type: widen}", "table.contract.wrong_type", "widen without the feature", ""),
-    ("contract: {missing: default}", "table.contract.missing", "no declared columns", ""),
+    ("contract: {wrong_type: widen}", "table.contract.wrong_type", "widen requires the typeWidening feature", ""),
+    ("contract: {missing: default}", "table.contract.missing", "requires declared columns", ""),
     ("columns: [{name: a, type: int, nullable: false}]\n  contract: {missing: default}", "table.contract.missing",
      "no default for a", ""),
-    ("strict: true\n  contract: {new_field: evolve}", "table.contract.new_field", "beside strict", ""),
+    ("strict: true\n  contract: {new_field: evolve}", "table.contract.new_field", "conflicts with strict", ""),
     ("mode: replace", "table.mode", "'replace'", ""),
     ("compression: zst", "table.compression", "'zst'", "zstd"),
     ("target_file_size: 1KB", "table.target_file_size", "'1KB'", ""),
@@ -307,7 +307,7 @@ TABLE = [
     ("properties: {delta.columnMapping.mode: name}", "table.properties.delta.columnMapping.mode", "'name'", ""),
     ("properties: {delta.checkpointInterval: often}", "table.properties.delta.checkpointInterval", "'often'", ""),
     ("properties: {delta.setTransactionRetentionDuration: interval 1 day}",
-     "table.properties.delta.setTransactionRetentionDuration", "txns that expire", ""),
+     "table.properties.delta.setTransactionRetentionDuration", "txn expiry", ""),
 ]  # fmt: skip
 
 
@@ -354,10 +354,10 @@ def test_an_override_is_checked_with_what_it_inherits():
     ("path", "by", "seen"),
     [
         ("./lake/{rout}", "topic", "the variable {rout}"),
-        ("./lake/{topic}", "{header: type}", "one path for all routes"),
+        ("./lake/{topic}", "{header: type}", "the same path for all routes"),
         ("./lake/{field:a}", "{field: b}", "the variable {field:a}"),
-        ("./lake/{route", "topic", "a brace alone"),
-        ("./lake/{route}", "fixed", "every record has the same"),
+        ("./lake/{route", "topic", "an unmatched brace"),
+        ("./lake/{route}", "fixed", "{route} requires a route"),
         ("./lake/{route}", "{field: a..b}", "'a..b'"),
     ],
 )
@@ -470,7 +470,7 @@ def test_every_type_that_is_suggested_is_one():
 def test_a_type_that_yaml_splits_at_its_comma_needs_quotes(written, meant):
     found = only(f"  columns: [{{name: a, type: {written}, nullable: false}}]\n")
     assert (found.key, found.line, found.column, found.suggestion) == ("table.columns[0].type", 8, 29, meant)
-    assert "without quotes" in found.message
+    assert "must be quoted" in found.message
     assert examine_text(GOOD + f"  columns: [{{name: a, {meant}, nullable: false}}]\n", Path("/base"))[1] == []
 
 

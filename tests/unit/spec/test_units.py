@@ -63,7 +63,7 @@ def test_a_whole_number_is_read(value, number):
 
 @pytest.mark.parametrize("value", [1.0, True, "1.0", "1e3", "", None, 2**63, "9" * 5000, "1__0"])
 def test_what_is_no_whole_number_is_refused(value):
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(ValueError, match="an integer"):
         units.parse_whole(value)
 
 
@@ -85,7 +85,7 @@ def test_a_ratio_lies_between_none_and_all(value):
 def test_a_moment_needs_its_zone():
     assert units.moment("2025-01-31t12:00:00.5z") == datetime(2025, 1, 31, 12, 0, 0, 500_000, UTC)
     for value in ("2025-01-31T12:00:00", "2025-01-31", 1738324800, "2025-02-30T00:00:00Z", datetime(2025, 1, 1)):
-        with pytest.raises(ValueError, match="zone included"):
+        with pytest.raises(ValueError, match="with a time zone"):
             units.moment(value)
 
 

@@ -155,7 +155,7 @@ def test_state_and_letters_can_be_elsewhere():
 )
 def test_no_place_lies_in_anothers_folder(more):
     _, findings = examine_text(SPEC.format(path="./lake/web") + more, Path("/base"), "web.yaml")
-    assert [each.allowed for each in findings] == ["a folder of its own"]
+    assert [each.allowed for each in findings] == ["a separate directory"]
 
 
 @pytest.mark.parametrize(

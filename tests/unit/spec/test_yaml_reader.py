@@ -34,7 +34,7 @@ HOSTILE = {
     "a very deep list": ("[" * 200_000, "nested"),
     "a deep mapping": ("".join(" " * n + f"k{n}:\n" for n in range(40)), "nested"),
     "depth by aliases": (_DEEP_BY_ALIAS, "nested"),
-    "the same key twice": ("pipeline: a\npipeline: b", "second time"),
+    "the same key twice": ("pipeline: a\npipeline: b", "duplicate key"),
     "a merge key": ("a: &a {x: 1}\nb: {<<: *a}", "merge"),
     "a list as key": ("[a, b]: 1", "key"),
     "an alias as key": ("a: &a x\n*a : 1", "key"),
@@ -42,8 +42,8 @@ HOSTILE = {
     "another YAML": ("%YAML 1.1\n---\na: yes", "directive"),
     "a control character": ("a: \x07", "character"),
     "a NUL": ("a: \x00", "character"),
-    "an open quote": ('a: "b', "not YAML"),
-    "a tab as indent": ("a:\n\tb: 1", "not YAML"),
+    "an open quote": ('a: "b', "invalid YAML"),
+    "a tab as indent": ("a:\n\tb: 1", "invalid YAML"),
     "more than a mebibyte": ("# " + "x" * 1024 * 1024, "1 MiB"),
     "many values": ("[" + "1," * 200_000 + "]", "too many values"),
 }
@@ -65,7 +65,7 @@ def test_hostile_yaml_is_refused(name):
 def test_the_place_is_that_of_the_trouble():
     _, findings = _examine(GOOD + "table: x\n")
     assert [(each.line, each.column) for each in findings] == [(4, 1)]
-    assert "second time" in findings[0].message
+    assert "duplicate key" in findings[0].message
 
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "y", "2025-01-31", "1:30", "0x1F", ".inf", ".nan", "1e999"])
@@ -106,7 +106,9 @@ def test_an_empty_text_is_no_spec():
     assert _examine("# nothing\n")[1][0].message == "no pipeline"
 
 
-@pytest.mark.parametrize(("content", "word"), [(b"pipeline: \xff", "not UTF-8"), (GOOD.encode("utf-16"), "not UTF-8")])
+@pytest.mark.parametrize(
+    ("content", "word"), [(b"pipeline: \xff", "not valid UTF-8"), (GOOD.encode("utf-16"), "not valid UTF-8")]
+)
 def test_a_file_in_another_encoding_is_refused(tmp_path, content, word):
     (tmp_path / "web.yaml").write_bytes(content)
     assert word in examine(tmp_path / "web.yaml")[1][0].message

@@ -87,7 +87,7 @@ def test_a_field_that_has_the_name_of_a_made_column_stops(tmp_path: Path):
     table = {"path": str(tmp_path / "t"), "partition_by": [{"hash": "user", "buckets": 4}]}
     desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
     desk.feed(EVENTS)
-    with pytest.raises(ColumnsDisagree, match="rows have a column of that name"):
+    with pytest.raises(ColumnsDisagree, match="conflicts with a column of the same name"):
         desk.feed([{"id": 4, "user": "eve", "user_bucket": 1}])
 
 
@@ -104,12 +104,12 @@ def test_a_column_that_is_no_time_stops(tmp_path: Path):
     [
         ("[{date: at, hour: at}]", "table.partition_by[0]", "together"),
         ("[{}]", "table.partition_by[0]", "none of"),
-        ("[{hash: user}]", "table.partition_by[0]", "without the other"),
+        ("[{hash: user}]", "table.partition_by[0]", "only one of hash and buckets"),
         ("[{hash: user, buckets: 1}]", "table.partition_by[0].buckets", "1"),
         ("[{date: nobody}]", "table.partition_by[0].date", "no column 'nobody'"),
-        ("[{date: at, as: user}]", "table.partition_by[0]", "a column already"),
+        ("[{date: at, as: user}]", "table.partition_by[0]", "is an existing column"),
         ("[{date: at, as: 'a b'}]", "table.partition_by[0].as", "' '"),
-        ("[{date: at}, at_date]", "table.partition_by[1]", "a second time"),
+        ("[{date: at}, at_date]", "table.partition_by[1]", "duplicate column"),
         ("[{hash: _timestamp, buckets: 3}]", "table.partition_by[0].hash", "a time"),
         ("[{day: at}]", "table.partition_by[0].day", "unknown key"),
     ],
@@ -125,4 +125,4 @@ def test_partitions_that_cannot_be(tmp_path: Path, partition_by: str, key: str, 
 def test_rows_that_are_merged_have_no_made_partitions(tmp_path: Path):
     text = "pipeline: web\nsource: {generate: {}}\ntable: {path: t, mode: upsert, merge: {keys: [id]}, "
     _, found = examine_text(f"{text}partition_by: [{{date: at}}]}}\n", tmp_path, "web.yaml")
-    assert "where rows are merged" in found[0].message
+    assert "not supported with merges" in found[0].message

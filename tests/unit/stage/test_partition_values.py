@@ -445,7 +445,7 @@ def test_a_record_whose_path_is_too_long_for_the_disk_is_a_dead_letter(tmp_path:
     desk.feed([whole, {"id": 2, **dict.fromkeys(names, "x")}, {**whole, "id": 3, "p00": "x" * 300}])
     assert [row["id"] for row in desk.rows("lake/web")] == [2]
     assert [(row["offset"], row["reason"]) for row in desk.dead()] == [(0, "bad_partition"), (2, "bad_partition")]
-    assert "too long for the store" in desk.dead()[0]["detail"]
+    assert "too long for the storage" in desk.dead()[0]["detail"]
 
 
 def test_a_partition_column_needs_room_for_its_values_in_a_folder() -> None:

@@ -86,9 +86,9 @@ def test_nothing_goes_where_the_answer_is_no_or_nobody_is_asked(cli: Run, desk: 
     before = without_lease(there(desk))
     code, out, _ = cli("--tables", stdin="n\n")
     assert code == 0
-    assert out.endswith("shop: nothing was removed\n")
+    assert out.endswith("shop: nothing was deleted\n")
     code, out, _ = cli("--dry-run")
-    assert (code, out.splitlines()[-1]) == (0, "shop: nothing was removed")
+    assert (code, out.splitlines()[-1]) == (0, "shop: nothing was deleted")
     assert cli("--tables", "--json")[0] == 2
     assert without_lease(there(desk)) == before
     code, out, _ = cli("--tables", "--json", "--yes")
@@ -99,7 +99,7 @@ def test_nothing_goes_where_the_answer_is_no_or_nobody_is_asked(cli: Run, desk: 
         ["table", "table", "dead letters", "state"],
     )
     code, out, _ = cli("--yes")
-    assert (code, out) == (0, "shop: nothing to remove\n")
+    assert (code, out) == (0, "shop: nothing to delete\n")
     assert not (desk.folder / "lake/_headrace/shop/lease").exists() or not any(
         (desk.folder / "lake/_headrace/shop/lease").iterdir()
     )

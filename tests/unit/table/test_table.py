@@ -280,15 +280,15 @@ def test_a_field_inside_a_struct_is_added_and_old_files_follow(lake: Path) -> No
         ({"widen": {"amount": "decimal(10,2)"}}, SchemaMismatch, "cannot become"),
         ({"add": {"Note": "string"}}, SchemaMismatch, "has a column 'Note'"),
         ({"add": {"must": "string!"}}, SchemaMismatch, "must cannot be added as NOT NULL: old rows have no value"),
-        ({"add": {"x": "int", "X": "int"}}, UsageError, "'x' twice"),
-        ({"add": {"x": "struct<a: int>", "y": "array<struct<b: int, B: int>>"}}, UsageError, "'b' twice"),
+        ({"add": {"x": "int", "X": "int"}}, UsageError, "'x' more than once"),
+        ({"add": {"x": "struct<a: int>", "y": "array<struct<b: int, B: int>>"}}, UsageError, "'b' more than once"),
         ({"rename": {"nobody": "x"}}, UsageError, "no column 'nobody' to rename"),
         ({"drop": ["nobody"]}, UsageError, "no column 'nobody' to drop"),
         ({"drop": "nobody"}, UsageError, "no column 'nobody' to drop"),
         ({"widen": {"nobody": "long"}}, UsageError, "no column 'nobody' to widen"),
         ({"widen": {"id": "decimal(22,2)"}}, FeatureRequired, "id from long to decimal"),
         ({"widen": {"id": "decimal(19,0)"}}, SchemaMismatch, "cannot become"),
-        ({"add": {"x": "nonsense"}}, UsageError, "is not a type"),
+        ({"add": {"x": "nonsense"}}, UsageError, "Invalid type: 'nonsense'"),
         ({"comment": {"nobody": "x"}}, UsageError, "no column 'nobody'"),
     ],
 )
@@ -338,10 +338,10 @@ def test_a_whole_schema_is_what_it_says_or_refused(lake: Path, wanted: dict[str,
 
 def test_names_that_differ_only_in_case_make_no_table(lake: Path) -> None:
     for columns in ({"a": "int", "A": "int"}, pa.schema([("a", pa.int32()), ("a", pa.int32())])):
-        with pytest.raises(UsageError, match="'a' twice"):
+        with pytest.raises(UsageError, match="'a' more than once"):
             Table.get_or_create(lake / "t", columns)
     for records in ([{"a b": 1, "A B": 2}], pa.table([[1], [2]], names=["a b", "a b"])):
-        with pytest.raises((UsageError, SchemaMismatch), match="'a b' twice"):
+        with pytest.raises((UsageError, SchemaMismatch), match=r"'a b' (more than once|twice)"):
             Table.get_or_create(lake / "t").bulk_insert(records)
     assert not Table(lake / "t").exists()
 

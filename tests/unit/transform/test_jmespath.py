@@ -369,7 +369,7 @@ def findings(text: str, tmp_path: Any) -> list[str]:
         ("      a: kafka.ofset", "transform[0].jmespath.a: there is no 'kafka.ofset'; did you mean 'kafka.offset'?"),
         ("      set:\n        a: 'a[::0]'", "transform[0].jmespath.set.a: a slice's step cannot be 0"),
         ("      set: {a: b}\n      on_null: skip", "transform[0].jmespath.on_null: 'skip'; allowed: keep, drop, null"),
-        ("      a..b: c", "transform[0].jmespath.a..b: a name that is empty or longer than 255"),
+        ("      a..b: c", "transform[0].jmespath.a..b: empty, or longer than 255"),
         ("      a: {b: c}", "transform[0].jmespath.a: a mapping; allowed: text"),
         ("      a: ''", "transform[0].jmespath.a: not a JMESPath expression: "),
     ],

@@ -149,7 +149,7 @@ def test_two_keys_and_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.to_pylist() == [{"a": digest("v"), "b": digest("v", other), "c": digest("v")}]
 
 
-@pytest.mark.parametrize(("key", "words"), [("short", "has 5 bytes"), (None, "no variable MASK_KEY")])
+@pytest.mark.parametrize(("key", "words"), [("short", "has 5 bytes"), (None, "variable MASK_KEY is not set")])
 def test_no_row_is_masked_without_a_proper_key(monkeypatch: pytest.MonkeyPatch, key: str | None, words: str) -> None:
     monkeypatch.delenv("MASK_KEY") if key is None else monkeypatch.setenv("MASK_KEY", key)
     with pytest.raises(UsageError, match=words):
@@ -253,7 +253,7 @@ def test_the_forms(by: str) -> None:
     ("step", "key", "seen"),
     [
         ("mask: {mail: hash}", "mail", "'hash'"),
-        ("mask: {mail: {sha256: plain-text-of-a-key}}", "mail.sha256", "a value that is not shown here"),
+        ("mask: {mail: {sha256: plain-text-of-a-key}}", "mail.sha256", "a redacted value"),
         ("mask: {mail: {keep: {first: 1, last: 1}}}", "mail.keep", "first and last together"),
         ("mask: {mail: {keep: {first: 0}}}", "mail.keep.first", "'0'"),
         ("mask: {mail: {}}", "mail", "none of sha256, redact, keep"),
@@ -268,15 +268,15 @@ def test_other_forms_are_findings(step: str, key: str, seen: str) -> None:
 def test_a_short_key_is_a_finding_and_an_absent_one_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     step, key = '  - mask: {mail: {sha256: "${env:MASK_KEY}"}}', "transform[0].mask.mail.sha256"
     monkeypatch.setenv("MASK_KEY", "fifteen bytes..")
-    assert found(step) == [("error", key, "a key of 15 bytes")]
+    assert found(step) == [("error", key, "the key has 15 bytes")]
     monkeypatch.delenv("MASK_KEY")
-    assert found(step) == [("warning", key, "The environment has no variable MASK_KEY")]
+    assert found(step) == [("warning", key, "Environment variable MASK_KEY is not set")]
 
 
 def test_ways_round_a_mask_are_findings() -> None:
     rescue = ", contract: {wrong_type: rescue}"
     assert found("  - mask: {mail: redact}", rescue) == [
-        ("error", "table.contract", "rescue beside a mask: _rescued would hold clear values")
+        ("error", "table.contract", "rescue with a mask: _rescued would contain unmasked values")
     ]
     assert found("  - mask: {mail: redact, _rescued: redact}", rescue) == []
     assert found("  - mask: {mail: redact}\n  - drop: [_rescued]", rescue) == []

@@ -29,7 +29,7 @@ def found(**content: Any) -> list[str]:
 def test_the_start_of_a_topic(value: Any) -> None:
     [said] = found(kafka={"start": {"timestamp": value}})
     assert "source.kafka.start.timestamp" in said
-    assert "RFC 3339 as 2025-01-31T12:00:00Z, zone included; a bare number does not name its unit" in said
+    assert "RFC 3339 with a time zone, such as 2025-01-31T12:00:00Z; a plain number has no unit" in said
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
@@ -93,7 +93,7 @@ def test_a_field_of_another_type_than_declared_stops_the_first_batch() -> None:
     """Nobody declared the field, so only its records tell."""
     columns = [{"name": "x", "type": "bigint"}]
     plan = plan_of(transform=[{"set": {"x": "other"}}], table={"columns": columns, "contract": {"new_field": "evolve"}})
-    with pytest.raises(ColumnsDisagree, match="column 'x' is declared as long, the transform makes it string"):
+    with pytest.raises(ColumnsDisagree, match="column 'x' is declared as long, but the transform returns string"):
         plan.apply(envelopes([{"other": "12"}]))
 
 
@@ -119,7 +119,7 @@ def test_a_time_that_jmespath_makes_of_a_kept_number() -> None:
     for expression, count in {"sent.ms": 1, "ms": 0, "epoch_millis_to_iso8601(sent.ms)": 0}.items():
         steps = [{"jmespath": {"at": expression}}]
         said = found(explode=explode, transform=steps, table={"path": "./lake/t", "columns": columns})
-        assert [("transform[0].jmespath.at" in each, "a bare number" in each) for each in said] == [
+        assert [("transform[0].jmespath.at" in each, "a plain number" in each) for each in said] == [
             (True, True)
         ] * count
 
@@ -127,5 +127,5 @@ def test_a_time_that_jmespath_makes_of_a_kept_number() -> None:
 @pytest.mark.parametrize("given", ["1700000000", 1_700_000_000])
 def test_versions_by_time(tmp_path: Path, given: Any) -> None:
     table = Table.get_or_create(tmp_path / "t", {"id": "bigint"})
-    with pytest.raises(UsageError, match="a bare number does not name its unit"):
+    with pytest.raises(UsageError, match="a plain number has no unit"):
         table.resolve(timestamp=given)

@@ -44,7 +44,7 @@ def test_only_declared_columns_are_filled_where_the_spec_says_so(desk: Desk):
     _declare(desk, AMOUNT, only_declared=True)
     (found,) = online._tables(desk.spec)
     assert (found.severity, found.key) == ("warning", "table.only_declared")
-    assert "no record fills id, name, tags of" in found.message
+    assert "no record sets id, name, tags of" in found.message
     desk.feed([RECORD])
     (row,) = desk.rows("orders")
     assert [name for name, value in row.items() if value is not None] == ["amount"]
@@ -55,7 +55,7 @@ def test_a_column_that_must_not_be_null_is_not_left_out(desk: Desk):
     DeltaTable.create(str(desk.folder / "strict"), strict)
     _declare(desk, AMOUNT, only_declared=True, path=f"{desk.folder}/strict")
     (found,) = online._asked(desk.spec, "table", online._tables)
-    assert "only_declared leaves out 'id', which must not be NULL" in found.message
+    assert "only_declared excludes 'id', which must not be NULL" in found.message
     with pytest.raises(ColumnsDisagree, match="Declare the columns, or remove only_declared"):
         desk.feed([RECORD])
     del desk.options["table"]["only_declared"]
