@@ -47,7 +47,7 @@ def _json(*values: Any) -> list[bytes]:
 def declared(text: str) -> str:
     """The spec with its columns declared: the signs before them taken away."""
     lines = [line.replace("  # ", "  ", 1) if line.startswith("  # ") else line for line in text.splitlines()]
-    return "\n".join(line for line in lines if not line.startswith("  Columns found"))
+    return "\n".join(line for line in lines if not line.startswith("  Columns of the sampled records"))
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_a_large_field_that_many_rows_keep_is_a_dead_letter():
     plan = exploding(explode={"column": "items", "keep": ["id", "note"]})
     applied = plan.apply(envelopes([SMALL, order("x" * MB), SMALL]))
     assert letters(applied) == [(1, "decode", "too_big")]
-    assert applied.letters["detail"][0].as_py().startswith("3000 rows that repeat 3000036000 bytes of the record, ")
+    assert applied.letters["detail"][0].as_py().startswith("3000 rows that repeat 3000036000 bytes of the record; ")
     assert applied.letters["detail"][0].as_py().endswith("the limit is 256000000 (limits.repeated_bytes)")
     assert len(applied.letters["value"][0].as_py()) > MB
     assert [row["sku"] for row in rows(applied)] == ["a", "a"]

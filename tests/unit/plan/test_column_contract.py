@@ -142,14 +142,14 @@ def test_only_the_columns_that_may_widen_do():
         (
             [column("a", wrong_type="widen")],
             "",
-            "contract.wrong_type: widen requires the typeWidening feature",
+            "table.columns[0].contract.wrong_type: widen requires the typeWidening feature",
         ),
         ([column("a", nullable=False, missing="default")], "", "table.columns[0].contract.missing: no default"),
         ([column("a", wrong_type="rescue")], "strict", "contract.wrong_type: conflicts with strict: true"),
         (
             [column("a", wrong_type="widen")],
             "sql",
-            "columns[0].contract.wrong_type: widen is not supported with route.by.sql",
+            "table.columns[0].contract.wrong_type: widen is not supported with route.by.sql",
         ),
         ([column("a", new_field="stop")], "", "table.columns[0].contract.new_field: unknown key"),
     ],

@@ -39,7 +39,7 @@ def test_a_run_tells_the_columns_of_a_new_table_and_later_the_new_ones(desk: Des
     ]
     first = next(each for each in desk.events if each["event"] == "columns")
     assert first["table"] == f"{desk.folder}/lake/orders"
-    assert f"size is kept as JSON text, its values are {MIXED}" in first["text"]
+    assert f"size is stored as JSON text because its values are {MIXED}" in first["text"]
 
 
 def test_renamed_columns_go_by_the_name_they_have_in_the_table(desk: Desk):
@@ -72,4 +72,6 @@ def test_the_summary_ends_with_the_columns_that_are_text(desk: Desk):
     assert event["json_text"] == {
         f"{desk.folder}/lake/orders": {"size": MIXED, "tags": "arrays whose elements are of several types"}
     }
-    assert f"  {desk.folder}/lake/orders, size: kept as JSON text, its values are {MIXED}" in summary_text(event)
+    assert f"  {desk.folder}/lake/orders, size: stored as JSON text because its values are {MIXED}" in summary_text(
+        event
+    )

@@ -161,5 +161,5 @@ def test_columns_are_left_out_of_the_write_only_by_a_word_of_the_spec():
     shape = _shape(table, existing=loose)
     assert (shape.payload.names, shape.unfilled) == (["amount"], ("id", "name", "at"))
     assert _shape(table, existing=loose, steps=[{"set": {"name": "'x'"}}]).unfilled == ("id", "at")
-    with pytest.raises(ColumnsDisagree, match="leaves out 'id', which must not be NULL"):
+    with pytest.raises(ColumnsDisagree, match="only_declared excludes 'id', which must not be NULL"):
         _shape(table, existing=ORDERS)

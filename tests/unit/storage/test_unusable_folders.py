@@ -62,7 +62,7 @@ def test_the_folders_of_this_machine_name_their_setting(folder: Path, monkeypatc
         "XDG_CACHE_HOME": lambda: cache.cache_folder("jars"),
         "HEADRACE_LOG_DIR": log_folder,
     }
-    with pytest.raises(SetupError, match=rf"cannot be created: Not a directory\. Set {variable}"):
+    with pytest.raises(SetupError, match=rf"Cannot create the directory .*: Not a directory\. Set {variable}"):
         makes[variable]()
 
 
@@ -103,7 +103,7 @@ def test_check_online_finds_a_name_that_another_pipeline_has(tmp_path: Path, mon
     desk.topic, desk.options["table"] = "refunds", {"path": f"{tmp_path}/lake/two"}
     ((key, seen),) = _told(desk, monkeypatch)
     assert key == "pipeline"
-    assert f"'shop', which has read orders into {tmp_path}/lake/one" in seen
+    assert f"'shop' is the name of a pipeline that reads orders into {tmp_path}/lake/one" in seen
     desk.options["pipeline"] = "refunds"
     assert _told(desk, monkeypatch) == []
 
