@@ -189,7 +189,7 @@ def _refuse_doubles(names: list[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaMismatch(
-            f"The records have the column '{twice}' more than once.", expected="one column a name", actual=", ".join(names)
+            f"The records have the column '{twice}' more than once.", expected="unique names", actual=", ".join(names)
         )
 
 

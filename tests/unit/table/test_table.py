@@ -341,7 +341,7 @@ def test_names_that_differ_only_in_case_make_no_table(lake: Path) -> None:
         with pytest.raises(UsageError, match="'a' more than once"):
             Table.get_or_create(lake / "t", columns)
     for records in ([{"a b": 1, "A B": 2}], pa.table([[1], [2]], names=["a b", "a b"])):
-        with pytest.raises((UsageError, SchemaMismatch), match=r"'a b' (more than once|twice)"):
+        with pytest.raises((UsageError, SchemaMismatch), match="'a b' more than once"):
             Table.get_or_create(lake / "t").bulk_insert(records)
     assert not Table(lake / "t").exists()
 
