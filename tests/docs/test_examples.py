@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from docs.pages import EXAMPLES, blocks
+from docs.console import follow, pattern, shown
+from docs.pages import EXAMPLES
 from headrace.dev.kafka import free_ports
 from headrace.validate.load import examine_text
 from services.local_kafka import local_kafka
@@ -89,39 +87,3 @@ def test_a_pipeline_does_what_its_readme_shows(folder: Path, address: str, tmp_p
 @pytest.mark.parametrize("folder", [path for path in FOLDERS if not (path / "pipeline.yaml").exists()], ids=name)
 def test_a_program_does_what_its_readme_shows(folder: Path, tmp_path: Path):
     follow(shutil.copytree(folder, tmp_path / folder.name))
-
-
-def follow(folder: Path) -> None:
-    """Run the commands of a README in its folder, and compare what they print with what it shows."""
-    commands = [
-        part
-        for block in blocks("console", folder / "README.md")
-        for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]
-    ]
-    programs = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
-    for command, _, expected in (part.partition("\n") for part in commands):
-        ended = subprocess.run(
-            ["bash", "-c", command],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-        )
-        assert ended.returncode == 0, f"{command}\n{ended.stdout}"
-        assert pattern(expected).fullmatch(shown(ended.stdout)), f"{command}\n{ended.stdout}"
-    assert commands
-
-
-def shown(output: str) -> str:
-    """Output without blanks at the ends of lines, which nobody sees."""
-    return "".join(f"{line.rstrip()}\n" for line in output.rstrip().splitlines())
-
-
-def pattern(expected: str) -> re.Pattern[str]:
-    """What an output must be: `…` alone is any lines, in a line any text; nothing is anything."""
-    lines = shown(expected).splitlines() or ["…"]
-    parts = [r"(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in lines]
-    return re.compile("".join(parts))

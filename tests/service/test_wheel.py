@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from docs.console import follow
+from headrace.dev.kafka import free_ports
+from services.local_kafka import local_kafka
 from services.packages import PIP, locked_packages
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +88,15 @@ def test_the_wheel_takes_a_spec_from_check_to_a_table(headrace: Command):
     assert _events(headrace("table", "history", "lake/web", "--json"))[0]["rows_after"] == rows
     assert "web: not running" in headrace("status", "web.yaml")
     assert _events(headrace("dead-letters", "list", "web.yaml", "--json"))[-1]["dead_letters"] == totals["dead"]
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_the_first_example_against_its_own_broker(installed: Path, tmp_path: Path):
+    folder, port = shutil.copytree(ROOT / "examples/web-requests", tmp_path / "web-requests"), next(iter(free_ports()))
+    for file in folder.iterdir():
+        file.write_text(file.read_text().replace("localhost:9092", f"localhost:{port}"))
+    with local_kafka(tmp_path / "headrace-kafka", port, installed / "headrace"):
+        follow(folder, installed)
 
 
 def _events(out: str) -> list[dict[str, Any]]:

@@ -6,15 +6,16 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from services.pipelines import HEADRACE
 
 
 @contextmanager
-def local_kafka(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+def local_kafka(folder: Path, port: int, program: str | Path = HEADRACE, **how: Any) -> Iterator[subprocess.Popen[str]]:
     """A broker in a folder, once it says that it listens; asked to end with SIGTERM."""
-    command = [HEADRACE, "kafka", str(folder), "--port", str(port)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [str(program), "kafka", str(folder), "--port", str(port)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **how)
     try:
         assert child.stdout is not None
         said = child.stdout.readline()
