@@ -12,11 +12,16 @@ import typer
 import yaml
 
 from headrace.cli import app
+from headrace.spec.base import SpecModel, model_keys, names_parts, parts_in
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXAMPLES = ROOT / "examples"
-# pages that show every key of the spec: the examples of the reference are beside them
+# Every spec key has an example on one of these pages.
+KEY_EXAMPLES = [
+    *sorted((DOCS / "reference").rglob("*.md")),
+    *(page for page in sorted((DOCS / "how-to").glob("*.md")) if not page.name.startswith("coming-from")),
+]
 GUIDES = [
     DOCS / "getting-started.md",
     *sorted((DOCS / "how-to").glob("*.md")),
@@ -69,14 +74,14 @@ def whole(block: Block) -> str:
     """A YAML block as a whole spec: a fragment is laid over the smallest one."""
     if block.mark.split(" ")[0] != "fragment":
         return block.text
-    return yaml.safe_dump(_laid_over(SMALLEST, yaml.safe_load(block.text)))
+    return yaml.safe_dump(laid_over(SMALLEST, yaml.safe_load(block.text)))
 
 
-def _laid_over(below: Any, above: Any) -> Any:
+def laid_over(below: Any, above: Any) -> Any:
     """Mappings united, all else replaced."""
     if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
         return above
-    return {key: _laid_over(below.get(key), above[key]) if key in above else below[key] for key in {**below, **above}}
+    return {key: laid_over(below.get(key), above[key]) if key in above else below[key] for key in {**below, **above}}
 
 
 def prose(page: Path) -> str:
@@ -120,3 +125,14 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS: dict[str, Any] = dict(_commands(typer.main.get_command(app)))  # by all their words
+
+
+def paths(value: Any, part: type[SpecModel], prefix: str = "") -> Iterator[str]:
+    """The dotted paths of the keys a spec uses."""
+    for each in value if isinstance(value, list) else [value]:
+        for key, inner in each.items() if isinstance(each, dict) else ():
+            field = model_keys(part).get(key)
+            yield prefix + key
+            inner = list(inner.values()) if field and names_parts(field.annotation) else inner
+            for model in parts_in(field.annotation) if field else ():
+                yield from paths(inner, model, f"{prefix}{key}.")

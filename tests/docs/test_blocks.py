@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.pages import DOCS, GUIDES, PAGES, Block, blocks, codes, name, rows, section, text, whole
+from docs.pages import KEY_EXAMPLES, PAGES, Block, blocks, codes, name, paths, rows, section, whole
 from headrace.spec import Spec
-from headrace.spec.base import SpecModel, model_keys, names_parts, parts_in
+from headrace.spec.base import SpecModel, model_keys, parts_in
 from headrace.spec.model import BranchSpec
 from headrace.validate.load import examine_text
 from services.certs import Certificates
@@ -54,14 +54,13 @@ def test_yaml_blocks_load(block: Block, base: Path):
     assert not [str(finding) for finding in findings if not finding.key.endswith(PRICED)]
 
 
-def test_the_guides_use_every_key():
+def test_every_key_has_an_example():
     used = {
         path
-        for block in blocks("yaml", *GUIDES, *(DOCS / "reference" / "formats").glob("*.md"))
+        for block in blocks("yaml", *KEY_EXAMPLES)
         for document in yaml.safe_load_all(whole(block))
         for path in paths(document, Spec)
     }
-    used |= {f"decode.{word}" for row in rows(text("docs/reference/formats/plain.md")) for word in codes(row[0])}
     assert not sorted({shared(path) for path in known(Spec)} - {shared(path) for path in used})
 
 
@@ -76,17 +75,6 @@ def known(part: type[SpecModel], prefix: str = "") -> Iterator[str]:
         yield prefix + key
         for inner in parts_in(field.annotation) if key != "tables" and part is not BranchSpec else ():
             yield from known(inner, f"{prefix}{key}.")
-
-
-def paths(value: Any, part: type[SpecModel], prefix: str = "") -> Iterator[str]:
-    """The dotted paths of the keys a spec uses."""
-    for each in value if isinstance(value, list) else [value]:
-        for key, inner in each.items() if isinstance(each, dict) else ():
-            field = model_keys(part).get(key)
-            yield prefix + key
-            inner = list(inner.values()) if field and names_parts(field.annotation) else inner
-            for model in parts_in(field.annotation) if field else ():
-                yield from paths(inner, model, f"{prefix}{key}.")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks("python", page)], ids=name)

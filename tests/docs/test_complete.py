@@ -6,7 +6,6 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -51,34 +50,16 @@ def test_every_command_has_its_section():
     assert sorted(headings) == sorted(COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_and_argument_is_documented(command: str):
-    expected = {word for each in COMMANDS[command].params for word in _words(each)}
-    listed = first_codes(section("docs/reference/cli.md", f"## headrace {command}"))
-    documented = {re.split(r"[ .…]", code)[0] for code in listed if re.match(r"-|[A-Z]", code)}
-    assert documented == expected - {"--help"}
-
-
-def _words(parameter: Any) -> list[str]:
-    """What stands on the command line for a parameter: its options, or its name in capitals."""
-    if parameter.param_type_name == "option":
-        return [*parameter.opts, *parameter.secondary_opts]
-    return [(parameter.metavar or parameter.name.upper()).rstrip(".…")]
-
-
-def test_the_overview_lists_every_command():
-    listed = re.findall(r"^headrace ([\w-]+(?: [\w-]+)?)  ", text("docs/reference/cli.md"), re.MULTILINE)
-    assert sorted(listed) == sorted(COMMANDS)
-
-
 def test_every_event_is_documented():
     sent = set(re.findall(r'"event": "(\w+)"', SOURCES))
-    page = text("docs/reference/cli.md")
+    page = text("docs/reference/events.md")
     assert not {event for event in sent if f"`{event}`" not in page}
 
 
 def test_the_events_of_a_run_have_all_their_keys():
-    keys = {row[0].strip("`"): set(codes(row[2])) for row in rows(section("docs/reference/cli.md", "### Events"))}
+    keys = {
+        row[0].strip("`"): set(codes(row[2])) for row in rows(section("docs/reference/events.md", "## Events of a run"))
+    }
     for function, event in (("batch_event", "batch"), ("summary_event", "summary"), ("error_event", "error")):
         body = re.search(rf"def {function}\(.*?\n(?=\n\n|def |\Z)", SOURCES, re.DOTALL)
         assert body is not None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from docs.pages import DOCS, blocks, codes, rows, section
+from docs.pages import DOCS, blocks, codes, laid_over, rows, section
 from headrace.cli import main
 from headrace.ledger.replays import OUTCOMES, ReplayOutcome
 from headrace.spec import Spec
@@ -33,9 +35,11 @@ def test_the_page_shows_what_happens(
     desk = Written(tmp_path)
     shown = sorted([*blocks("yaml", PAGE), *blocks("json", PAGE), *blocks("console", PAGE)], key=lambda each: each.line)
     ran = 0
+    spec: dict[str, Any] = {}
     for block in shown:
-        if block.language == "yaml" and not block.mark:
-            (tmp_path / "shop.yaml").write_text(block.text)
+        if block.language == "yaml" and block.mark in ("", "fragment shop"):
+            spec = laid_over(spec, yaml.safe_load(block.text))
+            (tmp_path / "shop.yaml").write_text(yaml.safe_dump(spec))
         elif block.language == "json":
             desk.feed([line.encode() for line in block.text.splitlines()])
         elif block.language == "console":

@@ -1,34 +1,68 @@
-"""The reference of the spec is the models': every key, its kind, default and meaning; its examples are right.
+"""The spec reference: tables generated from the models, and an example for each block.
 
-To write it anew: `python tests/docs/test_spec_reference.py`.
+To regenerate the tables: `cd tests; python -m docs.test_spec_reference`. Text below a table (its example) is kept.
 """
 
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from docs.pages import paths, section
 from headrace.spec.base import model_keys, parts_in
 from headrace.spec.json_schema import json_schema_text, settings_reference, spec_reference
 from headrace.spec.model import Spec
 from headrace.validate.load import examine_text
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
-PAGE, SCHEMA = DOCS / "spec.md", DOCS / "headrace.schema.json"
-MADE = {"keys: from the models": spec_reference, "settings: from the list": settings_reference}
+PAGE, SETTINGS, SCHEMA = DOCS / "spec.md", DOCS / "sources" / "kafka.md", DOCS / "headrace.schema.json"
 
 
-def rewritten(page):
-    """The page with its made parts made anew."""
-    for name, make in MADE.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name.partition(':')[0]} -->"
-        head, _, rest = page.partition(begin)
-        page = head + begin + make().rstrip("\n") + "\n" + end + rest.partition(end)[2]
-    return page
+def with_tables(page):
+    """The page with its generated tables replaced, and the text below each table kept."""
+    head, keys, tail = _parts_of(page, "keys: from the models")
+    notes = {heading: _below_table(text) for heading, text in _sections(keys)}
+    parts = [
+        f"### {heading}\n{text.rstrip()}\n{notes.get(heading, '')}" for heading, text in _sections(spec_reference())
+    ]
+    return head + "\n".join(parts) + tail
+
+
+def with_settings(page):
+    """The page with the generated table of consumer settings replaced."""
+    head, _, tail = _parts_of(page, "settings: from the list")
+    return head + settings_reference().rstrip("\n") + "\n" + tail
+
+
+def _parts_of(page, name):
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name.partition(':')[0]} -->"
+    head, _, rest = page.partition(begin)
+    generated, _, tail = rest.partition(end)
+    return head + begin, generated, end + tail
+
+
+def _sections(markdown):
+    return [part.split("\n", 1) for part in re.split(r"^### ", markdown, flags=re.MULTILINE)[1:]]
+
+
+def _below_table(text):
+    below = re.split(r"(?:^\|[^\n]*\n)+", text, maxsplit=1, flags=re.MULTILINE)[1].strip()
+    return f"\n{below}\n" if below else ""
 
 
 def test_the_reference_is_up_to_date():
-    assert PAGE.read_text() == rewritten(PAGE.read_text())
+    assert PAGE.read_text() == with_tables(PAGE.read_text())
+    assert SETTINGS.read_text() == with_settings(SETTINGS.read_text())
+
+
+@pytest.mark.parametrize("heading", [heading for heading, _ in _sections(spec_reference())])
+def test_every_block_has_an_example(heading):
+    text = section("docs/reference/spec.md", f"### {heading}")
+    examples = re.findall(r"^```yaml[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    used = {path for example in examples for path in paths(yaml.safe_load(example), Spec)}
+    prefix = "" if heading == "Pipeline" else heading.strip("`").replace("[]", "") + "."
+    assert any(path.startswith(prefix) for path in used)
 
 
 def test_the_json_schema_is_up_to_date():
@@ -53,5 +87,6 @@ def test_the_examples_are_right(example, tmp_path, monkeypatch):
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text()))
+    PAGE.write_text(with_tables(PAGE.read_text()))
+    SETTINGS.write_text(with_settings(SETTINGS.read_text()))
     SCHEMA.write_text(json_schema_text())

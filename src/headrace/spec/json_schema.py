@@ -86,9 +86,9 @@ _KINDS: dict[Any, str] = {
     units.ratio: "ratio",
     units.flag: "`true`, `false`",
     units.moment: "time",
-    units.plain_text: "text",
+    units.plain_text: "string",
     units.regex: "regular expression",
-    uris.place: "place",
+    uris.place: "path",
     uris.server: "address",
     source.first_offsets: "mapping",
 }
@@ -105,12 +105,18 @@ def _words(annotation: Any, metadata: Any = ()) -> str:
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{each}`" for each in inner)
     if get_origin(annotation) is tuple:
-        return f"list of {_words(inner[0])}s"
+        return f"list of {_plural(inner[0])}"
     if get_origin(annotation) is Mapping:
-        return f"mapping of {_words(inner[1])}s"
+        return f"mapping of {_plural(inner[1])}"
     if inner:
         return ", ".join(dict.fromkeys(_words(each) for each in inner))
     return _plain(annotation)
+
+
+def _plural(annotation: Any) -> str:
+    """`strings`, `mappings`; names of values stay as they are: `typeWidening`, `deletionVectors`."""
+    name = _words(annotation)
+    return name if name.endswith("`") else f"{name}s"
 
 
 def _plain(annotation: Any) -> str:
@@ -118,7 +124,7 @@ def _plain(annotation: Any) -> str:
         return "secret"
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         return "mapping"
-    return {str: "text", int: "integer"}.get(annotation, "any value")
+    return {str: "string", int: "integer"}.get(annotation, "any value")
 
 
 def _default(field: FieldInfo) -> str:
