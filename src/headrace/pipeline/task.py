@@ -22,6 +22,7 @@ from headrace.plan.plan import Plan
 from headrace.plan.route_schema import RouteSchema
 from headrace.plan.unknown_names import UnknownName
 from headrace.runtime.heap import keep_freed_memory
+from headrace.source.base import restore_null_headers
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.stage.stager import FileLayout, Stager
@@ -92,7 +93,8 @@ def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[p
     counts, discovered, assumed = Counts(), dict[str, Structure](), set[str]()
     unknown = dict[str, frozenset[UnknownName]]()
     layouts = dict(order.layouts)
-    for applied in (part for each in gathered(batches, len(order.shapes)) for part in plan.parts(each)):
+    records = map(restore_null_headers, batches)
+    for applied in (part for each in gathered(records, len(order.shapes)) for part in plan.parts(each)):
         layouts |= {name: _layout(plan, name) for name in applied.assumed - assumed}
         assumed |= applied.assumed
         for name, structure in applied.discovered.items():
