@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,12 @@ def _undone(
         booked = {row["batch"]: row for row in rows_from(first)} if parts else {}
         known = {part.batch for part in parts if part.batch in booked and _is_refill(booked[part.batch])}
         if known <= refills:
-            return {part.batch: part.rows for part in parts if part.batch not in refills}, booked
+            counts = Counter[int]()
+            for part in parts:
+                counts[part.batch] += part.rows
+            # A commit that only sets an expired txn again repeats its batch without rows. If nothing else of the batch
+            # is undone, its rows are still in the table and must not be read again.
+            return {batch: rows for batch, rows in counts.items() if rows and batch not in refills}, booked
         refills |= known
 
 

@@ -357,6 +357,19 @@ def test_txns_that_expire_and_logs_that_are_cleaned_up_after_each_single_call():
         play(history)
 
 
+# A txn expires and is set again by a commit without rows; a RESTORE undoes that commit, and batches after it.
+SET_AGAIN = [
+    [("run", 0, call, "die"), ("expire", "A"), ("resume", 0, 59, "go"), ("run", 0, 43, "go"), ("restore", "A", back)]
+    for call in range(15, 45, 3)
+    for back in range(5)
+]
+
+
+def test_a_txn_that_expired_and_was_set_again_before_a_restore():
+    for history in SET_AGAIN:
+        play(history)
+
+
 def test_a_state_that_is_lost_after_each_single_call():
     for history in LOSSES:
         play(history)
