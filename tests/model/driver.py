@@ -213,7 +213,7 @@ class Driver:
                 continue
             spec, self.spec = self.spec, self.owed(name, known.restored, known.refill)[0]
             due = self.owed(name, known.restored, known.refill)[1]
-            intent = self.stage([item for piece in due.pieces for item in piece], only=name)
+            intent = self.stage(list(due.ranges), only=name)
             self.spec = spec
             assert intent.tables[0].files[0].rows == due.rows
             tried(lambda intent=intent: self.ledger.begin(intent))

@@ -191,12 +191,12 @@ def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeyp
     pipeline, ahead = InProcess(desk.spec, no_spark, report=desk.events.append, recovery=StartupRecovery()), [0.0]
     monkeypatch.setattr(actions, "now", lambda: int((time.time() + ahead[0] - 60) * 1000))
     assert desk.spec.maintenance is not None
-    upkeep = MaintenanceScheduler(pipeline, desk.spec.maintenance, lambda: time.time() + ahead[0])
+    pipeline.maintenance = MaintenanceScheduler(desk.spec.maintenance, lambda: time.time() + ahead[0])
     with pipeline.take_lease():
         pipeline.open_ledger()
         pipeline.tables.open()
         for _ in range(4):
-            upkeep(at_end=True)
+            pipeline.maintain(at_end=True)
             ahead[0] += 120
             pipeline.ledger.tail.note("BOOKED", {}, {})  # the ledger proves that the time has passed
     done = {each["operation"] for each in desk.events if each["event"] == "maintenance" and each["state"] == "done"}

@@ -26,7 +26,6 @@ from headrace.pipeline.events import Summary
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.rebuild_ledger import rebuild
-from headrace.recovery.refill_restored_table import refill_all
 from headrace.recovery.startup import StartupRecovery
 from headrace.source.base import SOURCES, Bounds
 from headrace.source.ranges import Range
@@ -66,9 +65,9 @@ def ingest(
     pipeline = InProcess(spec, spark, report=report, recovery=StartupRecovery())
     with pipeline.take_lease():
         pipeline.open_ledger()
-        rebuild(pipeline)
+        rebuild(pipeline.context)
         pipeline.finish_open_batch()
-        refill_all(pipeline)
+        pipeline.refill_tables()
         pipeline.tables.open()
         if len(envelopes):
             pipeline.one_batch(Records(envelopes.combine_chunks().to_batches()), ranges_of(envelopes))

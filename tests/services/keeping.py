@@ -79,8 +79,8 @@ class Keeping:
         spec = self.desk.spec
         assert spec.maintenance is not None
         self.pipeline = InProcess(spec, self.spark, report=self.events.append, recovery=StartupRecovery())
-        self.pipeline.behind = 0.0
-        self.upkeep = MaintenanceScheduler(self.pipeline, spec.maintenance, self.clock)
+        self.pipeline.lag_seconds = 0.0
+        self.pipeline.maintenance = self.scheduler = MaintenanceScheduler(spec.maintenance, self.clock)
         with self.clock.worn(), self.pipeline.take_lease():
             self.pipeline.open_ledger()
             self.pipeline.finish_open_batch()

@@ -25,7 +25,7 @@ def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark:
     with run.open():
         for day in "ba":
             run.batch(day)
-            run.upkeep(at_end=True)
+            run.pipeline.maintain(at_end=True)
         (compacted,) = _done(run)
         assert (compacted["operation"], compacted["reason"]) == ("compact", "small files: 2 files in 1 partition")
         newest = Table(run.place).history(1)[0]
@@ -34,17 +34,17 @@ def test_a_merged_table_is_compacted_ordered_and_vacuumed_between_batches(spark:
         assert (run.files(), run.ids()) == (1, [0, 1])
 
         run.clock.now += 2 * 3600
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         ordered = _done(run)[-1]
         assert (ordered["operation"], ordered["reason"]) == ("z_order", "cold and not in order: 1 files in 1 partition")
         run.clock.now += 3600
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert len(_done(run)) == 2, "what is in order stays as it is"
 
         run.clock.now += 8 * 86_400
         run.pipeline.ledger.tail.note("BOOKED", {}, {})  # the ledger proves that the time has passed
         run.clock.now += 86_400
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert _done(run)[-1]["operation"] == "vacuum"
         assert run.on_disk() == run.files() == 1
     with run.open():
@@ -73,13 +73,13 @@ def test_a_clustered_table_is_made_appended_to_and_clustered_by_spark(spark: Any
         about = Table(run.place).metadata()
         assert (about.writer, "clustering" in about.features) == ("spark", True)
         run.clock.now += 2 * 3600
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         (clustered,) = _done(run)
         assert (clustered["operation"], clustered["reason"]) == (
             "cluster",
             "cold and not in order: 2 files in 1 partition",
         )
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert len(_done(run)) == 1, "what is clustered stays as it is"
     assert (run.ids(), run.files()) == ([0, 1], 1)
     assert all(file.clustered for file in active_files(Store(str(run.place)), Table(run.place).resolve()).values())

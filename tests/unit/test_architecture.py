@@ -79,6 +79,12 @@ def test_no_packages_import_each_other():
         pytest.fail(f"packages import each other: {cycle.args[1]}")
 
 
+def test_recovery_and_maintenance_work_on_a_context():
+    """Not on the whole pipeline, which only `resume` opens."""
+    users = {file for file, _, name in _imports() if name == "headrace.pipeline.pipeline"}
+    assert {file for file in users if file.startswith(("recovery/", "maintain/"))} == {"recovery/resume.py"}
+
+
 def test_only_the_parts_around_spark_import_it():
     assert {part for _, part, name in _imports() if name.split(".")[0] == "pyspark"} <= SPARK
 

@@ -68,7 +68,7 @@ def purge(spec: Spec, before: date) -> Purge:
             replaying.open_ledger()
             replaying.finish_open_batch()
             pipeline.open_ledger()
-            rebuild(pipeline)
+            rebuild(pipeline.context)
             pipeline.finish_open_batch()
             return pipeline.purge(before)
     finally:
@@ -125,10 +125,8 @@ class ReplayPipeline(Pipeline):
             return
         faults.reach(faults.Point.ALL_STAGED, batch=number)
         intent = self.intend(number, (), manifests, started, runs)
-        self.lease.check()
         self._planned = number
-        self.ledger.begin(intent)
-        self.settle(intent)
+        self.execute(intent)
 
     def stage(self, frame: Any, batch: int, now: datetime) -> list[Manifest]:
         """Take the letters through the plan, page by page; what is staged are rows, outcomes and new letters."""

@@ -21,7 +21,7 @@ class UndoneRows:
     """The rows that a table is owed, and where their records are."""
 
     rows: int = 0
-    pieces: tuple[tuple[Range, ...], ...] = ()  # each with at most one range of a partition
+    ranges: tuple[Range, ...] = ()
 
 
 def undone_rows(
@@ -43,7 +43,7 @@ def undone_rows(
                 f"(digest {booked[batch]['spec'][:12]}; this one has {digest[:12]}).",
                 hint=f"Run the refill with that spec; or {KEEP}.",
             )
-    return UndoneRows(sum(rows.values()), _pieces(rows, booked, digest))
+    return UndoneRows(sum(rows.values()), _ranges_of(rows, booked, digest))
 
 
 def _undone(
@@ -74,7 +74,7 @@ def _is_refill(row: Row) -> bool:
     return bool(row["spec"]) and not row["ranges"]
 
 
-def _pieces(batches: Mapping[int, int], booked: Mapping[int, Row], digest: str) -> tuple[tuple[Range, ...], ...]:
+def _ranges_of(batches: Mapping[int, int], booked: Mapping[int, Row], digest: str) -> tuple[Range, ...]:
     """The ranges of these batches, joined where they meet; batches between them that this spec wrote too, and that
     gave the table nothing, are read along."""
     pieces: list[dict[tuple[str, int], Range]] = []
@@ -92,7 +92,7 @@ def _pieces(batches: Mapping[int, int], booked: Mapping[int, Row], digest: str) 
         for at, each in ranges.items():
             pieces[-1][at] = Range(*at, pieces[-1].get(at, each).start, each.until, each.topic_id)
         joined = True
-    return tuple(tuple(piece[at] for at in sorted(piece)) for piece in pieces)
+    return tuple(piece[at] for piece in pieces for at in sorted(piece))
 
 
 def _ranges(row: Row) -> dict[tuple[str, int], Range]:

@@ -21,7 +21,7 @@ from headrace.maintain import log_cleanup
 from headrace.maintain.journal import Journal
 from headrace.maintain.maintained_table import LogMaintainedTable, MaintainedTable, SparkMaintainedTable
 from headrace.maintain.planner import Action, rewrites
-from headrace.pipeline.pipeline import Pipeline
+from headrace.pipeline.context import PipelineContext
 from headrace.spec.maintenance import MaintenanceSpec
 from headrace.table.ownership import TableOwners
 from headrace.table.vacuum import retention, unneeded
@@ -32,44 +32,39 @@ from headrace.write.tombstones import TOMBSTONES
 _PASSES = (Conflict, TransientError, TableError, PermissionDenied)  # told, and tried again at a later look
 
 
-def with_maintenance(pipeline: Pipeline) -> Pipeline:
-    """The pipeline, with upkeep where its spec asks for it."""
-    if pipeline.spec.maintenance is not None:
-        pipeline.upkeep = MaintenanceScheduler(pipeline, pipeline.spec.maintenance)
-    return pipeline
-
-
 class MaintenanceScheduler:
     """The upkeep of one pipeline; called between batches, never beside one."""
 
-    def __init__(self, pipeline: Pipeline, rules: MaintenanceSpec, clock: Callable[[], float] = time.time) -> None:
-        self._pipeline, self._rules, self._clock = pipeline, rules, clock
+    def __init__(self, rules: MaintenanceSpec, clock: Callable[[], float] = time.time) -> None:
+        self._rules, self._clock = rules, clock
+        self._context: PipelineContext  # of the call
         self._tables: dict[str, MaintainedTable] = {}
         self._plan: deque[Action] = deque()
         self._looked = float("-inf")
         self._record: Journal | None = None
 
-    def __call__(self, at_end: bool = False) -> None:
-        """Do one thing, if one is due and the pipeline has time for it; at the end of a bounded run all of them."""
+    def __call__(self, context: PipelineContext, at_end: bool = False) -> None:
+        """Run one action that is due, unless the pipeline lags; at the end of a bounded run, all of them."""
+        self._context = context
         if not at_end and not self._has_time():
             return
         if at_end or not 0 <= self._clock() - self._looked < self._rules.every.total_seconds():
             self._look()
-        while self._plan and not self._pipeline.stop.is_set():
+        while self._plan and not self._context.stop.is_set():
             self._carry_out(self._plan.popleft())
             if not at_end:
                 return
 
     def _has_time(self) -> bool:
-        behind = self._pipeline.behind
-        return behind is None or behind <= self._rules.max_lag.total_seconds()
+        lag = self._context.lag_seconds
+        return lag is None or lag <= self._rules.max_lag.total_seconds()
 
     # ---- looking ----
 
     def _look(self) -> None:
         """Plan anew, from what the tables are now."""
         self._looked = now = self._clock()
-        proved = self._pipeline.ledger.proved_time(datetime.fromtimestamp(now, UTC), self._rules.retention)
+        proved = self._context.ledger.proved_time(datetime.fromtimestamp(now, UTC), self._rules.retention)
         found: list[Action] = []
         with self._told():
             for kept in self._kept():
@@ -85,19 +80,19 @@ class MaintenanceScheduler:
         return list(there.values())
 
     def _there(self) -> Iterator[MaintainedTable]:
-        pipeline = self._pipeline
-        for store, committer, rules in pipeline.tables.written():
+        context = self._context
+        for store, committer, rules in context.tables.written():
             if isinstance(committer, AppendWriter):
                 yield LogMaintainedTable(committer.tail, rules)
             elif isinstance(committer, SparkAppendWriter):
-                yield SparkMaintainedTable(committer, store, rules, pipeline.spark, self._notes().ordered_until)
-        for tail in (pipeline.ledger.tail, *self._tombstones()):
+                yield SparkMaintainedTable(committer, store, rules, context.spark(), self._notes().ordered_until)
+        for tail in (context.ledger.tail, *self._tombstones()):
             if tail.state is not None:
                 yield LogMaintainedTable(tail, None)
 
     def _tombstones(self) -> Iterator[LogWriter]:
-        for folder in self._pipeline.state.child(TOMBSTONES).folders():
-            yield LogWriter.open(self._pipeline.state.child(f"{TOMBSTONES}/{folder}"))
+        for folder in self._context.state.child(TOMBSTONES).folders():
+            yield LogWriter.open(self._context.state.child(f"{TOMBSTONES}/{folder}"))
 
     def _due(self, kept: MaintainedTable, now: float, proved: datetime) -> Iterator[Action]:
         store, state = kept.store, kept.state
@@ -115,7 +110,7 @@ class MaintenanceScheduler:
         for uri, kept in self._tables.items():
             if 0 <= now - record.vacuumed.get(uri, 0.0) < self._rules.vacuum_every.total_seconds():
                 continue
-            writers = TableOwners(kept.store, {self._pipeline.spec.pipeline: self._pipeline.state.uri})
+            writers = TableOwners(kept.store, {self._context.spec.pipeline: self._context.state.uri})
             try:
                 retain = max(self._rules.retention, retention(kept.state))
             except TableError:  # told; the other tables must not wait until somebody mends it
@@ -131,7 +126,7 @@ class MaintenanceScheduler:
     # ---- doing ----
 
     def _carry_out(self, action: Action) -> None:
-        self._pipeline.lease.check()
+        self._context.lease.check()
         began = time.monotonic()
         with self._told(action.table, action):
             self._tell(action, "started")
@@ -148,7 +143,9 @@ class MaintenanceScheduler:
             log_cleanup.write_checkpoint(kept.store, kept.state)
             return {"version": kept.state.version}
         if action.what == "clean_log":
-            self._pipeline.note_tables()  # or the next start could not tell whether a table was restored
+            # The next start follows the log from here to detect a RESTORE.
+            self._context.tables.look()
+            self._context.ledger.known.remember(tables=self._context.tables.tables())
         kept.store.delete(action.paths)
         if action.what == "vacuum":
             metrics = {"numDeletedFiles": str(action.files), "sizeOfDataDeleted": str(action.bytes)}
@@ -173,13 +170,13 @@ class MaintenanceScheduler:
 
     def _said(self, action: Action) -> dict[str, str]:
         operation = "vacuum" if action.what == "vacuum" else "optimize"
-        return {"operation": operation, "by": self._pipeline.spec.pipeline, "reason": action.why}
+        return {"operation": operation, "by": self._context.spec.pipeline, "reason": action.why}
 
     # ---- telling ----
 
     def _notes(self) -> Journal:
         if self._record is None:
-            self._record = Journal(self._pipeline.state)
+            self._record = Journal(self._context.state)
         return self._record
 
     @contextmanager
@@ -194,8 +191,8 @@ class MaintenanceScheduler:
             self._tell(action or Action("look", table, "to plan", 0, 0), "failed", {"message": _seen(error)})
 
     def _tell(self, action: Action, stage: str, more: Mapping[str, Any] | None = None) -> None:
-        said = {"event": "maintenance", "pipeline": self._pipeline.spec.pipeline, "state": stage}
-        self._pipeline.report({**said, **action.told(), **(more or {})})
+        said = {"event": "maintenance", "pipeline": self._context.spec.pipeline, "state": stage}
+        self._context.report({**said, **action.told(), **(more or {})})
 
 
 def _seen(error: HeadraceError) -> str:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import faults, retry
 from headrace.delta.log import EPOCH
@@ -23,6 +23,7 @@ from headrace.ledger.replays import Replays
 from headrace.ledger.replays import writer as replays_writer
 from headrace.pipeline import inference_minimum, overwrite, task
 from headrace.pipeline.circuit_breaker import CircuitBreaker
+from headrace.pipeline.context import Maintenance, PipelineContext, Recovery, StagedTable
 from headrace.pipeline.deduplicate import Deduplication
 from headrace.pipeline.events import Report, Summary, batch_event
 from headrace.pipeline.lease import Lease
@@ -33,10 +34,11 @@ from headrace.pipeline.verify_source import ordered_by_offset, readable_ranges, 
 from headrace.plan.accounting import Counts
 from headrace.runtime import session
 from headrace.source.base import Offsets, Source, lag_event, open_source
-from headrace.source.ranges import Range
+from headrace.source.ranges import Range, last_offsets, one_per_partition
 from headrace.spec import Spec
 from headrace.spec.reader import reread
 from headrace.stage.partitions import check_partition_count
+from headrace.stage.stager import delete_staged
 from headrace.storage.store import Profile, Store
 from headrace.version import VERSION
 from headrace.write import retention
@@ -55,26 +57,6 @@ _TELL_EVERY = 2.0  # seconds
 _LOOK_EVERY = 1.0  # seconds, while no topic matches
 
 
-class Recovery(Protocol):
-    """What a start repairs before the pipeline reads on: `headrace.recovery.startup.StartupRecovery`."""
-
-    def rebuild_ledger(self, pipeline: Pipeline) -> None:
-        """Write the ledger again where it is lost."""
-
-    def refill_tables(self, pipeline: Pipeline) -> None:
-        """Write again what was undone by a RESTORE."""
-
-    def plan_refill(self, pipeline: Pipeline, intent: Intent) -> Intent:
-        """The intent of a refill, planned again."""
-        ...
-
-
-class Maintenance(Protocol):
-    """What keeps tables in order while no batch is at work."""
-
-    def __call__(self, at_end: bool = False) -> None: ...
-
-
 class Pipeline:
     """A spec at work under its lease."""
 
@@ -86,13 +68,14 @@ class Pipeline:
         spark: Callable[[], SparkSession],
         *,
         recovery: Recovery,
+        maintenance: Maintenance | None = None,
         until: str | None = None,
         report: Report = lambda event: None,
         stop: threading.Event | None = None,
     ) -> None:
         self.spec = spec
         self.writer = spec.pipeline  # whose marks the commits carry
-        self.recovery = recovery
+        self.recovery, self.maintenance = recovery, maintenance
         self.until = until
         self.report = report
         self.stop = stop or threading.Event()
@@ -103,8 +86,7 @@ class Pipeline:
         self.position: Offsets = {}
         self.topics: dict[str, str] = {}
         self.repartitioned = False  # whether the source has other partitions now than the query reads
-        self.upkeep: Maintenance = lambda at_end=False: None  # what is done to the tables between two batches
-        self.behind: float | None = math.inf  # seconds, as last asked; None where the source does not tell
+        self.lag_seconds: float | None = math.inf  # at the last check; None where the source reports none
         self.gives_up = False  # whether a person gives up what cannot be read again of an open batch
         self.given_up: list[str] = []  # what that was, in words
         self._breaker = CircuitBreaker(spec.circuit_breaker)
@@ -154,9 +136,9 @@ class Pipeline:
     def _attempt(self) -> None:
         """From the ledger on: finish what was begun, refill what was restored, look at the source, stream."""
         self.open_ledger()
-        self.recovery.rebuild_ledger(self)
+        self.recovery.rebuild_ledger(self.context)
         self.finish_open_batch()
-        self.recovery.refill_tables(self)
+        self.refill_tables()
         self.keep_retention()
         overwrite.begin(self.spec, self.ledger, self.source)
         self.verify_source()
@@ -168,7 +150,7 @@ class Pipeline:
             overwrite.end(self.spec, self.ledger)
         if self.until is not None and not self.stop.is_set():
             self.summary.drained = True
-            self.upkeep(at_end=True)
+            self.maintain(at_end=True)
 
     def verify_source(self) -> None:
         """The partitions to read and where each goes on."""
@@ -196,6 +178,29 @@ class Pipeline:
         """The session, started when it is first needed."""
         return self._start_spark()
 
+    @property
+    def context(self) -> PipelineContext:
+        """The pipeline as recovery and maintenance see it."""
+        return PipelineContext(
+            self.spec,
+            self.writer,
+            self.state,
+            self.source,
+            self.ledger,
+            self.tables,
+            self.lease,
+            self.report,
+            self.stop,
+            lambda: self.spark,
+            self.lag_seconds,
+            self,
+        )
+
+    def maintain(self, at_end: bool = False) -> None:
+        """Run table maintenance that is due; at the end of a bounded run, all of it."""
+        if self.maintenance is not None:
+            self.maintenance(self.context, at_end)
+
     def open_ledger(self) -> Ledger:
         """Where the pipeline stands."""
         self.ledger = Ledger.open(self.state, self.writer)
@@ -213,6 +218,11 @@ class Pipeline:
         if (begun := self.ledger.open_batch()) is not None:
             self._finish(begun, anew)
 
+    def refill_tables(self) -> None:
+        """Write again the rows that a RESTORE removed."""
+        self.recovery.refill_tables(self.context)
+        self.open_tables()  # a refill lets only its own table take rows
+
     # ---- dead letters that are old ----
 
     def keep_retention(self) -> None:
@@ -229,11 +239,6 @@ class Pipeline:
         purge = self.purge(retention.first_day_kept(age, self._retention_time)) if age is not None else None
         if purge is not None and purge.files:
             self.report({"event": "purge", "pipeline": self.spec.pipeline, "text": f"purged {purge}"})
-
-    def note_tables(self) -> None:
-        """Look through the logs of the tables up to now, and remember that it was done."""
-        self.tables.look()
-        self.ledger.known.remember(tables=self.tables.tables())
 
     def _sweep_staging(self) -> None:
         """Delete what batches left that died before they were decided: between two of ours nothing is at work there."""
@@ -273,9 +278,7 @@ class Pipeline:
         faults.reach(faults.Point.ALL_STAGED, batch=batch)
         self._same_topics(ranges)
         intent = self.intend(batch, ranges, manifests, started, runs)
-        self.lease.check()
-        self.ledger.begin(intent)
-        intent = self.settle(intent)
+        intent = self.execute(intent)
         self._breaker.note(intent.counts, datetime.now(UTC))
 
     def _check_names(self, manifests: Sequence[Manifest]) -> None:
@@ -320,12 +323,18 @@ class Pipeline:
 
     def discard(self, files: Iterable[StagedFile]) -> None:
         """Delete what was staged and will not be committed."""
-        staged: dict[str, list[str]] = {}
-        for item in files:
-            staged.setdefault(item.table, []).append(item.path)
-        for uri, paths in staged.items():
-            with suppress(HeadraceError):  # a file that stays is no table's
-                Store(uri, self.profile).delete(paths)
+        delete_staged(files, lambda uri: Store(uri, self.profile))
+
+    def stage_for_table(self, uri: str, ranges: Sequence[Range], batch: int, started: datetime) -> StagedTable:
+        """Read ranges again and stage them; tables other than `uri` skip the records, which they have already."""
+        tables = self.open_tables()
+        tables.open()
+        tables.hold_others(uri, last_offsets(ranges))
+        frames = [self.source.read(self.spark, part) for part in one_per_partition(ranges)]
+        frame = reduce(lambda one, two: one.union(two), frames)
+        manifests, runs = self.discover_and_stage(frame, batch, started)
+        layouts = {layout.path: layout for layout in tables.layouts(batch).values()}
+        return StagedTable(manifests, runs, layouts.get(uri))
 
     def stage(self, frame: DataFrame, batch: int, now: datetime) -> list[Manifest]:
         """Run the plan over the batch in Spark's tasks; only manifests come back."""
@@ -372,6 +381,12 @@ class Pipeline:
         topics = {**self.ledger.known.topics, **self.topics}
         stand = {**self.ledger.position(), **self.position}
         return tuple(Range(*at, to, to, topics.get(at[0], "")) for at, to in sorted(stand.items()) if at not in read)
+
+    def execute(self, intent: Intent) -> Intent:
+        """Write the intent to the state, then commit its tables and record it in the ledger."""
+        self.lease.check()
+        self.ledger.begin(intent)
+        return self.settle(intent)
 
     def settle(self, intent: Intent) -> Intent:
         """Commit every table, then the dead letters, then book; also how an open batch is finished.
@@ -523,13 +538,13 @@ class Pipeline:
         spec, spark = reread(begun.spec, self.spec.base), lambda: self.spark
         old = Pipeline(spec, spark, recovery=self.recovery, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
+        tables = old.open_tables()
         if begun.kind is IntentKind.REFILL and self.ledger.known.tables[begun.tables[0].path].refill < 0:
             return replace(begun, tables=(), counts=Counts())  # the table is another one now: nothing is owed to it
         if begun.kind is IntentKind.REFILL:
-            return self.recovery.plan_refill(old, begun)
+            return self.recovery.plan_refill(old.context, begun)
         if begun.ranges and not ranges:
             return replace(begun, tables=(), counts=Counts())  # all that is left of it is what tables hold
-        tables = old.open_tables()
         tables.open()
         tables.keep(held)
         frame = old.source.read(self.spark, ranges)
@@ -563,10 +578,10 @@ class Pipeline:
         self._told = time.monotonic()
         try:
             lag = self.source.lag(self.position)
-            self.behind, told = lag.seconds, lag.event()
+            self.lag_seconds, told = lag.seconds, lag.event()
             self.repartitioned = lag.partitions != self.position.keys()
         except TransientError:
-            self.behind, told = math.inf, lag_event()
+            self.lag_seconds, told = math.inf, lag_event()
         self.report({"event": "progress", "pipeline": self.spec.pipeline, **told})
 
 

@@ -37,7 +37,7 @@ class StreamingBatches:
         self.idle.set()
         self.ending = False
         self._turn = threading.Lock()
-        self._work = threading.Lock()  # held by a batch, or by upkeep between two of them
+        self._work = threading.Lock()  # held by a batch, or by maintenance between two of them
         self._limited = self._limits()
         self._spark = pipeline.spark  # the one that the query lives in, also once it is dead
         self.checkpoint = _scratch(pipeline.spec.pipeline)
@@ -104,7 +104,7 @@ class StreamingBatches:
                 ranges = self._ranges(epoch)
                 if ranges:
                     self.pipeline.one_batch(frame, ranges)
-                self.pipeline.upkeep()
+                self.pipeline.maintain()
             except BaseException as error:
                 self.failure = error
                 raise RuntimeError("the batch failed; the pipeline knows why") from None
@@ -136,14 +136,14 @@ class StreamingBatches:
             elif self._outgrown() or self.pipeline.repartitioned:
                 return True
             self.pipeline.on_tick()
-            self._keep_up()
+            self._maintain()
         return False
 
-    def _keep_up(self) -> None:
-        """While no batch is at work, the tables are looked after; a batch that comes meanwhile waits."""
+    def _maintain(self) -> None:
+        """Run maintenance between batches; a batch that comes meanwhile waits."""
         if self._work.acquire(blocking=False):
             try:
-                self.pipeline.upkeep()
+                self.pipeline.maintain()
             finally:
                 self._work.release()
 

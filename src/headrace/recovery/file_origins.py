@@ -219,15 +219,3 @@ def narrowed(ranges: Iterable[Range], boxes: Iterable[OffsetBounds]) -> tuple[Ra
             start, last = max(each.start, min(low for low, _ in met)), min(each.until - 1, max(high for _, high in met))
             found.append(Range(each.topic, each.partition, start, last + 1, each.topic_id))
     return tuple(found)
-
-
-def join_ranges(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The same offsets as few ranges, each once."""
-    found: list[Range] = []
-    for each in sorted(ranges):
-        last = found[-1] if found else None
-        if last and (last.topic, last.partition) == (each.topic, each.partition) and each.start <= last.until:
-            found[-1] = Range(last.topic, last.partition, last.start, max(last.until, each.until), last.topic_id)
-        else:
-            found.append(each)
-    return tuple(found)

@@ -8,10 +8,9 @@ ask for it again, loses and doubles nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from headrace.delta.actions import File
@@ -23,64 +22,48 @@ from headrace.pipeline.manifest import Manifest, merge_manifests
 from headrace.plan.accounting import Counts
 from headrace.recovery.file_origins import FileOrigins
 from headrace.recovery.missing_rows import absent
-from headrace.recovery.refill_restored_table import floors_of
 from headrace.recovery.reingest_plan import Reingest, SourceFacts
-from headrace.source.ranges import Range
-from headrace.stage.stager import FileLayout
-from headrace.storage.store import Store
+from headrace.stage.stager import FileLayout, delete_staged
 from headrace.write.intent import Intent, IntentKind, TableIntent
 
 if TYPE_CHECKING:
-    from headrace.pipeline.pipeline import Pipeline
+    from headrace.ledger.ledger import Ledger
+    from headrace.pipeline.context import PipelineContext
+    from headrace.source.base import Source
 
 
-def facts_of(pipeline: Pipeline) -> SourceFacts:
+def facts_of(source: Source, ledger: Ledger) -> SourceFacts:
     """Ask the source and the ledger."""
-    known = pipeline.ledger.known
-    return SourceFacts(pipeline.source.topics(), known.topics, known.since, pipeline.source.bounds())
+    return SourceFacts(source.topics(), ledger.known.topics, ledger.known.since, source.bounds())
 
 
 def reingest_intent(
-    pipeline: Pipeline, uri: str, wanted: Reingest, found: FileOrigins, batch: int, started: datetime
+    context: PipelineContext, uri: str, wanted: Reingest, found: FileOrigins, batch: int, started: datetime
 ) -> Intent:
-    """The whole decision: the lost rows as staged files of one table, and no range, since no partition moves."""
-    tables = pipeline.open_tables()
-    tables.open()
-    tables.hold_others(uri, floors_of(wanted.ranges))
-    frames = [pipeline.source.read(pipeline.spark, piece) for piece in pieces(wanted.ranges)]
-    frame = reduce(lambda one, two: one.union(two), frames)
-    manifests, runs = pipeline.discover_and_stage(frame, batch, started)
-    staged, counts = merge_manifests(manifests)
-    pipeline.discard(item for item in staged if item.table != uri)
-    store, layouts = Store(uri, pipeline.profile), {each.path: each for each in tables.layouts(batch).values()}
-    mine, records = [item for item in staged if item.table == uri], 0
-    if mine:
+    """Plan a reingest: the missing rows as staged files of one table and no range, since no partition moves."""
+    again = context.batches.stage_for_table(uri, wanted.ranges, batch, started)
+    staged, counts = merge_manifests(again.manifests)
+    delete_staged((file for file in staged if file.table != uri), context.store)
+    files, records = [file for file in staged if file.table == uri], 0
+    if files and again.layout is not None:
+        store = context.store(uri)
         there = active_files(store, newest_version(store) or 0).values()
         try:
-            mine, left, records = absent(store, layouts[uri], mine, found.gone, there, batch)
+            files, rest, records = absent(store, again.layout, files, found.gone, there, batch)
         except TableDamaged:
-            pipeline.discard(mine)
+            delete_staged(files, context.store)
             raise
-        pipeline.discard(left)
-    intent = pipeline.intend(batch, (), [Manifest(tuple(mine), counts)], started, runs)
+        delete_staged(rest, context.store)
+    intent = context.batches.intend(batch, (), [Manifest(tuple(files), counts)], started, again.runs)
     try:
-        if mine:
-            _check_rows(layouts[uri], intent.tables, found.gone)
+        if files and again.layout is not None:
+            _check_rows(again.layout, intent.tables, found.gone)
     except TableDamaged:
-        pipeline.discard(item for table in intent.tables for item in table.files)
+        delete_staged((file for table in intent.tables for file in table.files), context.store)
         raise
     records -= sum(intent.counts.duplicates.values())
-    told = Counts(counts.read, routed=records, skipped=counts.read - records, value_bytes=counts.value_bytes)
-    return replace(intent, counts=told, reread=wanted.ranges, reingested=wanted.files, kind=IntentKind.REINGEST)
-
-
-def pieces(ranges: Iterable[Range]) -> Iterator[tuple[Range, ...]]:
-    """The ranges, each time at most one of a partition: no more can be read at once."""
-    left = list(ranges)
-    while left:
-        first = {(each.topic, each.partition): each for each in reversed(left)}
-        yield tuple(sorted(first.values()))
-        left = [each for each in left if each not in first.values()]
+    counts = Counts(counts.read, routed=records, skipped=counts.read - records, value_bytes=counts.value_bytes)
+    return replace(intent, counts=counts, reread=wanted.ranges, reingested=wanted.files, kind=IntentKind.REINGEST)
 
 
 def _check_rows(layout: FileLayout, tables: Iterable[TableIntent], gone: Iterable[File]) -> None:

@@ -14,8 +14,8 @@ from headrace.delta.schema import SOURCE
 from headrace.delta.txn import batch_number_of, pipeline_of
 from headrace.errors import OperationDisabled
 from headrace.ledger.ledger import position_of
-from headrace.recovery.file_origins import FileOrigins, OriginCommit, join_ranges, narrowed, offset_bounds_of
-from headrace.source.ranges import Range
+from headrace.recovery.file_origins import FileOrigins, OriginCommit, narrowed, offset_bounds_of
+from headrace.source.ranges import Range, join_ranges
 from headrace.storage.store import Store
 
 if TYPE_CHECKING:

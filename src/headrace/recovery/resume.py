@@ -15,13 +15,14 @@ from headrace.errors import SourceReplaced, TableRestored
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.undone_batches import KEEP
+from headrace.pipeline.context import PipelineContext
 from headrace.pipeline.events import Report
 from headrace.pipeline.pipeline import Pipeline
 from headrace.pipeline.spark_session import SharedSession
 from headrace.pipeline.table_entry import batch_in_table, restores_of, staged_for_schema, was_at
 from headrace.pipeline.verify_source import added_partitions, ordered_by_offset
 from headrace.recovery.rebuild_ledger import deletes_anew, rebuild
-from headrace.recovery.refill_restored_table import refill_all, what_is_owed
+from headrace.recovery.refill_restored_table import what_is_owed
 from headrace.recovery.startup import StartupRecovery
 from headrace.source.base import Source
 from headrace.source.ranges import Range
@@ -62,20 +63,22 @@ def decide(
 
 def _decided(pipeline: Pipeline, decisions: list[Decision]) -> list[str]:
     ledger = pipeline.open_ledger()
-    kept = _kept_tables(pipeline, ledger) if Decision.RESTORED_TABLE in decisions else []
-    rebuilt = rebuild(pipeline, Decision.LOST_LEDGER in decisions)  # may read a batch again, for restored tables too
-    rebuilt += deletes_anew(pipeline) if Decision.LOST_LEDGER in decisions else []
-    said = _new_tables(pipeline, ledger) if Decision.NEW_TABLE in decisions else []
+    kept = _kept_tables(pipeline.context) if Decision.RESTORED_TABLE in decisions else []
+    rebuilt = rebuild(
+        pipeline.context, Decision.LOST_LEDGER in decisions
+    )  # may read a batch again, for restored tables too
+    rebuilt += deletes_anew(pipeline.context) if Decision.LOST_LEDGER in decisions else []
+    said = _new_tables(pipeline.context) if Decision.NEW_TABLE in decisions else []
     anew = bool(said)  # files staged for a table that is no more fit no other
     said += kept
     if Decision.REFILLED_TABLE in decisions:
-        said += _owed_tables(pipeline, ledger)
+        said += _owed_tables(pipeline.context)
     pipeline.gives_up = not {Decision.GAP, Decision.REPLACED_TOPIC}.isdisjoint(decisions)
     pipeline.finish_open_batch(anew)
     said += pipeline.given_up
     if said:
         ledger.decide("; ".join(said), {})
-    refill_all(pipeline)
+    pipeline.refill_tables()
     if Decision.REPLACED_TOPIC in decisions:
         said += _replaced_topics(pipeline.spec, pipeline.source, ledger)
     if Decision.ADDED_PARTITIONS in decisions:
@@ -133,16 +136,16 @@ def check_order(spec: Spec, replaced: Collection[str]) -> None:
         )
 
 
-def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+def _new_tables(context: PipelineContext) -> list[str]:
     """Take the tables as they are now, those that are known and those that the open batch is for."""
-    begun = ledger.open_batch()
+    begun = context.ledger.open_batch()
     staged = {table.path: table for table in begun.tables} if begun else {}
-    known = {**dict.fromkeys(staged), **ledger.known.tables}
+    known = {**dict.fromkeys(staged), **context.ledger.known.tables}
     said = []
     for uri, table in known.items():
-        store = Store(uri, pipeline.profile)
-        state = load_state(store, [batch_txn(pipeline.writer)])
-        if table is not None and (text := _accepted(pipeline, ledger, uri, table, state)):
+        store = context.store(uri)
+        state = load_state(store, [batch_txn(context.writer)])
+        if table is not None and (text := _accepted(context, uri, table, state)):
             said.append(text)
         elif (
             begun is not None and uri in staged and state is not None and not _goes_in(store, staged[uri], begun, state)
@@ -151,23 +154,23 @@ def _new_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
     return said
 
 
-def _accepted(pipeline: Pipeline, ledger: Ledger, uri: str, known: KnownTable, state: TableState | None) -> str:
+def _accepted(context: PipelineContext, uri: str, known: KnownTable, state: TableState | None) -> str:
     """What has become of a known table, in words; nothing where it is as it was."""
     if state is None:
-        ledger.known.forget(uri)
+        context.ledger.known.forget(uri)
         return f"{uri}: is gone; a new table will be made and filled from here on"
     objection = append_blocker(state)
     kind = writer_of(state)
     if state.table_id != known.id:
-        ledger.known.remember(tables={uri: KnownTable(state.table_id, kind)})
+        context.ledger.known.remember(tables={uri: KnownTable(state.table_id, kind)})
         return f"{uri}: goes on with the table that is there now"
     if known.writer == WriterKind.DIRECT and objection:
-        ledger.known.remember(tables={uri: replace(known, writer=kind)})
+        context.ledger.known.remember(tables={uri: replace(known, writer=kind)})
         return f"{uri}: is written by Spark from now on, because {objection}"
-    if pipeline.writer in known.writers and batch_txn(pipeline.writer) not in state.txns:
-        others = tuple(each for each in known.writers if each != pipeline.writer)
-        ledger.known.remember(tables={uri: replace(known, writers=others)})
-        return f"{uri}: goes on without the txn of '{pipeline.writer}', which is gone"
+    if context.writer in known.writers and batch_txn(context.writer) not in state.txns:
+        others = tuple(each for each in known.writers if each != context.writer)
+        context.ledger.known.remember(tables={uri: replace(known, writers=others)})
+        return f"{uri}: goes on without the txn of '{context.writer}', which is gone"
     return ""
 
 
@@ -181,56 +184,56 @@ def _goes_in(store: Store, table: TableIntent, begun: Intent, state: TableState)
     return staged_for_schema(table, state) and batch_in_table(store, table, begun, state) is not None
 
 
-def _kept_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+def _kept_tables(context: PipelineContext) -> list[str]:
     """Go on with restored tables as they are; also with one whose refill was decided and cannot be done."""
-    restored = _restored(pipeline, ledger, keep=True)
-    for uri, known in dict(ledger.known.tables).items():
+    restored = _restored(context, keep=True)
+    for uri, known in dict(context.ledger.known.tables).items():
         if uri in restored or known.refill >= 0:
             version = restored.setdefault(uri, known.restored)
-            ledger.accept_version(uri)
+            context.ledger.accept_version(uri)
             kept = replace(known, restored=version, scanned=min(known.scanned, version), refill=-1)
-            ledger.known.remember(tables={uri: kept})
+            context.ledger.known.remember(tables={uri: kept})
     return [
         f"{uri}: restored in version {version}; goes on from there, what was undone stays undone"
         for uri, version in restored.items()
     ]
 
 
-def _owed_tables(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+def _owed_tables(context: PipelineContext) -> list[str]:
     """Write down what restored tables are owed, once it is sure that it can be read again."""
     said = []
-    begun = ledger.open_batch()
+    begun = context.ledger.open_batch()
     under_way = begun.tables[0].path if begun and begun.tables and begun.kind is IntentKind.REFILL else None
-    for uri, version in _restored(pipeline, ledger).items():
+    for uri, version in _restored(context).items():
         if uri == under_way:
             raise TableRestored(
                 f"{uri} was restored in version {version}, while it was being refilled.",
                 hint=f"{KEEP}; those of the refill that is under way come back.",
             )
-        known = ledger.known.tables[uri]
+        known = context.ledger.known.tables[uri]
         oldest = known.refill if known.refill >= 0 else version
-        rows = what_is_owed(pipeline, uri, version, oldest).rows
-        ledger.known.remember(tables={uri: replace(known, restored=version, refill=oldest if rows else -1)})
+        rows = what_is_owed(context, uri, version, oldest).rows
+        context.ledger.known.remember(tables={uri: replace(known, restored=version, refill=oldest if rows else -1)})
         said.append(f"{uri}: restored in version {version}; {rows} rows that were undone are read again for it")
     return said
 
 
-def _restored(pipeline: Pipeline, ledger: Ledger, *, keep: bool = False) -> dict[str, int]:
+def _restored(context: PipelineContext, *, keep: bool = False) -> dict[str, int]:
     """The tables with a RESTORE that nobody has answered yet, and its version.
 
     `keep`: also those that may have been restored, or were replaced by an older copy, with the version they have now.
     """
     found = {}
-    for uri, known in ledger.known.tables.items():
-        store = Store(uri, pipeline.profile)
+    for uri, known in context.ledger.known.tables.items():
+        store = context.store(uri)
         state = load_state(store)
         if state is None or state.table_id != known.id:
             continue
-        if state.version < was_at(known, ledger, uri):
+        if state.version < was_at(known, context.ledger, uri):
             if keep:
                 found[uri] = state.version
             continue
-        restores = restores_of(store, state, known, pipeline.spec.pipeline)
+        restores = restores_of(store, state, known, context.spec.pipeline)
         if restores.newest is not None:
             found[uri] = restores.newest
         elif not restores.reached and not keep:

@@ -9,20 +9,20 @@ from headrace.recovery.refill_restored_table import refill_all, refilled
 from headrace.write.intent import Intent
 
 if TYPE_CHECKING:
-    from headrace.pipeline.pipeline import Pipeline
+    from headrace.pipeline.context import PipelineContext
 
 
 class StartupRecovery:
     """The recovery of every pipeline; the pipeline itself knows only its interface."""
 
-    def rebuild_ledger(self, pipeline: Pipeline) -> None:
+    def rebuild_ledger(self, context: PipelineContext) -> None:
         """Write the ledger again where it is lost."""
-        rebuild(pipeline)
+        rebuild(context)
 
-    def refill_tables(self, pipeline: Pipeline) -> None:
+    def refill_tables(self, context: PipelineContext) -> None:
         """Write again what was undone by a RESTORE."""
-        refill_all(pipeline)
+        refill_all(context)
 
-    def plan_refill(self, pipeline: Pipeline, intent: Intent) -> Intent:
+    def plan_refill(self, context: PipelineContext, intent: Intent) -> Intent:
         """The intent of a refill, planned again."""
-        return refilled(pipeline, intent.tables[0].path, intent.batch, intent.started)
+        return refilled(context, intent.tables[0].path, intent.batch, intent.started)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SpecError, StopRequested, UsageError
-from headrace.maintain.scheduler import with_maintenance
+from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.pipeline.events import Report, Summary
 from headrace.pipeline.overwrite import check_bounded
 from headrace.pipeline.pipeline import Pipeline
@@ -76,7 +76,15 @@ def run_all(
     shared = SharedSession(specs, stop, report)
     recovery = StartupRecovery()
     pipelines = [
-        with_maintenance(Pipeline(spec, shared.get, recovery=recovery, until=until, report=report, stop=stop))
+        Pipeline(
+            spec,
+            shared.get,
+            recovery=recovery,
+            maintenance=None if spec.maintenance is None else MaintenanceScheduler(spec.maintenance),
+            until=until,
+            report=report,
+            stop=stop,
+        )
         for spec in specs
     ]
     outcomes = [RunResult(pipeline.summary) for pipeline in pipelines]

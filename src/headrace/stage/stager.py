@@ -209,9 +209,7 @@ class Stager:
         """Delete what was uploaded, as far as the store lets us; nothing refers to it."""
         self._tables.clear()
         self._pool.shutdown(cancel_futures=True)
-        for uri in {file.table for file in self._files}:
-            with contextlib.suppress(HeadraceError):
-                self._store_for(uri).delete([file.path for file in self._files if file.table == uri])
+        delete_staged(self._files, self._store_for)
         self._files.clear()
 
     def _write_full_groups(self, table: _Gathered) -> None:
@@ -296,3 +294,13 @@ def _check_fits(known: FileLayout, layout: FileLayout, rows: pa.Table) -> None:
         raise AssertionError(f"{layout.path}: a table has one layout in a batch")
     if not rows.schema.equals(layout.schema):
         raise AssertionError(f"{layout.path}: rows are {rows.schema}, the table is {layout.schema}")
+
+
+def delete_staged(files: Iterable[StagedFile], store_for: Callable[[str], Store]) -> None:
+    """Delete staged files that no commit will name; one that cannot be deleted only takes up space."""
+    paths: dict[str, list[str]] = {}
+    for file in files:
+        paths.setdefault(file.table, []).append(file.path)
+    for uri, staged in paths.items():
+        with contextlib.suppress(HeadraceError):
+            store_for(uri).delete(staged)

@@ -109,14 +109,14 @@ class Reingesting(Pipeline):
     def _plan(self, missing: list[File]) -> Reingest:
         state = existing_table(self.store)
         self._trace = file_origins(self.store, state, missing, forgotten=True)
-        wanted = plan(self.spec, self._trace, facts_of(self))
+        wanted = plan(self.spec, self._trace, facts_of(self.source, self.ledger))
         check_alone(self.spec, self.store.uri, all_txns(self.store, state.version), wanted.ranges)
         return wanted
 
     def _attempt(self) -> None:
         """Finish what was begun, be it another reingest; take missing files out of the log; put back what is lost."""
         self.open_ledger()
-        rebuild(self)
+        rebuild(self.context)
         self.finish_open_batch()
         self._repaired = self._repaired or self.damage()
         wanted = self._plan([])
@@ -128,14 +128,12 @@ class Reingesting(Pipeline):
     def _put(self, wanted: Reingest) -> None:
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
         faults.reach(faults.Point.PLANNED, batch=batch)
-        intent = reingest_intent(self, self.store.uri, wanted, self._trace, batch, started)
+        intent = reingest_intent(self.context, self.store.uri, wanted, self._trace, batch, started)
         if not intent.tables:
             return
         faults.reach(faults.Point.ALL_STAGED, batch=batch)
         self._same_topics(wanted.ranges)
-        self.lease.check()
-        self.ledger.begin(intent)
-        self.settle(intent)
+        self.execute(intent)
 
     def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
         """What was put back, also by one that died before it could say so."""

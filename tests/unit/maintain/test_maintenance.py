@@ -147,7 +147,7 @@ def test_upkeep_is_told_before_and_after_and_stays_in_status_and_history(tmp_pat
     with Keeping(tmp_path, **maintain()).open() as run:
         for _ in range(5):
             run.batch()
-            run.upkeep()
+            run.pipeline.maintain()
         told = [each for each in run.events if each["event"] == "maintenance" and each["table"] == str(run.place)]
     assert [(each["state"], each["operation"], each["files"]) for each in told] == [
         ("started", "compact", 5),
@@ -168,7 +168,7 @@ def test_the_ledger_is_looked_after_as_well(tmp_path: Path):
     with Keeping(tmp_path, **maintain()).open() as run:
         for _ in range(12):
             run.batch()
-            run.upkeep(at_end=True)
+            run.pipeline.maintain(at_end=True)
         assert len(DeltaTable(f"{run.pipeline.state.uri}/ledger").file_uris()) < 6
         assert [row["batch"] for row in run.pipeline.ledger.rows(12)] == list(range(1, 13))
     with run.open():
@@ -181,15 +181,15 @@ def test_nothing_is_done_while_the_pipeline_is_behind_or_is_to_stop(tmp_path: Pa
     with Keeping(tmp_path, **maintain(max_lag="30s")).open() as run:
         for _ in range(6):
             run.batch()
-        run.pipeline.behind = 31.0
-        run.upkeep()
+        run.pipeline.lag_seconds = 31.0
+        run.pipeline.maintain()
         assert run.done() == []
-        run.pipeline.behind = 29.0
+        run.pipeline.lag_seconds = 29.0
         run.pipeline.stop.set()
-        run.upkeep()
+        run.pipeline.maintain()
         assert run.done() == []
         run.pipeline.stop.clear()
-        run.upkeep()
+        run.pipeline.maintain()
         assert len(run.done()) == 1
 
 
@@ -200,7 +200,7 @@ def test_cold_partitions_are_joined_and_the_one_in_use_is_left(tmp_path: Path):
         run.clock.now += 4000
         run.batch("wed")
         run.batch("wed")
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         (action,) = [each for each in run.done("compact") if each["table"] == str(run.place)]
         assert action["reason"] == "cold: 6 files in 2 partitions"
         assert run.files() == 4
@@ -214,12 +214,12 @@ def test_a_table_is_ordered_as_the_spec_says(tmp_path: Path):
         for _ in range(2):
             run.batch("mon")
         run.clock.now += 4000
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert [each["operation"] for each in run.done() if each["table"] == str(run.place)] == ["z_order"]
         (path,) = DeltaTable(run.place).file_uris()
         assert f"part-{ordered_name(['id'])}-" in path
         run.clock.now += 10
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert len([each for each in run.done() if each["table"] == str(run.place)]) == 1
 
 
@@ -230,14 +230,14 @@ def test_old_files_and_old_log_entries_go_and_the_vacuum_is_in_the_history(tmp_p
         for _ in range(10):
             run.batch()
         run.settle()
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert run.on_disk() == 11
         run.clock.now += 4000
         for _ in range(5):
             run.batch()
         run.settle()
         run.clock.now += 600  # until then the commits after the hour are no proof that it is over
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert (run.files(), run.on_disk()) == (1, 7)  # six files were joined within the hour
         assert Table(run.place).history()[-1].version >= 5
         assert [each["files"] for each in run.done("vacuum") if each["table"] == str(run.place)] == [10]
@@ -254,7 +254,7 @@ def test_runs_of_a_batch_each_get_a_log_checkpoint_in_the_end(tmp_path: Path):
     for _ in range(11):
         with run.open():
             run.batch()
-            run.upkeep(at_end=True)
+            run.pipeline.maintain(at_end=True)
     run.settle()
     assert last_checkpoint(Store(str(run.place))) >= 9
 
@@ -290,7 +290,7 @@ def test_upkeep_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
             run.batch()
         monkeypatch.setattr(LogWriter, "_put", dies)
         with pytest.raises(Abandoned):
-            run.upkeep()
+            run.pipeline.maintain()
         monkeypatch.undo()
     begun = Journal(run.pipeline.state).running
     assert begun is not None
@@ -299,7 +299,7 @@ def test_upkeep_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
         assert run.ids() == list(range(5))
         for _ in range(2):
             run.batch()
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert run.ids() == list(range(7))
         assert run.pipeline.ledger.batch == 7
         marks = DeltaTable(run.place).transaction_version("headrace:shop")
@@ -317,12 +317,12 @@ def test_a_batch_that_died_is_finished_after_a_compaction_by_hand(tmp_path: Path
             run.batch()
     Table(run.place).optimize()
     with run.open():
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         if point == "all_staged":  # nothing was decided: the record is read again
             run.desk.sent.pop()
             run.sent -= 1
             run.batch()
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
     assert run.ids() == list(range(5))
 
 
@@ -334,7 +334,7 @@ def test_doubles_are_known_after_a_compaction(tmp_path: Path):
             run.sent = 0
             for _ in range(5):
                 run.batch()
-            run.upkeep(at_end=True)
+            run.pipeline.maintain(at_end=True)
         assert run.ids() == list(range(5))
         assert run.files() == 1
 
@@ -343,14 +343,15 @@ def test_files_that_others_took_away_are_planned_anew(tmp_path: Path):
     with Keeping(tmp_path, **maintain()).open() as run:
         for _ in range(5):
             run.batch()
-        run.upkeep._look()
+        run.scheduler._context = run.pipeline.context
+        run.scheduler._look()
         Table(run.place).optimize()
-        run.upkeep()
+        run.pipeline.maintain()
         (failed,) = [each for each in run.events if each.get("state") == "failed"]
         assert failed["message"].startswith("Conflict")
         for _ in range(5):
             run.batch()
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert run.ids() == list(range(10))
         assert run.files() == 1
 
@@ -360,7 +361,7 @@ def test_a_file_that_is_gone_is_told_and_stops_nothing(tmp_path: Path):
         for _ in range(5):
             run.batch()
         next(iter(run.place.glob("*.parquet"))).unlink()
-        run.upkeep()
+        run.pipeline.maintain()
         (failed,) = [each for each in run.events if each.get("state") == "failed"]
         assert "TableDamaged" in failed["message"]
         run.batch()
@@ -398,7 +399,7 @@ def one_second_commits(folder: Path, commits: int) -> None:
         run.batch()
         for number in range(2, commits + 1):
             run.commit(number)
-            run.upkeep()
+            run.pipeline.maintain()
             if number % 10 == 0:
                 run.settle()  # a checkpoint that is being written is a file that goes away
             if number % 50 == 0:

@@ -147,7 +147,7 @@ class Play:
             due = person.owed(table, version, known.refill if known.refill >= 0 else version)[1]
         except TableRestored:
             return False
-        return all(self.world.topics[item.topic].id == item.topic_id for piece in due.pieces for item in piece)
+        return all(self.world.topics[item.topic].id == item.topic_id for item in due.ranges)
 
     def lose(self, what: str) -> None:
         """All instances die; then the ledger is lost, or `begun` too, or the whole state."""

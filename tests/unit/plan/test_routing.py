@@ -14,9 +14,9 @@ from headrace.delta.schema import ENVELOPE
 from headrace.plan.routing import routes, split_by_route
 from headrace.reasons import Reason
 from headrace.recovery import rebuild_ledger
-from headrace.recovery.startup import StartupRecovery
 from headrace.spec.routing import NAME, Routing
-from services.desk import Desk, InProcess, no_spark
+from headrace.storage.store import Profile
+from services.desk import Desk
 from services.plans import spec_of
 
 # Values a producer may send in the hope of writing elsewhere.
@@ -184,7 +184,7 @@ def test_topics_with_tables_of_their_own_are_written_known_again_and_found(tmp_p
     assert {row["reason"] for row in desk.dead()} == {"bad_route"}
     assert desk.spec.table_for("orders:b").strict
     (tmp_path / "lake/other/a/rows").mkdir(parents=True)
-    found = rebuild_ledger._routes(desk.spec, InProcess(desk.spec, no_spark, recovery=StartupRecovery()))
+    found = rebuild_ledger._routes(desk.spec, Profile())
     assert sorted(found) == [f"{tmp_path}/lake/of-orders/{kind}/rows" for kind in "ab"]
 
 

@@ -31,16 +31,14 @@ from headrace.recovery.file_origins import (
     OffsetBounds,
     OriginCommit,
     file_origins,
-    join_ranges,
     narrowed,
     offset_bounds_of,
 )
 from headrace.recovery.missing_rows import absent
-from headrace.recovery.reingest import pieces
 from headrace.recovery.reingest_plan import Reingest, SourceFacts, check_alone, plan
 from headrace.recovery.resume import Decision, decide
 from headrace.source.base import Bounds
-from headrace.source.ranges import Range
+from headrace.source.ranges import Range, join_ranges, one_per_partition
 from headrace.spec import Spec
 from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
@@ -440,7 +438,7 @@ def test_ranges_are_read_once_each_and_no_two_of_a_partition_at_a_time() -> None
     )
     once = join_ranges(ranges)
     assert once == (Range("t", 0, 0, 10), Range("t", 0, 20, 30), Range("t", 1, 0, 5))
-    assert list(pieces(once)) == [(once[0], once[2]), (once[1],)]
+    assert list(one_per_partition(once)) == [(once[0], once[2]), (once[1],)]
     assert narrowed(once, [OffsetBounds(("s", "u"), (0, 0), (8, 21))]) == (Range("t", 0, 8, 10), Range("t", 0, 20, 22))
     assert narrowed(once, [OffsetBounds(), OffsetBounds(("x", "x"))]) == once
 

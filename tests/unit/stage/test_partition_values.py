@@ -229,13 +229,13 @@ def test_maintenance_joins_files_of_one_partition_however_they_are_spelled(tmp_p
         _compacted(run.place)
         run.records(_records(pair, 20))
         run.clock.now += 4000
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert [each["reason"] for each in run.done("compact") if each["table"] == str(run.place)] == [
             "cold: 14 files in 7 partitions"
         ]
         assert run.files() == 7
         run.clock.now += 4000
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         assert len([each for each in run.done("compact") if each["table"] == str(run.place)]) == 1, "for good"
     assert run.ids() == [start + at for start in (0, 10, 20) for at in range(7)]
 

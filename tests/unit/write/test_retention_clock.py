@@ -165,22 +165,22 @@ def test_a_clock_far_ahead_lets_no_maintenance_take_files_or_log(tmp_path: Path)
     with run.open():
         for _ in range(12):
             run.batch()
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
     run.settle()
     before = run.on_disk(), len(list((run.place / "_delta_log").glob("*.json")))
     run.clock.now += YEAR.total_seconds()
     with run.open():
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
         run.batch()
         run.settle()
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
     assert not {each["operation"] for each in run.done()} & {"vacuum", "clean_log"}
     assert run.on_disk() >= before[0]
     run.clock.now -= YEAR.total_seconds() - 4000
     with run.open():
         run.batch()
         run.clock.now += 4000
-        run.upkeep(at_end=True)
+        run.pipeline.maintain(at_end=True)
     assert "vacuum" in {each["operation"] for each in run.done()}, (
         "a vacuum that was noted a year ahead holds back none"
     )
