@@ -1,31 +1,31 @@
-"""The exception tree. Each class answers one question: retry, stop, or refuse?
+"""Exceptions. The class decides what happens: retry, stop the pipeline, or reject the command.
 
 HeadraceError
-├── UsageError                    exit 2: the command line asks for something that cannot be
-│   └── SpecError                 exit 2: the spec is wrong; carries its findings
-├── SetupError                    exit 1: Java, a jar or a package cannot be had
-├── LeaseHeld                     exit 3: the pipeline is already running elsewhere
-├── StopRequested                 exit 0: somebody asked to stop while we waited
-├── TableError                    exit 1: an operation on one table cannot be done as it was asked for
+├── UsageError                    exit 2: invalid command line or arguments
+│   └── SpecError                 exit 2: invalid spec; carries the diagnostics
+├── SetupError                    exit 1: Java, a jar or a package is not available
+├── LeaseHeld                     exit 3: another instance runs the pipeline
+├── StopRequested                 exit 0: stopped on request during a retry wait
+├── TableError                    exit 1: a table operation failed; the table is unchanged
 │   ├── TableNotFound · VersionNotFound · PartitionNotFound
-│   ├── SchemaMismatch            carries what was expected and what was given
-│   ├── ConcurrentModification    may be tried again: another writer came first
+│   ├── SchemaMismatch            carries the expected and the actual schema
+│   ├── ConcurrentModification    retryable: another writer committed first
 │   ├── OperationDisabled · FeatureRequired · WrittenBySpark
 │   └── ChangesUnknown · TableDamaged · ClockBehind
-├── TransientError                retried with back-off, for ever, and shown
+├── TransientError                retried with backoff, without limit, and reported
 │   ├── BrokerUnreachable
 │   ├── StorageUnreachable
 │   └── RegistryUnreachable
-└── PipelineStopped               exit 1: ends the pipeline with a name and the command that goes on
+└── PipelineStopped               exit 1: stops the pipeline; the hint has the command to continue
     ├── SourceGap · SourceTopicGone · SourceReplaced · SourceRewound · SourceRepartitioned
     ├── TableGone · TableReplaced · TableRestored · TableChanged
     ├── TableFeature
-    │   └── DirectCommitBlocked   only Spark may write the table
+    │   └── DirectCommitBlocked   the table requires Spark
     ├── TxnMismatch · Fenced · NewerFormat
-    ├── Conflict                  tried a few times before it stops the pipeline
+    ├── Conflict                  retried a few times first
     ├── PermissionDenied · AuthenticationFailed · StorageFull
     ├── TooManyPartitions · ContractViolation · ColumnsDisagree · UnknownColumn
-    ├── TooManyRejected           after its batch is in the ledger: the next run goes on behind it
+    ├── TooManyRejected           after its batch is recorded; the next run continues behind it
     └── SparkDied
 """
 
@@ -34,14 +34,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-ERRORS: dict[str, type[HeadraceError]] = {}  # every class of the tree, by name
+ERRORS: dict[str, type[HeadraceError]] = {}  # every class, by name
 
 
 class HeadraceError(Exception):
-    """Base of all errors that Headrace raises: a message, and a hint that says how to resolve it."""
+    """Base class of all errors: a message, and a hint that says how to resolve it."""
 
     exit_code = 1
-    retryable = False  # whether the same call may succeed later, without anybody changing anything
+    retryable = False  # whether the same call may succeed later
 
     def __init__(self, message: str, *, hint: str = "", **facts: object) -> None:
         self.message = message
@@ -55,11 +55,11 @@ class HeadraceError(Exception):
 
     @property
     def name(self) -> str:
-        """The name of the class, as people search for it."""
+        """Class name; shown to users, who search for it."""
         return type(self).__name__
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as data: it leaves a Spark task in this form."""
+        """Serialize the error; Spark tasks return errors in this form."""
         return {"error": self.name, "message": self.message, "hint": self.hint, "facts": self.facts}
 
 
@@ -67,55 +67,55 @@ ERRORS[HeadraceError.__name__] = HeadraceError
 
 
 def error_from_dict(data: Mapping[str, Any]) -> HeadraceError:
-    """The error that `to_dict` described, of the same class."""
+    """Restore an error, of the same class, from `to_dict`."""
     return ERRORS.get(data["error"], HeadraceError)(data["message"], hint=data["hint"], **data["facts"])
 
 
 class UsageError(HeadraceError):
-    """The command line asks for something that cannot be."""
+    """Invalid command line or arguments."""
 
     exit_code = 2
 
 
 class SpecError(UsageError):
-    """The spec is wrong; `findings` says where and how."""
+    """Invalid spec; `diagnostics` has the position and the cause of each error."""
 
-    def __init__(self, message: str, findings: tuple[object, ...] = (), *, hint: str = "", **facts: object) -> None:
+    def __init__(self, message: str, diagnostics: tuple[object, ...] = (), *, hint: str = "", **facts: object) -> None:
         super().__init__(message, hint=hint, **facts)
-        self.findings = findings
+        self.diagnostics = diagnostics
 
 
 class SetupError(HeadraceError):
-    """Java, a jar or a package that Headrace needs cannot be had."""
+    """Java, a jar or a package is not available."""
 
 
 class LeaseHeld(HeadraceError):
-    """Another instance of the pipeline holds its lease."""
+    """Another instance of the pipeline holds the lease."""
 
     exit_code = 3
     retryable = True
 
 
 class StopRequested(HeadraceError):
-    """Somebody asked to stop while we waited to try again."""
+    """Stopped on request while waiting for the next retry."""
 
     exit_code = 0
 
 
 class TableError(HeadraceError):
-    """An operation on one table cannot be done as it was asked for; nothing was changed."""
+    """A table operation failed; the table is unchanged."""
 
 
 class TableNotFound(TableError):
-    """There is no Delta table at this place."""
+    """No Delta table at this path."""
 
 
 class VersionNotFound(TableError):
-    """The table has no such version, or its log or its files no longer reach back to it."""
+    """The version does not exist, or its log entries or files were cleaned up."""
 
 
 class PartitionNotFound(TableError):
-    """A text that should name a partition names none of this table."""
+    """No partition of the table matches."""
 
     def __init__(self, message: str, *, partition: str, hint: str = "") -> None:
         super().__init__(message, hint=hint, partition=partition)
@@ -123,7 +123,7 @@ class PartitionNotFound(TableError):
 
 
 class SchemaMismatch(TableError):
-    """Columns or values are not those of the table."""
+    """Columns or values do not match the table schema."""
 
     def __init__(self, message: str, *, expected: str, actual: str, hint: str = "") -> None:
         super().__init__(message, hint=hint, expected=expected, actual=actual)
@@ -132,7 +132,7 @@ class SchemaMismatch(TableError):
 
 
 class ConcurrentModification(TableError):
-    """Other writers changed the table each time it was tried; it may be tried again."""
+    """Concurrent writers won every attempt to commit; retryable."""
 
     retryable = True
 
@@ -142,53 +142,53 @@ class ConcurrentModification(TableError):
 
 
 class OperationDisabled(TableError):
-    """The operation is switched off for this table."""
+    """The operation is disabled or not supported for this table."""
 
 
 class FeatureRequired(TableError):
-    """The operation needs a table feature that the table does not have, or that shuts other readers out."""
+    """The operation needs a table feature that the table lacks, or that would exclude other readers."""
 
 
 class WrittenBySpark(TableError):
-    """Only Spark may change the table: a commit beside one of its own could be lost."""
+    """Only Spark may write the table; it could overwrite a concurrent commit of another writer."""
 
 
 class ChangesUnknown(TableError):
-    """The table's log does not tell which rows changed between two versions."""
+    """The log does not record which rows changed between two versions."""
 
 
 class TableDamaged(TableError):
-    """The table's log names files that are gone or cannot be read."""
+    """Files in the table's log are missing or unreadable."""
 
 
 class ClockBehind(TableError):
-    """This machine's clock is before the newest commit of the table; ages cannot be told."""
+    """The local clock is behind the newest commit of the table, so the age of files is unknown."""
 
 
 class TransientError(HeadraceError):
-    """Trouble that passes by itself: retried with back-off, never a dead letter."""
+    """Transient error of the infrastructure: retried with backoff, never a dead letter."""
 
     retryable = True
 
 
 class BrokerUnreachable(TransientError):
-    """The broker does not answer."""
+    """The broker does not respond."""
 
 
 class StorageUnreachable(TransientError):
-    """The store does not answer, or answers with a fault of its own."""
+    """The store does not respond, or responds with a server error."""
 
 
 class RegistryUnreachable(TransientError):
-    """The schema registry does not answer, or not as a registry does."""
+    """The schema registry does not respond, or responds with a server error."""
 
 
 class PipelineStopped(HeadraceError):
-    """Ends the pipeline with a name; going on would lose, double or change data."""
+    """Stops the pipeline; continuing would lose, duplicate or change data."""
 
 
 class SourceGap(PipelineStopped):
-    """Offsets that were never read are gone from the broker."""
+    """Offsets were deleted from the broker before they were read."""
 
 
 class SourceTopicGone(PipelineStopped):
@@ -196,99 +196,99 @@ class SourceTopicGone(PipelineStopped):
 
 
 class SourceReplaced(PipelineStopped):
-    """A topic was deleted and made again: same name, other id."""
+    """A topic was deleted and recreated: same name, different id."""
 
 
 class SourceRewound(PipelineStopped):
-    """The broker's end is before what was already read."""
+    """The end offset of a partition is lower than the offsets already read."""
 
 
 class SourceRepartitioned(PipelineStopped):
-    """A topic has more partitions than before, under a table whose changes are ordered by offset."""
+    """Partitions were added to a topic whose changes a table orders by offset."""
 
 
 class TableGone(PipelineStopped):
-    """A table that was written before no longer exists."""
+    """A table of the pipeline no longer exists."""
 
 
 class TableReplaced(PipelineStopped):
-    """A table was dropped and made again: same path, other id."""
+    """A table was dropped and recreated: same path, different id."""
 
 
 class TableRestored(PipelineStopped):
-    """A table was restored to an older version underneath the pipeline."""
+    """A table of the pipeline was restored to an older version."""
 
 
 class TableChanged(PipelineStopped):
-    """A table was altered beyond what can be followed."""
+    """A table was altered in a way that the pipeline cannot write to."""
 
 
 class TableFeature(PipelineStopped):
-    """A table uses a protocol feature that this writer must not touch."""
+    """A table has a protocol feature that Headrace cannot write."""
 
 
 class DirectCommitBlocked(TableFeature):
-    """The table uses something a blind append would break; only Spark may write it."""
+    """A table has a feature that direct commits would break; only Spark may write it."""
 
 
 class NewerFormat(PipelineStopped):
-    """The state was written by a newer Headrace than this one."""
+    """The state was written by a newer version of Headrace."""
 
 
 class Conflict(PipelineStopped):
-    """Other writers' commits came first each time; tried a few times before it stops the pipeline."""
+    """Concurrent writers won every attempt to commit; retried a few times before it stops the pipeline."""
 
     retryable = True
 
 
 class TxnMismatch(PipelineStopped):
-    """Ledger and table marks contradict each other."""
+    """The ledger and the txns of a table contradict each other."""
 
 
 class Fenced(PipelineStopped):
-    """Another driver of this pipeline has gone on; this one must not write any more."""
+    """Another instance of the pipeline has taken over; this one must not write."""
 
 
 class PermissionDenied(PipelineStopped):
-    """The store, the broker or the registry refuses an operation to these credentials."""
+    """The store, the broker or the registry denies the operation to these credentials."""
 
 
 class AuthenticationFailed(PipelineStopped):
-    """The credentials themselves are refused."""
+    """The credentials are rejected."""
 
 
 class StorageFull(PipelineStopped):
-    """There is no space left where something must be written."""
+    """No space left on the store."""
 
 
 class TooManyPartitions(PipelineStopped):
-    """A batch would make more partition values in one table than the limit allows."""
+    """A batch has more partition values for one table than the limit."""
 
 
 class ContractViolation(PipelineStopped):
-    """A record breaks a contract whose answer is `stop`."""
+    """A record violates a contract or an expectation with `stop`."""
 
     def __init__(
         self,
         message: str,
         *,
-        hint: str = "Change the producer, table.contract or table.expectations; then run again: it is read anew.",
+        hint: str = "Change the producer, table.contract or table.expectations, then run again to read the record again.",
         **facts: object,
     ) -> None:
         super().__init__(message, hint=hint, **facts)
 
 
 class TooManyRejected(PipelineStopped):
-    """More than the breaker's share of records became dead letters; all that was read is booked."""
+    """The circuit breaker's ratio of dead letters was exceeded; the batch is recorded in the ledger."""
 
 
 class ColumnsDisagree(PipelineStopped):
-    """What records bring, what the spec makes of it and what the table has do not go together."""
+    """The columns of the records, of the spec and of the table do not agree."""
 
 
 class UnknownColumn(PipelineStopped):
-    """The spec names a column that neither the table, nor the spec, nor any record of the first batch has."""
+    """The spec names a column that the table, the spec and the records of the first batch do not have."""
 
 
 class SparkDied(PipelineStopped):
-    """The JVM that runs Spark is gone."""
+    """The JVM that runs Spark has exited."""

@@ -1,4 +1,4 @@
-"""Named crash points: the moments of a batch at which a test may make it die. Nothing happens unless one is armed."""
+"""Named crash points of a batch, for tests. Without an armed fault they do nothing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ VARIABLE = "HEADRACE_FAULT"
 
 
 class Point(StrEnum):
-    """The moments, in the order in which a batch passes them."""
+    """Crash points in the order in which a batch reaches them."""
 
-    PLANNED = "planned"  # ranges chosen, nothing written
-    SOME_STAGED = "some_staged"  # some files of the batch are there
-    ALL_STAGED = "all_staged"  # all files are there, `intents/n` is not
-    EVOLVED = "evolved"  # a table has its new columns, not yet the rows
-    TABLE_MADE = "table_made"  # a table was made by this batch
-    COMMIT_LANDED = "commit_landed"  # a commit is in the log, its reply is not here
-    TABLE_A_DONE = "table_a_done"  # one table of several has the batch
-    LETTERS_NOT = "letters_not"  # all tables have it, the dead letters do not
-    LEDGER_NOT = "ledger_not"  # everything is committed, nothing is booked
-    LEDGER_DONE = "ledger_done"  # booked
+    BEFORE_STAGING = "before_staging"  # ranges selected, nothing written
+    DURING_STAGING = "during_staging"  # some files of the batch written
+    AFTER_STAGING = "after_staging"  # all files written, `intents/n` not
+    AFTER_SCHEMA_CHANGE = "after_schema_change"  # columns added to a table, rows not
+    AFTER_TABLE_CREATION = "after_table_creation"  # a table created by this batch
+    AFTER_COMMIT = "after_commit"  # commit in the log, reply not received
+    AFTER_FIRST_TABLE = "after_first_table"  # one table of several committed
+    BEFORE_DEAD_LETTERS = "before_dead_letters"  # all tables committed, dead letters not
+    BEFORE_LEDGER_WRITE = "before_ledger_write"  # everything committed, ledger row missing
+    AFTER_LEDGER_WRITE = "after_ledger_write"  # batch recorded in the ledger
 
 
 class Abandoned(BaseException):
-    """The batch was given up on purpose at a crash point; no `except Exception` holds it."""
+    """Abandon the batch at a crash point; not an Exception, so that no handler catches it."""
 
 
 Action = str | Callable[[], None]
@@ -40,15 +40,15 @@ Action = str | Callable[[], None]
 
 @dataclass(slots=True)
 class Fault:
-    """One armed point; it strikes once."""
+    """An armed crash point; triggers once."""
 
     point: Point
     action: Action
     batch: int | None = None
     nth: int = 1
 
-    def meets(self, point: str, batch: object) -> bool:
-        """Counts the passes that fit; true at the nth."""
+    def matches(self, point: str, batch: object) -> bool:
+        """Count a matching pass; true at the nth."""
         if point != self.point or (self.batch is not None and batch != self.batch):
             return False
         self.nth -= 1
@@ -59,32 +59,35 @@ _armed: list[Fault] = []
 
 
 def reach(point: Point, **facts: object) -> None:
-    """Say that the batch has come to `point`; `batch=n` among the facts narrows what an armed fault meets."""
+    """Report that a batch has reached `point`; the fact `batch=n` selects the faults of that batch."""
     if _armed:
-        for fault in [fault for fault in _armed if fault.meets(point, facts.get("batch"))]:
+        for fault in [fault for fault in _armed if fault.matches(point, facts.get("batch"))]:
             _armed.remove(fault)
-            _strike(fault.action)
+            if callable(fault.action):
+                fault.action()
+            else:
+                _ACTIONS[fault.action]()
 
 
 def arm(point: str, action: Action, *, batch: int | None = None, nth: int = 1) -> Fault:
-    """Let the `nth` pass of `point` strike: by the name of an action, or by a function."""
+    """Run an action, a function or its name, at the `nth` pass of `point`."""
     if isinstance(action, str) and action not in _ACTIONS:
-        raise UsageError(f"'{action}' is no fault.", hint=f"Faults: {', '.join(_ACTIONS)}.")
+        raise UsageError(f"Unknown fault: '{action}'.", hint=f"Faults: {', '.join(_ACTIONS)}.")
     if point not in set(Point):
-        raise UsageError(f"'{point}' is no crash point.", hint=f"Crash points: {', '.join(Point)}.")
+        raise UsageError(f"Unknown crash point: '{point}'.", hint=f"Crash points: {', '.join(Point)}.")
     fault = Fault(Point(point), action, batch, nth)
     _armed.append(fault)
     return fault
 
 
 def disarm() -> None:
-    """Forget whatever is armed."""
+    """Remove all armed faults."""
     _armed.clear()
 
 
 @contextmanager
 def armed(point: str, action: Action, *, batch: int | None = None, nth: int = 1) -> Iterator[None]:
-    """Arm for the length of a block."""
+    """Arm a fault for the duration of a block."""
     fault = arm(point, action, batch=batch, nth=nth)
     try:
         yield
@@ -94,21 +97,14 @@ def armed(point: str, action: Action, *, batch: int | None = None, nth: int = 1)
 
 
 def arm_from(text: str) -> None:
-    """Arm what `point[:batch=n][:nth=k]=action` names; several are separated by commas."""
+    """Arm the faults of a comma-separated list of `point[:batch=n][:nth=k]=action`."""
     for item in filter(None, text.split(",")):
-        where, _, action = item.strip().rpartition("=")
-        point, *limits = where.split(":")
-        named = dict(limit.split("=", 1) for limit in limits)
-        if set(named) - {"batch", "nth"} or not all(value.isdigit() for value in named.values()):
+        target, _, action = item.strip().rpartition("=")
+        point, *limits = target.split(":")
+        options = dict(limit.split("=", 1) for limit in limits)
+        if set(options) - {"batch", "nth"} or not all(value.isdigit() for value in options.values()):
             raise UsageError(f"{VARIABLE}: '{item}' is not point[:batch=n][:nth=k]=action.")
-        arm(point, action, **{name: int(value) for name, value in named.items()})
-
-
-def _strike(action: Action) -> None:
-    if callable(action):
-        action()
-    else:
-        _ACTIONS[action]()
+        arm(point, action, **{name: int(value) for name, value in options.items()})
 
 
 def _kill() -> None:
@@ -128,7 +124,7 @@ def _abandon() -> None:
 
 
 def _lose_reply() -> None:
-    raise StorageUnreachable("The reply was lost (a fault armed on purpose).")
+    raise StorageUnreachable("The reply was lost (injected fault).")
 
 
 def _hang() -> None:
@@ -150,12 +146,12 @@ _ACTIONS: dict[str, Callable[[], None]] = {
 
 
 def _descendants(root: int) -> list[int]:
-    """Every process below `root`, whatever its group: Spark's Python workers make groups of their own."""
+    """Every process below `root`, whatever its group: Spark's Python workers have groups of their own."""
     parents = {int(entry.name): _parent(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    found = [root]
-    for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
-    return found[1:]
+    tree = [root]
+    for pid in tree:
+        tree.extend(child for child, parent in parents.items() if parent == pid)
+    return tree[1:]
 
 
 def _parent(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""The closed list of dead-letter reasons: why a record could not become a row."""
+"""Dead-letter reasons: a closed list."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """One code per way in which a record can be unusable; the text beside it is what people read."""
+    """Code of a dead letter; `MEANING` has the text that users read."""
 
     EMPTY = "empty"
     TOMBSTONE = "tombstone"
@@ -38,35 +38,35 @@ class Reason(StrEnum):
     NO_KEY = "no_key"
 
 
-MISFITS = frozenset({Reason.TYPE, Reason.OVERFLOW, Reason.TIMESTAMP})  # what a contract calls a wrong type
+MISFITS = frozenset({Reason.TYPE, Reason.OVERFLOW, Reason.TIMESTAMP})  # the contract's `wrong_type`
 
 MEANING: dict[Reason, str] = {
-    Reason.EMPTY: "the value has no bytes",
-    Reason.TOMBSTONE: "the value is null and the table does not delete",
+    Reason.EMPTY: "the value is empty",
+    Reason.TOMBSTONE: "the value is null and the table does not apply deletes",
     Reason.MALFORMED: "the value is not well-formed in its format",
     Reason.ENCODING: "the value is not valid UTF-8",
     Reason.NOT_AN_OBJECT: "the value is valid but not an object",
-    Reason.TRAILING_DATA: "something follows the first value",
-    Reason.DUPLICATE_KEY: "an object holds the same key twice",
+    Reason.TRAILING_DATA: "data follows the first value",
+    Reason.DUPLICATE_KEY: "an object has a duplicate key",
     Reason.TOO_DEEP: "the value is nested deeper than the limit",
     Reason.TOO_WIDE: "an object has more keys, or the record more new fields, than the limit",
-    Reason.TOO_BIG: "the value, or what its rows repeat of it, is larger than the limit",
+    Reason.TOO_BIG: "the value, or the data that its rows repeat, exceeds the limit",
     Reason.RATIO: "the compressed value expands beyond the limit",
-    Reason.TYPE: "a value has another type than its column",
+    Reason.TYPE: "a value does not match the type of its column",
     Reason.OVERFLOW: "a number does not fit its column",
-    Reason.TIMESTAMP: "a date or time cannot be read",
+    Reason.TIMESTAMP: "a date or time cannot be parsed",
     Reason.MISSING: "a required column has no value",
-    Reason.BAD_NAME: "a field's name cannot be a column",
-    Reason.BAD_ROUTE: "the route's value cannot name a table",
-    Reason.BAD_PARTITION: "a partition column's value cannot be stored",
-    Reason.UNROUTED: "no table of the spec takes the record",
+    Reason.BAD_NAME: "a field name is not a valid column name",
+    Reason.BAD_ROUTE: "the route value is not a valid table name",
+    Reason.BAD_PARTITION: "the value of a partition column cannot be stored",
+    Reason.UNROUTED: "no table of the spec matches the record",
     Reason.TRANSFORM: "an expression fails for the record",
-    Reason.EXPECTATION: "the record breaks a named expectation",
+    Reason.EXPECTATION: "the record violates an expectation",
     Reason.CONSTRAINT: "the row violates a CHECK constraint of the table",
-    Reason.NEW_FIELD: "the record brings a field the contract refuses",
-    Reason.TOO_MANY_TABLES: "the record would make one table too many",
-    Reason.FRAMING: "the frame around the value is wrong",
-    Reason.UNKNOWN_SCHEMA: "the value names a schema nobody knows",
+    Reason.NEW_FIELD: "the contract rejects a new field",
+    Reason.TOO_MANY_TABLES: "the record would exceed the limit on tables",
+    Reason.FRAMING: "the framing of the value is invalid",
+    Reason.UNKNOWN_SCHEMA: "the value refers to an unknown schema",
     Reason.UNKNOWN_OPERATION: "a change event's operation is unknown",
-    Reason.NO_KEY: "a change has no key by which its row could be found",
+    Reason.NO_KEY: "a change has no key",
 }

@@ -1,4 +1,4 @@
-"""How often and how long we try again, and what ends it."""
+"""Retries with backoff."""
 
 from __future__ import annotations
 
@@ -20,66 +20,66 @@ from headrace.errors import (
 
 T = TypeVar("T")
 _random = SystemRandom().random
-_A_GOOD_WHILE = 300.0  # seconds; no refusal takes that long
+_NEW_ERROR_AFTER = 300.0  # seconds; an attempt that ran longer had got past the earlier error
 OnWait = Callable[[str, float, HeadraceError], None]
 
 
-class Waker(Protocol):
-    """What we wait on: an Event that a request to stop sets."""
+class StopEvent(Protocol):
+    """An event that a request to stop sets, such as `threading.Event`."""
 
     def wait(self, timeout: float) -> bool:
-        """True when it was set before the time was over."""
+        """Wait until set, at most `timeout` seconds; true when set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The policy: what cannot be reached is tried for ever, what is refused only a few times."""
+    """Retry policy: transient errors are retried without limit, refused access a few times. Intervals in seconds."""
 
-    first: float = 1.0
-    longest: float = 60.0
+    initial_interval: float = 1.0
+    max_interval: float = 60.0
     refused: int = 3
     conflict: int = 5
 
-    def tries(self, error: HeadraceError) -> float:
-        """How many tries an error of this kind is worth in all."""
+    def max_attempts(self, error: HeadraceError) -> float:
+        """Maximum number of attempts for a kind of error."""
         if isinstance(error, TransientError):
             return float("inf")
         if isinstance(error, PermissionDenied | AuthenticationFailed):
             return self.refused
         return self.conflict if isinstance(error, Conflict) else 1
 
-    def waits(self, jitter: Callable[[], float] = _random) -> Iterator[float]:
-        """Seconds before each next try: doubling, each shortened by up to a half so that instances spread."""
-        wait = self.first
+    def intervals(self, jitter: Callable[[], float] = _random) -> Iterator[float]:
+        """Seconds before each retry: doubling, with up to half subtracted at random so that instances spread."""
+        interval = self.initial_interval
         while True:
-            yield wait * (1 - jitter() / 2)
-            wait = min(wait * 2, self.longest)
+            yield interval * (1 - jitter() / 2)
+            interval = min(interval * 2, self.max_interval)
 
 
 def call(
     attempt: Callable[[], T],
     policy: Retry | None = None,
     *,
-    stop: Waker | None = None,
+    stop: StopEvent | None = None,
     on_wait: OnWait | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """The answer of `attempt`, tried again as the policy says; `stop` wakes a wait and ends it with StopRequested."""
+    """Call `attempt` until it succeeds or the policy ends; `stop` interrupts a wait with StopRequested."""
     policy, stop = policy or Retry(), stop or Event()
-    failed: dict[type[HeadraceError], int] = {}
-    waits = policy.waits()
+    failures: dict[type[HeadraceError], int] = {}
+    intervals = policy.intervals()
     while True:
-        began = clock()
+        started = clock()
         try:
             return attempt()
         except HeadraceError as error:
-            if clock() - began > max(policy.longest, _A_GOOD_WHILE):  # new trouble, not the old one
-                failed, waits = {}, policy.waits()
-            wait = next(waits)
-            failed[type(error)] = failed.get(type(error), 0) + 1
-            if failed[type(error)] >= policy.tries(error):
+            if clock() - started > max(policy.max_interval, _NEW_ERROR_AFTER):
+                failures, intervals = {}, policy.intervals()
+            interval = next(intervals)
+            failures[type(error)] = failures.get(type(error), 0) + 1
+            if failures[type(error)] >= policy.max_attempts(error):
                 raise
             if on_wait is not None:
-                on_wait(error.name, wait, error)
-            if stop.wait(wait):
-                raise StopRequested(f"Asked to stop while waiting to try again: {error.message}") from error
+                on_wait(error.name, interval, error)
+            if stop.wait(interval):
+                raise StopRequested(f"Stopped while waiting to retry: {error.message}") from error

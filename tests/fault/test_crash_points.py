@@ -25,20 +25,26 @@ from services.s3 import S3
 
 # Where the one that finishes the batch dies in turn; before `begun`, that is one that begins it anew.
 AGAIN = {
-    Point.PLANNED: Point.ALL_STAGED,
-    Point.SOME_STAGED: Point.COMMIT_LANDED,
-    Point.ALL_STAGED: Point.ALL_STAGED,
-    Point.EVOLVED: Point.TABLE_MADE,
-    Point.TABLE_MADE: Point.TABLE_A_DONE,
-    Point.COMMIT_LANDED: Point.COMMIT_LANDED,
-    Point.TABLE_A_DONE: Point.LETTERS_NOT,
-    Point.LETTERS_NOT: Point.LEDGER_NOT,
-    Point.LEDGER_NOT: Point.LEDGER_NOT,
-    Point.LEDGER_DONE: Point.PLANNED,
+    Point.BEFORE_STAGING: Point.AFTER_STAGING,
+    Point.DURING_STAGING: Point.AFTER_COMMIT,
+    Point.AFTER_STAGING: Point.AFTER_STAGING,
+    Point.AFTER_SCHEMA_CHANGE: Point.AFTER_TABLE_CREATION,
+    Point.AFTER_TABLE_CREATION: Point.AFTER_FIRST_TABLE,
+    Point.AFTER_COMMIT: Point.AFTER_COMMIT,
+    Point.AFTER_FIRST_TABLE: Point.BEFORE_DEAD_LETTERS,
+    Point.BEFORE_DEAD_LETTERS: Point.BEFORE_LEDGER_WRITE,
+    Point.BEFORE_LEDGER_WRITE: Point.BEFORE_LEDGER_WRITE,
+    Point.AFTER_LEDGER_WRITE: Point.BEFORE_STAGING,
 }
-UNDECIDED = {Point.PLANNED, Point.SOME_STAGED, Point.ALL_STAGED, Point.EVOLVED}
-IN_THE_DRIVER = [point for point in Point if point is not Point.SOME_STAGED]
-OFTEN_ON_S3 = {Point.ALL_STAGED, Point.TABLE_MADE, Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LEDGER_NOT}
+UNDECIDED = {Point.BEFORE_STAGING, Point.DURING_STAGING, Point.AFTER_STAGING, Point.AFTER_SCHEMA_CHANGE}
+IN_THE_DRIVER = [point for point in Point if point is not Point.DURING_STAGING]
+OFTEN_ON_S3 = {
+    Point.AFTER_STAGING,
+    Point.AFTER_TABLE_CREATION,
+    Point.AFTER_COMMIT,
+    Point.AFTER_FIRST_TABLE,
+    Point.BEFORE_LEDGER_WRITE,
+}
 ON_S3 = [pytest.param(each, marks=[] if each in OFTEN_ON_S3 else pytest.mark.slow) for each in IN_THE_DRIVER]
 
 
@@ -74,7 +80,7 @@ def dies_twice(shop: Shop, point: Point) -> None:
     assert set(found.rows) == {"alpha", "beta", "gamma", "delta"}
     assert found.records == shop.sent
     assert summary.recovered == (AGAIN[point] not in UNDECIDED)
-    assert (found.orphans > 0) == (Point.ALL_STAGED in (point, AGAIN[point]))
+    assert (found.orphans > 0) == (Point.AFTER_STAGING in (point, AGAIN[point]))
 
 
 def test_a_task_that_is_killed_leaves_only_orphans(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,7 @@ def test_a_task_that_is_killed_leaves_only_orphans(shop: Shop, monkeypatch: pyte
     assert list(shop.place.glob("*/*00000002-00000*.parquet"))
     monkeypatch.undo()
     shop.send(20, kinds=("beta", "delta"))
-    shop.die(AGAIN[Point.SOME_STAGED])
+    shop.die(AGAIN[Point.DURING_STAGING])
     assert shop.run().recovered == 1
     assert shop.audit().orphans > 0
 
@@ -121,7 +127,7 @@ def _dies_second(function: Callable[..., Any], lake: str) -> Callable[..., Any]:
 
         faults.disarm()
         if TaskContext.get().partitionId() == 1:
-            faults.arm("some_staged", strike)
+            faults.arm("during_staging", strike)
         try:
             yield from function(batches)
         finally:
@@ -133,15 +139,21 @@ def _dies_second(function: Callable[..., Any], lake: str) -> Callable[..., Any]:
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_reply_that_is_lost_is_asked_for_again(cloud_shop: Shop, batch: int) -> None:
     shop = cloud_shop
-    with faults.armed(Point.COMMIT_LANDED, "lost-reply", batch=batch, nth=2):
+    with faults.armed(Point.AFTER_COMMIT, "lost-reply", batch=batch, nth=2):
         assert shop.run().batches == 2
     assert [event["error"] for event in shop.events if event["event"] == "retry"] == ["StorageUnreachable"]
     assert shop.audit().orphans == 0
 
 
 def test_many_deaths_in_a_row_while_a_batch_is_finished(shop: Shop) -> None:
-    shop.die(Point.TABLE_A_DONE, 2)
-    for point in (Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LETTERS_NOT, Point.LEDGER_NOT, Point.LEDGER_NOT):
+    shop.die(Point.AFTER_FIRST_TABLE, 2)
+    for point in (
+        Point.AFTER_COMMIT,
+        Point.AFTER_FIRST_TABLE,
+        Point.BEFORE_DEAD_LETTERS,
+        Point.BEFORE_LEDGER_WRITE,
+        Point.BEFORE_LEDGER_WRITE,
+    ):
         shop.die(point, 2)
     assert shop.run().recovered == 1
     assert shop.audit().orphans == 0

@@ -43,7 +43,7 @@ def story(spark: Any, kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -
     shop = eventful(Shop(kafka.bootstrap, make_topic(kafka.bootstrap, folder.name, 2), str(folder / "lake"), folder))
     audits: list[Audit] = []
     shop.on_event = lambda event: audits.append(shop.audit(drained=False)) if event["event"] == "batch" else None
-    with faults.armed(Point.TABLE_A_DONE, "abandon", batch=2), pytest.raises(Abandoned):
+    with faults.armed(Point.AFTER_FIRST_TABLE, "abandon", batch=2), pytest.raises(Abandoned):
         shop.run()
     lake = Lake(shop.spec)
     booked, marks = lake.ledger(), {name: _mark(lake, path) for name, path in lake.tables().items()}
@@ -148,7 +148,7 @@ def test_08_null_is_no_text(shop: Shop) -> None:
 def test_09_a_request_to_stop_finishes_the_batch_under_way(shop: Shop) -> None:
     """Asked in the middle of the first batch: it is booked, the second one is left for the next start."""
     stop = threading.Event()
-    with shop.elsewhere(), faults.armed(Point.ALL_STAGED, stop.set):
+    with shop.elsewhere(), faults.armed(Point.AFTER_STAGING, stop.set):
         outcome = run_all([eventful(shop).spec], until="latest", stop=stop)[0]
     assert outcome.error is None
     assert shop.audit(drained=False).records == 60

@@ -47,10 +47,10 @@ def stored(shop: Shop) -> list[int]:
 
 def test_doubles_are_left_out_whoever_dies(shop: Shop) -> None:
     shop.send_values(values([1, 2, 3, 2, 4, 1, 5, 3, 6, 7]))
-    shop.die(Point.COMMIT_LANDED, 2)
+    shop.die(Point.AFTER_COMMIT, 2)
     Table(f"{shop.lake}/a").optimize()
     shop.send_values(values([7, 8, 8, 1, 9]))
-    shop.die(Point.ALL_STAGED)
+    shop.die(Point.AFTER_STAGING)
     shop.run()
     assert stored(shop) == list(range(1, 10))
     rows = DeltaTable(f"{shop.lake}/_headrace/shop/ledger").to_pyarrow_table().to_pylist(maps_as_pydicts="strict")
@@ -65,7 +65,7 @@ def test_doubles_are_left_out_whoever_dies(shop: Shop) -> None:
 
 def test_a_batch_whose_files_are_gone_is_read_again_with_the_same_doubles(shop: Shop) -> None:
     shop.send_values(values([1, 2, 3, 2, 4, 1, 5, 3, 6, 7]))
-    shop.die(Point.TABLE_A_DONE, 2)
+    shop.die(Point.AFTER_FIRST_TABLE, 2)
     for path in shop.place.glob("b/kind=*/part-00000002-*.parquet"):
         path.unlink()
     for path in shop.place.glob("a/kind=*/part-00000002-*.parquet"):

@@ -140,7 +140,7 @@ def test_a_holder_that_was_frozen_comes_back_and_changes_nothing(
     paths = [saved(tmp_path, text) for text in texts]
     specs = [spec for path in paths for spec in load(path)]
     produce(kafka.bootstrap, topic, records(0, 300))
-    with start_cli(["run", *paths], env={"HEADRACE_FAULT": "ledger_not:nth=3=stop-self"}) as frozen:
+    with start_cli(["run", *paths], env={"HEADRACE_FAULT": "before_ledger_write:nth=3=stop-self"}) as frozen:
         feed_until_frozen(frozen, kafka, topic)
         produce(kafka.bootstrap, topic, records(10_000, 200))
         assert drain_all(specs, wait=True) == {"disk": None, "bucket": None}, "the heirs wait out both leases"

@@ -51,23 +51,31 @@ def killed_at(shop: Shop, point: Point) -> None:
 
 
 def test_kill_when_one_table_of_several_has_the_batch(shop: Shop) -> None:
-    killed_at(shop, Point.TABLE_A_DONE)
+    killed_at(shop, Point.AFTER_FIRST_TABLE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT])
+@pytest.mark.parametrize(
+    "point", [Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.BEFORE_DEAD_LETTERS, Point.BEFORE_LEDGER_WRITE]
+)
 def test_kill_at_the_other_points(shop: Shop, point: Point) -> None:
     killed_at(shop, point)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LEDGER_NOT])
+@pytest.mark.parametrize(
+    "point", [Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.AFTER_FIRST_TABLE, Point.BEFORE_LEDGER_WRITE]
+)
 def test_kill_with_the_lake_on_s3(spark: Any, kafka: Broker, topic: str, tmp_path: Path, s3: S3, point: Point) -> None:
     killed_at(Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3), point)
 
 
 @pytest.mark.parametrize(
-    "point", [Point.PLANNED, *(pytest.param(p, marks=pytest.mark.slow) for p in (Point.ALL_STAGED, Point.LEDGER_NOT))]
+    "point",
+    [
+        Point.BEFORE_STAGING,
+        *(pytest.param(p, marks=pytest.mark.slow) for p in (Point.AFTER_STAGING, Point.BEFORE_LEDGER_WRITE)),
+    ],
 )
 def test_without_its_jvm_python_ends_by_itself(shop: Shop, point: Point) -> None:
     with drain(eventful(shop), f"{point}:batch=2=kill-jvm") as running:
@@ -83,7 +91,7 @@ def test_without_its_jvm_python_ends_by_itself(shop: Shop, point: Point) -> None
 
 def test_without_python_nothing_stays(shop: Shop) -> None:
     """Stopped in the middle of a batch, then killed: JVM and workers are gone within 10 s."""
-    with drain(eventful(shop), f"{Point.ALL_STAGED}:batch=2=stop-self") as running:
+    with drain(eventful(shop), f"{Point.AFTER_STAGING}:batch=2=stop-self") as running:
         driver = psutil.Process(running.child.pid)
         eventually(lambda: driver.status() == psutil.STATUS_STOPPED, 120, running.said)
         tree = running.tree()
@@ -97,7 +105,7 @@ def test_without_python_nothing_stays(shop: Shop) -> None:
 def test_sigterm_in_the_middle_of_a_batch_loses_no_tail(shop: Shop) -> None:
     """The batch under way is finished and booked; the exit is 0, in 30 s at most, and leaves nothing behind."""
     shop.send(40)
-    with start_cli(["run", shop.write_spec()], _env(shop, f"{Point.ALL_STAGED}:batch=2=stop-self")) as running:
+    with start_cli(["run", shop.write_spec()], _env(shop, f"{Point.AFTER_STAGING}:batch=2=stop-self")) as running:
         running.until_read(40)
         shop.send(40, kinds=("alpha", "gamma"))
         driver = psutil.Process(running.child.pid)
@@ -120,7 +128,7 @@ def test_kill_while_a_table_is_made_and_while_its_types_widen(shop: Shop, spark:
     shop.options |= {"table": table, "route": {"by": "fixed"}, "transform": [], "limits": {"batch_rows": 20}}
     ids = [*range(20), *range(2**40, 2**40 + 20), 1.5]
     shop.send_values(json.dumps({"id": each}).encode() for each in ids)
-    for fault in ("table_made:batch=1=kill", "evolved:batch=2=kill", "commit_landed:batch=2=kill"):
+    for fault in ("after_table_creation:batch=1=kill", "after_schema_change:batch=2=kill", "after_commit:batch=2=kill"):
         with drain(shop, fault) as running:
             assert running.wait() == -signal.SIGKILL, running.said()
     shop.run()
@@ -157,13 +165,13 @@ def merged(shop: Shop, *points: Point) -> None:
 
 
 def test_kill_while_a_table_is_merged(shop: Shop) -> None:
-    merged(merges(shop), Point.COMMIT_LANDED)
+    merged(merges(shop), Point.AFTER_COMMIT)
 
 
 @pytest.mark.slow
 def test_kill_while_a_table_is_merged_on_s3(spark: Any, kafka: Broker, topic: str, tmp_path: Path, s3: S3) -> None:
     shop = Shop(kafka.bootstrap, topic, f"s3://{s3.bucket()}/lake", tmp_path, s3)
-    merged(merges(shop), Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT)
+    merged(merges(shop), Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE)
 
 
 # ---- the other modes on S3 ----
@@ -181,7 +189,7 @@ def far(spark: Any, kafka: Broker, new_topic: Any, tmp_path: Path, s3: S3) -> Sh
 def rows_after_a_kill(shop: Shop, batch: int, **table: Any) -> list[dict[str, Any]]:
     """Killed right after a commit of that batch, and finished by another: what a reader of the disk finds."""
     shop.options["table"] = {"path": f"{shop.lake}/orders", "infer": {"records": 1}, **table}
-    with drain(shop, f"{Point.COMMIT_LANDED}:batch={batch}=kill") as running:
+    with drain(shop, f"{Point.AFTER_COMMIT}:batch={batch}=kill") as running:
         assert running.wait(240) == -signal.SIGKILL, running.said()
     with drain(shop) as running:
         assert running.wait(240) == 0, running.said()
@@ -228,7 +236,7 @@ def test_kill_while_lost_rows_are_put_back_on_s3(far: Shop) -> None:
     for file in (far.place / "orders").glob("part-00000002-*.parquet"):
         file.unlink()
     command = ["table", "repair", f"{far.lake}/orders", "--reingest", "--spec", far.write_spec(), "--yes"]
-    for fault, code in ((f"{Point.ALL_STAGED}=kill", -9), (f"{Point.COMMIT_LANDED}=kill", -9), ("", 0)):
+    for fault, code in ((f"{Point.AFTER_STAGING}=kill", -9), (f"{Point.AFTER_COMMIT}=kill", -9), ("", 0)):
         with start_cli(command, _env(far, fault)) as running:
             assert running.wait(240) == code, running.said()
     assert running.of("summary")[-1]["reingest"]["unread"] == []

@@ -49,7 +49,7 @@ def test_every_run_reads_anew_and_one_that_dies_is_gone_on_with(shop: Shop) -> N
     assert ids(shop) == list(range(8))
     first = DeltaTable(f"{shop.lake}/a").version()
     send(shop, range(8, 12))
-    shop.die(Point.COMMIT_LANDED, 6)  # 1 and 4 begin generations
+    shop.die(Point.AFTER_COMMIT, 6)  # 1 and 4 begin generations
     assert len(ids(shop)) < 12
     shop.run()
     assert ids(shop) == list(range(12))

@@ -27,7 +27,7 @@ def shop(spark: Any, kafka: Broker, topic: str, tmp_path: Path) -> Shop:
     return Shop(kafka.bootstrap, topic, str(tmp_path / "lake"), tmp_path)
 
 
-@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.TABLE_A_DONE])
+@pytest.mark.parametrize("point", [Point.AFTER_STAGING, Point.AFTER_FIRST_TABLE])
 def test_a_batch_that_would_be_cut_otherwise(shop: Shop, point: Point) -> None:
     """The checkpoint is lost and batches are larger now: only one that was decided keeps its ranges."""
     eventful(shop).die(point, 2)
@@ -35,7 +35,7 @@ def test_a_batch_that_would_be_cut_otherwise(shop: Shop, point: Point) -> None:
     shop.options["limits"] = {"batch_rows": 90}
     shop.run()
     found = shop.audit()
-    second = 60 if point is Point.TABLE_A_DONE else 90
+    second = 60 if point is Point.AFTER_FIRST_TABLE else 90
     assert [row["read"] for row in found.batches] == [60, second, 120 - second]
 
 
@@ -47,7 +47,7 @@ def test_a_batch_is_finished_by_the_spec_that_began_it(shop: Shop, staged: str) 
     shop.send(60)
     for extra in ({"note": "new"}, {}):
         shop.send(30, kinds=("alpha", "beta", "gamma"), **extra)
-    shop.die(Point.TABLE_A_DONE, 2)
+    shop.die(Point.AFTER_FIRST_TABLE, 2)
     if staged == "deleted":
         _delete_uncommitted(shop)
     shop.options["table"] = {"path": strict["path"]}
@@ -75,10 +75,10 @@ def _delete_uncommitted(shop: Shop) -> None:
 
 
 def test_a_recovery_that_reads_again_may_die_too(shop: Shop) -> None:
-    eventful(shop).die(Point.TABLE_A_DONE, 2)
+    eventful(shop).die(Point.AFTER_FIRST_TABLE, 2)
     _delete_uncommitted(shop)
-    shop.die(Point.LETTERS_NOT, 2)
-    shop.die(Point.LEDGER_NOT, 2)
+    shop.die(Point.BEFORE_DEAD_LETTERS, 2)
+    shop.die(Point.BEFORE_LEDGER_WRITE, 2)
     assert shop.run().recovered == 1
     shop.audit()
 
@@ -105,7 +105,7 @@ def test_a_state_that_is_older_than_the_tables_is_refused(shop: Shop, tmp_path: 
     assert shop.audit().records == 90
 
 
-@pytest.mark.parametrize("point", [Point.TABLE_A_DONE, Point.LEDGER_NOT])
+@pytest.mark.parametrize("point", [Point.AFTER_FIRST_TABLE, Point.BEFORE_LEDGER_WRITE])
 @pytest.mark.parametrize("lost", [("ledger",), ("ledger", "intents"), ("ledger", "intents", "known_tables", "lease")])
 def test_a_lost_ledger_is_written_anew(shop: Shop, point: Point, lost: tuple[str, ...]) -> None:
     """Batch 2 is in half or all of its tables when the state goes; exactly once holds without a row of the ledger."""
@@ -124,7 +124,7 @@ def test_a_lost_ledger_is_written_anew(shop: Shop, point: Point, lost: tuple[str
     found = contents(shop.bootstrap, [shop.topic], shop.spec)
     assert found.records == 150
     first, *rest = found.batches
-    whole = lost != ("ledger",) and point is Point.LEDGER_NOT
+    whole = lost != ("ledger",) and point is Point.BEFORE_LEDGER_WRITE
     assert first["batch"] == (2 if whole else 1)
     assert "the ledger was lost" in first["note"]
     assert [row["batch"] for row in rest] == list(range(first["batch"] + 1, first["batch"] + 1 + len(rest)))
@@ -133,7 +133,7 @@ def test_a_lost_ledger_is_written_anew(shop: Shop, point: Point, lost: tuple[str
 
 
 def test_a_half_batch_is_read_again_only_by_the_spec_that_wrote_it(shop: Shop) -> None:
-    eventful(shop).die(Point.TABLE_A_DONE, 2)
+    eventful(shop).die(Point.AFTER_FIRST_TABLE, 2)
     _lose(shop, "ledger", "intents")
     written = dict(shop.options)
     shop.options["table"] = {"path": f"{shop.lake}/{{route}}", "strict": True}
@@ -147,7 +147,7 @@ def test_a_half_batch_is_read_again_only_by_the_spec_that_wrote_it(shop: Shop) -
 
 
 def test_a_half_batch_whose_records_are_gone_is_given_up_by_a_person_only(shop: Shop) -> None:
-    eventful(shop).die(Point.TABLE_A_DONE, 2)
+    eventful(shop).die(Point.AFTER_FIRST_TABLE, 2)
     _lose(shop, "ledger", "intents")
     _forget_records(shop, before=40)
     with pytest.raises(SourceGap, match="--accept-lost-ledger"):
@@ -184,7 +184,7 @@ def test_dead_letters_are_made_though_tables_may_not_be(shop: Shop) -> None:
     shop.run()
     shop.options["table"] = {"path": f"{shop.lake}/{{route}}", "create": "never"}
     shop.send_values([b'{"id": 10, "kind": "alpha"}', b"broken"])
-    shop.die(Point.LETTERS_NOT)
+    shop.die(Point.BEFORE_DEAD_LETTERS)
     assert shop.run().recovered == 1
     assert shop.audit().letters == 1
 
@@ -221,7 +221,7 @@ def test_a_restored_table_alone_is_refilled(shop: Shop, letters: bool) -> None:
     assert decide(shop.spec, [Decision.REFILLED_TABLE]) == [nothing]
 
 
-@pytest.mark.parametrize("point", [Point.COMMIT_LANDED, Point.LEDGER_NOT, Point.LEDGER_DONE])
+@pytest.mark.parametrize("point", [Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE, Point.AFTER_LEDGER_WRITE])
 def test_a_refill_that_dies_is_finished_by_the_next_start(shop: Shop, point: Point) -> None:
     _restored(shop)
     with armed(point, "abandon", batch=4), pytest.raises(Abandoned):
@@ -232,9 +232,9 @@ def test_a_refill_that_dies_is_finished_by_the_next_start(shop: Shop, point: Poi
 
 def test_a_refill_that_died_before_it_began_is_still_owed(shop: Shop) -> None:
     """A batch is half done, its table restored; what is owed is known before anything else is finished."""
-    eventful(shop).die(Point.LETTERS_NOT, 2)
+    eventful(shop).die(Point.BEFORE_DEAD_LETTERS, 2)
     DeltaTable(f"{shop.lake}/alpha").restore(0)
-    with armed(Point.LEDGER_DONE, "abandon", batch=2), pytest.raises(Abandoned):
+    with armed(Point.AFTER_LEDGER_WRITE, "abandon", batch=2), pytest.raises(Abandoned):
         decide(shop.spec, [Decision.REFILLED_TABLE])
     shop.run()
     found = contents(shop.bootstrap, [shop.topic], shop.spec)

@@ -16,19 +16,25 @@ from services.desk import Desk
 from services.pipelines import run_cli
 from services.s3 import S3
 
-POINTS = [point for point in Point if point is not Point.LETTERS_NOT]  # that one has a test of its own
+POINTS = [point for point in Point if point is not Point.BEFORE_DEAD_LETTERS]  # that one has a test of its own
 AGAIN = {
-    Point.PLANNED: Point.ALL_STAGED,
-    Point.SOME_STAGED: Point.COMMIT_LANDED,
-    Point.ALL_STAGED: Point.SOME_STAGED,
-    Point.EVOLVED: Point.TABLE_MADE,
-    Point.TABLE_MADE: Point.TABLE_A_DONE,
-    Point.COMMIT_LANDED: Point.COMMIT_LANDED,
-    Point.TABLE_A_DONE: Point.LEDGER_NOT,
-    Point.LEDGER_NOT: Point.LEDGER_NOT,
-    Point.LEDGER_DONE: Point.PLANNED,
+    Point.BEFORE_STAGING: Point.AFTER_STAGING,
+    Point.DURING_STAGING: Point.AFTER_COMMIT,
+    Point.AFTER_STAGING: Point.DURING_STAGING,
+    Point.AFTER_SCHEMA_CHANGE: Point.AFTER_TABLE_CREATION,
+    Point.AFTER_TABLE_CREATION: Point.AFTER_FIRST_TABLE,
+    Point.AFTER_COMMIT: Point.AFTER_COMMIT,
+    Point.AFTER_FIRST_TABLE: Point.BEFORE_LEDGER_WRITE,
+    Point.BEFORE_LEDGER_WRITE: Point.BEFORE_LEDGER_WRITE,
+    Point.AFTER_LEDGER_WRITE: Point.BEFORE_STAGING,
 }
-LATE = {Point.TABLE_MADE, Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LEDGER_NOT, Point.LEDGER_DONE}
+LATE = {
+    Point.AFTER_TABLE_CREATION,
+    Point.AFTER_COMMIT,
+    Point.AFTER_FIRST_TABLE,
+    Point.BEFORE_LEDGER_WRITE,
+    Point.AFTER_LEDGER_WRITE,
+}
 
 
 @pytest.fixture
@@ -67,16 +73,16 @@ def check(desk: Desk) -> None:
 def test_a_replay_that_dies_is_finished_by_the_next(desk: Desk, point: Point) -> None:
     desk.die(point)
     desk.options["spark"] = {"cores": 1}  # another spec, another digest
-    if point is not Point.LEDGER_DONE:
+    if point is not Point.AFTER_LEDGER_WRITE:
         desk.die(AGAIN[point])
     summary = desk.replay()
-    assert summary.recovered == (point is not Point.LEDGER_DONE and AGAIN[point] in LATE)
+    assert summary.recovered == (point is not Point.AFTER_LEDGER_WRITE and AGAIN[point] in LATE)
     check(desk)
     assert desk.replay(Selection(reasons=("too_big",))).counts.routed == 0
     check(desk)
 
 
-@pytest.mark.parametrize("point", sorted(LATE - {Point.LEDGER_DONE}))
+@pytest.mark.parametrize("point", sorted(LATE - {Point.AFTER_LEDGER_WRITE}))
 def test_a_pipeline_that_runs_in_between_changes_nothing(desk: Desk, point: Point) -> None:
     desk.die(point, plan=1)
     desk.feed([{"id": 8, "kind": "alpha", "other": True}, {"id": 9, "kind": "gamma", "note": "m"}])
@@ -85,7 +91,7 @@ def test_a_pipeline_that_runs_in_between_changes_nothing(desk: Desk, point: Poin
     assert desk.offsets("gamma") == {5: 1, 9: 1}
 
 
-@pytest.mark.parametrize("point", sorted(LATE - {Point.LEDGER_DONE}))
+@pytest.mark.parametrize("point", sorted(LATE - {Point.AFTER_LEDGER_WRITE}))
 def test_an_open_plan_is_finished_with_its_own_spec(desk: Desk, point: Point) -> None:
     """Whoever finishes it has a spec under which some of the letters would go nowhere."""
     desk.die(point, plan=1)
@@ -94,7 +100,7 @@ def test_an_open_plan_is_finished_with_its_own_spec(desk: Desk, point: Point) ->
     check(desk)
 
 
-@pytest.mark.parametrize("point", sorted(LATE - {Point.LEDGER_DONE}))
+@pytest.mark.parametrize("point", sorted(LATE - {Point.AFTER_LEDGER_WRITE}))
 def test_staged_files_that_are_gone_are_staged_again(desk: Desk, point: Point) -> None:
     """As a vacuum takes them that does not wait."""
     desk.die(point, plan=1)
@@ -114,7 +120,7 @@ def test_staged_files_that_are_gone_are_staged_again(desk: Desk, point: Point) -
 
 
 def test_a_lost_reply_is_asked_for_again(desk: Desk) -> None:
-    with armed(Point.COMMIT_LANDED, "lost-reply", nth=2):
+    with armed(Point.AFTER_COMMIT, "lost-reply", nth=2):
         assert desk.replay().batches == 1
     check(desk)
 
@@ -123,7 +129,7 @@ def test_a_store_that_fails_after_the_decision_makes_no_second_plan(desk: Desk) 
     def fail() -> None:
         raise StorageUnreachable("for a moment")
 
-    with armed(Point.LEDGER_NOT, fail):
+    with armed(Point.BEFORE_LEDGER_WRITE, fail):
         assert desk.replay().recovered == 1
     check(desk)
     assert Replays.open(Store(desk.spec.state_uri), "shop:replay").batch == 1
@@ -132,8 +138,8 @@ def test_a_store_that_fails_after_the_decision_makes_no_second_plan(desk: Desk) 
 @pytest.mark.parametrize(
     "point",
     [
-        Point.TABLE_A_DONE,
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (Point.ALL_STAGED, Point.LEDGER_NOT)),
+        Point.AFTER_FIRST_TABLE,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (Point.AFTER_STAGING, Point.BEFORE_LEDGER_WRITE)),
     ],
 )
 def test_kill_9_during_a_replay(desk: Desk, point: Point) -> None:
@@ -142,7 +148,9 @@ def test_kill_9_during_a_replay(desk: Desk, point: Point) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.TABLE_A_DONE, Point.LEDGER_NOT])
+@pytest.mark.parametrize(
+    "point", [Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.AFTER_FIRST_TABLE, Point.BEFORE_LEDGER_WRITE]
+)
 def test_kill_9_during_a_replay_on_s3(s3: S3, bucket: str, tmp_path: Path, point: Point) -> None:
     killed_and_finished(eventful(Desk(tmp_path, s3=s3, bucket=bucket)), point)
 

@@ -57,9 +57,9 @@ def table(shop: Shop) -> list[Row]:
 def test_a_history_in_any_order_is_written_once_whoever_dies(shop: Shop) -> None:
     changes = list(log())
     shop.send_values(values(changes[:8]))
-    shop.die(Point.COMMIT_LANDED, 1)
+    shop.die(Point.AFTER_COMMIT, 1)
     shop.send_values(values(changes[8:]))
-    shop.die(Point.ALL_STAGED)
+    shop.die(Point.AFTER_STAGING)
     shop.run()
     assert table(shop) == history(changes, (0,))
     shop.run()

@@ -239,7 +239,7 @@ def test_a_column_added_in_the_middle_of_a_batch_takes_the_files_that_were_stage
         staged.update(file.name for file in lake.glob("t/*.parquet"))
         _grown(path, None)
 
-    with faults.armed("all_staged", add_column, batch=2):
+    with faults.armed("after_staging", add_column, batch=2):
         drain(spec)
     assert {Path(uri).name for uri in opened(path).file_uris()} == staged
     assert ids(path) == list(range(10))

@@ -65,14 +65,14 @@ def test_a_recorded_day_of_debezium_ends_as_its_table_did(shop: Shop) -> None:
     assert table(shop) == RECORDED_FINAL
 
 
-@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT])
+@pytest.mark.parametrize("point", [Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE])
 def test_a_batch_that_dies_is_merged_once(shop: Shop, point: Point) -> None:
     """Whoever comes next has no file of the machine it died on, and finds another backlog."""
     events = list(written())
     shop.send_values(events[:10])
     shop.die(point, 2)
     shop.send_values(events[10:])
-    shop.die(Point.COMMIT_LANDED)
+    shop.die(Point.AFTER_COMMIT)
     shop.run()
     assert table(shop) == WRITTEN_FINAL
     assert [row["batch"] for row in ledger(shop)] == list(range(1, len(ledger(shop)) + 1))
@@ -107,7 +107,7 @@ def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
     assert table(shop) == WRITTEN_FINAL
 
 
-@pytest.mark.parametrize("point", [Point.COMMIT_LANDED, Point.TABLE_A_DONE])
+@pytest.mark.parametrize("point", [Point.AFTER_COMMIT, Point.AFTER_FIRST_TABLE])
 def test_several_tables_are_merged_side_by_side(shop: Shop, point: Point) -> None:
     shop.options = {
         **shop.options,

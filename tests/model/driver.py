@@ -81,9 +81,9 @@ class Driver:
         self.recover()
         self.refill()
         while (ranges := self.plan()) is not None:
-            faults.reach(Point.PLANNED)
+            faults.reach(Point.BEFORE_STAGING)
             intent = self.stage(ranges)
-            faults.reach(Point.ALL_STAGED)
+            faults.reach(Point.AFTER_STAGING)
             tried(lambda intent=intent: self.ledger.begin(intent))
             self.finish(intent)
 
@@ -280,7 +280,7 @@ class Driver:
         data, path = json.dumps(ids).encode(), f"f-{self.world.number()}"
         state = self.tail(name).state
         tried(lambda: self.lake.child(name).put(path, data))
-        faults.reach(Point.SOME_STAGED)
+        faults.reach(Point.DURING_STAGING)
         staged = StagedFile(name, path, (), len(data), len(ids), json.dumps({"numRecords": len(ids)}))
         table_id = state.table_id if state else f"id-{self.world.number()}"
         version = state.version if state else -1
@@ -308,10 +308,10 @@ class Driver:
         receipts = []
         for number, table in enumerate(intent.tables):
             if table.dead_letters:
-                faults.reach(Point.LETTERS_NOT)
+                faults.reach(Point.BEFORE_DEAD_LETTERS)
             receipts.append(self.commit(table, intent))
             if number == 0:
-                faults.reach(Point.TABLE_A_DONE)
+                faults.reach(Point.AFTER_FIRST_TABLE)
         seen = {table.path: self.tails[table.path].state.table_id for table in intent.tables}
         known = {path: self.ledger.known.tables.get(path, KnownTable("", "direct")) for path in seen}
         known = {
@@ -321,9 +321,9 @@ class Driver:
         if intent.kind is IntentKind.REFILL:
             known = {path: replace(each, refill=-1) for path, each in known.items()}
         tried(lambda: self.ledger.known.remember(tables=known))
-        faults.reach(Point.LEDGER_NOT)
+        faults.reach(Point.BEFORE_LEDGER_WRITE)
         tried(lambda: self.ledger.record(intent, receipts, THEN))
-        faults.reach(Point.LEDGER_DONE)
+        faults.reach(Point.AFTER_LEDGER_WRITE)
 
     def commit(self, table: TableIntent, intent: Intent) -> Receipt:
         """One table's part of the batch, once."""
@@ -332,14 +332,14 @@ class Driver:
         def attempt() -> Receipt:
             made = tail.create(table.schema, (), {}, table.table_id, table.files, marks, account(intent))
             if made is not None:
-                faults.reach(Point.TABLE_MADE)
+                faults.reach(Point.AFTER_TABLE_CREATION)
                 return made
             if tail.state.txns.get(batch_txn(NAME), 0) < intent.batch:
                 tail.evolve(table.schema, {})
-                faults.reach(Point.EVOLVED)
+                faults.reach(Point.AFTER_SCHEMA_CHANGE)
             expected = None if table.create else table.table_id
             landed = tail.append(table.files, marks, account(intent), schema=table.schema, table_id=expected)
-            faults.reach(Point.COMMIT_LANDED)
+            faults.reach(Point.AFTER_COMMIT)
             return landed
 
         return tried(attempt)

@@ -72,7 +72,7 @@ def test_a_second_ctrl_c_abandons_the_batch_which_the_next_run_finishes(
     spec = one_table(kafka.bootstrap, topic, lake / "t")
     file = tmp_path / "shop.yaml"
     file.write_text(spec.text)
-    with terminal(["run", file, "--until", "latest"], {"HEADRACE_FAULT": "ledger_not=hang"}) as shown:
+    with terminal(["run", file, "--until", "latest"], {"HEADRACE_FAULT": "before_ledger_write=hang"}) as shown:
         shown.until("running")  # in the live line
         commit = lake / "t" / "_delta_log" / f"{0:020}.json"
         eventually(commit.exists, 90, lambda: f"the batch commits; {shown.written}")

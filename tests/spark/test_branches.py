@@ -31,7 +31,7 @@ def test_elements_and_records_are_each_in_their_table_once_after_a_kill_between_
         limits={"batch_rows": 300},
         flush={"rows": 300},
     )
-    with armed(Point.TABLE_A_DONE, "abandon", batch=2), pytest.raises(Abandoned):
+    with armed(Point.AFTER_FIRST_TABLE, "abandon", batch=2), pytest.raises(Abandoned):
         run_all([spec], until="latest")
     (outcome,) = run_all([spec], until="latest")
     assert outcome.error is None

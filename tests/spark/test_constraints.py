@@ -172,7 +172,7 @@ def test_a_constraint_that_appears_while_a_batch_is_planned_makes_dead_letters(
     monkeypatch.setitem(SOURCES, "kafka", lambda spec: Served(desk))
     monkeypatch.setattr(Pipeline, "stage", InProcess.stage)
     added = f"ALTER TABLE {table} ADD CONSTRAINT positive CHECK (id > 0)"
-    with armed(Point.ALL_STAGED, lambda: spark.sql(added), batch=1):
+    with armed(Point.AFTER_STAGING, lambda: spark.sql(added), batch=1):
         desk.feed([{"id": 1}, {"id": -1}])
     assert [row.id for row in spark.read.format("delta").load(f"{tmp_path}/lake/t").collect()] == [1]
     assert [(row["offset"], row["detail"]) for row in desk.dead()] == [(1, "positive: id > 0")]

@@ -228,6 +228,6 @@ def test_a_type_that_an_expression_does_not_take_stops_with_a_name_and_writes_no
 def test_the_moment_a_table_has_grown_knows_its_batch(batches: Any):
     web, grown = batches(), list[int]()
     web.run([{"id": 1}])
-    with faults.armed(Point.EVOLVED, lambda: grown.append(2), batch=2):
+    with faults.armed(Point.AFTER_SCHEMA_CHANGE, lambda: grown.append(2), batch=2):
         web.run([{"id": 2, "more": 3}])
     assert grown == [2]

@@ -13,7 +13,7 @@ from services.desk import Desk
 
 @pytest.mark.parametrize(
     "point",
-    [Point.COMMIT_LANDED, *(pytest.param(each, marks=pytest.mark.slow) for each in (None, Point.ALL_STAGED))],
+    [Point.AFTER_COMMIT, *(pytest.param(each, marks=pytest.mark.slow) for each in (None, Point.AFTER_STAGING))],
 )
 def test_letters_land_once_in_a_table_with_a_constraint(spark: Any, tmp_path: Path, point: Point | None) -> None:
     desk = Desk(tmp_path, {"limits": {"record_bytes": 10}}, spark=lambda: spark)
@@ -29,7 +29,7 @@ def test_letters_land_once_in_a_table_with_a_constraint(spark: Any, tmp_path: Pa
     assert desk.offsets("beta") == {1: 1}
     assert desk.marks("alpha") == [1]
     assert desk.replay().counts.read == 0
-    assert not list(tmp_path.rglob("staging/*/*/*.parquet")) or point is Point.ALL_STAGED
+    assert not list(tmp_path.rglob("staging/*/*/*.parquet")) or point is Point.AFTER_STAGING
     desk.options["limits"] = {"record_bytes": 10}
     desk.feed([{"id": 3, "kind": "alpha"}])
     desk.options["limits"] = {"record_bytes": 100}

@@ -167,7 +167,7 @@ def test_partitions_properties_and_required_columns_are_those_of_the_spec(batche
     ]
 
 
-@pytest.mark.parametrize("point", [Point.TABLE_MADE, Point.COMMIT_LANDED, Point.LEDGER_NOT])
+@pytest.mark.parametrize("point", [Point.AFTER_TABLE_CREATION, Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE])
 def test_a_death_while_the_table_is_made_leaves_one_table_with_every_row_once(batches: Any, point: Point) -> None:
     web = batches(table={"columns": NARROW})
     with faults.armed(point, "abandon"), pytest.raises(Abandoned):
@@ -183,14 +183,14 @@ def test_a_death_while_the_table_is_made_leaves_one_table_with_every_row_once(ba
     assert [row["id"] for row in read(web)] == [1, 2, 2**40]
 
 
-@pytest.mark.parametrize("point", [Point.EVOLVED, Point.COMMIT_LANDED])
+@pytest.mark.parametrize("point", [Point.AFTER_SCHEMA_CHANGE, Point.AFTER_COMMIT])
 def test_a_death_while_types_widen_leaves_every_row_once(batches: Any, point: Point) -> None:
     web = batches(table={"columns": NARROW})
     web.run([{"id": 1, "v": 1}])
     begun = web.offset
     with faults.armed(point, "abandon"), pytest.raises(Abandoned):
         web.run([{"id": 2**40, "v": 1.5}])
-    decided = point is Point.COMMIT_LANDED
+    decided = point is Point.AFTER_COMMIT
     web = batches(table={"columns": NARROW})
     assert web.pipeline.summary.recovered == decided
     if not decided:

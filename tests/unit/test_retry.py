@@ -61,9 +61,9 @@ def test_what_cannot_be_reached_is_tried_until_it_answers():
 
 
 def test_waits_double_up_to_the_longest_and_are_spread():
-    steps = Retry(first=1, longest=60).waits(jitter=lambda: 0.0)
+    steps = Retry(initial_interval=1, max_interval=60).intervals(jitter=lambda: 0.0)
     assert [next(steps) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    spread = Retry(first=8).waits()
+    spread = Retry(initial_interval=8).intervals()
     assert 4 <= next(spread) <= 8
 
 
@@ -93,7 +93,7 @@ def test_a_request_to_stop_ends_the_wait_at_once():
     asked = threading.Event()
     asked.set()
     with pytest.raises(StopRequested, match="no answer"):
-        retry.call(failing(StorageUnreachable("no answer")), Retry(first=3600), stop=asked)
+        retry.call(failing(StorageUnreachable("no answer")), Retry(initial_interval=3600), stop=asked)
 
 
 @pytest.fixture(autouse=True)
@@ -103,28 +103,30 @@ def _nothing_armed():
 
 
 def test_an_armed_point_strikes_once_at_its_batch_and_turn():
-    faults.arm_from("ledger_not:batch=2:nth=2=abandon")
-    reach(Point.LEDGER_NOT, batch=1)
-    reach(Point.LEDGER_NOT, batch=2)
-    reach(Point.ALL_STAGED, batch=2)
+    faults.arm_from("before_ledger_write:batch=2:nth=2=abandon")
+    reach(Point.BEFORE_LEDGER_WRITE, batch=1)
+    reach(Point.BEFORE_LEDGER_WRITE, batch=2)
+    reach(Point.AFTER_STAGING, batch=2)
     with pytest.raises(Abandoned):
-        reach(Point.LEDGER_NOT, batch=2)
-    reach(Point.LEDGER_NOT, batch=2)
+        reach(Point.BEFORE_LEDGER_WRITE, batch=2)
+    reach(Point.BEFORE_LEDGER_WRITE, batch=2)
 
 
 def test_a_lost_reply_looks_like_an_unreachable_store_and_a_function_is_just_called():
     called = []
-    with faults.armed("commit_landed", "lost-reply"), pytest.raises(StorageUnreachable):
-        reach(Point.COMMIT_LANDED)
-    with faults.armed("planned", lambda: called.append(1)):
-        reach(Point.PLANNED)
-    with faults.armed("planned", "abandon"):
+    with faults.armed("after_commit", "lost-reply"), pytest.raises(StorageUnreachable):
+        reach(Point.AFTER_COMMIT)
+    with faults.armed("before_staging", lambda: called.append(1)):
+        reach(Point.BEFORE_STAGING)
+    with faults.armed("before_staging", "abandon"):
         pass
-    reach(Point.PLANNED)
+    reach(Point.BEFORE_STAGING)
     assert called == [1]
 
 
-@pytest.mark.parametrize("text", ["nowhere=kill", "planned=explode", "planned:day=3=kill", "planned:nth=x=kill"])
+@pytest.mark.parametrize(
+    "text", ["nowhere=kill", "before_staging=explode", "before_staging:day=3=kill", "before_staging:nth=x=kill"]
+)
 def test_a_fault_that_cannot_be_is_refused(text):
     with pytest.raises(UsageError):
         faults.arm_from(text)
@@ -135,7 +137,7 @@ import subprocess, sys
 from headrace.faults import reach, Point
 below = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
 print(below.pid, flush=True)
-reach(Point.ALL_STAGED, batch=1)
+reach(Point.AFTER_STAGING, batch=1)
 print("alive", flush=True)
 """
 
@@ -146,7 +148,7 @@ def child(fault):
 
 
 def test_kill_takes_the_whole_tree_even_other_process_groups():
-    with child("all_staged=kill") as started:
+    with child("after_staging=kill") as started:
         below = int(started.stdout.readline())
         assert started.stdout.read() == ""
         assert started.wait(10) == -signal.SIGKILL
@@ -164,7 +166,7 @@ def gone(pid):
 
 
 def test_stop_self_freezes_until_it_is_continued():
-    with child("all_staged=stop-self") as started:
+    with child("after_staging=stop-self") as started:
         started.stdout.readline()
         _, status = os.waitpid(started.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
@@ -183,4 +185,7 @@ def test_trouble_after_a_good_while_is_counted_anew():
             raise AuthenticationFailed("refused")
         return "well"
 
-    assert retry.call(attempt, Retry(first=0.001, longest=60, refused=3), clock=lambda: next(ticks)) == "well"
+    assert (
+        retry.call(attempt, Retry(initial_interval=0.001, max_interval=60, refused=3), clock=lambda: next(ticks))
+        == "well"
+    )

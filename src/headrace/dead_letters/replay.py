@@ -117,13 +117,13 @@ class ReplayPipeline(Pipeline):
         """judge → stage, in this process; then decide, commit, book."""
         self._version = self.letters.version()
         number, started = self.ledger.batch + 1, datetime.now(UTC)
-        faults.reach(faults.Point.PLANNED, batch=number)
+        faults.reach(faults.Point.BEFORE_STAGING, batch=number)
         if self._version is None:
             return
         manifests, runs = self.discover_and_stage(None, number, started)
         if not sum(each.counts.read for each in manifests):
             return
-        faults.reach(faults.Point.ALL_STAGED, batch=number)
+        faults.reach(faults.Point.AFTER_STAGING, batch=number)
         intent = self.intend(number, (), manifests, started, runs)
         self._planned = number
         self.execute(intent)
@@ -158,7 +158,7 @@ class ReplayPipeline(Pipeline):
                 stager.add(layouts[name], rows)
             stager.add(letters, judged.letters)
             stager.add(booked, judged.outcomes)
-            faults.reach(faults.Point.SOME_STAGED)
+            faults.reach(faults.Point.DURING_STAGING)
         if discovered:
             stager.abandon()
             return Manifest(counts=counts, discovered=discovered)

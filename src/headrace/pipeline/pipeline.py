@@ -270,12 +270,12 @@ class Pipeline:
         """read → decode → transform → route → stage (one Spark job), then commit, then book."""
         self.keep_retention()
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
-        faults.reach(faults.Point.PLANNED, batch=batch)
+        faults.reach(faults.Point.BEFORE_STAGING, batch=batch)
         if (tasks := task.tasks_for(ranges, self.mean_bytes())) < len(ranges):
             frame = frame.coalesce(tasks)
         manifests, runs = self.discover_and_stage(frame, batch, started)
         self._check_names(manifests)
-        faults.reach(faults.Point.ALL_STAGED, batch=batch)
+        faults.reach(faults.Point.AFTER_STAGING, batch=batch)
         self._same_topics(ranges)
         intent = self.intend(batch, ranges, manifests, started, runs)
         intent = self.execute(intent)
@@ -394,14 +394,14 @@ class Pipeline:
         Answers the intent that was carried out, which is a later plan where a table had appeared meanwhile.
         """
         intent, receipts = self._committed(intent)
-        faults.reach(faults.Point.LEDGER_NOT, batch=intent.batch)
+        faults.reach(faults.Point.BEFORE_LEDGER_WRITE, batch=intent.batch)
         tables = self.tables.tables()
         if intent.kind is IntentKind.REFILL:
             tables |= {each.path: replace(tables[each.path], refill=-1) for each in intent.tables}
         tables |= overwrite.with_overwritten(tables, self.ledger.known.full_refresh.number, intent)
         self.ledger.known.remember(tables=tables)
         self.ledger.record(intent, receipts, datetime.now(UTC))
-        faults.reach(faults.Point.LEDGER_DONE, batch=intent.batch)
+        faults.reach(faults.Point.AFTER_LEDGER_WRITE, batch=intent.batch)
         self._clear_staging(intent)
         self.summary.add(intent, receipts)
         self.position |= {(each.topic, each.partition): each.until for each in intent.ranges}
@@ -435,10 +435,10 @@ class Pipeline:
         first = [table for table in data[:1] if table.merging is None]  # a merge is long: no other waits for it
         receipts = [self._commit_one(table, intent) for table in first]
         if first and data[1:]:
-            faults.reach(faults.Point.TABLE_A_DONE, batch=intent.batch)
+            faults.reach(faults.Point.AFTER_FIRST_TABLE, batch=intent.batch)
         receipts += self._commit_beside(data[len(first) :], intent, several=not first and len(data) > 1)
         if rest:
-            faults.reach(faults.Point.LETTERS_NOT, batch=intent.batch)
+            faults.reach(faults.Point.BEFORE_DEAD_LETTERS, batch=intent.batch)
         return receipts + [self._commit_one(table, intent) for table in rest]
 
     def _commit_beside(self, tables: Sequence[TableIntent], intent: Intent, several: bool) -> list[Receipt]:
@@ -451,7 +451,7 @@ class Pipeline:
             try:
                 receipt = self._commit_one(table, intent)
                 if several:
-                    faults.reach(faults.Point.TABLE_A_DONE, batch=intent.batch)
+                    faults.reach(faults.Point.AFTER_FIRST_TABLE, batch=intent.batch)
             except BaseException:
                 failed.set()
                 raise

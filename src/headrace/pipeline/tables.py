@@ -338,7 +338,7 @@ class PipelineTables:
                 raise
             self.shapes[entry.name] = self._shape(entry)  # another writer added such a column first: records must fit
             return self._evolve(entry, batch)
-        faults.reach(faults.Point.EVOLVED, batch=batch)
+        faults.reach(faults.Point.AFTER_SCHEMA_CHANGE, batch=batch)
         self.shapes[entry.name] = self._shape(entry)
 
     def layouts(self, batch: int) -> dict[str, FileLayout]:
@@ -450,8 +450,8 @@ class PipelineTables:
         if entry.committer.state is not None:
             entry.table_id = entry.committer.state.table_id  # Spark names the tables that it makes
         if table.create and receipt.version == 0:
-            faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
-        faults.reach(faults.Point.COMMIT_LANDED, batch=intent.batch)
+            faults.reach(faults.Point.AFTER_TABLE_CREATION, batch=intent.batch)
+        faults.reach(faults.Point.AFTER_COMMIT, batch=intent.batch)
         if (
             entry.name != LETTERS
             and (shape := self.shapes.get(entry.name)) is not None

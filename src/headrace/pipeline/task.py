@@ -108,7 +108,7 @@ def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[p
             stager.add(layouts[name], rows)
         if len(applied.letters):
             stager.add(order.letters, applied.letters)
-        faults.reach(faults.Point.SOME_STAGED)
+        faults.reach(faults.Point.DURING_STAGING)
     if discovered:
         stager.abandon()
         return Manifest(counts=counts, discovered=discovered, assumed=tuple(assumed))

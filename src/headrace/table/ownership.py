@@ -40,7 +40,7 @@ from headrace.retry import Retry
 from headrace.storage.store import Store
 
 T = TypeVar("T")
-_PAUSES, _TRIES = Retry(first=0.02, longest=1.0), 10
+_PAUSES, _TRIES = Retry(initial_interval=0.02, max_interval=1.0), 10
 _APPEND_ONLY = "delta.appendOnly"
 _LEVELS = 8  # folders above a table in which the state of a pipeline is looked for
 _LOOK_BACK = 20  # commits in which the engine of a table's writer is looked for
@@ -179,7 +179,7 @@ def amid_others(store: Store, attempt: Callable[[], T]) -> T:
     ConcurrentModification after 10 attempts. Other errors, such as an unreachable store, are raised at once.
     """
     message = ""
-    for wait in islice(_PAUSES.waits(), _TRIES):
+    for wait in islice(_PAUSES.intervals(), _TRIES):
         try:
             return attempt()
         except (Conflict, TableChanged, TableReplaced, TableRestored) as conflict:

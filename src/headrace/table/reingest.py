@@ -127,11 +127,11 @@ class Reingesting(Pipeline):
 
     def _put(self, wanted: Reingest) -> None:
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
-        faults.reach(faults.Point.PLANNED, batch=batch)
+        faults.reach(faults.Point.BEFORE_STAGING, batch=batch)
         intent = reingest_intent(self.context, self.store.uri, wanted, self._trace, batch, started)
         if not intent.tables:
             return
-        faults.reach(faults.Point.ALL_STAGED, batch=batch)
+        faults.reach(faults.Point.AFTER_STAGING, batch=batch)
         self._same_topics(wanted.ranges)
         self.execute(intent)
 

@@ -71,7 +71,7 @@ class SparkAppendWriter:
         self._reload()
         if self.state is None and table.create:
             self._create(table)
-            faults.reach(faults.Point.TABLE_MADE, batch=intent.batch)
+            faults.reach(faults.Point.AFTER_TABLE_CREATION, batch=intent.batch)
         check_txns_last(self._store.uri, self._known())
         self._check(table, intent)
         rows, size = sum(item.rows for item in table.files), sum(item.size for item in table.files)

@@ -193,7 +193,7 @@ def test_a_purge_finishes_an_open_plan_first(desk: Desk):
     desk.options["limits"] = {"record_bytes": 5}
     desk.feed([{"id": 1, "kind": "alpha"}])
     del desk.options["limits"]
-    desk.die(Point.COMMIT_LANDED)
+    desk.die(Point.AFTER_COMMIT)
     assert purge(desk.spec, datetime.now(UTC).date() + timedelta(days=1)).letters == 1
     assert desk.offsets("alpha") == {0: 1}
     assert desk.dead() == []

@@ -204,7 +204,7 @@ def test_a_letter_of_the_other_table_is_written_under_the_same_plan(tmp_path: Pa
     desk.feed([[{"id": 1, "kind": "alpha"}, {"id": 2, "kind": "../x"}]])
     desk.options |= {"route": {"by": {"sql": "replace(kind, '../', '')"}}, "limits": {"tables": 1}}
     for _ in range(2):
-        with armed("letters_not", "abandon"), pytest.raises(Abandoned):
+        with armed("before_dead_letters", "abandon"), pytest.raises(Abandoned):
             desk.replay()
     assert desk.replay(Selection(reasons=("bad_route",))).recovered == 1
     assert desk.offsets("alpha", "x") == {0: 1}

@@ -306,7 +306,7 @@ def test_upkeep_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
         assert marks == 7
 
 
-@pytest.mark.parametrize("point", ["all_staged", "ledger_not"])
+@pytest.mark.parametrize("point", ["after_staging", "before_ledger_write"])
 def test_a_batch_that_died_is_finished_after_a_compaction_by_hand(tmp_path: Path, point: str):
     from headrace.faults import armed
 
@@ -318,7 +318,7 @@ def test_a_batch_that_died_is_finished_after_a_compaction_by_hand(tmp_path: Path
     Table(run.place).optimize()
     with run.open():
         run.pipeline.maintain(at_end=True)
-        if point == "all_staged":  # nothing was decided: the record is read again
+        if point == "after_staging":  # nothing was decided: the record is read again
             run.desk.sent.pop()
             run.sent -= 1
             run.batch()

@@ -34,7 +34,7 @@ def theirs(desk: Desk, **columns: Any) -> None:
     write_deltalake(str(desk.place / "lake/orders"), pa.table(columns))
 
 
-@pytest.mark.parametrize("point", [Point.PLANNED, Point.ALL_STAGED])
+@pytest.mark.parametrize("point", [Point.BEFORE_STAGING, Point.AFTER_STAGING])
 def test_a_table_that_appears_with_other_columns_is_written_as_it_is(desk: Desk, point: Point) -> None:
     with armed(point, lambda: theirs(desk, id=pa.array([0], pa.int64()), text=pa.array([7], pa.int64()))):
         desk.feed([{"id": 1, "text": 8}, {"id": 2, "text": "words"}, {"id": 3, "more": 1.5}])
@@ -49,7 +49,13 @@ def test_a_table_that_appears_with_other_columns_is_written_as_it_is(desk: Desk,
 
 ITEMS = {"name": "items", "transform": [{"where": "item IS NOT NULL"}], "table": {"infer": {"records": 1}}}
 WORDS = [{"id": 1, "item": "a"}, {"id": 2, "item": 7}, {"id": 3, "item": {"deep": 1}}, b"{", {"id": 5}]
-POINTS = [Point.TABLE_A_DONE, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT, Point.LEDGER_DONE]
+POINTS = [
+    Point.AFTER_FIRST_TABLE,
+    Point.AFTER_COMMIT,
+    Point.BEFORE_DEAD_LETTERS,
+    Point.BEFORE_LEDGER_WRITE,
+    Point.AFTER_LEDGER_WRITE,
+]
 
 
 @pytest.fixture
@@ -77,7 +83,7 @@ def settled(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("death", [None, *POINTS])
-@pytest.mark.parametrize("point", [Point.ALL_STAGED, Point.TABLE_A_DONE])
+@pytest.mark.parametrize("point", [Point.AFTER_STAGING, Point.AFTER_FIRST_TABLE])
 def test_what_a_table_has_already_stays_and_the_rest_is_planned_again(
     branches: Desk, point: Point, death: Point | None
 ) -> None:
@@ -103,7 +109,7 @@ def test_two_pipelines_make_one_new_table(tmp_path: Path, monkeypatch: pytest.Mo
     one = Desk(tmp_path, {"pipeline": "one", "route": {}, "table": table}, topic="one")
     two = Desk(tmp_path, {"pipeline": "two", "route": {}, "table": table}, topic="two")
     two.serve(monkeypatch)
-    with armed(Point.ALL_STAGED, lambda: one.feed([{"id": 1, "a": 1, "same": "x"}])):
+    with armed(Point.AFTER_STAGING, lambda: one.feed([{"id": 1, "a": 1, "same": "x"}])):
         two.feed([{"id": 2, "b": 2.5, "same": 3}, {"id": 3, "b": 3.5}])
     rows = sorted(one.rows("lake/both"), key=lambda row: row["id"])
     assert [(row["id"], row["a"], row["b"]) for row in rows] == [(1, 1, None), (3, None, 3.5)]

@@ -16,7 +16,13 @@ from headrace.errors import OperationDisabled
 from headrace.faults import Abandoned, Point, armed
 from services.desk import Desk, ingest
 
-POINTS = [Point.PLANNED, Point.ALL_STAGED, Point.TABLE_MADE, Point.COMMIT_LANDED, Point.LEDGER_NOT]
+POINTS = [
+    Point.BEFORE_STAGING,
+    Point.AFTER_STAGING,
+    Point.AFTER_TABLE_CREATION,
+    Point.AFTER_COMMIT,
+    Point.BEFORE_LEDGER_WRITE,
+]
 COLUMNS = [{"name": name, "type": kind} for name, kind in (("id", "bigint"), ("seq", "bigint"), ("name", "string"))]
 State = dict[int, tuple[int, str]]
 
@@ -117,14 +123,14 @@ def test_a_history_in_any_order_ends_as_that_of_the_day_in_order(given_: Any, da
     assert told[0] == told[1]
 
 
-STRIKING = [*POINTS, Point.SOME_STAGED, Point.LETTERS_NOT, Point.LEDGER_DONE]
+STRIKING = [*POINTS, Point.DURING_STAGING, Point.BEFORE_DEAD_LETTERS, Point.AFTER_LEDGER_WRITE]
 
 
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 @pytest.mark.parametrize("point", STRIKING)
 def test_a_batch_that_dies_is_merged_once(point: Point, mode: str, tmp_path: Path) -> None:
     made = desk(str(tmp_path), mode)
-    first = 1 if point is Point.TABLE_MADE else 2
+    first = 1 if point is Point.AFTER_TABLE_CREATION else 2
     for number in range(1, 3):
         after = {"id": 1, "seq": number, "name": "ab"[number - 1]}
         made.send([{"op": "c" if number == 1 else "u", "before": None, "after": after, "ts_ms": number}, b"{"])
@@ -143,7 +149,7 @@ def test_a_merging_batch_that_dies_once_its_table_is_evolved_is_merged_once(mode
     del made.options["table"]["columns"]
     made.feed([{"op": "c", "before": None, "after": {"id": 1, "seq": 1, "name": "a"}, "ts_ms": 1}])
     made.send([{"op": "u", "before": None, "after": {"id": 1, "seq": 2, "name": "b", "note": "x"}, "ts_ms": 2}])
-    with armed(Point.EVOLVED, "abandon"), pytest.raises(Abandoned):
+    with armed(Point.AFTER_SCHEMA_CHANGE, "abandon"), pytest.raises(Abandoned):
         go_on(made)
     assert "note" in Table(tmp_path / "lake/orders").metadata().schema.names
     assert [row["seq"] for row in made.rows("lake/orders")] == [1]
@@ -165,7 +171,7 @@ def test_a_batch_that_dies_between_two_merges_is_merged_once(
     made.feed([{"id": 1, "seq": 1, "name": name} for name in "ab"])
     made.send([{"id": 1, "seq": 2, "name": name} for name in "ab"])
     for _ in range(1 + again):
-        with armed(Point.TABLE_A_DONE, "abandon"), pytest.raises(Abandoned):
+        with armed(Point.AFTER_FIRST_TABLE, "abandon"), pytest.raises(Abandoned):
             go_on(made)
     held = [max(row["seq"] for row in made.rows(f"lake/{name}")) for name in "ab"]
     assert sorted(held) == [1, 2], "one table has the batch, the other has not"

@@ -340,7 +340,9 @@ def test_both_tables_are_made_evolved_and_booked(desk: Desk):
     ]
 
 
-@pytest.mark.parametrize("point", [Point.TABLE_A_DONE, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT])
+@pytest.mark.parametrize(
+    "point", [Point.AFTER_FIRST_TABLE, Point.AFTER_COMMIT, Point.BEFORE_DEAD_LETTERS, Point.BEFORE_LEDGER_WRITE]
+)
 def test_a_batch_that_dies_between_two_tables_is_in_both_once(desk: Desk, point: Point):
     desk.feed([ORDER])
     with armed(point, "abandon"), pytest.raises(Abandoned):
@@ -383,7 +385,7 @@ def test_replayed_letters_of_each_table_land_once(desk: Desk):
     assert (of_items(desk), desk.offsets("orders")) == ([(7, "a"), (7, "b")], {1: 1})
     [letter] = [each for each in desk.letters.find(RecordPosition("orders", 0, 0)) if each["table"] == items]
     assert [(each["outcome"], each["into"]) for each in letter["outcomes"]] == [("replayed", [items])]
-    desk.die(Point.COMMIT_LANDED)
+    desk.die(Point.AFTER_COMMIT)
     assert [desk.replay().counts.read for _ in range(2)] == [1, 0]  # the plan that was begun, and none after it
     assert (of_items(desk), desk.offsets("orders")) == ([(7, "a"), (7, "b")], {0: 1, 1: 1})
 

@@ -107,4 +107,4 @@ def test_of_a_record_with_many_rows_a_rejected_one_takes_the_others_along():
 def test_what_cannot_be_expected_is_found_before_anything_runs(expectations: Any, said: str):
     with pytest.raises(SpecError) as trouble:
         spec_of(table={"columns": COLUMNS, "expectations": expectations})
-    assert said in " ".join(str(finding) for finding in trouble.value.findings)
+    assert said in " ".join(str(finding) for finding in trouble.value.diagnostics)

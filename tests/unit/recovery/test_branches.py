@@ -102,7 +102,7 @@ def test_a_refill_brings_one_table_back_and_touches_no_other(desk: Desk, path: s
     assert all(read == told for read, told in account(desk))
 
 
-@pytest.mark.parametrize("point", [Point.COMMIT_LANDED, Point.LEDGER_NOT, Point.LEDGER_DONE])
+@pytest.mark.parametrize("point", [Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE, Point.AFTER_LEDGER_WRITE])
 def test_a_refill_that_dies_is_finished(desk: Desk, point: Point):
     for values in (FIRST, SECOND, THIRD):
         desk.feed(values)
@@ -150,7 +150,15 @@ def lose(desk: Desk, *folders: str) -> None:
 
 @pytest.mark.parametrize("lost", [("ledger",), ("ledger", "intents")], ids=lambda lost: " and ".join(lost))
 @pytest.mark.parametrize(
-    "point", [None, Point.TABLE_A_DONE, Point.COMMIT_LANDED, Point.LETTERS_NOT, Point.LEDGER_NOT, Point.LEDGER_DONE]
+    "point",
+    [
+        None,
+        Point.AFTER_FIRST_TABLE,
+        Point.AFTER_COMMIT,
+        Point.BEFORE_DEAD_LETTERS,
+        Point.BEFORE_LEDGER_WRITE,
+        Point.AFTER_LEDGER_WRITE,
+    ],
 )
 def test_a_lost_ledger_is_told_anew_by_the_tables_of_all_branches(
     desk: Desk, point: Point | None, lost: tuple[str, ...]

@@ -101,7 +101,7 @@ def test_a_table_with_the_property_is_refused_until_it_is_unset(desk: Desk) -> N
 
 def test_the_property_is_met_while_the_pipeline_runs(desk: Desk) -> None:
     desk.feed([{"id": 1}])
-    with armed(Point.ALL_STAGED, lambda: expiring(desk)), pytest.raises(TableFeature, match=EXPIRING):
+    with armed(Point.AFTER_STAGING, lambda: expiring(desk)), pytest.raises(TableFeature, match=EXPIRING):
         desk.feed([{"id": 2}])
 
 
@@ -111,7 +111,7 @@ def test_the_property_is_met_while_the_pipeline_runs(desk: Desk) -> None:
 def test_a_batch_whose_txn_expired_is_not_committed_again(desk: Desk) -> None:
     """Its own commit is found in the log, behind commits of others."""
     desk.feed([{"id": 1}])
-    with armed(Point.LEDGER_NOT, "abandon"), pytest.raises(Abandoned):
+    with armed(Point.BEFORE_LEDGER_WRITE, "abandon"), pytest.raises(Abandoned):
         desk.feed([{"id": 2}, {"id": 3}])
     foreign(desk, *range(100, 105))
     orders(desk).optimize.compact()
@@ -125,7 +125,7 @@ def test_a_batch_whose_txn_expired_is_not_committed_again(desk: Desk) -> None:
 
 def test_a_first_batch_whose_txn_expired_is_not_committed_again(desk: Desk) -> None:
     """No ledger knows the table yet: the open batch alone tells that it may be there."""
-    with armed(Point.LEDGER_NOT, "abandon"), pytest.raises(Abandoned):
+    with armed(Point.BEFORE_LEDGER_WRITE, "abandon"), pytest.raises(Abandoned):
         desk.feed([{"id": 1}])
     foreign(desk, 100)
     orders(desk).optimize.compact()
@@ -152,7 +152,7 @@ def test_a_batch_that_is_not_in_the_table_is_committed_though_txns_expired(desk:
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_a_log_that_no_longer_tells_whether_the_batch_is_there(desk: Desk, rewritten: bool) -> None:
     """Its files tell as long as they are the table's; a person is asked once they were rewritten."""
-    with armed(Point.LEDGER_NOT, "abandon"), pytest.raises(Abandoned):
+    with armed(Point.BEFORE_LEDGER_WRITE, "abandon"), pytest.raises(Abandoned):
         desk.feed([{"id": 1}, {"id": 2}])
     foreign(desk, 100, 101)
     if rewritten:

@@ -258,7 +258,8 @@ def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(broken: Broken
 
 
 @pytest.mark.parametrize(
-    "point", [Point.PLANNED, Point.SOME_STAGED, Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT]
+    "point",
+    [Point.BEFORE_STAGING, Point.DURING_STAGING, Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE],
 )
 @pytest.mark.parametrize("next_is", ["repair", "batch"])
 def test_who_dies_on_the_way_loses_and_doubles_nothing(broken: Broken, point: Point, next_is: str) -> None:
@@ -365,7 +366,7 @@ def test_whatever_happens_in_between(tmp_path_factory: pytest.TempPathFactory, s
             elif step == "mend":
                 broken.mend()
             elif step == "die":
-                point = data.draw(st.sampled_from([Point.ALL_STAGED, Point.COMMIT_LANDED, Point.LEDGER_NOT]))
+                point = data.draw(st.sampled_from([Point.AFTER_STAGING, Point.AFTER_COMMIT, Point.BEFORE_LEDGER_WRITE]))
                 with armed(point, "abandon"):
                     _survive(broken)
         broken.mend()

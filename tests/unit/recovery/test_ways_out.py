@@ -78,7 +78,7 @@ class Way:
         assert stopped.value.hint, "it says what to do next"
         return stopped.value
 
-    def dies(self, point: Point = Point.LEDGER_NOT) -> None:
+    def dies(self, point: Point = Point.BEFORE_LEDGER_WRITE) -> None:
         """A run that ends at a crash point, so that its batch is open."""
         with armed(point, "abandon"), pytest.raises(Abandoned):
             self.desk.run()
@@ -169,7 +169,7 @@ def some_records_of_an_open_batch_are_gone_and_one_table_has_it(way: Way) -> Non
     way.desk.options["branches"] = [also]
     way.ran(2)
     gone = way.send(3)
-    way.dies(Point.TABLE_A_DONE)
+    way.dies(Point.AFTER_FIRST_TABLE)
     way.given_up |= set(gone[:2])
     for file in set(way.table().glob("*.parquet")) - set(map(Path, DeltaTable(str(way.table())).file_uris())):
         file.unlink()
@@ -418,7 +418,7 @@ def a_feature_is_turned_on_in_the_middle_of_a_batch(way: Way) -> None:
     """The first stop is told by the running commit, those of later starts by the table that is opened."""
     way.ran(2)
     way.send(2)
-    with armed(Point.ALL_STAGED, lambda: _leave_to_spark(way)), pytest.raises(HeadraceError) as stopped:
+    with armed(Point.AFTER_STAGING, lambda: _leave_to_spark(way)), pytest.raises(HeadraceError) as stopped:
         way.desk.run()
     assert stopped.value.name == "DirectCommitBlocked"
     assert "Take the feature away" in stopped.value.hint
@@ -512,7 +512,7 @@ def what_was_begun_is_lost_after_one_table_has_it(way: Way) -> None:
     way.desk.options["branches"] = [also]
     way.ran(2)
     way.send(2)
-    way.dies(Point.TABLE_A_DONE)
+    way.dies(Point.AFTER_FIRST_TABLE)
     shutil.rmtree(way.state() / "intents")
     way.follows(way.stops())
     way.desk.run()
@@ -565,7 +565,7 @@ def another_tool_set_the_txn_back(way: Way) -> None:
         data = pa.table({"id": pa.array([-1], pa.int64())})
         write_deltalake(str(way.table()), data, mode="append", schema_mode="merge", commit_properties=txn)
 
-    with armed(Point.ALL_STAGED, set_back), pytest.raises(errors.TxnMismatch) as stopped:
+    with armed(Point.AFTER_STAGING, set_back), pytest.raises(errors.TxnMismatch) as stopped:
         way.desk.run()
     assert "Find out who else writes to this table, then run again" in stopped.value.hint
 
@@ -684,7 +684,7 @@ def another_instance_has_gone_on(way: Way) -> None:
         pipeline = Pipeline(other.spec, lambda: None, recovery=StartupRecovery())
         pipeline.open_ledger().decide("another instance", {})
 
-    with armed(Point.ALL_STAGED, go_on), pytest.raises(errors.Fenced) as stopped:
+    with armed(Point.AFTER_STAGING, go_on), pytest.raises(errors.Fenced) as stopped:
         way.desk.run()
     assert "Start it again" in stopped.value.hint
 
@@ -707,7 +707,7 @@ def spark_fails_in_a_way_that_has_no_name(way: Way) -> None:
     def fail() -> None:
         raise spark_errors.error_of(RuntimeError("something in Spark"), way.desk.folder)
 
-    with armed(Point.ALL_STAGED, fail), pytest.raises(errors.PipelineStopped) as stopped:
+    with armed(Point.AFTER_STAGING, fail), pytest.raises(errors.PipelineStopped) as stopped:
         way.desk.run()
     assert stopped.value.name == "PipelineStopped"
 
@@ -716,7 +716,7 @@ def spark_fails_in_a_way_that_has_no_name(way: Way) -> None:
 def a_fault_of_our_own(way: Way) -> None:
     way.ran(2)
     way.send(2)
-    with armed(Point.ALL_STAGED, lambda: {}["no such key"]), pytest.raises(HeadraceError, match="report it"):
+    with armed(Point.AFTER_STAGING, lambda: {}["no such key"]), pytest.raises(HeadraceError, match="report it"):
         way.desk.run()
 
 

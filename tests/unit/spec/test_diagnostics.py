@@ -60,7 +60,7 @@ def test_all_findings_come_at_once_in_the_order_of_the_file():
     ]
     with pytest.raises(SpecError) as refused:
         loads(GOOD + "limit: {}\n")
-    assert (refused.value.exit_code, len(refused.value.findings)) == (2, 1)
+    assert (refused.value.exit_code, len(refused.value.diagnostics)) == (2, 1)
 
 
 # What is added to the good spec · the key found · a word of what was seen · a word of what is allowed · what was meant

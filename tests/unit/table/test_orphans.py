@@ -40,7 +40,7 @@ def test_what_a_batch_left_that_died_before_it_was_decided_is_counted_and_vacuum
         desk.feed([{"id": 1, "kind": "alpha"}])
     assert orphans(desk) == {"files": 0, "bytes": 0, "folders": {}}
     assert pipeline_status(desk.spec)["orphans"] is None
-    dies(desk, Point.ALL_STAGED, {"id": 2, "kind": "alpha"})
+    dies(desk, Point.AFTER_STAGING, {"id": 2, "kind": "alpha"})
     lake = desk.place / "lake"
     found = orphans(desk)
     assert found["folders"] == {str(lake / "alpha"): 1}
@@ -61,7 +61,7 @@ def test_what_waits_to_be_merged_is_swept_at_the_next_start(tmp_path: Path) -> N
     table = {"path": f"{tmp_path}/lake/t", "mode": "upsert", "merge": {"keys": ["id"]}}
     desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
     desk.feed([{"id": 1}])
-    dies(desk, Point.ALL_STAGED, {"id": 2})
+    dies(desk, Point.AFTER_STAGING, {"id": 2})
     staging = tmp_path / "lake/_headrace/shop/staging"
     assert orphans(desk)["folders"] == {str(staging): 1}
     desk.feed([{"id": 3}])
