@@ -272,7 +272,7 @@ class ContractViolation(PipelineStopped):
         self,
         message: str,
         *,
-        hint: str = "Change the producer, table.contract or table.expectations, then run again to read the record again.",
+        hint: str = "Change the producer, table.contract or table.expectations, then run again; nothing is lost.",
         **facts: object,
     ) -> None:
         super().__init__(message, hint=hint, **facts)
