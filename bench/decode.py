@@ -23,6 +23,7 @@ from bench.records import ARROW, FIELDS, POISON
 from headrace.decode.base import DecodeLimits, NewField
 from headrace.decode.decoders import decoder
 from headrace.decode.json.decoder import JsonDecoder
+from headrace.decode.payload_field import json_field
 from headrace.engine import duck
 from headrace.source.sample_events import bench_event
 from headrace.spec import Decode
@@ -124,7 +125,7 @@ def json_ways(rows: list[Row]) -> dict[str, Run]:
     deep = written([{**row, "extra": {"k": {"m": 1}, "n": "x"}} for row in rows])
     lists = written([{**row, "extra": [{"k": 1, "n": "x"}, {"k": 2}]} for row in rows])
     few = pa.schema([item for item in SCHEMA if item.name in ("id", "event_type", "timestamp")])
-    text = pa.schema([*SCHEMA, pa.field("extra", pa.string(), metadata={b"headrace.json": b"true"})])
+    text = pa.schema([*SCHEMA, json_field("extra")])
     return {
         "faithful": (clean, faithful()),
         "faithful, spaced text": (written(rows, spaced=True), faithful()),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from contract.formats import Case, avro, envelopes, json, msgpack, plain, protobuf
 from headrace.decode.base import Decoded, DecodeLimits, Decoder
 from headrace.decode.decoders import FORMATS
-from headrace.decode.payload import MESSAGE
+from headrace.decode.payload_field import MessageScope, PayloadField
 from headrace.reasons import Reason
 
 CASES: dict[str, Case] = {
@@ -113,7 +113,7 @@ def test_a_tenth_poison_and_the_same_again(name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_message_comes_along_where_it_is_asked_for(name):
     case = CASES[name]
-    asked = case.schema.append(pa.field("the message", pa.string(), metadata={MESSAGE: b"{}"}))
+    asked = case.schema.append(PayloadField("the message", pa.string(), message=MessageScope()).to_arrow())
     small = [pair[0] for pair in case.poison if pair[0] is None or len(pair[0]) < 2_000]
     values = pa.array([*small, *(case.good(number) for number in range(50)), *small], pa.binary())
     found = case.decoder(asked).decode(values)

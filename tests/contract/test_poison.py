@@ -19,7 +19,8 @@ from contract.poison import json as of_json
 from contract.poison import plain as of_plain
 from contract.poison import typed as of_typed
 from headrace.decode.decoders import FORMATS
-from headrace.delta.schema import ENVELOPE, JSON_TEXT
+from headrace.decode.payload_field import is_json_text
+from headrace.delta.schema import ENVELOPE
 from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.spec.types import type_name
@@ -112,7 +113,7 @@ def planned(case: Case, entry: Entry) -> Plan:
 
 
 def _column(item: pa.Field) -> dict[str, Any]:
-    text = {"json": True} if JSON_TEXT in (item.metadata or {}) else {}
+    text = {"json": True} if is_json_text(item) else {}
     return {"name": item.name, "type": type_name(item.type), "nullable": item.nullable, **text}
 
 

@@ -117,6 +117,16 @@ def test_datasets_of_delta_rs_are_read_by_a_file_system_of_arrow() -> None:
     assert [file for file, given in calls if "filesystem" not in given] == []
 
 
+def test_one_module_has_the_metadata_keys_of_payload_fields():
+    files = {
+        str(file.relative_to(ROOT))
+        for file in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, bytes) and node.value.startswith(b"headrace.")
+    }
+    assert files == {"decode/payload_field.py"}
+
+
 # Public names that may occur in several modules, each with its reason.
 SHARED_NAMES = {
     "add_to": "every file with subcommands of `headrace table` adds them under this name",

@@ -11,7 +11,7 @@ from headrace.decode.avro.decoder import avro_decoder
 from headrace.decode.base import LIMITS, Decoded, DecodeLimits, Decoder, NewField, Rejects, TypedDecoder, fills_of
 from headrace.decode.json.decoder import json_decoder
 from headrace.decode.msgpack.decoder import msgpack_decoder
-from headrace.decode.payload import RESCUE
+from headrace.decode.payload_field import payload_fields
 from headrace.decode.plain import bytes_decoder, int64_decoder, number_decoder, raw_decoder, string_decoder
 from headrace.decode.protobuf.decoder import protobuf_decoder
 from headrace.errors import UsageError
@@ -56,7 +56,7 @@ def decoder(
     """A format's decoder for a payload schema; null values are rejects whatever the spec makes of them."""
     if format not in FORMATS:
         raise UsageError(f"'{format}' is not a format.", hint=f"Known formats: {', '.join(FORMATS)}.")
-    if new_field == "rescue" and not any(RESCUE in (item.metadata or {}) for item in payload):
+    if new_field == "rescue" and not any(item.rescue for item in payload_fields(payload)):
         raise UsageError("new_field cannot be 'rescue' without a column that keeps what is rescued.")
     given = options or Decode.model_validate({format: {}}).options
     return FORMATS[format](payload, new_field, limits or LIMITS, given)

@@ -25,11 +25,11 @@ from headrace.decode.json.exact import ExactReader
 from headrace.decode.json.strict import Parser
 from headrace.decode.json.template import Path
 from headrace.decode.payload import Elements, PayloadColumn, PayloadNode, PayloadSchema
+from headrace.decode.payload_field import json_field
 from headrace.decode.rescue import RescuableDecoder
 from headrace.decode.scalars import seen
 from headrace.decode.unpack import UnpackedValues
 from headrace.decode.unpack import json_elements as split
-from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import MISFITS, Reason
 
 _OFTEN = 2  # where one record in so many needs mending, the next batch is not tried as if none did
@@ -39,7 +39,7 @@ def as_text(layout: PayloadSchema, elements: Elements) -> PayloadSchema:
     """The layout with the list as JSON text, and without what is kept of its elements."""
     column = elements.column
     node = PayloadNode("json", pa.string(), column.node.nullable)
-    item = pa.field(column.name, pa.string(), column.node.nullable, {JSON_TEXT: b"true"})
+    item = json_field(column.name, column.node.nullable)
     text = PayloadColumn(column.name, column.path, node, item)
     columns = tuple(text if each is column else each for each in layout.columns)
     own = pa.schema([item if each.name == column.name else each for each in layout.own if each != layout.schema[-1]])

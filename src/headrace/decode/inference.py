@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.delta.schema import DATED, JSON_TEXT, reserved
+from headrace.decode.payload_field import dated_field, is_json_text, json_field, payload_field
+from headrace.delta.schema import reserved
 from headrace.delta.type_widening import holding_both, widens
 from headrace.engine import duck
 from headrace.errors import UsageError
@@ -140,7 +141,7 @@ def stated(columns: Iterable[pa.Field]) -> Structure:
 
 def _stated(item: pa.Field) -> Structure:
     kind = item.type
-    if JSON_TEXT in (item.metadata or {}):
+    if is_json_text(item):
         return JSON
     if pa.types.is_struct(kind):
         return stated(kind)
@@ -358,7 +359,7 @@ def _field(name: str, structure: Structure) -> pa.Field | None:
     if _kind(structure) == "null":
         return None
     if (made := arrow_type(structure)) is None:
-        return pa.field(name, pa.string(), metadata={JSON_TEXT: b"true"})
+        return json_field(name)
     return pa.field(name, made)
 
 
@@ -422,9 +423,9 @@ def by_key(columns: Iterable[pa.Field]) -> Known:
     """Columns by the keys they take, in lower case; None where what is below the key is read elsewhere."""
     known: dict[str, pa.Field | None] = {}
     for item in columns:
-        path = (item.metadata or {}).get(b"headrace.path", item.name.encode()).decode()
+        key, *deeper = payload_field(item).keys
         known.setdefault(item.name.lower(), None)
-        known[_key(item).lower()] = item if path == _key(item) else None
+        known[key.lower()] = None if deeper else item
     return known
 
 
@@ -471,20 +472,16 @@ def _admitted(known: pa.DataType, structure: Structure, room: ColumnBudget) -> S
 def _grown(known: list[pa.Field], structure: Structure) -> list[pa.Field]:
     seen: Mapping[str, Structure] = structure.get("fields", {})
     grown = [_grown_field(item, _at_path(item, seen)) for item in known]
-    taken = {name.lower() for item in known for name in (item.name, _key(item))}
+    # A column deeper down takes the first key of its path.
+    taken = {name.lower() for item in known for name in (item.name, payload_field(item).keys[0])}
     return grown + [item for item in inferred_fields(structure) if item.name.lower() not in taken]
-
-
-def _key(item: pa.Field) -> str:
-    """The key a column is read from; a column deeper down takes its first step's."""
-    return str((item.metadata or {}).get(b"headrace.path", item.name.encode()).decode().split(".")[0])
 
 
 def _at_path(item: pa.Field, seen: Mapping[str, Structure]) -> Structure | None:
     """What was seen of a column; of one deeper down only the types it asks for: what is new there is beside it."""
-    *way, last = (item.metadata or {}).get(b"headrace.path", b"").decode().split(".")
+    *way, last = payload_field(item).keys
     if not way:
-        return seen.get(last or item.name)
+        return seen.get(last)
     for key in way:
         seen = seen.get(key, {}).get("fields", {})
     return inferred_widening(seen[last]) if last in seen else None
@@ -496,8 +493,7 @@ def _grown_field(item: pa.Field, structure: Structure | None) -> pa.Field:
     grown = _grown_type(item.type, structure)
     if grown is item.type:
         return item
-    was_date = DATED if pa.types.is_date(item.type) else {}
-    return pa.field(item.name, grown, item.nullable, {**(item.metadata or {}), **was_date} or None)
+    return (dated_field(item) if pa.types.is_date(item.type) else item).with_type(grown)
 
 
 def _grown_type(known: pa.DataType, structure: Structure) -> pa.DataType:

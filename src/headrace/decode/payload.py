@@ -8,21 +8,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from headrace.delta.schema import JSON_TEXT
+from headrace.decode.payload_field import PayloadField, Rescue, payload_field, payload_fields
 from headrace.errors import UsageError
-
-UNIT, PATH, DEFAULT, SKIP = b"headrace.unit", b"headrace.path", b"headrace.default", b"headrace.skip"
-RESCUE = b"headrace.rescue"  # the column that keeps what does not fit: `field` new fields alone, `type` wrong values
-ELEMENTS = b"headrace.elements"  # beside RESCUE, on the column with a text for each element: the list they are of
-EXPLODED = b"headrace.exploded"  # on the list that is exploded: fields beside it are not the table's
-KEEPS = b"headrace.keeps"  # on a column: whether its wrong values are kept there, whatever is done with others
-MERGES = b"headrace.merges"  # the envelope's word on what to do is done: the table merges
-PLACE = b"headrace.place"  # a path from the very top, where the row itself lies deeper down
-MESSAGE = b"headrace.message"  # on the last field of a payload: the whole message as JSON text, for expressions
-RECORD = b"headrace.record"  # on a column of exploded rows: the record that each is a part of, kept once
-
-# On fields of a payload that are no columns out of the record.
-NOTES = frozenset({SKIP, RESCUE, MERGES, PLACE, MESSAGE})
 
 Kind = Literal["object", "list", "map", "leaf", "json", "skip"]
 
@@ -43,6 +30,9 @@ class PayloadNode:
     def inner(self) -> list[str]:
         """The keys below which there is more to know."""
         return [key for key, child in self.children.items() if child.children]
+
+
+_SKIPPED = PayloadNode("skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,7 @@ class PayloadSchema:
     own: pa.Schema  # the payload without the columns that an envelope brings
     way: tuple[str, ...] = ()  # from the top of a value to its row
     message: pa.Field | None = None  # asks for the whole message, beside the columns
-    rescue: str = ""  # what a column after the others keeps: nothing (there is none), `field` or `type`
+    rescue: Rescue = ""  # what a column after the others keeps: nothing (there is none), `field` or `type`
     elements: Elements | None = None  # the list whose elements are rescued one by one
     exploded: bool = False  # unknown keys of open objects are not new fields: they are neither rejected nor an error
 
@@ -78,13 +68,18 @@ class PayloadSchema:
         return pa.Table.from_arrays([*rows.columns, texts()], schema=rows.schema.append(self.message))
 
     def is_beside(self, path: tuple[str, ...]) -> bool:
-        """Whether an unknown field is beside the list that is exploded, and so not the table's."""
+        """Whether an unknown field is beside the list that is exploded, so that it is not a new field of the table.
+
+        `path` ends at the field, or at the list or map that has it inside.
+        """
         node = self.root
-        for key in path[:-1]:
-            if not node.open or key not in node.children:
+        for key in path:
+            if not node.open:
                 return False
-            node = node.children[key]
-        return node.open
+            node = node.children.get(key, _SKIPPED)
+            if node.kind == "skip":
+                return True
+        return False
 
     def bare(self) -> PayloadSchema:
         """The columns alone: without what is kept beside them, and without the message."""
@@ -108,40 +103,39 @@ def payload_schema_of(
     payload: pa.Schema, way: tuple[str, ...] = (), known: Iterable[tuple[str, ...]] = ()
 ) -> PayloadSchema:
     """Compile a payload schema whose row lies at `way`; UsageError when its names or paths contradict each other."""
-    beside = [item for item in payload if RESCUE in (item.metadata or {})]
-    rescue = beside[0].metadata[RESCUE].decode() if beside else ""
-    exploded = next((item.metadata[ELEMENTS].decode() for item in beside if ELEMENTS in item.metadata), None)
-    only_list = any(EXPLODED in (item.metadata or {}) for item in payload)
+    fields = payload_fields(payload)
+    beside = [item for item in fields if item.rescue]
+    rescue: Rescue = beside[0].rescue if beside else ""
+    exploded = next((item.elements_of for item in beside if item.elements_of), None)
+    only_list = any(item.exploded for item in fields)
     root = PayloadNode("object", nullable=False, open=only_list or exploded is not None)
     for place in known:
         _insert(root, place, PayloadNode("skip"))
     columns: list[PayloadColumn] = []
     overlaps = False
-    message: pa.Field | None = None
-    for item in payload:
-        if MESSAGE in (item.metadata or {}):
-            message = item
-        if item in beside or item is message:
+    message = next((item.to_arrow() for item in fields if item.message), None)
+    for item in fields:
+        if item.rescue or item.message:
             continue
-        skipped = (item.metadata or {}).get(SKIP) == b"true"
-        node, path = PayloadNode("skip") if skipped else node_of(item), _path(item, way)
+        node, path = PayloadNode("skip") if item.skipped else node_of(item.to_arrow()), _path(item, way)
         overlaps = _insert(root, path, node) or overlaps
         if node.kind != "skip":
             rescued = bool(beside) and item.name != exploded and _is_rescued(item, rescue)
-            columns.append(PayloadColumn(item.name, path, node, item, rescued))
+            columns.append(PayloadColumn(item.name, path, node, item.to_arrow(), rescued))
     _refuse_twins(root, "")
-    own = pa.schema([item for item in payload if not {PLACE, MESSAGE} & (item.metadata or {}).keys()], payload.metadata)
-    schema = pa.schema([*(column.field for column in columns), *beside])
+    own = [item.to_arrow() for item in fields if not (item.absolute_path or item.message)]
+    schema = pa.schema([*(column.field for column in columns), *(item.to_arrow() for item in beside)])
     elements = next((_elements(column, beside[0]) for column in columns if column.name == exploded), None)
-    return PayloadSchema(schema, tuple(columns), root, overlaps, own, way, message, rescue, elements, only_list)
+    own_schema = pa.schema(own, payload.metadata)
+    return PayloadSchema(schema, tuple(columns), root, overlaps, own_schema, way, message, rescue, elements, only_list)
 
 
-def _elements(column: PayloadColumn, rescue: pa.Field) -> Elements:
-    element = column.field.type.value_field
+def _elements(column: PayloadColumn, rescue: PayloadField) -> Elements:
+    element, texts = column.field.type.value_field, rescue.to_arrow()
     if pa.types.is_struct(element.type):
-        return Elements(column, payload_schema_of(pa.schema([*element.type, rescue]), column.path))
+        return Elements(column, payload_schema_of(pa.schema([*element.type, texts]), column.path))
     alone = column.field.with_type(element.type).with_nullable(element.nullable)
-    return Elements(column, payload_schema_of(pa.schema([alone, rescue]), column.path[:-1]))
+    return Elements(column, payload_schema_of(pa.schema([alone, texts]), column.path[:-1]))
 
 
 def walk_nodes(node: PayloadNode, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], PayloadNode]]:
@@ -167,32 +161,27 @@ def _grafted(node: PayloadNode, path: tuple[str, ...]) -> PayloadNode:
 
 def rescues(payload: pa.Schema) -> frozenset[str]:
     """The fields whose wrong values are kept beside the row."""
-    kept = [item.metadata[RESCUE].decode() for item in payload if RESCUE in (item.metadata or {})]
-    lists = {item.metadata[ELEMENTS].decode() for item in payload if ELEMENTS in (item.metadata or {})}
-    return frozenset(item.name for item in payload if kept and (item.name in lists or _is_rescued(item, kept[0])))
+    fields = payload_fields(payload)
+    kept = [item.rescue for item in fields if item.rescue]
+    lists = {item.elements_of for item in fields if item.elements_of}
+    return frozenset(item.name for item in fields if kept and (item.name in lists or _is_rescued(item, kept[0])))
 
 
-def _is_rescued(item: pa.Field, rescue: str) -> bool:
-    own = (item.metadata or {}).get(KEEPS)
-    return bool(item.nullable and (rescue == "type" if own is None else own == b"true"))
+def _is_rescued(item: PayloadField, rescue: Rescue) -> bool:
+    return item.nullable and (rescue == "type" if item.rescued is None else item.rescued)
 
 
-def _path(item: pa.Field, way: tuple[str, ...]) -> tuple[str, ...]:
-    metadata = item.metadata or {}
-    if PLACE in metadata:
-        return tuple(metadata[PLACE].decode().split("."))
-    return (*way, *(metadata[PATH].decode().split(".") if PATH in metadata else (item.name,)))
+def _path(item: PayloadField, way: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(item.absolute_path.split(".")) if item.absolute_path else (*way, *item.keys)
 
 
 def node_of(item: pa.Field) -> PayloadNode:
     """What a field asks of the value in its place."""
-    metadata = item.metadata or {}
-    unit = metadata.get(UNIT, b"").decode()
-    default = metadata[DEFAULT].decode() if DEFAULT in metadata else None
-    if metadata.get(JSON_TEXT) == b"true":
-        return PayloadNode("json", item.type, item.nullable, default=default)
-    kind, children = _below(item.type, unit)
-    return PayloadNode(kind, item.type, item.nullable, unit, default, children)
+    spec = payload_field(item)
+    if spec.json_text:
+        return PayloadNode("json", item.type, item.nullable, default=spec.default)
+    kind, children = _below(item.type, spec.unit)
+    return PayloadNode(kind, item.type, item.nullable, spec.unit, spec.default, children)
 
 
 def _below(kind: pa.DataType, unit: str) -> tuple[Kind, dict[str, PayloadNode]]:

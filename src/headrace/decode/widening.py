@@ -21,9 +21,9 @@ from headrace.decode.byte_scan import Numbers
 from headrace.decode.distinct_texts import alike
 from headrace.decode.inference import WIDER, Structure, evolve, merge_all, struct
 from headrace.decode.json.strict import Parser
-from headrace.decode.payload import MESSAGE, PATH, PLACE, RESCUE, SKIP, PayloadNode
+from headrace.decode.payload import PayloadNode
+from headrace.decode.payload_field import PayloadField, is_json_text, payload_field
 from headrace.decode.scalars import UnfitValue, leaf_reader
-from headrace.delta.schema import JSON_TEXT
 from headrace.delta.type_widening import wide_enough
 from headrace.spec.types import TIMESTAMP_NTZ, type_name
 
@@ -64,12 +64,12 @@ def _asked(columns: list[pa.Field], texts: Decoded) -> list[tuple[Structure, Num
 
 def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbers]:
     """The few different things that the values of a column ask of it, and which of them each does."""
-    parser, known = Parser(DecodeLimits()), {"{}": 0}
+    parser, known, keys = Parser(DecodeLimits()), {"{}": 0}, payload_field(item).keys
     encoded = alike(item.type, texts).dictionary_encode()
     codes = [0]  # of the texts, and before them of none
     for text in encoded.dictionary.to_pylist():
         asks = _asks(item, parser.value(text))
-        codes.append(known.setdefault(json.dumps({} if asks is None else _at(_keys(item), asks)), len(known)))
+        codes.append(known.setdefault(json.dumps({} if asks is None else _at(keys, asks)), len(known)))
     nth = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
     return [json.loads(asks) for asks in known], np.array(codes)[nth + 1]
 
@@ -77,7 +77,7 @@ def _told(item: pa.Field, texts: pa.StringArray) -> tuple[list[Structure], Numbe
 def _asks(item: pa.Field, value: Any) -> Structure | None:
     """What one value asks of a column, or of what is inside of it."""
     kind = item.type
-    if value is None or JSON_TEXT in (item.metadata or {}):
+    if value is None or is_json_text(item):
         return None
     if pa.types.is_struct(kind):
         inner = {each.name: _asks(each, value.get(each.name)) for each in kind} if isinstance(value, dict) else {}
@@ -123,7 +123,8 @@ def _moment(value: Any) -> pa.DataType | None:
 
 def _is_read(item: pa.Field) -> bool:
     """Whether a field of the payload is a column out of the record."""
-    return not {RESCUE, MESSAGE, SKIP, PLACE, JSON_TEXT} & (item.metadata or {}).keys()
+    spec = payload_field(item)
+    return not (spec.rescue or spec.message or spec.skipped or spec.absolute_path or spec.json_text)
 
 
 def _may_widen(item: pa.Field) -> bool:
@@ -136,15 +137,9 @@ def _may_widen(item: pa.Field) -> bool:
 
 
 def _as_text(item: pa.Field) -> pa.Field:
-    path = {PATH: item.metadata[PATH]} if PATH in (item.metadata or {}) else {}
-    return pa.field(item.name, pa.string(), metadata={JSON_TEXT: b"true", **path})
+    return PayloadField(item.name, pa.string(), path=payload_field(item).path, json_text=True).to_arrow()
 
 
-def _keys(item: pa.Field) -> list[str]:
-    path: bytes | None = (item.metadata or {}).get(PATH)
-    return [item.name] if path is None else path.decode().split(".")
-
-
-def _at(keys: list[str], asks: Structure) -> Structure:
+def _at(keys: tuple[str, ...], asks: Structure) -> Structure:
     """A structure below these keys."""
     return reduce(lambda below, key: struct({key: below}), reversed(keys), asks)

@@ -9,37 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import TableFeature, UsageError
-from headrace.spec.types import _DECIMAL, _DELTA_NAMES, _PRIMITIVES, TIMESTAMP, TIMESTAMP_NTZ, _is_list, parse_type
-
-JSON_TEXT = b"headrace.json"  # field metadata: the column keeps a value's original JSON text
-READ = b"headrace.read"  # field metadata of a masked column: the type that its values have in the records
-DATED = {b"headrace.unit": b"date"}  # of a timestamp that was a date: a date is read as its first moment
-
+from headrace.spec.types import _DECIMAL, _DELTA_NAMES, _PRIMITIVES, TIMESTAMP, TIMESTAMP_NTZ, _is_list
 
 _RAW = "\0"  # before metadata that is not text but JSON of another kind, so that it goes back as it came
-
-
-def as_read(item: pa.Field) -> pa.Field:
-    """A column as its values are in the records, where that is not how they are stored."""
-    metadata = dict(item.metadata or {})
-    kind = metadata.pop(READ, b"").decode()
-    if kind == "json":
-        return pa.field(item.name, item.type, item.nullable, {**metadata, JSON_TEXT: b"true"})
-    if kind:
-        return pa.field(item.name, parse_type(kind), item.nullable, metadata or None)
-    if item.type == TIMESTAMP_NTZ and b'"date"' in metadata.get(b"delta.typeChanges", b""):
-        return item.with_metadata({**metadata, **DATED})
-    if pa.types.is_struct(item.type):
-        return item.with_type(pa.struct([as_read(inner) for inner in item.type]))
-    if pa.types.is_map(item.type):
-        return item.with_type(pa.map_(item.type.key_field, as_read(item.type.item_field)))
-    return item.with_type(pa.list_(as_read(item.type.value_field))) if pa.types.is_list(item.type) else item
-
-
-def is_masked(item: pa.Field) -> bool:
-    """Whether a mask lies over a column, or over a field inside of it."""
-    inner = item.type if pa.types.is_struct(item.type) else ()
-    return READ in (item.metadata or {}) or any(is_masked(each) for each in inner)
 
 
 def held_as(kind: pa.DataType) -> pa.DataType:

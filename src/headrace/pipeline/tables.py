@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace import faults
 from headrace.decode.inference import Structure, stated
 from headrace.decode.inference import merge_inferred as merge_structures
-from headrace.decode.payload import NOTES
+from headrace.decode.payload_field import payload_field
 from headrace.delta.batch_commits import newest_part
 from headrace.delta.log import newest_version
 from headrace.delta.log_writer import LogWriter
@@ -287,7 +287,7 @@ class PipelineTables:
             return entry.learned
         every = self.shapes.get(entry.branch.prefix + EVERY)
         if entry.existing is None and every is not None:
-            return stated(item for item in every.payload if not NOTES & (item.metadata or {}).keys())
+            return stated(item for item in every.payload if payload_field(item).is_column)
         return self.shared.get(entry.branch.prefix)
 
     def _shape(self, entry: OpenTable) -> RouteSchema:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.decode.base import UNTOLD, Decoded
-from headrace.decode.payload import PATH, RESCUE
+from headrace.decode.payload_field import payload_field, payload_fields
 from headrace.plan.explode import own_names
 from headrace.plan.route_schema import decoded_schema
 from headrace.spec.explode import Explode
@@ -37,7 +37,7 @@ class DecodeCache:
 def _covers(known: pa.Schema, payload: pa.Schema, explode: Explode | None) -> bool:
     """Whether one who reads `known` misses nothing of what the payload asks, and sees no more than it may."""
     have, want = _by_path(decoded_schema(known)), _by_path(decoded_schema(payload))
-    if not want or any(RESCUE in (item.metadata or {}) for item in (*known, *payload)):
+    if not want or any(item.rescue for item in payload_fields((*known, *payload))):
         return False
     if explode is None and not _by_path(known).keys() <= _by_path(payload).keys():
         return False
@@ -51,15 +51,13 @@ def _misses(found: Decoded, explode: Explode | None) -> bool:
     return bool(own_names(explode, found.ignored))
 
 
-def _by_path(fields: list[pa.Field] | pa.Schema) -> dict[bytes, pa.Field]:
-    return {(item.metadata or {}).get(PATH, item.name.encode()): item for item in fields}
+def _by_path(fields: list[pa.Field] | pa.Schema) -> dict[tuple[str, ...], pa.Field]:
+    return {payload_field(item).keys: item for item in fields}
 
 
 def _same(one: pa.Field, two: pa.Field) -> bool:
-    said, asked = ({**(item.metadata or {})} for item in (one, two))
-    said.pop(PATH, None)
-    asked.pop(PATH, None)
-    return said == asked and one.nullable == two.nullable and one.type.equals(two.type, check_metadata=True)
+    have, want = (replace(payload_field(item), name="", path="") for item in (one, two))
+    return have == want and one.type.equals(two.type, check_metadata=True)
 
 
 def _in_columns(rows: pa.Table, known: pa.Schema, payload: pa.Schema) -> pa.Table:

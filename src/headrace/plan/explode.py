@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from headrace.decode.base import Decoded, DecodeLimits, Rejects
 from headrace.decode.inference import Structure, arrow_type, evolve, name_fits, struct
-from headrace.decode.payload import ELEMENTS, EXPLODED, KEEPS, MESSAGE, PATH, RECORD, RESCUE, SKIP, UNIT
+from headrace.decode.payload_field import PayloadField, json_field, payload_field, payload_fields
 from headrace.decode.sizes import check_capacity, row_bytes
-from headrace.delta.schema import JSON_TEXT, RESCUED
+from headrace.delta.schema import RESCUED
 from headrace.errors import UsageError
 from headrace.reasons import Reason
 from headrace.spec.explode import Explode
@@ -42,8 +42,11 @@ def rolled(explode: Explode, columns: Iterable[pa.Field]) -> list[pa.Field]:
         return [*kept, pa.field(explode.column, pa.list_(pa.field("element", pa.struct(own))))]
     if len(own) > 1:
         raise _twice(explode, explode.column)
-    said = {key: value for key, value in (alone.metadata or {}).items() if key in (UNIT, KEEPS)}
-    return [*kept, pa.field(explode.column, pa.list_(alone.with_name("element").remove_metadata()), metadata=said)]
+    spec, element = payload_field(alone), alone.with_name("element").remove_metadata()
+    return [
+        *kept,
+        PayloadField(explode.column, pa.list_(element), unit=spec.unit, rescued=spec.rescued).to_arrow(),
+    ]
 
 
 def flat(explode: Explode, payload: Iterable[pa.Field], *, record: bool = False) -> pa.Schema:
@@ -58,15 +61,17 @@ def flat(explode: Explode, payload: Iterable[pa.Field], *, record: bool = False)
 
 
 def _is_kept(explode: Explode, item: pa.Field) -> bool:
-    return item.name != explode.column and not {MESSAGE, ELEMENTS} & (item.metadata or {}).keys()
+    spec = payload_field(item)
+    return item.name != explode.column and not (spec.message or spec.elements_of)
 
 
 def with_rescued(explode: Explode, payload: pa.Schema) -> pa.Schema:
     """The payload with a column for what is rescued of each element: a text for each, NULL where there is none."""
     if not knows_elements(explode, payload):
         return payload
-    said = {RESCUE: b"elements", ELEMENTS: explode.column.encode()}
-    return payload.append(pa.field("rescued elements", pa.list_(pa.string()), metadata=said))
+    texts = pa.list_(pa.string())
+    column = PayloadField("rescued elements", texts, rescue="elements", elements_of=explode.column)
+    return payload.append(column.to_arrow())
 
 
 def _record(explode: Explode, payload: Iterable[pa.Field]) -> pa.Field:
@@ -74,7 +79,7 @@ def _record(explode: Explode, payload: Iterable[pa.Field]) -> pa.Field:
     fields = [item for item in payload if item.name != explode.column or pa.types.is_list(item.type)]
     # Arrow counts no structs without a field.
     kind = pa.struct(fields or [pa.field("a record", pa.null())])
-    return pa.field("the record", pa.dictionary(pa.int64(), kind), metadata={RECORD: b"true"})
+    return PayloadField("the record", pa.dictionary(pa.int64(), kind), record=True).to_arrow()
 
 
 def _of_element(item: pa.Field) -> list[pa.Field]:
@@ -136,7 +141,7 @@ def admitting(explode: Explode, payload: pa.Schema) -> pa.Schema:
 
 def added_columns(explode: Explode, payload: pa.Schema, learned: Structure) -> bool:
     """Whether a structure by column has something that the payload does not read."""
-    read = pa.schema([item for item in payload if SKIP not in (item.metadata or {})])
+    read = pa.schema([item for item in payload if not payload_field(item).skipped])
     try:
         return not grow_elements(explode, read, learned).equals(read)
     except UsageError:
@@ -145,9 +150,7 @@ def added_columns(explode: Explode, payload: pa.Schema, learned: Structure) -> b
 
 def _at(item: pa.Field, path: str) -> pa.Field:
     """A field that is read from a path."""
-    others = {key: value for key, value in (item.metadata or {}).items() if key != PATH}
-    metadata = others if path == item.name else {**others, PATH: path.encode()}
-    return item.with_metadata(metadata or None)
+    return replace(payload_field(item), path="" if path == item.name else path).to_arrow()
 
 
 # ---- what records show ----
@@ -212,13 +215,13 @@ def own_names(explode: Explode, names: Mapping[str, int]) -> dict[str, int]:
 
 def knowing(payload: pa.Schema, ways: Iterable[Way]) -> pa.Schema:
     """A payload that knows of more fields than it reads; none that differs from another only in case."""
-    met = {(item.metadata or {}).get(PATH, item.name.encode()).decode().lower() for item in payload}
+    met = {".".join(item.keys).lower() for item in payload_fields(payload)}
     more = []
     for path in sorted(".".join(way) for way in ways):
         if path.lower() not in met:
             met.add(path.lower())
             # No column has a name with a blank.
-            more.append(pa.field(f"beside {path}", pa.string(), metadata={SKIP: b"true", PATH: path.encode()}))
+            more.append(PayloadField(f"beside {path}", pa.string(), path=path, skipped=True).to_arrow())
     return pa.schema([*payload, *more])
 
 
@@ -227,15 +230,14 @@ def only_elements(explode: Explode, payload: pa.Schema) -> pa.Schema:
     if explode.column not in payload.names:
         return payload
     at = payload.get_field_index(explode.column)
-    item = payload.field(at)
-    return payload.set(at, item.with_metadata({**(item.metadata or {}), EXPLODED: b"true"}))
+    return payload.set(at, replace(payload_field(payload.field(at)), exploded=True).to_arrow())
 
 
 def explain_explode(explode: Explode, payload: pa.Schema) -> pa.Schema:
     """A payload that reads the list as JSON text while nobody knows its elements."""
     if explode.column in payload.names:
         return payload
-    return payload.append(pa.field(explode.column, pa.string(), metadata={JSON_TEXT: b"true"}))
+    return payload.append(json_field(explode.column))
 
 
 # ---- the step ----
@@ -315,7 +317,7 @@ def _rescued_of_elements(
     rows: pa.Table, parents: np.ndarray, nth: np.ndarray, blank: np.ndarray
 ) -> pa.StringArray | None:
     """What is rescued of each row's element; None where nothing is rescued of any."""
-    name = next((item.name for item in rows.schema if ELEMENTS in (item.metadata or {})), None)
+    name = next((item.name for item in payload_fields(rows.schema) if item.elements_of), None)
     if name is None or rows[name].null_count == len(rows):
         return None
     lists = _whole(rows[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from headrace.decode.avro.decoder import VALUE
 from headrace.decode.base import Decoder, Rejects
 from headrace.decode.decoders import decoder
-from headrace.decode.payload import PATH
+from headrace.decode.payload_field import payload_field
 from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
 from headrace.spec.decode import Format, Key
@@ -83,8 +84,8 @@ def _as_objects(values: pa.BinaryArray, name: str) -> pa.BinaryArray:
 
 def _below(item: pa.Field) -> pa.Field:
     """The field where a schema part puts it."""
-    metadata = dict(item.metadata or {})
-    return item.with_metadata({**metadata, PATH: b"payload." + metadata.get(PATH, item.name.encode())})
+    spec = payload_field(item)
+    return replace(spec, path=".".join(["payload", *spec.keys])).to_arrow()
 
 
 def _decoded(read: Decoder, values: pa.BinaryArray, at: np.ndarray) -> Keys:

@@ -5,14 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 
 from headrace.decode.inference import Structure, evolve, inferred_widening
-from headrace.decode.payload import KEEPS, MERGES, MESSAGE, RESCUE
-from headrace.delta.schema import DATED, JSON_TEXT, KEPT, METADATA, READ, RESCUED, SOURCE, as_read, is_masked
+from headrace.decode.payload_field import (
+    MessageScope,
+    PayloadField,
+    dated_field,
+    input_field,
+    is_masked,
+    json_field,
+    payload_field,
+    payload_fields,
+    rescue_field,
+    stored_field,
+)
+from headrace.delta.schema import KEPT, METADATA, SOURCE
 from headrace.delta.type_widening import widens
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.plan import explode as exploding
@@ -28,8 +39,7 @@ from headrace.transform.sql.constraints import Constraint
 from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
 from headrace.transform.steps import RenameStep, Transform
 
-SKIP = b"headrace.skip"
-_ASIDE: Mapping[str, Mapping[bytes, bytes] | None] = {"_op": None, "_before": {JSON_TEXT: b"true"}}
+_ASIDE: Mapping[str, pa.Field] = {"_op": pa.field("_op", pa.string()), "_before": json_field("_before")}
 
 Offsets = Mapping[tuple[str, int], int]
 
@@ -182,16 +192,16 @@ def with_message(payload: pa.Schema, transform: Transform, targets: pa.Schema, *
 
     `open_`: what no column knows, no record has sent, because it would have become one.
     """
-    plain = pa.schema([item for item in payload if MESSAGE not in (item.metadata or {})])
+    plain = pa.schema([item for item in payload if not payload_field(item).message])
     skipped = sorted({item.name for item in plain} - {item.name for item in decoded_schema(plain)})
-    said = json.dumps({"open": open_, "skipped": skipped}).encode()
-    whole = pa.schema([*plain, pa.field("the message", pa.string(), metadata={MESSAGE: said})])
+    message = PayloadField("the message", pa.string(), message=MessageScope(open_, tuple(skipped)))
+    whole = pa.schema([*plain, message.to_arrow()])
     return whole if transform.asks_message(pa.schema(decoded_schema(whole)), targets) else plain
 
 
 def _targets(transform: Transform, columns: Iterable[pa.Field]) -> pa.Schema:
     roots = {name.split(".")[0].lower() for name, _ in transform.queries()}
-    return pa.schema([as_read(item) for item in columns if item.name.lower() in roots])
+    return pa.schema([input_field(item) for item in columns if item.name.lower() in roots])
 
 
 def _grows(rules: TableSpec, existing: pa.Schema | None) -> bool:
@@ -210,7 +220,7 @@ def with_absent(payload: pa.Schema, absent: Iterable[str]) -> pa.Schema:
 
 def decoded_schema(payload: pa.Schema) -> list[pa.Field]:
     """The payload fields that become columns (a skipped key is known, not kept)."""
-    return [item for item in payload if SKIP not in (item.metadata or {})]
+    return [item for item in payload if not payload_field(item).skipped]
 
 
 def payload_of(
@@ -294,25 +304,24 @@ def knows_fields(payload: pa.Schema, explode: Explode | None = None) -> bool:
     """Whether the payload says what rows are made of."""
     if explode is not None:
         return exploding.knows_elements(explode, payload)
-    return any(not {RESCUE, MESSAGE} & (item.metadata or {}).keys() for item in payload)
+    return any(not (item.rescue or item.message) for item in payload_fields(payload))
 
 
 def _for_changes(payload: pa.Schema, rules: TableSpec) -> pa.Schema:
     """What a delete need not bring may be absent; and what the envelope says of the change is read."""
     if rules.merges is None:
         return payload
-    aside = [pa.field(name, pa.string(), True, _ASIDE[name]) for name in rules.merges.aside]
+    aside = [_ASIDE[name] for name in rules.merges.aside]
     fields = [*payload, *(item for item in aside if item.name not in payload.names)]
     return pa.schema([_of_change(item, rules.merges.aside) for item in fields])
 
 
 def _of_change(item: pa.Field, aside: Iterable[str]) -> pa.Field:
-    metadata = {**(item.metadata or {}), **({MERGES: b"true"} if item.name in aside else {})}
-    return item.with_nullable(True).with_metadata(metadata)
+    return replace(payload_field(item), nullable=True, change=item.name in aside).to_arrow()
 
 
 def _rescued(rules: TableSpec) -> pa.Field:
-    return RESCUED.with_metadata({RESCUE: b"type" if rules.contract.wrong_type == "rescue" else b"field"})
+    return rescue_field("type" if rules.contract.wrong_type == "rescue" else "field")
 
 
 def _declared(columns: Iterable[ColumnSpec]) -> list[pa.Field]:
@@ -321,15 +330,17 @@ def _declared(columns: Iterable[ColumnSpec]) -> list[pa.Field]:
 
 def declared_field(column: ColumnSpec) -> pa.Field:
     """A column of the spec as a payload field."""
-    said = {
-        b"headrace.path": column.path,
-        b"headrace.unit": column.unit,
-        b"headrace.default": None if column.default is None else json.dumps(column.default),
-        JSON_TEXT: "true" if column.json_text else None,
-        KEEPS: json.dumps(answer == "rescue") if (answer := column.contract.wrong_type) else None,
-    }
-    metadata = {key: value.encode() for key, value in said.items() if value is not None}
-    return pa.field(column.name, parse_type(column.type), column.nullable, metadata or None)
+    wrong_type = column.contract.wrong_type
+    return PayloadField(
+        column.name,
+        parse_type(column.type),
+        column.nullable,
+        path=column.path or "",
+        unit=column.unit or "",
+        default=None if column.default is None else json.dumps(column.default),
+        json_text=bool(column.json_text),
+        rescued=wrong_type == "rescue" if wrong_type else None,
+    ).to_arrow()
 
 
 def _stored(existing: pa.Schema | None, transform: Transform, own: Collection[str]) -> list[pa.Field]:
@@ -339,18 +350,18 @@ def _stored(existing: pa.Schema | None, transform: Transform, own: Collection[st
     olds = [old for step in transform.steps if isinstance(step, RenameStep) for old in step.names]
     origin = {transform.renamed(old): old for old in olds}
     stored = [item for item in existing if item.name not in KEPT and item.name not in own]
-    return [as_read(item).with_name(origin.get(item.name, item.name)) for item in stored]
+    return [input_field(item).with_name(origin.get(item.name, item.name)) for item in stored]
 
 
 def _skipped(item: pa.Field) -> pa.Field:
-    return pa.field(item.name, item.type, True, {SKIP: b"true"})
+    return PayloadField(item.name, item.type, skipped=True).to_arrow()
 
 
 def _wanted(rules: TableSpec, payload: pa.Schema) -> dict[str, pa.Field]:
     """The declared columns by name; where types may widen, with those that they have come to."""
     wanted = {column.name: declared_field(column) for column in rules.columns}
     if rules.contract.widens:
-        wanted |= {item.name: item for item in payload if item.name in wanted and SKIP not in (item.metadata or {})}
+        wanted |= {item.name: item for item in decoded_schema(payload) if item.name in wanted}
     return wanted
 
 
@@ -366,11 +377,11 @@ def table_of(
         own = [item for item in made if item.name not in KEPT]
         beside = [item for item in made if item.name in KEPT]
         columns = [*own, *beside, *([SOURCE] if rules.source else []), *_metadata(rules)]
-        return pa.schema([_plain(item) for item in columns])
+        return pa.schema([stored_field(item) for item in columns])
     brought = {item.name: item for item in made}
     followed = _followed(existing, brought, rules.contract.widens)
     more = [*made, *_metadata(rules)]
-    added = [_plain(item.with_nullable(True)) for item in more if item.name not in existing.names]
+    added = [stored_field(item.with_nullable(True)) for item in more if item.name not in existing.names]
     return pa.schema([*followed, *added])
 
 
@@ -403,12 +414,6 @@ def _made(item: pa.Field, declared: pa.Field | None) -> pa.Field:
     return pa.field(item.name, kind, declared.nullable, item.metadata)
 
 
-def _plain(item: pa.Field) -> pa.Field:
-    """A table column keeps of its field's metadata only what outlives this run."""
-    kept = {key: value for key, value in (item.metadata or {}).items() if key in (JSON_TEXT, READ, b"comment")}
-    return item.with_metadata(kept or None)
-
-
 def _followed(existing: pa.Schema, brought: Mapping[str, pa.Field], wide: bool) -> list[pa.Field]:
     """The table's columns, with the nested fields that only the records bring, and their wider types if `wide`."""
     pairs = [(item, brought.get(item.name, item)) for item in existing]
@@ -427,7 +432,7 @@ def _grown_field(have: pa.Field, made: pa.Field, *, wide: bool, adds: bool = Tru
     kind = _grown(have.type, made.type, wide=wide, adds=adds)
     if adds or not pa.types.is_date(have.type) or kind == have.type:
         return have.with_type(kind)
-    return pa.field(have.name, kind, have.nullable, {**(have.metadata or {}), **DATED})
+    return dated_field(have).with_type(kind)
 
 
 def _grown(have: pa.DataType, made: pa.DataType, *, wide: bool, adds: bool) -> pa.DataType:

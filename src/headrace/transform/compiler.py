@@ -9,7 +9,7 @@ from functools import partial
 import duckdb
 import pyarrow as pa
 
-from headrace.decode.payload import MESSAGE, RECORD
+from headrace.decode.payload_field import payload_field
 from headrace.delta.schema import ENVELOPE as ENVELOPE_SCHEMA
 from headrace.engine import duck
 from headrace.errors import UsageError
@@ -93,7 +93,8 @@ class _Builder:
             self._admit(f"p{nth}", item)
 
     def _admit(self, column: str, item: pa.Field) -> None:
-        if {MESSAGE, RECORD} & (item.metadata or {}).keys():
+        spec = payload_field(item)
+        if spec.message or spec.record:
             return
         key, absent = item.name.lower(), pa.types.is_null(item.type)
         if not absent:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.delta.schema import JSON_TEXT, READ
+from headrace.decode.payload_field import PayloadField, is_json_text, payload_field
 from headrace.engine.duck import literal
 from headrace.errors import UsageError
 from headrace.spec.secrets import BadReference, Secret
@@ -103,8 +103,8 @@ def _covered(sql: str, item: pa.Field, form: Form, blocks: Blocks) -> tuple[str,
         case HashMask(key):
             inner, outer = blocks(key)
             made = f"sha256({outer} || unhex(sha256({inner} || encode({_text(sql, item)}))))"
-    read = (item.metadata or {}).get(READ) or _said(item).encode()
-    return made, pa.field(item.name, pa.string(), item.nullable, {READ: read})
+    masked_type = payload_field(item).masked_type or _said(item)
+    return made, PayloadField(item.name, pa.string(), item.nullable, masked_type=masked_type).to_arrow()
 
 
 def _kept(text: str, first: int, last: int) -> str:
@@ -114,7 +114,7 @@ def _kept(text: str, first: int, last: int) -> str:
 
 def _text(sql: str, item: pa.Field) -> str:
     """The text of a value: a text itself, a number or a time as DuckDB writes it, bytes in base64."""
-    if JSON_TEXT in (item.metadata or {}):
+    if is_json_text(item):
         return f"CASE WHEN starts_with({sql}, '\"') THEN json_extract_string({sql}, '$') ELSE {sql} END"
     if pa.types.is_string(item.type):
         return sql
@@ -127,4 +127,4 @@ def _text(sql: str, item: pa.Field) -> str:
 
 
 def _said(item: pa.Field) -> str:
-    return "json" if JSON_TEXT in (item.metadata or {}) else type_name(item.type)
+    return "json" if is_json_text(item) else type_name(item.type)

@@ -42,10 +42,10 @@ def _record(explode: Explode, columns: pa.Schema) -> pa.Schema:
     """What declared columns tell of a record whose list is exploded: the types of the fields that are kept."""
     import pyarrow as pa
 
-    from headrace.decode.payload import PATH
+    from headrace.decode.payload_field import PayloadField
 
     kept = [(columns.field(name), path) for name, path in explode.keep.items() if name in columns.names]
-    return pa.schema([item.with_metadata({PATH: path.encode()}) for item, path in kept])
+    return pa.schema([PayloadField(item.name, item.type, item.nullable, path=path).to_arrow() for item, path in kept])
 
 
 def _other_types(steps: list[tuple[int, StepSpec]], columns: pa.Schema) -> Iterator[UnlocatedDiagnostic]:
@@ -92,7 +92,7 @@ def _needs_unit(column: pa.Field) -> bool:
     """Whether a column is one of times that numbers do not tell."""
     import pyarrow as pa
 
-    from headrace.decode.payload import UNIT
+    from headrace.decode.payload_field import payload_field
 
-    texts = (column.metadata or {}).get(UNIT, b"local-utc") == b"local-utc"
+    texts = payload_field(column).unit in ("", "local-utc")
     return bool(texts and (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.delta.schema import JSON_TEXT
+from headrace.decode.payload_field import json_field
 from headrace.reasons import Reason
 from services.schemas import registered, registry_url
 
@@ -83,7 +83,7 @@ DEBEZIUM = pa.schema([*plain.SCHEMA, pa.field("_op", pa.string()), pa.field("_ch
 CLOUD = pa.schema([*plain.SCHEMA, *(pa.field(f"_ce_{name}", pa.string()) for name in ("id", "source", "type"))])
 RIVVEN = pa.schema(
     [
-        pa.field("data", pa.string(), False, {JSON_TEXT: b"true"}),
+        json_field("data", nullable=False),
         pa.field("event_type", pa.string(), False),
         pa.field("timestamp", pa.timestamp("us", "UTC")),
         pa.field("stream", pa.string()),

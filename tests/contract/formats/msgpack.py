@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
-from headrace.delta.schema import JSON_TEXT
+from headrace.decode.payload_field import json_field
 from headrace.reasons import Reason
 
 from . import Case, Poison
@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
         pa.field("tags", pa.list_(pa.field("element", pa.string()))),
         pa.field("inner", pa.struct([pa.field("n", pa.int16()), pa.field("more", pa.map_(pa.string(), pa.int64()))])),
         pa.field("raw", pa.binary()),
-        pa.field("any", pa.string(), metadata={JSON_TEXT: b"true"}),
+        json_field("any"),
         pa.field("day", pa.date32()),
     ]
 )

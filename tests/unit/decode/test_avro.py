@@ -27,7 +27,7 @@ from headrace.decode.avro.schema import BadAvroSchema, Type, canonical_avro, fin
 from headrace.decode.avro.value_reader import AvroValueReader
 from headrace.decode.base import NewField, Rejects
 from headrace.decode.decoders import decoder
-from headrace.decode.payload import MESSAGE
+from headrace.decode.payload_field import MessageScope, PayloadField
 from headrace.decode.scalars import UnfitValue
 from headrace.errors import ContractViolation, UsageError
 from headrace.reasons import Reason
@@ -407,7 +407,7 @@ def test_unions_and_maps_in_columns(tmp_path):
         [
             pa.field("either", pa.struct([("int", pa.int32()), ("string", pa.string())])),
             pa.field("sizes", pa.map_(pa.string(), pa.int64())),
-            pa.field("text", pa.string(), metadata={b"headrace.json": b"true", b"headrace.path": b"sizes"}),
+            PayloadField("text", pa.string(), path="sizes", json_text=True).to_arrow(),
         ]
     )
     found = from_file(tmp_path, EVENT, columns).decode(values)
@@ -511,7 +511,7 @@ def test_schemas_that_differ_in_name_are_read_as_one(tmp_path, monkeypatch):
 
 def test_the_whole_message_as_text(tmp_path):
     schema = [EVENT, {"type": "record", "name": "Other", "fields": [{"name": "id", "type": "string"}]}]
-    message = pa.field("m", pa.string(), metadata={MESSAGE: b"true"})
+    message = PayloadField("m", pa.string(), message=MessageScope()).to_arrow()
     asked = from_file(tmp_path, schema, pa.schema([pa.field("extra", pa.string()), message]))
     values = pa.array([*written(schema, [("Event", ROWS[1]), ("Other", {"id": "x"})]), b"\x09"], pa.binary())
     assert asked.decode(values).rows.to_pylist() == [

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.decode.inference import KEYS, evolve, infer, inferred_fields, merge_all, merge_inferred, of, text_reasons
+from headrace.decode.payload_field import PayloadField, is_json_text
 
 LONG, DOUBLE, TEXT = {"type": "long"}, {"type": "double"}, {"type": "string"}
 JSON = {"type": "json"}
@@ -37,7 +38,7 @@ def columns(*rows: object) -> dict[str, pa.Field]:
 
 
 def is_text(item: pa.Field) -> bool:
-    return pa.types.is_string(item.type) and item.metadata == {b"headrace.json": b"true"}
+    return pa.types.is_string(item.type) and is_json_text(item)
 
 
 @settings(max_examples=150, deadline=None)
@@ -122,7 +123,7 @@ def test_evolve_adds_at_every_depth_and_changes_nothing():
             pa.field("o", pa.struct([pa.field("a", pa.int64(), nullable=False)])),
             pa.field("l", pa.list_(pa.field("element", pa.struct([("k", pa.int64())]), nullable=False))),
             pa.field("m", pa.map_(pa.string(), pa.struct([("v", pa.int64())]))),
-            pa.field("far", pa.string(), metadata={b"headrace.path": b"way.far"}),
+            PayloadField("far", pa.string(), path="way.far").to_arrow(),
         ],
         metadata={b"x": b"y"},
     )

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from headrace.decode.base import Decoded
 from headrace.decode.decoders import decoder
+from headrace.decode.payload_field import PayloadField
 from headrace.errors import ContractViolation, UsageError
 from headrace.reasons import Reason
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 
-def field(name: str, kind: pa.DataType, nullable: bool = True, **notes: str) -> pa.Field:
-    metadata = {f"headrace.{key}".encode(): value.encode() for key, value in notes.items()}
-    return pa.field(name, kind, nullable, metadata or None)
+def field(name: str, kind: pa.DataType, nullable: bool = True, **reading: Any) -> pa.Field:
+    return PayloadField(name, kind, nullable, **reading).to_arrow()
 
 
 def decode(fields: list[pa.Field], *values: bytes, new_field: str = "ignore") -> Decoded:
@@ -117,7 +118,7 @@ def test_numbers_keep_their_digits():
 
 
 def test_original_text_is_cut_not_written_anew():
-    kept = field("raw", pa.string(), json="true")
+    kept = field("raw", pa.string(), json_text=True)
     for text in ["1.70", "0.1234567890123456789", "1E5", '"\\u00e9"', '{ "b" : 1, "a":[ 1.0 ] }', "[]", "true", '"x"']:
         found = decode([field("id", pa.int64()), kept], b'{"id":1,"raw":' + text.encode() + b"}")
         assert found.rows["raw"].to_pylist() == [text]
@@ -128,7 +129,7 @@ def test_original_text_is_cut_not_written_anew():
 
 
 def test_original_text_inside_lists_and_objects():
-    inner = pa.struct([field("k", pa.int64()), field("raw", pa.string(), json="true")])
+    inner = pa.struct([field("k", pa.int64()), field("raw", pa.string(), json_text=True)])
     rows = decode(
         [field("all", pa.list_(pa.field("element", inner)))], b'{"all":[{"k":1,"raw":{"x": 1.0}},{"raw":[]}]}'
     ).rows
@@ -146,7 +147,7 @@ def test_paths_reach_into_the_value():
 
 def test_two_columns_may_read_one_place():
     fields = [
-        field("user", pa.string(), json="true"),
+        field("user", pa.string(), json_text=True),
         field("age", pa.int64(), path="user.age"),
         field("again", pa.int64(), path="user.age"),
     ]
@@ -186,7 +187,7 @@ def test_required_at_every_depth():
 
 def test_skipped_keys_are_known_and_not_decoded():
     found = decode(
-        [field("a", pa.int64()), field("b", pa.int64(), skip="true")], b'{"a":1,"b":{"x":[1]}}', b'{"b":NaN}'
+        [field("a", pa.int64()), field("b", pa.int64(), skipped=True)], b'{"a":1,"b":{"x":[1]}}', b'{"b":NaN}'
     )
     assert found.rows.to_pylist() == [{"a": 1}]
     assert found.ignored == {}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.decode.base import Decoded, DecodeLimits
 from headrace.decode.json.decoder import JsonDecoder
+from headrace.decode.payload_field import PayloadField, is_json_text, json_field, payload_field
 
 NAMES = ["a", "b", "c", "id", "x.y", "we ird", "ü", "sl/ash", "til~de"]
 SCALARS = [
@@ -123,25 +124,18 @@ def fields(depth: int, names: list[str] = NAMES) -> st.SearchStrategy[list[pa.Fi
 
 
 def field(name: str, depth: int) -> st.SearchStrategy[pa.Field]:
-    metadata = st.sampled_from(
-        [None] * 6
-        + [{b"headrace.json": b"true"}, {b"headrace.unit": b"ms"}, {b"headrace.unit": b"ns"}]
-        + [{b"headrace.unit": b"local-utc"}]
-    )
     return st.builds(
-        lambda kind, nullable, note: pa.field(name, *_noted(kind, nullable, note)),
+        lambda kind, nullable, reading: _field(name, kind, nullable, reading),
         types(depth),
         st.sampled_from([True, True, True, False]),
-        metadata,
+        st.sampled_from([""] * 6 + ["json", "ms", "ns", "local-utc"]),
     )
 
 
-def _noted(kind: pa.DataType, nullable: bool, note: dict[bytes, bytes] | None):
-    if note and b"headrace.json" in note:
-        return pa.string(), nullable, note
-    if note and not pa.types.is_timestamp(kind):
-        note = None
-    return kind, nullable, note
+def _field(name: str, kind: pa.DataType, nullable: bool, reading: str) -> pa.Field:
+    if reading == "json":
+        return json_field(name, nullable)
+    return PayloadField(name, kind, nullable, unit=reading if pa.types.is_timestamp(kind) else "").to_arrow()
 
 
 def types(depth: int) -> st.SearchStrategy[pa.DataType]:
@@ -187,7 +181,7 @@ def _value(draw, item: pa.Field, gap: str) -> str:
     if draw(st.integers(0, 24)) == 0:
         return draw(st.sampled_from([*BROKEN, *NUMBERS, "{}", "[]", "true", '"5"', '{"k":[[[1]]]}']))
     kind = item.type
-    if (item.metadata or {}).get(b"headrace.json"):
+    if is_json_text(item):
         return draw(st.sampled_from(["1", "1.70", '"é"', '"\\u00e9"', '{"k":[1,{"m":null}]}', "[ 1,2 ]", '{"k": 1.0}']))
     if pa.types.is_struct(kind):
         return draw(_object(list(kind), gap))
@@ -199,13 +193,13 @@ def _value(draw, item: pa.Field, gap: str) -> str:
         if draw(st.integers(0, 9)) == 0:
             values.append("null")
         return "[" + f",{gap}".join(values) + draw(st.sampled_from(ENDS)) + "]"
-    return draw(_scalar(kind, (item.metadata or {}).get(b"headrace.unit")))
+    return draw(_scalar(kind, payload_field(item).unit))
 
 
-def _scalar(kind: pa.DataType, unit: bytes | None) -> st.SearchStrategy[str]:
+def _scalar(kind: pa.DataType, unit: str) -> st.SearchStrategy[str]:
     if pa.types.is_boolean(kind):
         return st.sampled_from(["true", "false"])
-    if pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and unit in (b"ms", b"ns")):
+    if pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and unit in ("ms", "ns")):
         return st.one_of(st.integers(-130, 130).map(str), st.sampled_from(NUMBERS))
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         floats = st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr)

@@ -20,8 +20,7 @@ from headrace.decode.decoders import decoder
 from headrace.decode.inference import evolve
 from headrace.decode.msgpack import columns as msgpack_wire
 from headrace.decode.msgpack.schema import MsgpackSchema, in_path
-from headrace.decode.payload import RESCUE
-from headrace.delta.schema import RESCUED
+from headrace.decode.payload_field import rescue_field
 from headrace.errors import ContractViolation, RegistryUnreachable, UsageError
 from headrace.reasons import Reason
 from headrace.spec import Decode
@@ -135,7 +134,7 @@ def test_fields_the_schema_does_not_have_are_rescued_at_every_depth(tmp_path, mo
     values = pa.array([framed({"id": 1, **more}, 9) for more, _ in UNNAMED], pa.binary())
     options = {"schemas": str(tmp_path)}
     payload = evolve(pa.schema([]), made(options, new_field="evolve").decode(values).unknown or {})
-    rescuing = payload.append(RESCUED.with_metadata({RESCUE: b"field"}))
+    rescuing = payload.append(rescue_field("field"))
     found = made(options, rescuing, "rescue").decode(values)
     texts = [text and json.loads(text) for text in found.rows["_rescued"].to_pylist()]
     assert texts == [text for _, text in UNNAMED]
@@ -146,7 +145,7 @@ def test_fields_the_schema_does_not_have_are_rescued_at_every_depth(tmp_path, mo
 
 
 def test_a_rescued_value_that_json_cannot_hold_is_a_dead_letter(folder):
-    payload = pa.schema([("id", pa.int64()), RESCUED.with_metadata({RESCUE: b"field"})])
+    payload = pa.schema([("id", pa.int64()), rescue_field("field")])
     values = pa.array([framed({"id": 1, "x": float("nan")}), framed({"id": 2})], pa.binary())
     found = made(folder, payload, "rescue").decode(values)
     assert (found.rejects.index, found.rejects.reason) == ([0], [Reason.NEW_FIELD])

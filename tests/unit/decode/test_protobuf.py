@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 from headrace.decode.base import Decoded, DecodeLimits, NewField
 from headrace.decode.inference import evolve
-from headrace.decode.payload import MESSAGE, RESCUE
+from headrace.decode.payload_field import MessageScope, PayloadField, is_json_text, json_field, rescue_field
 from headrace.decode.protobuf import wire
 from headrace.decode.protobuf.decoder import ProtobufDecoder, ProtobufGroup
 from headrace.decode.protobuf.proto_text import parsed
 from headrace.decode.protobuf.schema import ParsedFile, Schema, linked
 from headrace.decode.registry.client import Registered, UnknownSchema
-from headrace.delta.schema import JSON_TEXT, RESCUED
 from headrace.errors import ContractViolation
 from headrace.reasons import Reason
 from headrace.spec.decode import ProtobufFormat
@@ -257,14 +256,14 @@ def test_well_known_types(shop, at):
         **dict.fromkeys(full),
         **{"id": 0, "state": "NEW", "times": [], "spans": []},
     }
-    assert found.rows.schema.field("more").metadata == {JSON_TEXT: b"true"}
+    assert is_json_text(found.rows.schema.field("more"))
 
 
 def test_a_message_as_text_holds_the_json_within(shop, at):
     made = order(shop, id=5)
     made.cash.states.extend([0, 1, 9])
     made.more["a"] = 1
-    payload = pa.schema([pa.field("cash", pa.string(), metadata={JSON_TEXT: b"true"}), pa.field("more", pa.string())])
+    payload = pa.schema([json_field("cash"), pa.field("more", pa.string())])
     found = at.decoder(payload).decode(pa.array([made.SerializeToString()], pa.binary()))
     assert found.rows.to_pylist() == [
         {"cash": '{"cents":0,"states":["NEW","PAID","9"],"notes":null}', "more": '{"a":1}'}
@@ -357,7 +356,7 @@ def test_unknown_fields_are_kept_by_option(at):
 
 def test_unknown_fields_are_rescued(at):
     values = pa.array([b"\x08\x01" + STRAY, b"\x08\x02", INSIDE], pa.binary())
-    payload = pa.schema([("id", pa.int64()), RESCUED.with_metadata({RESCUE: b"field"})])
+    payload = pa.schema([("id", pa.int64()), rescue_field("field")])
     found = at.decoder(payload, "rescue").decode(values)
     texts = [json.loads(text)["_unknown"] if text else None for text in found.rows["_rescued"].to_pylist()]
     assert [text and b64decode(text) for text in texts] == [STRAY, None, INSIDE]
@@ -463,7 +462,7 @@ def test_what_a_schema_would_do(at):
 
 
 def test_whole_messages_for_expressions(shop, at):
-    payload = pa.schema([pa.field("id", pa.int64()), pa.field("m", pa.string(), metadata={MESSAGE: b"true"})])
+    payload = pa.schema([pa.field("id", pa.int64()), PayloadField("m", pa.string(), message=MessageScope()).to_arrow()])
     values = [order(shop, id=7, card="x").SerializeToString(), b"\x08"]
     found = at.decoder(payload).decode(pa.array(values, pa.binary()))
     text = json.loads(found.rows["m"][0].as_py())

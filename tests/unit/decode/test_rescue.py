@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.decode.base import Rejects
 from headrace.decode.decoders import decoder
-from headrace.decode.payload import RESCUE, payload_schema_of
+from headrace.decode.payload import payload_schema_of
+from headrace.decode.payload_field import PayloadField, Rescue, rescue_field
 from headrace.decode.typed.fit import fit_values
 from headrace.delta.schema import RESCUED
 from headrace.errors import ColumnsDisagree, UsageError
@@ -181,16 +182,14 @@ NATURAL = pa.table(
 )
 
 
-def typed(new_field: Any, rescue: bytes, **types: pa.DataType) -> Any:
-    payload = pa.schema(
-        [*(pa.field(name, kind) for name, kind in types.items()), RESCUED.with_metadata({RESCUE: rescue})]
-    )
+def typed(new_field: Any, rescue: Rescue, **types: pa.DataType) -> Any:
+    payload = pa.schema([*(pa.field(name, kind) for name, kind in types.items()), rescue_field(rescue)])
     return fit_values(NATURAL, np.arange(3), payload_schema_of(payload), new_field, Rejects())
 
 
 def test_typed_values_are_rescued_as_json_text():
     items = pa.list_(pa.field("element", pa.struct([pa.field("a", pa.int64())])))
-    found = typed("rescue", b"type", id=pa.int64(), n=pa.int32(), deep=pa.struct([("k", pa.int64())]), items=items)
+    found = typed("rescue", "type", id=pa.int64(), n=pa.int32(), deep=pa.struct([("k", pa.int64())]), items=items)
     assert found.rows["n"].to_pylist() == [1, None, None]
     assert [text and json.loads(text) for text in found.rows["_rescued"].to_pylist()] == [
         {"blob": "AA==", "f": "NaN", "deep.x": 2, "items": [{"a": 1, "b": 2}]},
@@ -204,17 +203,15 @@ def test_a_typed_value_that_is_json_already_is_rescued_as_it_is():
     text = '{"a": 1.10, "b": 123456789012345678901234567890}'
     natural = pa.table({"j": pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array([text, None]))})
     for known in ([], [pa.field("j", pa.int64())]):
-        payload = pa.schema([pa.field("id", pa.int64()), *known, RESCUED.with_metadata({RESCUE: b"type"})])
+        payload = pa.schema([pa.field("id", pa.int64()), *known, rescue_field("type")])
         found = fit_values(natural, np.arange(2), payload_schema_of(payload), "rescue", Rejects())
         assert found.rows["_rescued"].to_pylist() == [f'{{"j":{text}}}', None]
 
 
 def test_typed_values_without_the_contract_are_rejects_as_before():
-    found = typed("rescue", b"field", id=pa.int64(), n=pa.int32())
+    found = typed("rescue", "field", id=pa.int64(), n=pa.int32())
     assert (found.rejects.index, found.rejects.reason) == ([1], [Reason.OVERFLOW])
-    required = payload_schema_of(
-        pa.schema([pa.field("n", pa.int32(), nullable=False), RESCUED.with_metadata({RESCUE: b"type"})])
-    )
+    required = payload_schema_of(pa.schema([pa.field("n", pa.int32(), nullable=False), rescue_field("type")]))
     refused = fit_values(NATURAL, np.arange(3), required, "ignore", Rejects())
     assert refused.rejects.reason == [Reason.OVERFLOW, Reason.MISSING]
 
@@ -228,8 +225,8 @@ def test_strict_holds_for_typed_values():
 
 
 def test_a_default_fills_what_typed_records_do_not_have():
-    metadata = {b"headrace.default": b'"none"'}
-    payload = pa.schema([pa.field("id", pa.int64()), pa.field("word", pa.string(), False, metadata)])
+    word = PayloadField("word", pa.string(), nullable=False, default='"none"')
+    payload = pa.schema([pa.field("id", pa.int64()), word.to_arrow()])
     found = fit_values(NATURAL, np.arange(3), payload_schema_of(payload), "ignore", Rejects())
     assert found.rows["word"].to_pylist() == ["none"] * 3
 

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from headrace.decode.base import DecodeLimits, NewField
 from headrace.decode.json.decoder import bound_errors
 from headrace.decode.json.template_match import TemplateMatchers
-from headrace.decode.payload import RESCUE, PayloadSchema, payload_schema_of
+from headrace.decode.payload import PayloadSchema, payload_schema_of
+from headrace.decode.payload_field import PayloadField, Rescue, rescue_field
 from headrace.decode.rescue import RescuingDecoder
-from headrace.delta.schema import RESCUED
 
 COLUMNS = [
     pa.field("id", pa.int64(), nullable=False),
     pa.field("n", pa.int32()),
-    pa.field("x", pa.float64(), metadata={b"headrace.default": b"0.5"}),
+    PayloadField("x", pa.float64(), default="0.5").to_arrow(),
     pa.field("ok", pa.bool_()),
     pa.field("text", pa.string()),
     pa.field("at", pa.timestamp("us", "UTC")),
     pa.field("tags", pa.list_(pa.field("element", pa.string()))),
     pa.field("to", pa.struct([("city", pa.string()), ("zip", pa.int64())])),
-    pa.field("deep", pa.int64(), metadata={b"headrace.path": b"way.floor"}),
+    PayloadField("deep", pa.int64(), path="way.floor").to_arrow(),
 ]
 GOOD: dict[str, Any] = {
     **{"id": 1, "n": 2, "x": 1.25, "ok": True, "text": "é", "at": "2024-01-01T00:00:00Z", "tags": ["a", "b"]},
@@ -37,8 +37,8 @@ GOOD: dict[str, Any] = {
 ODD = ["12", "", 7, -1.5, 1e99, 2**70, True, None, [], ["x", 1], {"k": 1}, "2024-01-01", "back\\slash"]
 
 
-def layout(rescue: bytes) -> PayloadSchema:
-    column = RESCUED.with_metadata({**(RESCUED.metadata or {}), RESCUE: rescue})
+def layout(rescue: Rescue) -> PayloadSchema:
+    column = rescue_field(rescue)
     return payload_schema_of(pa.schema([*COLUMNS, column]))
 
 
@@ -63,10 +63,10 @@ def _change(pick: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("new_field", ["rescue", "ignore", "reject", "evolve"])
-@pytest.mark.parametrize("rescue", [b"type", b"field"])
+@pytest.mark.parametrize("rescue", ["type", "field"])
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_by_stencil_and_one_by_one_are_the_same(new_field: NewField, rescue: bytes, seed: int):
+def test_by_stencil_and_one_by_one_are_the_same(new_field: NewField, rescue: Rescue, seed: int):
     pick = random.Random(seed)
     made = bound_errors(layout(rescue), new_field, DecodeLimits())
     alone = bound_errors(layout(rescue), new_field, DecodeLimits())
@@ -93,7 +93,7 @@ def test_what_misfits_everywhere_is_taken_at_once():
             seen.append(len(texts) - sum(len(each.index) for each in found))
             return found
 
-    made = bound_errors(layout(b"type"), "rescue", DecodeLimits())
+    made = bound_errors(layout("type"), "rescue", DecodeLimits())
     assert isinstance(made, RescuingDecoder)
     assert made._stencils is not None
     made._stencils.__class__ = Counting

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from headrace.decode.base import LIMITS, Rejects
 from headrace.decode.elements import ElementsDecoder
-from headrace.decode.payload import PATH, RESCUE, payload_schema_of
+from headrace.decode.payload import payload_schema_of
+from headrace.decode.payload_field import PayloadField, rescue_field
 from headrace.decode.rescue import Rescuer
 from headrace.decode.typed.fit import fit_values
 from headrace.delta.schema import RESCUED
@@ -483,8 +484,8 @@ TYPED_LISTS = st.none() | st.lists(st.none() | TYPED, max_size=3)
 @settings(max_examples=60, deadline=None)
 def test_typed_rows_are_those_of_each_element_as_a_record_of_its_own(records: list[tuple[Any, Any]], new_field: Any):
     explode = Explode(column="items", keep={"order_id": "id"})
-    rescue = RESCUED.with_metadata({RESCUE: b"type"})
-    order = pa.field("order_id", pa.int8(), metadata={PATH: b"id"})
+    rescue = rescue_field("type")
+    order = PayloadField("order_id", pa.int8(), path="id").to_arrow()
     listed = pa.schema([order, pa.field("items", pa.list_(pa.field("element", WANTED))), rescue])
     ids = pa.array([id for id, _ in records], pa.int64())
     natural = pa.table({"id": ids, "items": pa.array([items for _, items in records], pa.list_(INNER)), "beside": ids})
@@ -495,7 +496,7 @@ def test_typed_rows_are_those_of_each_element_as_a_record_of_its_own(records: li
     pairs = [(id, item) for id, items in records for item in items or []]
     ids = pa.array([id for id, _ in pairs], pa.int64())
     natural = pa.table({"id": ids, "items": pa.array([item for _, item in pairs], INNER)})
-    columns = [item.with_metadata({PATH: f"items.{item.name}".encode()}) for item in WANTED]
+    columns = [PayloadField(item.name, item.type, path=f"items.{item.name}").to_arrow() for item in WANTED]
     alone = payload_schema_of(pa.schema([order, *columns, rescue]))
     expected = fit_values(natural, np.arange(len(pairs)), alone, new_field, Rejects())
     assert made.rejects.index == expected.rejects.index == []

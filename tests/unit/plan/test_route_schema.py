@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.decode.inference import of
-from headrace.delta.schema import JSON_TEXT, SOURCE
+from headrace.decode.payload_field import PayloadField, is_json_text, payload_field
+from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree
 from headrace.plan.plan import Plan
-from headrace.plan.route_schema import SKIP, RouteSchema, same_columns, same_type
+from headrace.plan.route_schema import RouteSchema, same_columns, same_type
 from services.plans import spec_of
 
 EXISTING = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
@@ -29,9 +30,10 @@ def test_declared_columns_carry_how_they_are_read_and_the_table_only_what_lasts(
         {"name": "raw", "type": "string", "json": True},
     ]
     shape = _shape({"columns": columns})
-    assert shape.payload.field("id").metadata == {b"headrace.path": b"a.b"}
-    assert shape.payload.field("moment").metadata == {b"headrace.unit": b"ms", b"headrace.default": b"5"}
-    assert shape.table.field("raw").metadata == {JSON_TEXT: b"true"}
+    assert payload_field(shape.payload.field("id")) == PayloadField("id", pa.int64(), False, path="a.b")
+    moment = payload_field(shape.payload.field("moment"))
+    assert (moment.unit, moment.default) == ("ms", "5")
+    assert is_json_text(shape.table.field("raw"))
     assert not any(item.metadata for item in list(shape.table)[:2])
     assert not shape.table.field("id").nullable
     assert shape.table.names == ["id", "moment", "raw", "_source"]
@@ -58,7 +60,7 @@ def test_the_first_records_make_the_columns_whatever_the_contract_says():
 def test_derived_columns_are_known_in_the_payload_but_not_read_from_it():
     steps = [{"set": {"name": "upper(n)"}}]
     shape = _shape(existing=EXISTING, steps=steps)
-    assert SKIP in shape.payload.field("name").metadata
+    assert payload_field(shape.payload.field("name")).skipped
     assert shape.absent == ("n",)
     assert _shape(existing=EXISTING, steps=steps, learned=of({"n": "x"})).absent == ()
 

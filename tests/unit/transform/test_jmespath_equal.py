@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.decode.base import DecodeLimits, Decoder
 from headrace.decode.decoders import decoder
 from headrace.decode.inference import evolve, infer
-from headrace.decode.payload import MESSAGE
+from headrace.decode.payload_field import MessageScope, PayloadField
 from headrace.decode.scalars import UnfitValue
 from headrace.delta.schema import ENVELOPE
 from headrace.transform.jmespath import dialect
@@ -57,12 +57,12 @@ def test_the_golden_file_is_no_small_one():
 
 # ---- vectors ----
 
-SAID = {"open": False, "skipped": []}
+SCOPE = MessageScope(open=False)
 
 
 @cache
 def decoder_of(payload: pa.Schema) -> Decoder:
-    said = pa.field("the message", pa.string(), metadata={MESSAGE: json.dumps(SAID).encode()})
+    said = PayloadField("the message", pa.string(), message=SCOPE).to_arrow()
     return decoder("json", payload.append(said), new_field="ignore", limits=DecodeLimits())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.decode.payload import DEFAULT
+from headrace.decode.payload_field import payload_fields
 from headrace.delta.actions import MetadataAction, Protocol
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import SOURCE, to_delta
@@ -246,7 +246,7 @@ def test_a_default_that_cannot_be_evaluated_stops_unless_the_transform_sets_the_
 def test_a_merge_that_ignores_nulls_takes_no_default():
     table = {"mode": "upsert", "merge": {"keys": ["id"], "update": {"ignore_nulls": True}}}
     shape = plan_of(table=table).branches[""].shape_of("", existing=STORED.append(SOURCE))
-    assert not any(DEFAULT in (item.metadata or {}) for item in shape.payload)
+    assert not any(item.default for item in payload_fields(shape.payload))
 
 
 def _column(text: str, kind: pa.DataType) -> pa.Field:

@@ -18,16 +18,15 @@ from headrace.decode.base import Decoded, DecodeLimits, Decoder, NewField, Rejec
 from headrace.decode.byte_scan import Mask, Numbers, bools
 from headrace.decode.inference import Structure, merge_inferred, struct
 from headrace.decode.input import without_bom
-from headrace.decode.payload import MERGES, MESSAGE, PATH, PLACE, SKIP, UNIT, PayloadSchema, payload_schema_of
+from headrace.decode.payload import PayloadSchema, payload_schema_of
+from headrace.decode.payload_field import PayloadField, payload_field, payload_fields
 from headrace.decode.typed.fit import structure_of
-from headrace.delta.schema import JSON_TEXT
 from headrace.reasons import Reason
 
 Bind = Callable[[PayloadSchema, NewField, DecodeLimits], Decoder]
 Path = tuple[str, ...]
 Peek = Callable[[str], pa.StringArray]
 Refusal = tuple[Reason, str]
-ASKED = b"headrace.asked"  # a column only for those who declare it
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Enveloped:
         self._limits = limits
         self._bound: dict[EnvelopeForm, Decoder] = {}
         self._plain = bind(payload_schema_of(pa.schema([])), "ignore", limits)
-        self._merges = any(MERGES in (item.metadata or {}) for item in payload)
+        self._merges = any(item.change for item in payload_fields(payload))
 
     @property
     def fills(self) -> Mapping[str, str]:
@@ -180,7 +179,7 @@ class Enveloped:
 
     @property
     def _schema(self) -> pa.Schema:
-        return pa.schema([item for item in self._payload if SKIP not in (item.metadata or {})])
+        return pa.schema([item for item in self._payload if not payload_field(item).skipped])
 
     def _column(
         self,
@@ -228,12 +227,13 @@ class Enveloped:
     def _placed(self, item: pa.Field, form: EnvelopeForm) -> pa.Field | None:
         if item.name not in form.places:
             return None
-        metadata = {key: value for key, value in (item.metadata or {}).items() if key not in (PATH, UNIT)}
-        metadata[PLACE] = ".".join(form.places[item.name]).encode()
-        if item.name in form.units:
-            metadata[UNIT] = form.units[item.name].encode()
-        nullable = item.nullable or item.name in self._envelope.fills or item.name in self._envelope.silent
-        return pa.field(item.name, item.type, nullable, metadata)
+        return replace(
+            payload_field(item),
+            nullable=item.nullable or item.name in self._envelope.fills or item.name in self._envelope.silent,
+            path="",
+            absolute_path=".".join(form.places[item.name]),
+            unit=form.units.get(item.name, ""),
+        ).to_arrow()
 
     def _unknown(self, unknown: Structure | None) -> Structure | None:
         """New fields of the row, and the envelope's own columns when the table has none of them yet."""
@@ -244,22 +244,20 @@ class Enveloped:
 
     def _missing(self) -> dict[str, Structure]:
         return {
-            item.name: {"type": "json"} if JSON_TEXT in (item.metadata or {}) else structure_of(item.type)
-            for item in self._envelope.columns
-            if item.name not in self._payload.names and not (item.metadata or {}).get(ASKED)
+            item.name: {"type": "json"} if item.json_text else structure_of(item.type)
+            for item in payload_fields(self._envelope.columns)
+            if item.name not in self._payload.names and not item.optional
         }
 
 
 def _json_at(name: str, place: Path) -> pa.Field:
-    return pa.field(name, pa.string(), True, {JSON_TEXT: b"true", PLACE: ".".join(place).encode()})
+    return PayloadField(name, pa.string(), absolute_path=".".join(place), json_text=True).to_arrow()
 
 
 def _bare(rows: pa.Table, besides: pa.Schema) -> Mask:
     """Which rows have nothing in any column of their own."""
     own = [
-        rows[item.name]
-        for item in rows.schema
-        if item.name not in besides.names and MESSAGE not in (item.metadata or {})
+        rows[item.name] for item in payload_fields(rows.schema) if item.name not in besides.names and not item.message
     ]
     if not own:
         return np.zeros(len(rows), bool)

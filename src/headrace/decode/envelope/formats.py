@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.decode.base import Rejects
-from headrace.decode.envelope.base import ASKED, Envelope, EnvelopeForm, EnvelopeScan, Path, Peek, Refusal, told_apart
-from headrace.delta.schema import JSON_TEXT
+from headrace.decode.envelope.base import Envelope, EnvelopeForm, EnvelopeScan, Path, Peek, Refusal, told_apart
+from headrace.decode.payload_field import PayloadField
 from headrace.reasons import Reason
 from headrace.spec.types import TIMESTAMP
 
@@ -19,15 +19,20 @@ def _text(name: str) -> pa.Field:
     return pa.field(name, pa.string())
 
 
-def _json(name: str, *, asked: bool = False) -> pa.Field:
-    return pa.field(name, pa.string(), True, {JSON_TEXT: b"true"} | ({ASKED: b"true"} if asked else {}))
+def _json(name: str, *, optional: bool = False) -> pa.Field:
+    return PayloadField(name, pa.string(), json_text=True, optional=optional).to_arrow()
 
 
 class Debezium:
     """Change events: the row as it is after the change, or was before a delete."""
 
     columns = pa.schema(
-        [_text("_op"), pa.field("_changed_at", TIMESTAMP), _json("_before", asked=True), _json("_origin", asked=True)]
+        [
+            _text("_op"),
+            pa.field("_changed_at", TIMESTAMP),
+            _json("_before", optional=True),
+            _json("_origin", optional=True),
+        ]
     )
     fills: Mapping[str, str] = {}
     silent: Mapping[str, str] = {}
@@ -123,7 +128,7 @@ _TOMBSTONE = "tombstone"
 class RivvenChanges:
     """Rivven's changes as the rows they are of: as they are after the change, or were before a delete."""
 
-    columns = pa.schema([_text("_op"), pa.field("_changed_at", TIMESTAMP), _json("_before", asked=True)])
+    columns = pa.schema([_text("_op"), pa.field("_changed_at", TIMESTAMP), _json("_before", optional=True)])
     fills: Mapping[str, str] = {}
     silent: Mapping[str, str] = {}
     _OPERATIONS: Mapping[str, str] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,11 @@ import pyarrow.compute as pc
 from headrace.decode.base import LIMITS
 from headrace.decode.byte_scan import Mask, bools
 from headrace.decode.json.exact import reader_of
-from headrace.decode.payload import DEFAULT, MESSAGE, PATH, RECORD, RESCUE, UNIT, node_of, rescues
+from headrace.decode.payload import node_of, rescues
+from headrace.decode.payload_field import MessageScope, PayloadField, payload_field, payload_fields
 from headrace.decode.scalars import UnfitValue
 from headrace.decode.sizes import check_capacity, row_bytes
 from headrace.decode.typed.convert import converted
-from headrace.delta.schema import JSON_TEXT
 from headrace.engine import duck
 from headrace.transform.jmespath import dialect
 from headrace.transform.jmespath.compiler import Compiler
@@ -65,13 +64,12 @@ class Queries:
     """The expressions of a transform for one payload schema."""
 
     def __init__(self, payload: pa.Schema) -> None:
-        self._record = next((item.name for item in payload if RECORD in (item.metadata or {})), None)
+        self._record = next((item.name for item in payload_fields(payload) if item.record), None)
         payload = payload if self._record is None else pa.schema(list(payload.field(self._record).type.value_type))
         self._payload = payload
-        said = next((item.metadata[MESSAGE] for item in payload if MESSAGE in (item.metadata or {})), b"")
-        known: dict[str, Any] = json.loads(said) if said else {"open": True, "skipped": []}
+        scope = next((item.message for item in payload_fields(payload) if item.message), MessageScope())
         self._columns = dict(_columns(payload))
-        self._compiler = Compiler(tuple(self._columns.values()), known["open"], frozenset(known["skipped"]))
+        self._compiler = Compiler(tuple(self._columns.values()), scope.open, frozenset(scope.skipped))
         self.asks = False  # whether an expression needs the message itself
         self.made: list[CompiledQuery] = []
 
@@ -293,19 +291,16 @@ def _columns(payload: pa.Schema) -> list[tuple[str, MessageColumnRef]]:
     """The columns that hold what the message says; a default or a kept text is something else."""
     found = []
     rescued = rescues(payload)  # there NULL may stand for a misfit
-    for nth, item in enumerate(payload):
-        metadata = item.metadata or {}
-        if {MESSAGE, RESCUE} & metadata.keys() or pa.types.is_null(item.type):
+    for nth, item in enumerate(payload_fields(payload)):
+        if item.message or item.rescue or pa.types.is_null(item.type):
             continue
-        path = tuple(metadata[PATH].decode().split(".")) if PATH in metadata else (item.name,)
-        odd = item.name in rescued or DEFAULT in metadata or JSON_TEXT in metadata or _has_default(item.type)
-        found.append((item.name, MessageColumnRef(path, f"p{nth}_", item.type, told=not odd)))
+        odd = item.name in rescued or item.json_text or _has_default(item)
+        found.append((item.name, MessageColumnRef(item.keys, f"p{nth}_", item.type, told=not odd)))
     return found
 
 
-def _has_default(kind: pa.DataType) -> bool:
-    inner = [kind.field(at) for at in range(kind.num_fields)]
-    return any(DEFAULT in (item.metadata or {}) or _has_default(item.type) for item in inner)
+def _has_default(item: PayloadField) -> bool:
+    return item.default is not None or any(map(_has_default, item.children))
 
 
 def _holds_decimals(kind: pa.DataType) -> bool:
@@ -314,7 +309,7 @@ def _holds_decimals(kind: pa.DataType) -> bool:
 
 
 def _message_name(schema: pa.Schema) -> str:
-    return next((item.name for item in schema if MESSAGE in (item.metadata or {})), "")
+    return next((item.name for item in payload_fields(schema) if item.message), "")
 
 
 def _stored(vector: SqlVector, wanted: pa.DataType) -> SqlVector:
@@ -346,7 +341,7 @@ def _as_text(vector: SqlVector) -> SqlVector:
 def _with_unit(item: pa.Field, source: str) -> pa.Field:
     """A column of times, in microseconds where the expression's numbers are; no other unit than its own is guessed."""
     micros = pa.types.is_timestamp(item.type) and dialect.in_micros(source)
-    return item.with_metadata({UNIT: b"us"}) if micros else item
+    return PayloadField(item.name, item.type, item.nullable, unit="us").to_arrow() if micros else item
 
 
 def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
@@ -363,8 +358,7 @@ def _fitted(values: pa.Array, item: pa.Field) -> tuple[pa.Array, Mask]:
 
 def _bare(item: pa.Field) -> pa.Field:
     """Of a declared column only its type and unit count here: a default or a path says how a message is read."""
-    unit = (item.metadata or {}).get(UNIT)
-    return pa.field(item.name, item.type, True, {UNIT: unit} if unit else None)
+    return PayloadField(item.name, item.type, unit=payload_field(item).unit).to_arrow()
 
 
 def _reader(item: pa.Field) -> Callable[[Any], Any]:

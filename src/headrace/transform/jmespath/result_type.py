@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.decode.payload import MESSAGE, PATH, RESCUE, rescues
-from headrace.delta.schema import JSON_TEXT
+from headrace.decode.payload import rescues
+from headrace.decode.payload_field import payload_fields
 from headrace.transform.jmespath.compiler import Compiler
 from headrace.transform.jmespath.dialect import Node
 from headrace.transform.jmespath.vector import BOOLEAN, DOUBLE, LONG, NULL, TEXT
@@ -44,16 +44,15 @@ class _Object:
 def _root(payload: pa.Schema, compiler: Compiler) -> _Object:
     root = _Object(dict.fromkeys(compiler.skipped), compiler.open)
     rescued = rescues(payload)  # there a value may be anything
-    for item in payload:
-        metadata = item.metadata or {}
-        if {MESSAGE, RESCUE} & metadata.keys():
+    for item in payload_fields(payload):
+        if item.message or item.rescue:
             continue
-        *way, last = metadata[PATH].decode().split(".") if PATH in metadata else [item.name]
+        *way, last = item.keys
         here = root
         for key in way:
             inner = here.keys.setdefault(key, _Object({}, compiler.open))
             here = inner if isinstance(inner, _Object) else _Object({}, compiler.open)
-        here.keys[last] = None if item.name in rescued or JSON_TEXT in metadata else _seen(item.type)
+        here.keys[last] = None if item.name in rescued or item.json_text else _seen(item.type)
     return root
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -11,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.decode.json.exact import inner_default
-from headrace.decode.payload import DEFAULT, UNIT, node_of
+from headrace.decode.payload import node_of
+from headrace.decode.payload_field import PayloadField, payload_field
 from headrace.engine import duck
 from headrace.errors import UsageError
 from headrace.transform.sql.parser import Refused
@@ -40,16 +42,15 @@ def default_text(column: pa.Field) -> str | None:
 
 def with_default(item: pa.Field, column: pa.Field) -> pa.Field:
     """A field of the payload that takes the default of its column where the spec gives none."""
-    metadata = dict(item.metadata or {})
-    metadata.pop(CURRENT_DEFAULT, None)
-    if DEFAULT not in metadata and (text := default_text(column)) is not None:
-        if UNIT in metadata:
-            raise UsageError(
-                f"column '{column.name}' has a DEFAULT in the table and a unit in the spec.",
-                hint="Declare the same default beside the unit.",
-            )
-        metadata[DEFAULT] = text.encode()
-    return item.with_metadata(metadata or None)
+    spec = payload_field(item)
+    default = default_text(column) if spec.default is None else None
+    if default is not None and spec.unit:
+        raise UsageError(
+            f"column '{column.name}' has a DEFAULT in the table and a unit in the spec.",
+            hint="Declare the same default beside the unit.",
+        )
+    other = {key: value for key, value in spec.other.items() if key != CURRENT_DEFAULT}
+    return replace(spec, default=default or spec.default, other=other).to_arrow()
 
 
 def default_value(column: pa.Field) -> pa.Scalar | None:
@@ -67,7 +68,7 @@ def _evaluated(text: str, kind: pa.DataType) -> str:
 
 
 def _value(text: str, kind: pa.DataType) -> Any:
-    return inner_default(node_of(pa.field("default", kind, True, {DEFAULT: text.encode()})), "default")
+    return inner_default(node_of(PayloadField("default", kind, default=text).to_arrow()), "default")
 
 
 def _json(value: Any, kind: pa.DataType) -> str:
