@@ -125,9 +125,7 @@ class ProtobufDecoder:
         reader = ProtobufColumns(group.values, group.heads, self._limits, all_defaults=whole)
         natural = reader.read(group.message, self._layout.root)
         ignored: Counter[str] = Counter()
-        # An exploded list has no place for bytes of its elements: _apply_contract rejects their records.
-        rescues = self._new_field == "rescue" and not self._layout.root.open
-        if reader.unknown_fields and (self._options.keep_unknown_fields or rescues):
+        if reader.unknown_fields and self._stores_unknown:
             natural = natural.append_column(UNKNOWN, kept_bytes(reader))
         elif reader.unknown_fields:
             ignored = self._apply_contract(reader)
@@ -140,6 +138,14 @@ class ProtobufDecoder:
             natural, at = natural.filter(pa.array(good)), at[good]
         decoded = fit_values(natural, at, self._layout, self._new_field, rejects, self._limits)
         return replace(decoded, ignored={**decoded.ignored, **ignored}) if ignored else decoded
+
+    @cached_property
+    def _stores_unknown(self) -> bool:
+        """Whether the bytes of unknown fields have a column, will have one, or are rescued."""
+        if self._new_field == "rescue" and not self._layout.root.open:
+            return True  # an exploded list has no column for bytes of its elements: their records are rejected
+        has_column = any(column.path == (UNKNOWN,) for column in self._layout.columns)
+        return self._options.keep_unknown_fields and (has_column or self._new_field == "evolve")
 
     def _apply_contract(self, reader: ProtobufColumns) -> Counter[str]:
         """Apply the contract for new fields to unknown fields, which cannot become columns (they have no name)."""
