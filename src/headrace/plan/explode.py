@@ -266,7 +266,8 @@ def exploded(
     schema = flat(explode, found.rows.schema, record=record)
     columns += [_records(found.rows, schema.field(-1).type, parents)] if record else []
     rows = pa.Table.from_arrays(columns, schema=schema)
-    return replace(found, rows=rows, index=pa.array(index[parents])), np.setdiff1d(index, index[parents])
+    empty = np.unique(index[np.bincount(index, shown)[index] == 0])  # few, unlike all of `index[parents]`
+    return replace(found, rows=rows, index=pa.array(index[parents])), empty
 
 
 def _kept(explode: Explode, rows: pa.Table) -> list[str]:
@@ -375,9 +376,8 @@ def repeating(found: Decoded, rows: np.ndarray, repeated: np.ndarray, limit: int
             "(limits.repeated_bytes)"
         )
 
-    made = _refused(found, (totals > limit)[index], Reason.TOO_BIG, detail)
-    check_capacity(totals[np.unique(made.index.to_numpy())])
-    return made
+    check_capacity(totals[(totals > 0) & (totals <= limit)])
+    return _refused(found, (totals > limit)[index], Reason.TOO_BIG, detail)
 
 
 def _refused(found: Decoded, bad: np.ndarray, reason: Reason, detail: Callable[[int], str]) -> Decoded:
