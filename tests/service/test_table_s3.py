@@ -173,7 +173,7 @@ def _either(what: object, store: Store, z_order: tuple[str, ...]) -> int:
     return what(store, z_order)  # type: ignore[operator,no-any-return]
 
 
-def test_upkeep_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_of_a_pipeline_on_s3(s3: S3, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction, vacuum and the notes of both, by the verbs that a bucket has."""
     kept = {"delta.deletedFileRetentionDuration": "interval 1 minute", "delta.checkpointInterval": "2"}
     desk = Desk(

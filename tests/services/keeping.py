@@ -1,4 +1,4 @@
-"""A pipeline in this process whose batches and upkeep take turns, on a clock of its own."""
+"""A pipeline in this process whose batches and maintenance take turns, on a clock of its own."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Clock:
 
 
 class Keeping:
-    """One record a batch, a second a batch, and upkeep after each."""
+    """One record a batch, a second a batch, and maintenance after each."""
 
     def __init__(self, folder: Path, clock: Clock | None = None, **options: Any) -> None:
         columns = [{"name": "id", "type": "bigint"}, {"name": "day", "type": "string"}]
@@ -136,6 +136,6 @@ class Keeping:
         return sum(LOG not in path.parts for path in self.place.rglob("*.parquet"))
 
     def done(self, what: str = "") -> list[dict[str, Any]]:
-        """What upkeep did."""
+        """The maintenance events that are done."""
         told = [each for each in self.events if each["event"] == "maintenance" and each["state"] == "done"]
         return [each for each in told if not what or each["operation"] == what]

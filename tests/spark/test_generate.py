@@ -74,7 +74,7 @@ def test_ranges_are_read_anew_exactly(spark: Any, lake: Path):
     assert rows == [(part, at, next(iter(events(5, part, at, at + 1, 0.1))).value) for part, at in made]
 
 
-def test_upkeep_takes_turns_with_batches_and_ends_with_few_files(spark: Any, lake: Path):
+def test_maintenance_takes_turns_with_batches_and_ends_with_few_files(spark: Any, lake: Path):
     """A run that goes on looks after its tables while it waits; a bounded one does at its end."""
     maintain = {"every": "1s", "min_input_files": 2}
     spec = _spec(lake, limits={"batch_rows": 500}, flush={"rows": 500, "every": "200ms"}, maintenance=maintain)

@@ -1,4 +1,4 @@
-"""Upkeep of tables that Spark writes, by the pipeline's own Spark, between its batches."""
+"""Maintenance of tables that Spark writes, by the pipeline's own Spark, between its batches."""
 
 from __future__ import annotations
 

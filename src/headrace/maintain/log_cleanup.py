@@ -1,4 +1,4 @@
-"""The log of a table: checkpoints where the commits of many runs have made none, and an end to what nobody can ask."""
+"""Maintenance of a table's Delta log: checkpoints that no writer has written, and cleanup of expired entries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from headrace.delta.checkpoints import checkpoint_interval
 from headrace.delta.log import EPOCH, expired, last_checkpoint, version_of
-from headrace.delta.snapshot import TableState, open_at
+from headrace.delta.snapshot import TableState
 from headrace.maintain.planner import Action
 from headrace.storage.store import Store
 
@@ -15,24 +15,20 @@ RETENTION = "delta.logRetentionDuration"
 
 
 def checkpoint_due(store: Store, state: TableState) -> Iterator[Action]:
-    """A checkpoint, once twice as many commits lie behind the last one as an interval has.
+    """Plan a checkpoint once twice `delta.checkpointInterval` commits follow the last one.
 
-    A pipeline that commits all the time writes its own; one that runs now and then for a batch would never.
+    A pipeline that runs all the time writes its own. One that runs for a batch now and then would never reach the
+    interval.
     """
-    behind = state.version - last_checkpoint(store)
-    if behind >= 2 * checkpoint_interval(state):
-        yield Action("checkpoint", store.uri, f"{behind:,} commits since the last one", 0, 0)
+    commits = state.version - last_checkpoint(store)
+    if commits >= 2 * checkpoint_interval(state):
+        yield Action("checkpoint", store.uri, f"{commits:,} commits since the last checkpoint", 0, 0)
 
 
-def write_checkpoint(store: Store, state: TableState) -> None:
-    """Write it."""
-    open_at(store, state.version).create_checkpoint()
-
-
-def cleaning_due(store: Store, retain: timedelta, now: datetime) -> Iterator[Action]:
-    """Delete what the log says of versions that ended before `retain`; the newest checkpoint of then is kept."""
-    gone = expired(store, max(now, EPOCH + retain) - retain)
-    if gone:
-        why = f"versions up to {max(map(version_of, gone)):,} are older than is retained"
-        paths = tuple(item.path for item in gone)
-        yield Action("clean_log", store.uri, why, len(gone), sum(item.size for item in gone), paths=paths)
+def cleanup_due(store: Store, retain: timedelta, now: datetime) -> Iterator[Action]:
+    """Plan the deletion of log entries older than `retain`; the newest checkpoint before them is kept."""
+    entries = expired(store, max(now, EPOCH + retain) - retain)
+    if entries:
+        reason = f"versions up to {max(map(version_of, entries)):,} are older than the retention"
+        paths = tuple(entry.path for entry in entries)
+        yield Action("clean_log", store.uri, reason, len(entries), sum(entry.size for entry in entries), paths=paths)

@@ -1,177 +1,210 @@
-"""A table in a pipeline's care: what it is now, which of its files are in order, and how files are exchanged.
+"""A table under maintenance: its state, its candidate files, and how they are rewritten.
 
-Tables that are appended to by their logs are rewritten through these; those that Spark writes, by Spark, in the
-session of the pipeline: a table has one kind of committer, whatever is done to it.
+Tables with direct commits are rewritten through their log writer. Tables that Spark writes are rewritten by Spark, in
+the session of the pipeline: one kind of writer per table, also for maintenance.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from headrace.delta.actions import File
+from headrace.delta.log import commits_between
 from headrace.delta.log_errors import table_stop
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.partition_keys import PartitionKeys
-from headrace.delta.snapshot import TableState
+from headrace.delta.snapshot import TableState, active_files
 from headrace.errors import TableGone
 from headrace.maintain import log_cleanup
-from headrace.maintain.file_listing import FileListing
 from headrace.maintain.planner import Action, FileTargets
 from headrace.spec.table import TableSpec
 from headrace.stage.partitions import partition_folder
-from headrace.stage.stager import FileLayout, file_layout_of
+from headrace.stage.stager import file_layout_of
 from headrace.storage.store import Store
 from headrace.table.optimize import ENOUGH, Compaction, Optimized, can_order, ordered_name
 from headrace.table.spark_files import SparkCompaction, SparkFileOperations
 from headrace.write.spark_append import SparkAppendWriter
 
-_SPENT = 0.2  # of a file's rows deleted by its vector: then it is worth a rewrite
+_MAX_DELETED = 0.2  # ratio of rows deleted by a vector from which a file is rewritten
+
+
+class FileListing:
+    """Active files of a table that a predicate selects, kept up to date from its log.
+
+    Only candidates for a rewrite are in memory, so its size does not grow with the table.
+    """
+
+    def __init__(self, store: Store, selects: Callable[[File], bool]) -> None:
+        self._store, self._selects = store, selects
+        self._files: dict[tuple[str, str], File] = {}
+        self.version = -1
+
+    @property
+    def files(self) -> Iterable[File]:
+        """The selected files, as of `version`."""
+        return self._files.values()
+
+    def follow(self, version: int) -> None:
+        """Read the log up to a version; from its checkpoint where commits in between were cleaned up."""
+        commits = commits_between(self._store, self.version, version) if self.version >= 0 else None
+        for commit in commits or ():
+            for file in commit.removed:
+                self._files.pop(file.key, None)
+            self._add(commit.added)
+        if commits is None:
+            self._files = {}
+            self._add(active_files(self._store, version).values())
+        self.version = version
+
+    def _add(self, files: Iterable[File]) -> None:
+        self._files |= {file.key: replace(file, stats="") for file in files if self._selects(file)}
 
 
 class MaintainedTable(ABC):
-    """One table in the pipeline's care."""
+    """A table under maintenance."""
 
     def __init__(self, store: Store, state: TableState, rules: TableSpec | None) -> None:
-        self.store, self.layout = store, _layout(state, store.uri, rules)
-        self.wishes = self._wishes(state, rules)
-        self._partition = PartitionKeys.of(state.schema, state.partition_by)
-        self.picture = FileListing(store, self.wishes.matters)
-        self.seen = -1  # the version of the last look
+        self.store, self.layout = store, file_layout_of(state, store.uri)
+        if rules is not None:
+            self.layout = replace(self.layout, target_file_bytes=rules.target_file_size, compression=rules.compression)
+        self.targets = self._targets(state, rules)
+        self._partition_key = PartitionKeys.of(state.schema, state.partition_by)
+        self.listing = FileListing(store, self.targets.is_candidate)
+        self.planned_version = -1
 
-    def _wishes(self, state: TableState, rules: TableSpec | None) -> FileTargets:
-        enough = (rules.min_file_size if rules else None) or int(ENOUGH * self.layout.target_file_bytes)
-        columns = rules.z_order if rules is not None else ()
-        order = columns if all(can_order(state, name) for name in columns) else ()  # once the table has all of them
-        most = rules.max_file_size if rules is not None else None
-        return FileTargets(self.layout.target_file_bytes, enough, order, most=most)
+    def _targets(self, state: TableState, rules: TableSpec | None) -> FileTargets:
+        target = self.layout.target_file_bytes
+        if rules is None:
+            return FileTargets(target, int(ENOUGH * target))
+        complete = all(can_order(state, name) for name in rules.z_order)  # whether the table has all columns yet
+        return FileTargets(
+            target,
+            rules.min_file_size or int(ENOUGH * target),
+            rules.z_order if complete else (),
+            max_size=rules.max_file_size,
+        )
 
-    def after(self, known: MaintainedTable | None) -> MaintainedTable:
-        """This one, with what was seen of the table before, where that is of the same wishes."""
-        if known is not None and known.wishes == self.wishes:
-            self.picture, self.seen = known.picture, known.seen
+    def resume(self, earlier: MaintainedTable | None) -> MaintainedTable:
+        """Take over the file listing of an earlier plan if the targets are the same."""
+        if earlier is not None and earlier.targets == self.targets:
+            self.listing, self.planned_version = earlier.listing, earlier.planned_version
         return self
 
-    def partition(self, file: File) -> str:
-        """The partition of a file as one text, however its values are spelled."""
-        return partition_folder(self._partition(file.partition))
+    def partition_of(self, file: File) -> str:
+        """One text per partition, however its values are written in the log."""
+        return partition_folder(self._partition_key(file.partition))
 
     @property
     @abstractmethod
     def state(self) -> TableState:
-        """The table as the pipeline knows it."""
+        """The table state as the pipeline knows it."""
 
     @abstractmethod
-    def in_order(self, file: File) -> bool:
-        """Whether a file's rows are in the order that is wished for."""
+    def is_ordered(self, file: File) -> bool:
+        """Whether the rows of a file have the target order."""
 
     @abstractmethod
     def checkpoints_due(self) -> Iterator[Action]:
-        """A log checkpoint, where nobody else writes it."""
+        """Plan a log checkpoint, unless another writer writes it."""
 
     @abstractmethod
-    def rewrite(self, action: Action, said: Mapping[str, str]) -> Optimized:
-        """Exchange the files of an action."""
+    def rewrite(self, action: Action, info: Mapping[str, str]) -> Optimized:
+        """Rewrite the files of an action in one commit."""
 
     @abstractmethod
-    def note(self, metrics: Mapping[str, str], said: Mapping[str, str]) -> Mapping[str, Any]:
-        """Let the table's history tell of a vacuum, where that needs no commit of Spark's."""
+    def record_vacuum(self, metrics: Mapping[str, str], info: Mapping[str, str]) -> Mapping[str, Any]:
+        """Add a vacuum to the table's history, where that needs no commit by Spark."""
 
 
 class LogMaintainedTable(MaintainedTable):
-    """A table that is appended to by its log."""
+    """A table with direct commits."""
 
-    def __init__(self, tail: LogWriter, rules: TableSpec | None) -> None:
-        self._tail = tail
-        super().__init__(tail.store, tail.known(), rules)
-        self._mark = f"part-{ordered_name(self.wishes.z_order)}-"
+    def __init__(self, log_writer: LogWriter, rules: TableSpec | None) -> None:
+        self._log_writer = log_writer
+        super().__init__(log_writer.store, log_writer.known(), rules)
+        self._ordered_prefix = f"part-{ordered_name(self.targets.z_order)}-"
 
     @property
     def state(self) -> TableState:
-        """As far as the log was followed."""
-        return self._tail.known()
+        """As of the last version that the log writer has read."""
+        return self._log_writer.known()
 
-    def in_order(self, file: File) -> bool:
-        """By its name, which survives log checkpoints by any writer."""
-        return file.path.rpartition("/")[2].startswith(self._mark)
+    def is_ordered(self, file: File) -> bool:
+        """By its name, which every writer keeps in log checkpoints."""
+        return file.path.rpartition("/")[2].startswith(self._ordered_prefix)
 
     def checkpoints_due(self) -> Iterator[Action]:
-        """Where the commits of many runs have made none."""
+        """Where the commits of many runs have written none."""
         return log_cleanup.checkpoint_due(self.store, self.state)
 
-    def rewrite(self, action: Action, said: Mapping[str, str]) -> Optimized:
-        """Staged as a batch is, then exchanged in one commit."""
-        compaction = Compaction(self._tail, self.layout, self.wishes.z_order if action.what == "z_order" else ())
+    def rewrite(self, action: Action, info: Mapping[str, str]) -> Optimized:
+        """Stage the new files, then replace the old ones in one commit."""
+        z_order = self.targets.z_order if action.operation == "z_order" else ()
+        compaction = Compaction(self._log_writer, self.layout, z_order)
         for files in action.bins:
             compaction.add(files)
-        return compaction.commit(self.picture.version, {"targetSize": str(self.wishes.target)}, said)
+        return compaction.commit(self.listing.version, {"targetSize": str(self.targets.target)}, info)
 
-    def note(self, metrics: Mapping[str, str], said: Mapping[str, str]) -> Mapping[str, Any]:
-        """A version that changes nothing."""
-        return {"version": self._tail.note("VACUUM END", metrics, said)}
+    def record_vacuum(self, metrics: Mapping[str, str], info: Mapping[str, str]) -> Mapping[str, Any]:
+        """Commit a version without changes."""
+        return {"version": self._log_writer.note("VACUUM END", metrics, info)}
 
 
 class SparkMaintainedTable(MaintainedTable):
-    """A table that Spark merges into, or appends to; `ordered` says until when each partition was put in order."""
+    """A table that Spark appends to or merges into; `ordered_until` has the z-ordered partitions of the journal."""
 
     def __init__(
         self,
-        table: SparkAppendWriter,
+        writer: SparkAppendWriter,
         store: Store,
         rules: TableSpec | None,
         spark: Any,  # its session
-        ordered: Callable[[str, str], int],
+        ordered_until: Callable[[str, str], int],
     ) -> None:
-        self._table, self._spark, self._ordered = table, spark, ordered
+        self._writer, self._spark, self._ordered_until = writer, spark, ordered_until
         super().__init__(store, self.state, rules)
 
-    def _wishes(self, state: TableState, rules: TableSpec | None) -> FileTargets:
+    def _targets(self, state: TableState, rules: TableSpec | None) -> FileTargets:
         clusters = "clustering" in state.protocol.writer_features
-        wishes = super()._wishes(state, rules)
-        return replace(wishes, spent=_SPENT, whole=True, clusters=clusters, z_order=() if clusters else wishes.z_order)
+        targets = super()._targets(state, rules)
+        z_order = () if clusters else targets.z_order
+        return replace(targets, max_deleted=_MAX_DELETED, whole_partitions=True, clusters=clusters, z_order=z_order)
 
     @property
     def state(self) -> TableState:
-        """As of the last batch, or of what was done last."""
-        if self._table.state is None:
-            raise table_stop(TableGone, "A table is gone that was there a moment ago.")
-        return self._table.state
+        """As of the last batch or maintenance action."""
+        if self._writer.state is None:
+            raise table_stop(TableGone, "The table was deleted during maintenance.")
+        return self._writer.state
 
-    def in_order(self, file: File) -> bool:
-        """Spark says of a clustered file that it is; of one that was z-ordered, only its time tells."""
-        if self.wishes.clusters:
+    def is_ordered(self, file: File) -> bool:
+        """The log flags clustered files; z-ordered files are recognised by their modification time."""
+        if self.targets.clusters:
             return file.clustered
-        return file.modified <= self._ordered(self.store.uri, self.partition(file))
+        return file.modified <= self._ordered_until(self.store.uri, self.partition_of(file))
 
     def checkpoints_due(self) -> Iterator[Action]:
         """Spark writes its own."""
         return iter(())
 
-    def rewrite(self, action: Action, said: Mapping[str, str]) -> Optimized:
-        """One OPTIMIZE: of no larger files than were planned, in the same partitions."""
-        files = [file for each in action.bins for file in each]
-        small = [file.size for file in files if file.size < self.wishes.enough]
-        wanted = SparkCompaction(
-            self.wishes.target,
+    def rewrite(self, action: Action, info: Mapping[str, str]) -> Optimized:
+        """Run one OPTIMIZE on the partitions of the action, limited to files no larger than those planned."""
+        small = [file.size for files in action.bins for file in files if file.size < self.targets.min_size]
+        compaction = SparkCompaction(
+            self.targets.target,
             max(small, default=-1) + 1,
-            self.wishes.z_order if action.what == "z_order" else (),
-            _SPENT,
-            said,
+            self.targets.z_order if action.operation == "z_order" else (),
+            _MAX_DELETED,
+            info,
         )
-        done = SparkFileOperations(self.store, self._spark).pack(wanted, [each[0].partition for each in action.bins])
-        self._table.follow()
-        return done
+        partitions = [files[0].partition for files in action.bins]
+        result = SparkFileOperations(self.store, self._spark).pack(compaction, partitions)
+        self._writer.follow()
+        return result
 
-    def note(self, metrics: Mapping[str, str], said: Mapping[str, str]) -> Mapping[str, Any]:
-        """Nothing: a commit would be Spark's."""
+    def record_vacuum(self, metrics: Mapping[str, str], info: Mapping[str, str]) -> Mapping[str, Any]:
+        """Record nothing: a commit would have to be Spark's."""
         return {}
-
-
-def _layout(state: TableState, uri: str, rules: TableSpec | None) -> FileLayout:
-    """How the files of the table are: as the spec wants them, else as its properties do."""
-    layout = file_layout_of(state, uri)
-    if rules is None:
-        return layout
-    return replace(layout, target_file_bytes=rules.target_file_size, compression=rules.compression)

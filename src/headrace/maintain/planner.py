@@ -1,7 +1,7 @@
-"""What is to be done to a table, and why: decided from facts alone, before anything is touched.
+"""Plan maintenance from file sizes and times alone; nothing is read or written here.
 
-Files are joined with others of about their size, as in a log-structured tree: so a row is rewritten once for each step
-in size, not each time its partition grows.
+Files are compacted with others of about their size, as in a log-structured merge tree. So a row is rewritten once per
+size tier, not each time its partition grows.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ from headrace.delta.actions import File
 from headrace.spec.maintenance import MaintenanceSpec
 from headrace.table.optimize import fill_bins
 
-What = Literal["look", "compact", "z_order", "cluster", "vacuum", "checkpoint", "clean_log"]
+Operation = Literal["plan", "compact", "z_order", "cluster", "vacuum", "checkpoint", "clean_log"]
 
 
 @dataclass(frozen=True, slots=True)
 class FileTargets:
-    """How large the files of a table are to be, and how ordered."""
+    """Target size and order of the files of a table. Sizes in bytes."""
 
     target: int
-    enough: int  # bytes; a file of that size is left as it is
+    min_size: int  # smaller files are compacted
     z_order: tuple[str, ...] = ()
-    clusters: bool = False  # whether the table itself says by which columns
-    most: int | None = None  # bytes; a larger file is divided
-    whole: bool = False  # whether a partition can only be put in order as a whole
-    spent: float | None = None  # the share of rows deleted by vectors from which a file is; None: vectors are let be
+    clusters: bool = False  # whether the table has clustering columns
+    max_size: int | None = None  # larger files are split
+    whole_partitions: bool = False  # whether only a whole partition can be ordered
+    max_deleted: float | None = None  # ratio of rows deleted by a vector; None: files with vectors are not rewritten
 
-    def matters(self, file: File) -> bool:
-        """Whether a file may ever be rewritten."""
-        if file.elsewhere or (file.vector is not None and self.spent is None):
+    def is_candidate(self, file: File) -> bool:
+        """Whether a file may be rewritten at some time."""
+        if file.elsewhere or (file.vector is not None and self.max_deleted is None):
             return False
-        return self.ordered or file.size < self.enough or self.is_spent(file) or self.is_large(file)
+        return self.ordered or file.size < self.min_size or self.has_deleted_rows(file) or self.is_large(file)
 
     @property
     def ordered(self) -> bool:
-        """Whether rows are to be in an order."""
+        """Whether rows have an order."""
         return self.clusters or bool(self.z_order)
 
     def is_large(self, file: File) -> bool:
-        """Whether a file is to be divided."""
-        return self.most is not None and file.size > self.most
+        """Whether a file must be split."""
+        return self.max_size is not None and file.size > self.max_size
 
-    def is_spent(self, file: File) -> bool:
-        """Whether so many of a file's rows are deleted that it is worth a rewrite."""
-        if file.vector is None or self.spent is None or not file.held:
+    def has_deleted_rows(self, file: File) -> bool:
+        """Whether enough rows of a file are deleted to rewrite it."""
+        if file.vector is None or self.max_deleted is None or not file.held:
             return False
-        return file.vector.rows / file.held >= self.spent
+        return file.vector.rows / file.held >= self.max_deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do to one table."""
+    """One maintenance operation on one table."""
 
-    what: What
+    operation: Operation
     table: str
-    why: str
-    files: int  # that it takes away
+    reason: str
+    files: int  # that it removes
     bytes: int
-    bins: tuple[tuple[File, ...], ...] = ()  # to be rewritten, each within one partition
-    paths: tuple[str, ...] = ()  # to be deleted
-    cold: bool = False
+    bins: tuple[tuple[File, ...], ...] = ()  # to rewrite, each within one partition
+    paths: tuple[str, ...] = ()  # to delete
+    idle: bool = False  # whether all its partitions are
 
-    def told(self) -> dict[str, Any]:
-        """As people and programs read it."""
+    def to_dict(self) -> dict[str, Any]:
+        """The action as events and `status` show it."""
         return {
-            "operation": self.what,
+            "operation": self.operation,
             "table": self.table,
-            "reason": self.why,
+            "reason": self.reason,
             "files": self.files,
             "bytes": self.bytes,
         }
@@ -79,10 +79,10 @@ class Action:
 @dataclass(frozen=True, slots=True)
 class _Bin:
     files: tuple[File, ...]
-    why: str
+    reason: str
     newest: int  # when its partition last got a file; milliseconds
-    cold: bool
-    what: What = "compact"
+    idle: bool
+    operation: Operation = "compact"
     partition: str = ""
 
     @property
@@ -90,104 +90,104 @@ class _Bin:
         return sum(file.size for file in self.files)
 
 
-def rewrites(
+def plan_rewrites(
     table: str,
-    stands: Iterable[File],
-    wishes: FileTargets,
+    files: Iterable[File],
+    targets: FileTargets,
     rules: MaintenanceSpec,
     now: float,
-    in_order: Callable[[File], bool],
-    key: Callable[[File], str],
+    is_ordered: Callable[[File], bool],
+    partition_of: Callable[[File], str],
 ) -> list[Action]:
-    """The rewrites that a table is worth: cold partitions first, each action within its bytes.
+    """Plan the rewrites of a table: idle partitions first, each action within `max_bytes_per_run`.
 
-    `key` names the partition of a file: one text, however its values are spelled.
+    `partition_of` returns one text per partition, however its values are written in the log.
     """
-    parts: dict[str, list[File]] = {}
-    for file in stands:
-        parts.setdefault(key(file), []).append(file)
+    partitions: dict[str, list[File]] = {}
+    for file in files:
+        partitions.setdefault(partition_of(file), []).append(file)
     bins = [
         replace(each, partition=partition)
-        for partition, part in parts.items()
-        for each in _of_partition(part, wishes, rules, now, in_order)
+        for partition, members in partitions.items()
+        for each in _bins_of_partition(members, targets, rules, now, is_ordered)
     ]
-    bins.sort(key=lambda each: (not each.cold, each.newest))
-    return [_action(table, group) for group in _grouped(bins, rules.max_bytes_per_run)]
+    bins.sort(key=lambda each: (not each.idle, each.newest))
+    return [_action(table, group) for group in _commits(bins, rules.max_bytes_per_run)]
 
 
-def _of_partition(
-    part: Sequence[File], wishes: FileTargets, rules: MaintenanceSpec, now: float, in_order: Callable[[File], bool]
+def _bins_of_partition(
+    files: Sequence[File],
+    targets: FileTargets,
+    rules: MaintenanceSpec,
+    now: float,
+    is_ordered: Callable[[File], bool],
 ) -> Iterator[_Bin]:
-    newest = max(file.modified for file in part)
-    cold = now - newest / 1000 >= rules.idle_after.total_seconds()
-    if why := _disorder(part, wishes, cold, in_order):
-        for held in [part] if wishes.whole else fill_bins(part, rules.max_bytes_per_run):
-            yield _Bin(tuple(held), why, newest, cold, "cluster" if wishes.clusters else "z_order")
+    newest = max(file.modified for file in files)
+    idle = now - newest / 1000 >= rules.idle_after.total_seconds()
+    if reason := _order_reason(files, targets, idle, is_ordered):
+        for members in [files] if targets.whole_partitions else fill_bins(files, rules.max_bytes_per_run):
+            yield _Bin(tuple(members), reason, newest, idle, "cluster" if targets.clusters else "z_order")
         return
-    if spent := [file for file in part if wishes.is_spent(file)]:
-        yield _Bin(tuple(spent), "deleted rows", newest, cold)
+    if deleted := [file for file in files if targets.has_deleted_rows(file)]:
+        yield _Bin(tuple(deleted), "deleted rows", newest, idle)
         return
-    for file in part:
-        if wishes.is_large(file) and not wishes.ordered:
-            yield _Bin((file,), "large files", newest, cold)
-    if cold and wishes.ordered:  # all of it is in order; to join what is left would end that
+    for file in files:
+        if targets.is_large(file) and not targets.ordered:
+            yield _Bin((file,), "large files", newest, idle)
+    if idle and targets.ordered:  # the partition is ordered; compaction would end that
         return
-    small = sorted((file for file in part if file.size < wishes.enough), key=lambda file: file.size)
-    chosen, why = (small, "cold") if cold else (_indebted(small, rules.min_input_files), "small files")
-    for held in fill_bins(chosen, wishes.target):
-        if len(held) > 1:
-            yield _Bin(tuple(held), why, newest, cold)
+    small = sorted((file for file in files if file.size < targets.min_size), key=lambda file: file.size)
+    members, reason = (small, "idle") if idle else (_full_tiers(small, rules.min_input_files), "small files")
+    for group in fill_bins(members, targets.target):
+        if len(group) > 1:
+            yield _Bin(tuple(group), reason, newest, idle)
 
 
-def _disorder(part: Sequence[File], wishes: FileTargets, cold: bool, in_order: Callable[[File], bool]) -> str:
-    """Why a partition is to be ordered; empty when it is not."""
-    if not wishes.ordered:
+def _order_reason(files: Sequence[File], targets: FileTargets, idle: bool, is_ordered: Callable[[File], bool]) -> str:
+    """Why a partition must be ordered; empty if it need not be."""
+    if not targets.ordered:
         return ""
-    without = sum(file.size for file in part if not in_order(file))
-    within = sum(file.size for file in part) - without
-    if without and cold:
-        return "cold and not in order"
-    # By half of what is in order: then each row is ordered a few times at most, however long the partition grows.
-    return "a third is not in order" if without >= max(wishes.target, within / 2) else ""
+    unordered = sum(file.size for file in files if not is_ordered(file))
+    ordered = sum(file.size for file in files) - unordered
+    if unordered and idle:
+        return "idle and unordered"
+    # Half of the ordered bytes: so each row is ordered a few times at most, however large the partition gets.
+    return "a third is unordered" if unordered >= max(targets.target, ordered / 2) else ""
 
 
-def _indebted(small: Sequence[File], debt: int) -> Sequence[File]:
-    """The files, given by size, up to the largest step in size that has enough of them."""
-    counts: dict[int, int] = {}
-    for file in small:
-        counts[_step(file, debt)] = counts.get(_step(file, debt), 0) + 1
-    full = [step for step, count in counts.items() if count >= debt]
-    return [file for file in small if _step(file, debt) <= max(full)] if full else ()
+def _full_tiers(files: Sequence[File], min_files: int) -> Sequence[File]:
+    """The files, sorted by size, up to the largest size tier that has `min_files` of them.
+
+    Tier n has files of min_files**n bytes and more, so `min_files` files of a tier make one of a higher tier. With
+    min_files=10: nine files of 2 kB and ten of 40 kB are tiers 3 and 4; tier 4 is full, so all nineteen are compacted.
+    """
+    tiers = [int(math.log(max(file.size, 1), min_files)) for file in files]
+    full = [tier for tier in set(tiers) if tiers.count(tier) >= min_files]
+    return [file for file, tier in zip(files, tiers, strict=True) if tier <= max(full)] if full else ()
 
 
-def _step(file: File, debt: int) -> int:
-    """So many files of one step make one of the next, or a higher one."""
-    return int(math.log(max(file.size, 1), debt))
-
-
-def _grouped(bins: Iterable[_Bin], most: int) -> Iterator[list[_Bin]]:
-    """Bins that go into one commit."""
-    held: list[_Bin] = []
+def _commits(bins: Iterable[_Bin], max_bytes: int) -> Iterator[list[_Bin]]:
+    """Group bins into commits."""
+    group: list[_Bin] = []
     for each in bins:
-        if held and (held[0].what != each.what or sum(one.bytes for one in held) + each.bytes > most):
-            yield held
-            held = []
-        held.append(each)
-    if held:
-        yield held
+        if group and (group[0].operation != each.operation or sum(one.bytes for one in group) + each.bytes > max_bytes):
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
 
 
 def _action(table: str, bins: Sequence[_Bin]) -> Action:
     partitions = len({each.partition for each in bins})
-    causes = ", ".join(dict.fromkeys(each.why for each in bins))
+    reasons = ", ".join(dict.fromkeys(each.reason for each in bins))
     count = sum(len(each.files) for each in bins)
-    why = f"{causes}: {count:,} files in {partitions:,} partition{'s' if partitions > 1 else ''}"
     return Action(
-        bins[0].what,
+        bins[0].operation,
         table,
-        why,
+        f"{reasons}: {count:,} files in {partitions:,} partition{'s' if partitions > 1 else ''}",
         count,
         sum(each.bytes for each in bins),
         tuple(each.files for each in bins),
-        cold=all(each.cold for each in bins),
+        idle=all(each.idle for each in bins),
     )

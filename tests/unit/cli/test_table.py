@@ -297,7 +297,7 @@ def test_files_in_an_order(cli: Run, desk: Desk) -> None:
     assert cli("optimize", "lake/new", "--z-order", "nobody")[0] != 0
 
 
-def test_upkeep(cli: Run, desk: Desk) -> None:
+def test_maintenance_commands(cli: Run, desk: Desk) -> None:
     (said,) = lines(cli("optimize", "lake/alpha", "--target-size", "64MB", "--json")[1])
     assert (said["files_removed"], said["files_added"]) == (2, 1)
     assert cli("optimize", "lake/alpha", "--target-size", "large")[0] == 2

@@ -1,4 +1,4 @@
-"""Upkeep between batches: planned before it is done, never in a batch's way, and harmless wherever it dies."""
+"""Maintenance between batches: planned before it is done, never in a batch's way, and harmless wherever it dies."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headrace.delta.actions import DeletionVector, File
 from headrace.delta.log import last_checkpoint
 from headrace.delta.log_writer import LogWriter
 from headrace.faults import Abandoned
-from headrace.maintain.file_listing import FileListing
 from headrace.maintain.journal import Journal
-from headrace.maintain.planner import FileTargets, rewrites
+from headrace.maintain.maintained_table import FileListing
+from headrace.maintain.planner import FileTargets, plan_rewrites
 from headrace.spec.maintenance import MaintenanceSpec
 from headrace.storage.store import Store
 from headrace.table.optimize import ordered_name
@@ -42,10 +42,10 @@ def by_day(each: File) -> str:
 
 
 def planned(
-    stands: list[File], now: float = 0.0, wishes: FileTargets = PLAIN, rules: MaintenanceSpec = RULES
+    stands: list[File], now: float = 0.0, targets: FileTargets = PLAIN, rules: MaintenanceSpec = RULES
 ) -> list[Any]:
-    mark = f"part-{ordered_name(wishes.z_order)}-"
-    return rewrites("t", stands, wishes, rules, now, lambda each: each.path.startswith(mark), by_day)
+    mark = f"part-{ordered_name(targets.z_order)}-"
+    return plan_rewrites("t", stands, targets, rules, now, lambda each: each.path.startswith(mark), by_day)
 
 
 # ---- the plan ----
@@ -55,8 +55,8 @@ def test_nothing_is_due_before_the_debt_is_full():
     stands = [file(f"{n}", 10_000) for n in range(9)]
     assert planned(stands) == []
     (action,) = planned([*stands, file("9", 10_000)])
-    assert (action.what, action.files, action.bytes) == ("compact", 10, 100_000)
-    assert action.why == "small files: 10 files in 1 partition"
+    assert (action.operation, action.files, action.bytes) == ("compact", 10, 100_000)
+    assert action.reason == "small files: 10 files in 1 partition"
 
 
 def test_files_of_another_size_are_left_until_there_are_enough_of_theirs():
@@ -65,18 +65,18 @@ def test_files_of_another_size_are_left_until_there_are_enough_of_theirs():
     assert {each.size for each in action.bins[0]} == {10_000}
 
 
-def test_a_cold_partition_is_joined_whole_and_comes_first():
+def test_an_idle_partition_is_compacted_whole_and_comes_first():
     hot = [file(f"h{n}", 10_000, "hot", at=3600) for n in range(10)]
-    cold = [file("c1", 10_000, "cold"), file("c2", 30 * MB, "cold")]
-    (action,) = planned([*hot, *cold], now=3600)
-    assert [each[0].partition["day"] for each in action.bins] == ["cold", "hot"]
-    assert action.why == "cold, small files: 12 files in 2 partitions"
+    idle = [file("c1", 10_000, "idle"), file("c2", 30 * MB, "idle")]
+    (action,) = planned([*hot, *idle], now=3600)
+    assert [each[0].partition["day"] for each in action.bins] == ["idle", "hot"]
+    assert action.reason == "idle, small files: 12 files in 2 partitions"
     assert planned([file("c", 10_000)], now=3600) == []
 
 
 def test_an_action_stays_within_its_bytes():
-    cold = [file(f"{n}", 60 * MB, str(n // 2)) for n in range(20)]
-    actions = planned(cold, now=3600)
+    idle = [file(f"{n}", 60 * MB, str(n // 2)) for n in range(20)]
+    actions = planned(idle, now=3600)
     assert [each.bytes for each in actions] == [240 * MB] * 5
 
 
@@ -98,16 +98,16 @@ def test_a_long_life_rewrites_each_row_a_few_times_and_keeps_files_few():
     assert rewritten < 5 * 400 * MB
 
 
-def test_order_is_made_once_a_partition_is_cold_and_again_when_a_third_of_it_is_new():
-    wishes = replace(PLAIN, z_order=("id",))
+def test_order_is_made_once_a_partition_is_idle_and_again_when_a_third_of_it_is_new():
+    targets = replace(PLAIN, z_order=("id",))
     name = f"part-{ordered_name(['id'])}"
-    (action,) = planned([file("part-1", 200 * MB)], now=3600, wishes=wishes)
-    assert (action.what, action.why) == ("z_order", "cold and not in order: 1 files in 1 partition")
+    (action,) = planned([file("part-1", 200 * MB)], now=3600, targets=targets)
+    assert (action.operation, action.reason) == ("z_order", "idle and unordered: 1 files in 1 partition")
     ordered = [file(f"{name}-{n}", 120 * MB) for n in range(3)]
-    assert planned(ordered, now=3600, wishes=wishes) == []
-    assert planned([*ordered, file("part-2", 130 * MB)], wishes=wishes) == []
-    assert planned([*ordered, file("part-2", 190 * MB)], wishes=wishes)[0].why.startswith("a third")
-    assert planned([file(f"part-{ordered_name(['day'])}-1", 130 * MB)], wishes=wishes)[0].what == "z_order"
+    assert planned(ordered, now=3600, targets=targets) == []
+    assert planned([*ordered, file("part-2", 130 * MB)], targets=targets) == []
+    assert planned([*ordered, file("part-2", 190 * MB)], targets=targets)[0].reason.startswith("a third")
+    assert planned([file(f"part-{ordered_name(['day'])}-1", 130 * MB)], targets=targets)[0].operation == "z_order"
 
 
 def test_files_that_vectors_have_emptied_are_rewritten_where_spark_can(tmp_path: Path):
@@ -115,20 +115,21 @@ def test_files_that_vectors_have_emptied_are_rewritten_where_spark_can(tmp_path:
         return File(name, name, {}, 200 * MB, 100, DeletionVector("u", name, 1, rows))
 
     stands = [emptied("a", 19), emptied("b", 20), emptied("c", 90), file("d", 10_000)]
-    assert not any(map(PLAIN.matters, stands[:3]))
-    wishes = replace(PLAIN, spent=0.2)
-    assert [wishes.matters(each) for each in stands] == [False, True, True, True]
-    (action,) = planned([each for each in stands if wishes.matters(each)][:2], wishes=wishes)
-    assert (action.what, action.why) == ("compact", "deleted rows: 2 files in 1 partition")
+    assert not any(map(PLAIN.is_candidate, stands[:3]))
+    targets = replace(PLAIN, max_deleted=0.2)
+    assert [targets.is_candidate(each) for each in stands] == [False, True, True, True]
+    (action,) = planned([each for each in stands if targets.is_candidate(each)][:2], targets=targets)
+    assert (action.operation, action.reason) == ("compact", "deleted rows: 2 files in 1 partition")
 
 
 def test_what_only_whole_partitions_can_be_put_in_order_is_planned_so():
-    wishes = replace(PLAIN, whole=True, clusters=True)
+    targets = replace(PLAIN, whole_partitions=True, clusters=True)
     stands = [file(f"{n}", 200 * MB) for n in range(4)]
-    (action,) = rewrites("t", stands, wishes, RULES, 3600, _clustered, by_day)
-    assert (action.what, len(action.bins)) == ("cluster", 1)
+    (action,) = plan_rewrites("t", stands, targets, RULES, 3600, _clustered, by_day)
+    assert (action.operation, len(action.bins)) == ("cluster", 1)
     assert (
-        rewrites("t", [replace(each, clustered=True) for each in stands], wishes, RULES, 3600, _clustered, by_day) == []
+        plan_rewrites("t", [replace(each, clustered=True) for each in stands], targets, RULES, 3600, _clustered, by_day)
+        == []
     )
 
 
@@ -143,7 +144,7 @@ def maintain(**rules: Any) -> dict[str, Any]:
     return {"maintenance": {"every": "1s", "min_input_files": 5, **rules}}
 
 
-def test_upkeep_is_told_before_and_after_and_stays_in_status_and_history(tmp_path: Path):
+def test_maintenance_is_reported_before_and_after_and_stays_in_status_and_history(tmp_path: Path):
     with Keeping(tmp_path, **maintain()).open() as run:
         for _ in range(5):
             run.batch()
@@ -193,7 +194,7 @@ def test_nothing_is_done_while_the_pipeline_is_behind_or_is_to_stop(tmp_path: Pa
         assert len(run.done()) == 1
 
 
-def test_cold_partitions_are_joined_and_the_one_in_use_is_left(tmp_path: Path):
+def test_idle_partitions_are_compacted_and_the_one_in_use_is_left(tmp_path: Path):
     with Keeping(tmp_path, table={"partition_by": ["day"]}, **maintain(idle_after="1h")).open() as run:
         for _ in range(3):
             run.batch("mon", "tue")
@@ -202,7 +203,7 @@ def test_cold_partitions_are_joined_and_the_one_in_use_is_left(tmp_path: Path):
         run.batch("wed")
         run.pipeline.maintain(at_end=True)
         (action,) = [each for each in run.done("compact") if each["table"] == str(run.place)]
-        assert action["reason"] == "cold: 6 files in 2 partitions"
+        assert action["reason"] == "idle: 6 files in 2 partitions"
         assert run.files() == 4
         assert run.ids() == list(range(8))
 
@@ -259,14 +260,14 @@ def test_runs_of_a_batch_each_get_a_log_checkpoint_in_the_end(tmp_path: Path):
     assert last_checkpoint(Store(str(run.place))) >= 9
 
 
-def test_upkeep_in_words():
-    action = {"operation": "compact", "table": "t", "reason": "cold", "files": 1200, "bytes": 34_000, "at": "12:00"}
+def test_maintenance_in_words():
+    action = {"operation": "compact", "table": "t", "reason": "idle", "files": 1200, "bytes": 34_000, "at": "12:00"}
     event = {"event": "maintenance", "pipeline": "shop", **action}
-    assert sentence({**event, "state": "done"}) == "shop: done: compact t: cold (1,200 files, 34,000 bytes)"
+    assert sentence({**event, "state": "done"}) == "shop: done: compact t: idle (1,200 files, 34,000 bytes)"
     assert sentence({**event, "state": "failed", "message": "Conflict: x"}).endswith("; Conflict: x")
     assert list(_maintenance({"done": [action], "running": action})) == [
-        "12:00 compact t: cold (1,200 files, 34,000 bytes)",
-        "12:00 running: compact t: cold (1,200 files, 34,000 bytes)",
+        "12:00 compact t: idle (1,200 files, 34,000 bytes)",
+        "12:00 running: compact t: idle (1,200 files, 34,000 bytes)",
     ]
 
 
@@ -274,7 +275,7 @@ def test_upkeep_in_words():
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_upkeep_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
+def test_maintenance_that_dies_leaves_a_table_that_the_next_run_goes_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, landed: bool
 ):
     """Before its commit, or after it and before anybody is told."""
@@ -344,7 +345,7 @@ def test_files_that_others_took_away_are_planned_anew(tmp_path: Path):
         for _ in range(5):
             run.batch()
         run.scheduler._context = run.pipeline.context
-        run.scheduler._look()
+        run.scheduler._plan()
         Table(run.place).optimize()
         run.pipeline.maintain()
         (failed,) = [each for each in run.events if each.get("state") == "failed"]
@@ -434,7 +435,7 @@ def test_hours_of_one_second_commits_keep_files_and_log_few(tmp_path: Path):
         ("maintenance: {every: 0s}\ntable: {path: t}", "maintenance.every", "error"),
     ],
 )
-def test_upkeep_that_cannot_be(tmp_path: Path, more: str, key: str, severity: str):
+def test_maintenance_that_cannot_be(tmp_path: Path, more: str, key: str, severity: str):
     _, found = examine_text(f"pipeline: web\nsource: {{generate: {{}}}}\n{more}\n", tmp_path, "web.yaml")
     assert [(each.key, each.severity) for each in found] == [(key, severity)]
 
@@ -461,10 +462,10 @@ def test_layouts_that_cannot_be(tmp_path: Path, table: str, found: list[tuple[st
 
 
 def test_a_file_that_is_too_large_is_divided():
-    wishes = replace(PLAIN, most=300 * MB)
+    targets = replace(PLAIN, max_size=300 * MB)
     stands = [file("a", 299 * MB), file("b", 301 * MB), file("c", 900 * MB)]
-    assert [wishes.matters(each) for each in stands] == [False, True, True]
-    actions = planned(stands[1:], wishes=wishes)
-    assert [(each.what, each.why, each.files) for each in actions] == [
+    assert [targets.is_candidate(each) for each in stands] == [False, True, True]
+    actions = planned(stands[1:], targets=targets)
+    assert [(each.operation, each.reason, each.files) for each in actions] == [
         ("compact", "large files: 1 files in 1 partition", 1)
     ] * 2

@@ -231,7 +231,7 @@ def test_maintenance_joins_files_of_one_partition_however_they_are_spelled(tmp_p
         run.clock.now += 4000
         run.pipeline.maintain(at_end=True)
         assert [each["reason"] for each in run.done("compact") if each["table"] == str(run.place)] == [
-            "cold: 14 files in 7 partitions"
+            "idle: 14 files in 7 partitions"
         ]
         assert run.files() == 7
         run.clock.now += 4000

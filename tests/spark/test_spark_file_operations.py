@@ -1,4 +1,4 @@
-"""Upkeep of tables that only Spark may write: filled, compacted, vacuumed, restored and dropped by the same calls."""
+"""Operations on tables that only Spark may write: fill, compact, vacuum, restore and drop by the same calls."""
 
 from __future__ import annotations
 
