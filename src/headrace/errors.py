@@ -292,3 +292,17 @@ class UnknownColumn(PipelineStopped):
 
 class SparkDied(PipelineStopped):
     """The JVM that runs Spark has exited."""
+
+
+# ---- wording of messages ----
+
+
+def plural(number: int, noun: str) -> str:
+    """Number with its noun, such as `1 row` and `2,000 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def did_you_mean(*suggestions: str) -> str:
+    """Last part of a message about an unknown name; empty without a suggestion."""
+    names = " or ".join(f"'{name}'" for name in suggestions if name)
+    return f"; did you mean {names}?" if names else ""

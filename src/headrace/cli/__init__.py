@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli import dead_letters, table, table_columns, table_rows
+from headrace.cli import dead_letters, table
 from headrace.cli.check import command
+from headrace.cli.console import say
 from headrace.cli.demo import demo
 from headrace.cli.examples import add_examples
 from headrace.cli.init import init
@@ -37,8 +38,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(VERSION)
         raise typer.Exit
 
@@ -53,15 +54,13 @@ def _options(
 
 
 def _online(spec: Spec) -> list[Diagnostic]:
-    from headrace.validate.online import online  # asks brokers and stores: not needed by any other command
+    from headrace.validate.online import online  # no other command needs its imports
 
     return online(spec)
 
 
 check = command(_online)
 app.add_typer(dead_letters.app)
-table_columns.add_to(table.app)
-table_rows.add_to(table.app)
 app.add_typer(table.app)
 for _command in (init, run, check, preview, schema, status, resume, reset, demo, kafka, setup):
     app.command()(_command)
@@ -81,15 +80,11 @@ def main() -> None:
     try:
         app()
     except HeadraceError as error:
-        from headrace.cli.console import say
-
         say(str(error), "bold red", head=f"headrace: {error.name}: ", stderr=True)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.filename is None:
-            raise  # not about a file of the user's
-        from headrace.cli.console import say
-
+            raise  # not about a file of the user
         next_step = "Check the path and its permissions."
         say(f"{error.filename}: {error.strerror}. {next_step}", "bold red", head="headrace: ", stderr=True)
         sys.exit(1)

@@ -7,7 +7,7 @@ import typer
 from headrace.errors import UsageError
 
 
-def agreed(question: str, yes: bool, as_json: bool) -> bool:
+def confirmed(question: str, yes: bool, as_json: bool) -> bool:
     """Ask for confirmation; with --json, --yes is required instead."""
     if not yes and as_json:
         raise UsageError("Cannot ask for confirmation with --json.", hint="Add --yes.")

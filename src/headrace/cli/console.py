@@ -2,20 +2,65 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Literal
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
+import typer
+from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
 from rich.text import Text
+
+from headrace.cli.values import cell, cell_text
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
     """Console that writes no escape codes to pipes, files, or terminals with NO_COLOR."""
-    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(stderr=stderr, highlight=False, width=width, color_system=colours)
+    colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(stderr=stderr, highlight=False, width=width, color_system=colors)
 
 
 def say(text: str, style: str = "", *, head: str = "", stderr: bool = False) -> None:
     """Print one line without wrapping, with a styled prefix."""
     line = Text.assemble((head, style), (text, "" if head else style))
     console(stderr=stderr).print(line, soft_wrap=True)
+
+
+def emit(event: Mapping[str, Any]) -> None:
+    """Print one JSON object as a line on stdout."""
+    sys.stdout.write(json.dumps(event, default=cell_text) + "\n")
+    sys.stdout.flush()
+
+
+def say_progress(line: str) -> None:
+    """Print a line to stderr, which keeps stdout for results."""
+    typer.echo(line, err=True)
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str] = ()) -> None:
+    """Print rows as aligned columns, numeric ones right-aligned; lines wrap on terminals only."""
+    texts = [[_text(value) for value in row] for row in rows]
+    out = console()
+    if not out.is_terminal:
+        out = console(width=max(table_width(titles, texts), out.width))
+    grid = Grid(box=None)
+    for title in titles:
+        grid.add_column(escape(cell(title)), justify="right" if title in numbers else "left")
+    for row in texts:
+        grid.add_row(*map(escape, row))
+    out.print(grid)
+
+
+def table_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Number of terminal columns that a table needs."""
+    return sum(max(map(cell_len, column)) + 2 for column in zip(titles, *rows, strict=True))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "" if value is None else cell(value)

@@ -7,20 +7,21 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.console import emit
+from headrace.cli.options import AsJson
+
 
 def demo(
     folder: Annotated[Path, typer.Argument(help="Directory for the demo.")] = Path("headrace-demo"),
     records: Annotated[int, typer.Option(help="Number of events to produce.", min=100, max=10_000_000)] = 30_000,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print events and a summary as JSON lines to stdout.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Start a local Kafka broker, produce sample events (some invalid), and stream them into Delta tables."""
-    from headrace.cli.output import EventOutput, emit
-    from headrace.dev.demo import Demo, words
+    from headrace.cli.output import EventOutput
+    from headrace.dev.demo import Demo, demo_text
 
-    with EventOutput(as_json) as show:
-        done = Demo(folder, records, show).run()
-    emit({"event": "summary", **done}) if as_json else typer.echo(words(done))
-    if not done["proven"]:
+    with EventOutput(as_json) as output:
+        summary = Demo(folder, records, output).run()
+    emit({"event": "summary", **summary}) if as_json else typer.echo(demo_text(summary))
+    if not summary["proven"]:
         raise typer.Exit(1)

@@ -61,16 +61,16 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 }
 
 
-def add_examples(app: typer.Typer, words: str = "") -> None:
+def add_examples(app: typer.Typer, prefix: str = "") -> None:
     """Append examples to the help of each command; KeyError for a command without examples."""
     for command in app.registered_commands:
         name = command.name or (command.callback.__name__.replace("_", "-") if command.callback else "")
-        command.epilog = _epilog(EXAMPLES[words + name])
+        command.epilog = _epilog(EXAMPLES[prefix + name])
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            add_examples(group.typer_instance, f"{words}{group.typer_instance.info.name} ")
+            add_examples(group.typer_instance, f"{prefix}{group.typer_instance.info.name} ")
 
 
 def _epilog(examples: Sequence[str]) -> str:
-    lines = "\n".join(f"  {each}" for each in examples)
-    return f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}"  # \b: lines stay as they are
+    lines = "\n".join(f"  {example}" for example in examples)
+    return f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}"  # \b: do not rewrap

@@ -45,8 +45,8 @@ def init(
     if username:
         security |= {"sasl": {"mechanism": mechanism, "username": username, "password": password}}
     unencrypted = {"plaintext": True} if plaintext and registry.startswith("http://") else {}
-    given = {"url": registry, **unencrypted} if registry else None
-    connection = Connection(brokers, topics, security, given, pipeline, table)
+    registry_spec = {"url": registry, **unencrypted} if registry else None
+    connection = Connection(brokers, topics, security, registry_spec, pipeline, table)
     try:
         text = draft(connection, records, (output or Path("spec.yaml")).absolute().parent)
     except SpecError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,20 +13,18 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.cli.console import console
-from headrace.cli.plural import plural
-from headrace.cli.preview import cell_text
+from headrace.cli.console import console, emit
+from headrace.errors import plural
 
 _SILENT = ("tick", "progress")
-_HANGING = timedelta(seconds=10)  # shorter transactions are the everyday of a transactional producer
-_LEAST_TELLING = ("tables", "last commit", "rows/s", "read", "dead")
+_HANGING = timedelta(seconds=10)  # shorter transactions are normal for transactional producers
+_DROPPED_FIRST = ("tables", "last commit", "rows/s", "read", "dead")
 
 
 @dataclass
 class StatusLine:
     """Figures of one pipeline."""
 
-    began: float = field(default_factory=time.monotonic)
     read: int = 0
     dead: int = 0
     rate: float = 0.0
@@ -37,8 +33,8 @@ class StatusLine:
     lag_seconds: float | None = None
     batch: int = 0
     committed: float | None = None
-    word: str = "starting"
-    transaction: str | None = None  # the start of the hanging transaction last told of
+    state: str = "starting"
+    transaction: str | None = None  # start of the hanging transaction that was printed last
 
 
 class EventOutput:
@@ -46,10 +42,10 @@ class EventOutput:
 
     def __init__(self, as_json: bool, announced: bool = False) -> None:
         self.as_json = as_json
-        self._announced = announced  # whether people were told already that Spark starts
+        self._announced = announced  # whether "Starting Spark…" was already printed
         self.console = console(stderr=True)
         self.lines: dict[str, StatusLine] = {}
-        self._lock = threading.RLock()  # a signal may come while an event is shown
+        self._lock = threading.RLock()  # reentrant: a signal handler may print while an event is printed
         self._live: Live | None = None
 
     def __enter__(self) -> EventOutput:
@@ -68,13 +64,13 @@ class EventOutput:
 
     def __call__(self, event: dict[str, Any]) -> None:
         with self._lock:
-            self._keep(event)
+            self._update(event)
             if self.as_json and event["event"] != "tick":
                 emit(event)
             elif not self.as_json and (self._live is None or event["event"] != "batch"):
                 self._say(event)
 
-    def _keep(self, event: Mapping[str, Any]) -> None:
+    def _update(self, event: Mapping[str, Any]) -> None:
         line = self.lines.setdefault(event["pipeline"], StatusLine())
         kind = event["event"]
         if kind == "batch":
@@ -82,16 +78,16 @@ class EventOutput:
             line.dead += event["dead"]
             line.rate = event["read"] / max(event["seconds"], 0.001)
             line.tables |= set(event["tables"])
-            line.batch, line.committed, line.word = event["batch"], time.monotonic(), "running"
+            line.batch, line.committed, line.state = event["batch"], time.monotonic(), "running"
         elif kind == "setup":
-            line.word = "starting"
+            line.state = "starting"
         elif kind == "progress":
             line.lag, line.lag_seconds = event["lag"], event["lag_seconds"]
-            line.word = "waiting: open transaction" if hanging(event) else "running"
+            line.state = "waiting: open transaction" if hanging(event) else "running"
         elif kind == "retry":
-            line.word = f"waiting: {event['error']}"
+            line.state = f"waiting: {event['error']}"
         elif kind == "error":
-            line.word = f"stopped: {event['error']}"
+            line.state = f"stopped: {event['error']}"
 
     def _say(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "setup" and self._announced:
@@ -106,12 +102,12 @@ class EventOutput:
         return since is not None and since != before
 
     def _table(self) -> Table:
-        shown = [cells(name, line) for name, line in list(self.lines.items())]
+        rows = [cells(name, line) for name, line in list(self.lines.items())]
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for title in fitting(shown, self.console.width):
+        for title in fitting(rows, self.console.width):
             justify: Literal["left", "right"] = "left" if title in ("pipeline", "state") else "right"
             table.add_column(title, justify=justify, no_wrap=True)
-        for row in shown:
+        for row in rows:
             table.add_row(*(escape(row[str(column.header)]) for column in table.columns))
         return table
 
@@ -120,7 +116,7 @@ def cells(name: str, line: StatusLine) -> dict[str, str]:
     """Cells of a pipeline's live line, by title."""
     return {
         "pipeline": name,
-        "state": line.word,
+        "state": line.state,
         "rows/s": f"{line.rate:,.0f}",
         "read": f"{line.read:,}",
         "dead": f"{line.dead:,}",
@@ -132,17 +128,11 @@ def cells(name: str, line: StatusLine) -> dict[str, str]:
 
 def fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
     """Titles that fit the width, in order; the least important are dropped first."""
-    room = {title: max(len(title), *(len(row[title]) for row in rows)) + 2 for title in (rows[0] if rows else ())}
-    for title in _LEAST_TELLING:
-        if title in room and sum(room.values()) - 2 > width:
-            del room[title]
-    return list(room)
-
-
-def emit(event: Mapping[str, Any]) -> None:
-    """Print one JSON object as a line on stdout."""
-    sys.stdout.write(json.dumps(event, default=cell_text) + "\n")
-    sys.stdout.flush()
+    widths = {title: max(len(title), *(len(row[title]) for row in rows)) + 2 for title in (rows[0] if rows else ())}
+    for title in _DROPPED_FIRST:
+        if title in widths and sum(widths.values()) - 2 > width:
+            del widths[title]
+    return list(widths)
 
 
 def lag_text(records: int | None, seconds: float | None) -> str:
@@ -155,7 +145,7 @@ def lag_text(records: int | None, seconds: float | None) -> str:
 def transaction_text(transaction: Mapping[str, Any]) -> str:
     """Description of the records blocked by an open transaction."""
     since = f" since {transaction['since']}" if transaction["since"] else ""
-    return f"{transaction['records']:,} records are blocked by an open transaction{since}"
+    return f"an open transaction{since} blocks {plural(transaction['records'], 'record')}"
 
 
 def hanging(event: Mapping[str, Any]) -> str | None:
@@ -187,24 +177,24 @@ def sentence(event: Mapping[str, Any]) -> str:
     if kind == "error":
         return f"{name}: stopped: {event['error']}. {event['message']} {event['hint']}".rstrip()
     if kind == "recover":
-        which = f"batch {event['batch']}" if "batch" in event else f"replay plan {event['plan']}"
-        return f"{name}: completing {which}, which was not finished"
+        unfinished = f"batch {event['batch']}" if "batch" in event else f"replay plan {event['plan']}"
+        return f"{name}: completing unfinished {unfinished}"
     if kind == "replay":
         account = (
             f"{plural(event['dead_letters'], 'dead letter')} = replayed {event['replayed']:,} + still dead "
             f"{event['still_dead']:,}"
         )
         tables = ", ".join(
-            f"{plural(rows['rows'], 'row')} into {path}" for path, rows in sorted(event["tables"].items())
+            f"{plural(result['rows'], 'row')} into {path}" for path, result in sorted(event["tables"].items())
         )
         return f"{name}: plan {event['plan']}: {account} + filtered {event['filtered']:,}; {tables or 'no rows'}"
     if kind == "maintenance":
-        more = f"; {event['message']}" if event["state"] == "failed" else ""
-        return f"{name}: {event['state']}: {maintenance_text(event)}{more}"
+        error = f"; {event['message']}" if event["state"] == "failed" else ""
+        return f"{name}: {event['state']}: {maintenance_text(event)}{error}"
     return f"{name}: {event['text']}" if "text" in event else f"{name}: {kind}"
 
 
 def maintenance_text(action: Mapping[str, Any]) -> str:
     """Maintenance operation as text."""
-    size = f" ({plural(action['files'], 'file')}, {action['bytes']:,} bytes)" if action["files"] else ""
+    size = f" ({plural(action['files'], 'file')}, {plural(action['bytes'], 'byte')})" if action["files"] else ""
     return f"{action['operation']} {action['table']}: {action['reason']}{size}"

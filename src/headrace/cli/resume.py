@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.cli.console import emit
+from headrace.cli.options import AsJson, SpecFile
+
 
 def resume(
-    spec: Annotated[Path, typer.Argument(help="Spec file.", exists=True, dir_okay=False)],
+    spec_file: SpecFile,
     accept_gap: Annotated[
         bool, typer.Option("--accept-gap", help="Skip offsets that the broker no longer has, or continue at its end.")
     ] = False,
@@ -41,16 +43,16 @@ def resume(
             metavar="keep|refill",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Resolve the error that stopped a pipeline, then run it again. The error message names the option to use."""
-    from headrace.cli.output import EventOutput, emit
-    from headrace.cli.run import ends_when_asked
+    from headrace.cli.output import EventOutput
+    from headrace.cli.run import stops_on_signals
     from headrace.errors import StopRequested, UsageError
     from headrace.recovery.resume import Decision, decide
     from headrace.validate.load import load
 
-    wanted = {
+    options = {
         Decision.GAP: accept_gap,
         Decision.REPLACED_TOPIC: accept_replaced_topic,
         Decision.ADDED_PARTITIONS: accept_added_partitions,
@@ -59,20 +61,20 @@ def resume(
         Decision.RESTORED_TABLE: table_restored == "keep",
         Decision.REFILLED_TABLE: table_restored == "refill",
     }
-    chosen = [decision for decision, given in wanted.items() if given]
+    decisions = [decision for decision, is_set in options.items() if is_set]
     if table_restored not in (None, "keep", "refill"):
         raise UsageError(f"--table-restored: invalid value: '{table_restored}'.", hint="Use keep or refill.")
-    if not chosen:
+    if not decisions:
         raise UsageError(
             "No option specified.", hint="Use the option named in the error message, such as --accept-gap."
         )
     stop = threading.Event()
-    with ends_when_asked(stop):
-        for each in load(spec):
+    with stops_on_signals(stop):
+        for spec in load(spec_file):
             try:
-                said = decide(each, chosen, EventOutput(as_json), stop)
-            except StopRequested as asked:  # to wait no longer is no failure of a run, but here nothing was decided
-                typer.echo(f"{each.pipeline}: unresolved. {asked}", err=True)
+                lines = decide(spec, decisions, EventOutput(as_json), stop)
+            except StopRequested as error:  # exit code 0 for a run; here the error remains unresolved
+                typer.echo(f"{spec.pipeline}: unresolved. {error}", err=True)
                 raise typer.Exit(1) from None
-            for line in said:
-                emit({"event": "decision", "pipeline": each.pipeline, "text": line}) if as_json else typer.echo(line)
+            for line in lines:
+                emit({"event": "decision", "pipeline": spec.pipeline, "text": line}) if as_json else typer.echo(line)

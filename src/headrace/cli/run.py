@@ -8,12 +8,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headrace.cli.plural import plural
+from headrace.cli.console import emit
+from headrace.cli.options import AsJson, SpecFiles, Wait
+from headrace.errors import plural
 
 if TYPE_CHECKING:
     from headrace.serve.runner import RunResult
@@ -22,34 +23,32 @@ STARTING = "Starting Spark…"
 
 
 def run(
-    specs: Annotated[list[Path], typer.Argument(help="Spec files.", exists=True, dir_okay=False)],
+    spec_files: SpecFiles,
     until: Annotated[
         str | None,
         typer.Option(help="`latest`: process the records available at the start, then exit.", metavar="latest"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print events and a summary as JSON lines to stdout.")
-    ] = False,
-    wait: Annotated[bool, typer.Option(help="Wait for the lease instead of exiting with code 3.")] = False,
+    as_json: AsJson = False,
+    wait: Wait = False,
 ) -> None:
     """Stream records into tables until stopped (Ctrl-C or SIGTERM), or until --until is reached."""
     if not as_json:
         announce(until)
-    with Signals() as signals:  # before what takes long to import
-        from headrace.cli.output import EventOutput, emit
+    with Signals() as signals:  # before the slow imports
+        from headrace.cli.output import EventOutput
         from headrace.serve.runner import run_all
         from headrace.validate.load import load
 
-        loaded = [spec for path in specs for spec in load(path)]
-        with EventOutput(as_json, announced=until is None) as show:
-            signals.say = show.say
-            outcomes = run_all(loaded, until=until, report=show, stop=signals.stop, wait=wait, abandon=signals.abandon)
-        for outcome in outcomes:
-            event = summary_event(outcome)
-            emit(event) if as_json else show.say(summary_text(event))
-        if any(outcome.abandoned for outcome in outcomes):
-            leave(exit_code(outcomes))
-    if code := exit_code(outcomes):
+        specs = [spec for file in spec_files for spec in load(file)]
+        with EventOutput(as_json, announced=until is None) as output:
+            signals.say = output.say
+            results = run_all(specs, until=until, report=output, stop=signals.stop, wait=wait, abandon=signals.abandon)
+        for result in results:
+            event = summary_event(result)
+            emit(event) if as_json else output.say(summary_text(event))
+        if any(result.abandoned for result in results):
+            leave(exit_code(results))
+    if code := exit_code(results):
         raise typer.Exit(code)
 
 
@@ -58,10 +57,11 @@ def announce(until: str | None) -> None:
     _write(STARTING if until is None else "Checking for new records before starting Spark…")
 
 
-def exit_code(outcomes: Sequence[RunResult]) -> int:
-    """Exit code of the worst outcome; an incomplete drain counts as an error."""
+def exit_code(results: Sequence[RunResult]) -> int:
+    """Exit code of the worst result; an incomplete drain counts as an error."""
     return max(
-        (each.error.exit_code if each.error else int(each.summary.drained is False) for each in outcomes), default=0
+        (result.error.exit_code if result.error else int(result.summary.drained is False) for result in results),
+        default=0,
     )
 
 
@@ -81,14 +81,14 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        self._before = {number: signal.signal(number, self._asked) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _asked(self, *_: object) -> None:
+    def _on_signal(self, *_: object) -> None:
         if self.stop.is_set():
             self.abandon.set()
             return
@@ -102,8 +102,8 @@ def _write(text: str) -> None:
 
 
 @contextmanager
-def ends_when_asked(stop: threading.Event) -> Iterator[None]:
-    """Install handlers for SIGTERM and Ctrl-C."""
+def stops_on_signals(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` on SIGTERM or Ctrl-C."""
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -112,15 +112,15 @@ def ends_when_asked(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def summary_event(outcome: RunResult) -> dict[str, Any]:
+def summary_event(result: RunResult) -> dict[str, Any]:
     """Summary of a run as JSON."""
-    summary = outcome.summary
+    summary = result.summary
     return {
         "event": "summary",
         "pipeline": summary.pipeline,
-        "stopped": outcome.error.name if outcome.error else None,
+        "stopped": result.error.name if result.error else None,
         "drained": summary.drained,
-        "abandoned": outcome.abandoned,
+        "abandoned": result.abandoned,
         "seconds": summary.seconds,
         "records_per_second": summary.rate,
         "batches": summary.batches,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.console import say_progress
+
 GROUPS = ("spark", "kafka", "s3", "s3proxy", "registry")
 
 
@@ -22,28 +24,20 @@ def setup(
     ] = False,
 ) -> None:
     """Find or download Java, download the pinned jars, and verify the checksums of those already present."""
-    from headrace.errors import UsageError
+    from headrace.errors import UsageError, plural
     from headrace.runtime import jars
     from headrace.runtime.java import find_java
 
-    wanted = groups or ["spark", "kafka"]
-    if unknown := [group for group in wanted if group not in GROUPS]:
+    groups = groups or ["spark", "kafka"]
+    if unknown := [group for group in groups if group not in GROUPS]:
         raise UsageError(f"Unknown group: {unknown[0]!r}.", hint=f"Valid groups: {', '.join(GROUPS)}.")
-    java = find_java(progress=_say)
-    _say(f"Java {java.version} in {java.home}")
-    for group in wanted:
+    java = find_java(progress=say_progress)
+    say_progress(f"Java {java.version} in {java.home}")
+    for group in groups:
         jars.verify_jars(group)
-        found = jars.ensure(group, progress=_say)
-        _say(f"{group}: {len(found)} jars verified")
+        paths = jars.ensure(group, progress=say_progress)
+        say_progress(f"{group}: {plural(len(paths), 'jar')} verified")
     if warm:
-        _warm()
+        from headrace.dev.warm_up import make_archives
 
-
-def _warm() -> None:
-    from headrace.dev.warm_up import make_archives
-
-    make_archives(progress=_say)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
+        make_archives(progress=say_progress)

@@ -12,14 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import plural
 from headrace.pipeline.preview import Preview, preview_records
 from headrace.plan.inferred_columns import InferredColumns
 from headrace.spec import Spec
 from headrace.validate.load import loads
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PACKED = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18"}
-_ENOUGH = 0.5  # the share of records that must become rows before a format is believed
+_BARE_TEXT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18"}
+_MIN_RATIO = 0.5  # of records that must become rows for a format to be detected
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Connection:
     @property
     def name(self) -> str:
         """Pipeline name: as specified, or derived from the topic name."""
-        made = re.sub(r"[^a-z0-9_-]+", "-", self.topics[0].lower()).strip("-_")[:63]
-        return self.pipeline or made or "events"
+        derived = re.sub(r"[^a-z0-9_-]+", "-", self.topics[0].lower()).strip("-_")[:63]
+        return self.pipeline or derived or "events"
 
     @property
     def path(self) -> str:
@@ -60,10 +61,10 @@ class Sample:
     """Sample records of topics and their detected format."""
 
     records: int
-    empty: int  # of them, those without a value
+    empty: int  # records without a value
     framed: bool
     decode: Any
-    found: Preview | None  # what becomes of them; None where there are none
+    preview: Preview | None  # None without records
 
 
 def draft(connection: Connection, records: int, base: Path) -> str:
@@ -72,25 +73,25 @@ def draft(connection: Connection, records: int, base: Path) -> str:
 
     source = open_source(connection.spec("raw", base))
     try:
-        envelopes = source.tail(records, "end")
+        tail = source.tail(records, "end")
     finally:
         source.close()
-    full = envelopes.filter(pc.is_valid(envelopes["value"]))
-    values = [value for value in full["value"].to_pylist() if value]
-    decode, found = _detected(connection, values, full, base)
-    sample = Sample(len(envelopes), len(envelopes) - len(full), bool(values) and _framed(values), decode, found)
+    with_value = tail.filter(pc.is_valid(tail["value"]))
+    values = [value for value in with_value["value"].to_pylist() if value]
+    decode, preview = _detect(connection, values, with_value, base)
+    sample = Sample(len(tail), len(tail) - len(with_value), bool(values) and _framed(values), decode, preview)
     return "\n".join(_lines(connection, sample)) + "\n"
 
 
-def _detected(connection: Connection, values: list[bytes], full: pa.Table, base: Path) -> tuple[Any, Preview | None]:
+def _detect(connection: Connection, values: list[bytes], records: pa.Table, base: Path) -> tuple[Any, Preview | None]:
     """First format that decodes enough records, the most specific formats first; otherwise bytes."""
-    if not len(full):
+    if not len(records):
         return "json", None
     for decode in _candidates(values, connection.registry):
-        found = preview_records(connection.spec(decode, base), full)
-        if found.account["routed"] >= _ENOUGH * len(full):
-            return decode, found
-    return "raw", preview_records(connection.spec("raw", base), full)
+        preview = preview_records(connection.spec(decode, base), records)
+        if preview.account["routed"] >= _MIN_RATIO * len(records):
+            return decode, preview
+    return "raw", preview_records(connection.spec("raw", base), records)
 
 
 def _candidates(values: list[bytes], registry: Mapping[str, Any] | None) -> Iterator[Any]:
@@ -98,13 +99,13 @@ def _candidates(values: list[bytes], registry: Mapping[str, Any] | None) -> Iter
     if not values:
         return
     first = values[0]
-    for packing, magic in _PACKED.items():
+    for compression, magic in _MAGIC.items():
         if first.startswith(magic):
-            yield {"json": {"compression": packing}}
+            yield {"json": {"compression": compression}}
     if first.startswith(b"Obj\x01"):
         yield {"avro": {"container": True}}
     if _framed(values) and registry is not None:
-        yield from ({name: {"registry": dict(registry), **more}} for name, more in _REGISTERED)
+        yield from ({name: {"registry": dict(registry), **options}} for name, options in _REGISTERED)
     if any(value.lstrip()[:1] in (b"{", b"[") for value in values):
         yield from _JSON
     if all(re.fullmatch(rb"\s*-?[0-9][0-9.eE+-]*\s*", value) for value in values):
@@ -135,12 +136,12 @@ def _framed(values: list[bytes]) -> bool:
     return all(len(value) > 5 and value[0] == 0 for value in values)
 
 
-# ---- the text ----
+# ---- text of the spec ----
 
 
 def _lines(connection: Connection, sample: Sample) -> Iterator[str]:
     several = len(connection.topics) > 1
-    yield f"# Generated by `headrace init` from {sample.records:,} records of {', '.join(connection.topics)}."
+    yield f"# Generated by `headrace init` from {plural(sample.records, 'record')} of {', '.join(connection.topics)}."
     yield "# Next: `headrace check FILE --online`, `headrace preview FILE` (shows the rows), `headrace run FILE`."
     yield f"pipeline: {connection.name}  # permanent and unique: the app id of its Delta transactions"
     yield "source:"
@@ -150,30 +151,29 @@ def _lines(connection: Connection, sample: Sample) -> Iterator[str]:
     for key, value in connection.security.items():
         yield f"    {key}: {_flow(value)}"
     yield "    start: earliest  # or latest, {timestamp: …}, {offsets: …}; used on the first run only"
-    yield f"decode: {_flow(sample.decode)}  # {_why(sample)}"
+    yield f"decode: {_flow(sample.decode)}  # {_detection(sample)}"
     yield from _notes(connection, sample)
     if several:
         yield "route: {by: topic}  # one table per topic"
     yield "table:"
     yield f"  path: {_text(connection.path)}  # or s3://bucket/path; relative to this file"
-    for each in sample.found.inferred if sample.found else ():
-        yield from _columns(each, several)
+    for columns in sample.preview.inferred if sample.preview else ():
+        yield from _columns(columns, several)
 
 
-def _why(sample: Sample) -> str:
-    if sample.found is None:
+def _detection(sample: Sample) -> str:
+    if sample.preview is None:
         return "assumed: no record has a value" if sample.records else "assumed: there are no records yet"
-    account = sample.found.account
-    reasons = ", ".join(sorted(set(sample.found.letters["reason"].to_pylist())))
+    account = sample.preview.account
+    reasons = ", ".join(sorted(set(sample.preview.letters["reason"].to_pylist())))
     dead = f"; {account['dead']:,} would be dead letters ({reasons})" if account["dead"] else ""
     return f"detected: {account['routed']:,} of {account['read']:,} records become rows{dead}"
 
 
 def _notes(connection: Connection, sample: Sample) -> Iterator[str]:
     if sample.empty:
-        yield (
-            f"# {sample.empty:,} records have a null value (tombstones) and become dead letters; see `tombstone: skip`."
-        )
+        tombstones = plural(sample.empty, "tombstone")
+        yield f"# {tombstones} (records with a null value) would be dead letters; see `tombstone: skip`."
     if sample.decode == "raw":
         yield "# No known format was detected: the bytes of each record are stored unchanged in `data`."
         if sample.framed and connection.registry is None:
@@ -182,31 +182,32 @@ def _notes(connection: Connection, sample: Sample) -> Iterator[str]:
         yield "# Change events: set `mode: upsert` and `merge: {keys: [id]}` in the table to keep one row per key."
 
 
-def _columns(found: InferredColumns, several: bool) -> Iterator[str]:
+def _columns(inferred: InferredColumns, several: bool) -> Iterator[str]:
     """Columns as comments; uncomment them to declare the columns."""
-    of = f" of {found.table}" if several else ""
-    yield f"  # Columns of the sampled records{of}. A run infers them again; declare them to fix names and types."
+    table = f" of {inferred.table}" if several else ""
+    yield f"  # Columns of the sampled records{table}. A run infers them again; declare them to fix names and types."
     yield "  # columns:"
-    for name, kind in found.columns.items():
-        why = _text_reason(found, name)
-        if why:  # a field inside an object cannot be declared as text: then all of the object is
-            yield f"  #   - {{name: {_text(name)}, type: string, json: true}}  # {why}"
+    for name, kind in inferred.columns.items():
+        reason = _text_reason(inferred, name)
+        if reason:  # a nested field cannot be declared as text, so the whole column is
+            yield f"  #   - {{name: {_text(name)}, type: string, json: true}}  # {reason}"
         else:
             yield f"  #   - {{name: {_text(name)}, type: {_text(kind)}}}"
 
 
-def _text_reason(found: InferredColumns, name: str) -> str:
+def _text_reason(inferred: InferredColumns, name: str) -> str:
+    """Why a column must be JSON text; empty if it need not."""
     reasons = [
-        f"values{each.removeprefix(name)} are {why}"
-        for each, why in found.json_text.items()
-        if each == name or each.startswith(f"{name}.")
+        f"values{path.removeprefix(name)} are {reason}"
+        for path, reason in inferred.json_text.items()
+        if path == name or path.startswith(f"{name}.")
     ]
     return "; ".join(reasons)
 
 
 def _text(value: str) -> str:
     """YAML text, quoted if necessary."""
-    bare = _PLAIN.fullmatch(value) and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off")
+    bare = _BARE_TEXT.fullmatch(value) and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off")
     return value if bare else json.dumps(value, ensure_ascii=False)
 
 

@@ -3,74 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.console import emit, print_table, say
+from headrace.cli.options import AsJson, SpecFiles
+from headrace.errors import plural
+
 
 def status(
-    specs: Annotated[list[Path], typer.Argument(help="Spec files.", exists=True, dir_okay=False)],
+    spec_files: SpecFiles,
     batches: Annotated[int, typer.Option(help="Number of latest batches to show.", min=1, max=1000)] = 5,
     orphans: Annotated[
         bool, typer.Option("--orphans", help="Count orphaned files; lists the directories of all tables.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines to stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the running instance, recent batches, lag and unfinished batches."""
-    from headrace.cli.output import emit
     from headrace.serve.status import pipeline_status
     from headrace.validate.load import load
 
-    for path in specs:
-        for spec in load(path):
-            found = pipeline_status(spec, batches, orphans)
-            emit({"event": "status", **found}) if as_json else _print(found)
+    for file in spec_files:
+        for spec in load(file):
+            fields = pipeline_status(spec, batches, orphans)
+            emit({"event": "status", **fields}) if as_json else _print(fields)
 
 
-def _print(found: dict[str, Any]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from headrace.cli.console import console
+def _print(status: dict[str, Any]) -> None:
     from headrace.cli.output import lag_text, transaction_text
 
-    out = console()
-    holder = found["holder"]
+    holder, orphans = status["holder"], status["orphans"]
     running = f"running on {holder['host']} as process {holder['pid']}" if holder else "not running"
-    out.print(escape(f"{found['pipeline']}: {running}; last batch {found['batch']}"))
-    out.print(f"  lag: {lag_text(found['lag'], found['lag_seconds'])}")
-    if found["lag_error"]:
-        out.print(escape(f"    {found['lag_error']}"), soft_wrap=True)
-    if found["open_transaction"]:
-        out.print(f"    {transaction_text(found['open_transaction'])}", soft_wrap=True)
-    if found["open_batch"]:
-        out.print(f"  batch {found['open_batch']} is unfinished; the next run completes it first")
-    for table in found["tables"]:
-        out.print(escape(f"  {table}"))
-    if (left := found["orphans"]) is not None:
-        out.print(f"  orphaned files: {left['files']:,} ({left['bytes']:,} bytes)")
-        for folder, count in left["folders"].items():
-            out.print(escape(f"    {count:,} in {folder}"))
-    if found["batches"]:
-        table = Table("batch", "finished", "read", "written", "dead", "filtered", "note", box=None)
-        for row in found["batches"]:
-            cells = [row[key] for key in ("batch", "finished", "read", "written", "dead", "filtered", "note")]
-            table.add_row(*(escape(f"{cell:,}" if isinstance(cell, int) else str(cell or "")) for cell in cells))
-        out.print(table)
-        for name, count in _violations(found["batches"]).items():
-            out.print(escape(f"  expectation violations in these batches, {name}: {count:,}"))
-    for line in _maintenance(found["maintenance"] or {}):
-        out.print(escape(f"  {line}"))
+    batch = f"last batch {status['batch']}" if status["batch"] else "no batches yet"
+    say(f"{status['pipeline']}: {running}; {batch}")
+    say(f"  lag: {lag_text(status['lag'], status['lag_seconds'])}")
+    if status["lag_error"]:
+        say(f"    {status['lag_error']}")
+    if status["open_transaction"]:
+        say(f"    {transaction_text(status['open_transaction'])}")
+    if status["open_batch"]:
+        say(f"  batch {status['open_batch']} is unfinished; the next run completes it first")
+    for table in status["tables"]:
+        say(f"  {table}")
+    if orphans is not None:
+        say(f"  orphaned files: {orphans['files']:,} ({plural(orphans['bytes'], 'byte')})")
+        for folder, count in orphans["folders"].items():
+            say(f"    {count:,} in {folder}")
+    if status["batches"]:
+        titles = ("batch", "finished", "read", "written", "dead", "filtered", "note")
+        rows = [[row[title] for title in titles] for row in status["batches"]]
+        print_table(titles, rows, numbers=("batch", "read", "written", "dead", "filtered"))
+        for name, count in _violations(status["batches"]).items():
+            say(f"  expectation violations in these batches, {name}: {count:,}")
+    for line in _maintenance(status["maintenance"] or {}):
+        say(f"  {line}")
 
 
-def _maintenance(found: dict[str, Any]) -> Iterator[str]:
+def _maintenance(journal: dict[str, Any]) -> Iterator[str]:
     """Maintenance operations as text."""
     from headrace.cli.output import maintenance_text
 
-    for each in found.get("done", []):
-        yield f"{each['at']} {maintenance_text(each)}"
-    if running := found.get("running"):
+    for operation in journal.get("done", []):
+        yield f"{operation['at']} {maintenance_text(operation)}"
+    if running := journal.get("running"):
         yield f"{running['at']} running: {maintenance_text(running)}"
 
 

@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.plural import plural
-from headrace.cli.table import (
-    AsJson,
-    DirectCommit,
-    Place,
-    SpecFile,
-    Yes,
-    concluded,
-    content,
-    open_table,
-    pairs_of,
-    storage_of,
-)
+from headrace.cli.arguments import file_content, name_values, open_table, storage_profile
+from headrace.cli.confirm import confirmed
+from headrace.cli.options import AsJson, DirectCommit, PartitionBy, Properties, TablePath, TableSpec, Yes
+from headrace.cli.table_output import print_result
+from headrace.errors import UsageError, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,43 +19,30 @@ if TYPE_CHECKING:
 
     from headrace.table import Table
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="Records: JSON lines or Parquet; - for standard input.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Records: JSON lines or Parquet; - for stdin.")]
 Partition = Annotated[str | None, typer.Option(help="Only in this partition: a=x/b=y.")]
 Create = Annotated[bool, typer.Option("--create", help="Create the table from the records if it does not exist.")]
-PartitionBy = Annotated[
-    list[str] | None, typer.Option(help="With --create: partition column of the new table; repeatable.")
-]
-Properties = Annotated[
-    list[str] | None,
-    typer.Option("--property", help="With --create: property of the new table, as name=value; repeatable."),
-]
 Condition = Annotated[str, typer.Option(help="SQL predicate; matching rows.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the group."""
-    for each in (insert, upsert, delete, update):
-        app.command()(each)
-
-
 def insert(
-    path: Place,
+    path: TablePath,
     file: File,
     partition: Annotated[str | None, typer.Option(help="Partition of all records: a=x/b=y.")] = None,
     create: Create = False,
     partition_by: PartitionBy = None,
     properties: Properties = None,
-    spec: SpecFile = None,
+    spec_file: TableSpec = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Append records to a table in one commit."""
-    table = _made(open_table(path, spec, direct_commit), create, partition_by, properties, spec)
-    concluded("insert", table.path, asdict(table.bulk_insert(_records(file, table), partition)), as_json)
+    table = _open_or_create(open_table(path, spec_file, direct_commit), create, partition_by, properties, spec_file)
+    print_result("insert", table.path, asdict(table.bulk_insert(_records(file, table), partition)), as_json)
 
 
 def upsert(
-    path: Place,
+    path: TablePath,
     file: File,
     key: Annotated[list[str], typer.Option(help="Key column; repeatable.")],
     sequence_by: Annotated[
@@ -81,87 +60,85 @@ def upsert(
     partition_by: PartitionBy = None,
     properties: Properties = None,
     yes: Yes = False,
-    spec: SpecFile = None,
+    spec_file: TableSpec = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Update rows by key and insert new ones. Shows the number of records and asks for confirmation."""
-    table = _made(open_table(path, spec, direct_commit), create, partition_by, properties, spec)
+    table = _open_or_create(open_table(path, spec_file, direct_commit), create, partition_by, properties, spec_file)
     records = _records(file, table)
     plan = f"upsert {plural(len(records), 'record')} by {', '.join(key)}"
-    _changed(
-        "upsert", table, plan, lambda: table.upsert(records, key, sequence_by, partition, deduplicate), yes, as_json
-    )
+    _apply("upsert", table, plan, lambda: table.upsert(records, key, sequence_by, partition, deduplicate), yes, as_json)
 
 
 def delete(
-    path: Place,
+    path: TablePath,
     where: Condition,
     partition: Partition = None,
     soft: Annotated[bool, typer.Option("--soft", help="Soft delete: set _deleted to true.")] = False,
     yes: Yes = False,
-    spec: SpecFile = None,
+    spec_file: TableSpec = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete or soft-delete rows. Shows the number of rows and asks for confirmation."""
-    table = open_table(path, spec, direct_commit)
-    what = f"{plural(_met(table, where, partition, hidden=not soft), 'row')} to {'hide' if soft else 'delete'}"
-    _changed("delete", table, what, lambda: table.delete(where, partition, hard=not soft), yes, as_json)
+    table = open_table(path, spec_file, direct_commit)
+    rows = plural(_count(table, where, partition, with_deleted=not soft), "row")
+    plan = f"{rows} to {'soft-delete' if soft else 'delete'}"
+    _apply("delete", table, plan, lambda: table.delete(where, partition, hard=not soft), yes, as_json)
 
 
 def update(
-    path: Place,
+    path: TablePath,
     where: Condition,
     values: Annotated[list[str], typer.Option("--set", help="Assignment as column=SQL expression; repeatable.")],
     partition: Partition = None,
     yes: Yes = False,
-    spec: SpecFile = None,
+    spec_file: TableSpec = None,
     direct_commit: DirectCommit = False,
     as_json: AsJson = False,
 ) -> None:
     """Update columns of matching rows. Shows the number of rows and asks for confirmation."""
-    table, wanted = open_table(path, spec, direct_commit), pairs_of(values)
-    what = f"{plural(_met(table, where, partition), 'row')} to update: {', '.join(wanted)}"
-    _changed("update", table, what, lambda: table.update(where, wanted, partition), yes, as_json)
+    table, assignments = open_table(path, spec_file, direct_commit), name_values(values)
+    plan = f"{plural(_count(table, where, partition), 'row')} to update: {', '.join(assignments)}"
+    _apply("update", table, plan, lambda: table.update(where, assignments, partition), yes, as_json)
 
 
-def _changed(operation: str, table: Table, plan: str, change: Callable[[], Any], yes: bool, as_json: bool) -> None:
+def _apply(operation: str, table: Table, plan: str, change: Callable[[], Any], yes: bool, as_json: bool) -> None:
     """Print the plan, ask for confirmation, apply it and print the result."""
-    from headrace.cli.confirm import agreed
 
     if not as_json:
         at = f"at version {table.resolve()}" if table.exists() else "into a new table"
         typer.echo(f"{table.path}: {plan}, {at}")
-    if agreed("Apply?", yes, as_json):
-        concluded(operation, table.path, asdict(change()), as_json)
+    if confirmed("Apply?", yes, as_json):
+        print_result(operation, table.path, asdict(change()), as_json)
 
 
-def _met(table: Table, where: str, partition: str | None, hidden: bool = True) -> int:
+def _count(table: Table, where: str, partition: str | None, with_deleted: bool = True) -> int:
     """Number of matching rows; soft-deleted rows are not counted again."""
-    asked = table.query().where(where).within(partition)
-    return (asked.with_deleted() if hidden else asked).count()
+    query = table.query().where(where).within(partition)
+    return (query.with_deleted() if with_deleted else query).count()
 
 
-def _made(
-    table: Table, create: bool, partition_by: list[str] | None, properties: list[str] | None, spec: Path | None
+def _open_or_create(
+    table: Table, create: bool, partition_by: list[str] | None, properties: list[str] | None, spec_file: Path | None
 ) -> Table:
     """Open the table, or create it from its first records if requested."""
-    from headrace.errors import UsageError
-
     if not create and (partition_by or properties):
         raise UsageError("--partition-by and --property apply to new tables only.", hint="Add --create.")
     if not create:
-        table.resolve()  # or TableNotFound
+        table.resolve()  # TableNotFound
     if not create or table.exists():
         return table
-    return type(table).get_or_create(table.path, None, partition_by or (), pairs_of(properties), storage_of(spec))
+    return type(table).get_or_create(
+        table.path, None, partition_by or (), name_values(properties), storage_profile(spec_file)
+    )
 
 
 def _records(file: str, table: Table) -> Any:
     from headrace.table.records import from_json, from_parquet
 
-    data = content(file)
+    data = file_content(file)
     if data[:4] == b"PAR1":
         return from_parquet(data, file)
     return from_json(data, table.schema() if table.exists() else None, file)

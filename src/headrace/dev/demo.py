@@ -221,7 +221,7 @@ def _shown(program: Path) -> str:
     return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)
 
 
-def words(done: dict[str, Any]) -> str:
+def demo_text(done: dict[str, Any]) -> str:
     """Summary of the demo as text."""
     table = _first(done["tables"])
     verdict = "they match" if done["proven"] else "MISMATCH"
