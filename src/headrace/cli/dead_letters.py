@@ -103,10 +103,10 @@ def dry_run(
     """Process some dead letters with the spec, or with overrides, and show the result. Writes nothing."""
     from headrace.dead_letters.dry_run import dry_run
     from headrace.validate.load import load
-    from headrace.validate.override import amended
+    from headrace.validate.override import override_spec
 
     for spec in load(spec_file):
-        results = dry_run(spec, amended(spec, overrides or ()), _selection(spec, reason, table, since), sample)
+        results = dry_run(spec, override_spec(spec, overrides or ()), _selection(spec, reason, table, since), sample)
         emit_dry_run(spec.pipeline, results) if as_json else print_dry_run(results)
 
 

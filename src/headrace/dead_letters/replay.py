@@ -31,7 +31,7 @@ from headrace.recovery.rebuild_ledger import rebuild
 from headrace.recovery.startup import StartupRecovery
 from headrace.source.ranges import Range
 from headrace.spec import Spec
-from headrace.spec.reader import reread
+from headrace.spec.reader import parse_intent_spec
 from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, IntentKind, ReplayInput, TableIntent
@@ -213,7 +213,7 @@ class ReplayPipeline(Pipeline):
         assert taken is not None  # noqa: S101
         since = datetime.fromisoformat(taken.since) if taken.since else None
         chosen = Selection(taken.reasons, taken.tables, since)
-        spec = reread(begun.spec, self.spec.base)
+        spec = parse_intent_spec(begun.spec, self.spec.base)
         old = ReplayPipeline(spec, lambda: self.spark, chosen, report=self.report, stop=self.stop)
         old.lease, old.ledger, old._version = self.lease, self.ledger, taken.version
         tables = old.open_tables()

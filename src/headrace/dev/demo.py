@@ -26,7 +26,7 @@ from headrace.validate.load import loads
 MARKER = ".headrace-demo"
 TOPIC = "shop.events"
 PARTITIONS = 4
-_BAD = 0.02
+_BAD_RATIO = 0.02
 _QUIET = {"log_level": 0}
 _SEED = 7
 _SPEC = """\
@@ -48,8 +48,8 @@ table:
 flush: {{every: 1s}}
 """
 _SPARK = """\
-# A query by plain PySpark, which needs a Java of 17 or newer. Spark reads Delta tables with these three settings; on
-# other machines write .config("spark.jars.packages", "{at}") in place of spark.jars.
+# Query with plain PySpark; requires Java 17 or newer. These three settings let Spark read Delta tables;
+# on other machines use .config("spark.jars.packages", "{at}") instead of spark.jars.
 {java}from pyspark.sql import SparkSession
 
 spark = (
@@ -77,8 +77,8 @@ class Demo:
         _clear(self.folder)
         self._say("starting a local Kafka broker")
         with (
-            tempfile.TemporaryDirectory(prefix="headrace-demo-") as place,
-            Broker.start(Path(place) / "kafka", progress=self._say) as broker,
+            tempfile.TemporaryDirectory(prefix="headrace-demo-") as scratch,
+            Broker.start(Path(scratch) / "kafka", progress=self._say) as broker,
         ):
             _make_topic(broker.bootstrap)
             summary = self._stream(broker.bootstrap)
@@ -106,22 +106,22 @@ class Demo:
 
     def _produce(self, brokers: str) -> None:
         producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True, "linger.ms": 20, **_QUIET})
-        each = -(-self.records // PARTITIONS)
+        per_partition = -(-self.records // PARTITIONS)
         sent = 0
-        for chunk in range(0, each, 500):
+        for chunk in range(0, per_partition, 500):
             for partition in range(PARTITIONS):
-                upto = min(chunk + 500, each, chunk + self.records - sent)
-                for item in events(_SEED, partition, chunk, upto, _BAD):
+                upto = min(chunk + 500, per_partition, chunk + self.records - sent)
+                for item in events(_SEED, partition, chunk, upto, _BAD_RATIO):
                     producer.produce(TOPIC, item.value, item.key, partition, headers=list(item.headers))
                     sent += 1
             producer.flush(30)
 
     def _account(self, summary: Summary, brokers: str) -> dict[str, Any]:
         counts = summary.counts
-        consumed = count(brokers)
+        consumed = count_consumed(brokers)
         tables = {path: _rows(path) for path in sorted(summary.tables)}
-        letters = sum(rows for path, rows in tables.items() if path.endswith("dead_letters"))
-        rows = sum(tables.values()) - letters
+        dead_letters = sum(rows for path, rows in tables.items() if path.endswith("dead_letters"))
+        rows = sum(tables.values()) - dead_letters
         adds_up = counts.read == counts.routed + counts.dead + counts.filtered
         return {
             "pipeline": summary.pipeline,
@@ -133,11 +133,11 @@ class Demo:
             "tables": tables,
             "lag": consumed - counts.read,
             "consumer_count": consumed,
-            "proven": adds_up and consumed == counts.read and rows == counts.routed and letters == counts.dead,
+            "proven": adds_up and consumed == counts.read and rows == counts.routed and dead_letters == counts.dead,
             "spec": str(self.folder / "shop.yaml"),
             "lake": str(self.folder / "lake"),
             "spark": str(self._spark_script(_first(tables))),
-            "programs": {name: _shown(Path(sys.executable).parent / name) for name in ("headrace", "python")},
+            "programs": {name: _as_typed(Path(sys.executable).parent / name) for name in ("headrace", "python")},
         }
 
     def _spark_script(self, table: str) -> Path:
@@ -171,7 +171,7 @@ def _make_topic(brokers: str) -> None:
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
 
 
-def count(brokers: str) -> int:
+def count_consumed(brokers: str) -> int:
     """Number of records that an independent consumer reads."""
     consumer = Consumer(
         {
@@ -185,12 +185,12 @@ def count(brokers: str) -> int:
     )
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
-        found, ended = 0, 0
+        count, ended = 0, 0
         while ended < PARTITIONS:
             for record in consumer.consume(10_000, timeout=0.2):
                 ended += record.error() is not None
-                found += record.error() is None
-        return found
+                count += record.error() is None
+        return count
     finally:
         consumer.close()
 
@@ -199,8 +199,8 @@ def _rows(path: str) -> int:
     from headrace.dead_letters.reader import dataset
     from headrace.storage.store import Store
 
-    found = dataset(Store(path))
-    return 0 if found is None else int(found.count_rows())
+    table = dataset(Store(path))
+    return 0 if table is None else int(table.count_rows())
 
 
 def _java_home() -> str:
@@ -216,29 +216,31 @@ def _first(tables: Iterable[str]) -> str:
     return next((path for path in tables if path.endswith("page_view")), next(iter(tables)))
 
 
-def _shown(program: Path) -> str:
+def _as_typed(program: Path) -> str:
     """Path of a program as typed in a shell."""
     return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)
 
 
-def demo_text(done: dict[str, Any]) -> str:
+def demo_text(summary: dict[str, Any]) -> str:
     """Summary of the demo as text."""
-    table = _first(done["tables"])
-    verdict = "they match" if done["proven"] else "MISMATCH"
+    table = _first(summary["tables"])
+    counts = [f"{summary[key]:,}" for key in ("read", "routed", "dead", "filtered")]
+    headrace, python = summary["programs"]["headrace"], summary["programs"]["python"]
+    verdict = "they match" if summary["proven"] else "MISMATCH"
     lines = [
         "",
         "Rows by table (counted with delta-rs)",
-        *(f"  {rows:>9,}  {path}" for path, rows in done["tables"].items()),
+        *(f"  {rows:>9,}  {path}" for path, rows in summary["tables"].items()),
         "Dead letters by reason",
-        *(f"  {number:>9,}  {reason}" for reason, number in done["reasons"].items()),
+        *(f"  {number:>9,}  {reason}" for reason, number in summary["reasons"].items()),
         "Record counts",
-        f"  read {done['read']:,} = routed {done['routed']:,} + dead {done['dead']:,} + filtered {done['filtered']:,}",
-        f"  an independent consumer read {done['consumer_count']:,} records; lag {done['lag']:,}: {verdict}",
+        f"  read {counts[0]} = routed {counts[1]} + dead {counts[2]} + filtered {counts[3]}",
+        f"  an independent consumer read {summary['consumer_count']:,} records; lag {summary['lag']:,}: {verdict}",
         "Query the tables",
-        f"  Headrace  {done['programs']['headrace']} table sql \"SELECT path, count(*) FROM '{table}' GROUP BY ALL\"",  # noqa: S608
+        f"  Headrace  {headrace} table sql \"SELECT path, count(*) FROM '{table}' GROUP BY ALL\"",  # noqa: S608
         f"  DuckDB    SELECT path, count(*) FROM delta_scan('{table}') GROUP BY ALL;",  # noqa: S608
         f"  Polars    pl.read_delta('{table}').group_by('path').len()",
-        f"  Spark     {done['programs']['python']} {done['spark']}",
-        f"Spec: {done['spec']}; tables: {done['lake']}.",
+        f"  Spark     {python} {summary['spark']}",
+        f"Spec: {summary['spec']}; tables: {summary['lake']}.",
     ]
     return "\n".join(lines)

@@ -25,7 +25,7 @@ from headrace.runtime.java import find_java
 PROTOCOLS = {"plain": "PLAINTEXT", "tls": "SSL", "sasl": "SASL_PLAINTEXT", "sasl_tls": "SASL_SSL"}
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
-# One node, nothing replicated, no waiting for members, small buffers: up in seconds and small in memory.
+# Single node without replication, no rebalance delay, small buffers: starts in seconds with little memory.
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -44,7 +44,7 @@ _SETTINGS = {
     "share.coordinator.state.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
-    "broker.session.timeout.ms": "3000",  # after a kill the same broker may come back once this has passed
+    "broker.session.timeout.ms": "3000",  # a killed broker can restart after this time
     "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "2",
     "num.io.threads": "2",
@@ -73,7 +73,7 @@ class BrokerTls:
 
     key_and_chain: Path
     authority: Path
-    clients_must_show: bool = False
+    require_client_certificate: bool = False
 
 
 @dataclass(slots=True)
@@ -193,9 +193,9 @@ class Broker:
         client = admin.AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         for kind in (admin.ScramMechanism.SCRAM_SHA_256, admin.ScramMechanism.SCRAM_SHA_512):
             strength = admin.ScramCredentialInfo(kind, 4096)
-            wanted = [admin.UserScramCredentialUpsertion(n, strength, p.encode()) for n, p in self.users.items()]
-            for done in client.alter_user_scram_credentials(wanted).values():
-                done.result(20)
+            upsertions = [admin.UserScramCredentialUpsertion(n, strength, p.encode()) for n, p in self.users.items()]
+            for future in client.alter_user_scram_credentials(upsertions).values():
+                future.result(20)
 
 
 def _properties(
@@ -225,15 +225,15 @@ def _tls_settings(tls: BrokerTls | None) -> dict[str, str]:
         "ssl.keystore.location": str(tls.key_and_chain),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(tls.authority),
-        "ssl.client.auth": "required" if tls.clients_must_show else "none",
+        "ssl.client.auth": "required" if tls.require_client_certificate else "none",
     }
 
 
 def _sasl_settings(listeners: Iterable[str], users: Mapping[str, str]) -> dict[str, str]:
     """Enable PLAIN and SCRAM on each SASL listener."""
-    known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    credentials = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     modules = {
-        "PLAIN": f"org.apache.kafka.common.security.plain.PlainLoginModule required {known};",
+        "PLAIN": f"org.apache.kafka.common.security.plain.PlainLoginModule required {credentials};",
         "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
         "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
     }
@@ -247,20 +247,20 @@ def _sasl_settings(listeners: Iterable[str], users: Mapping[str, str]) -> dict[s
 def _format(tool: Sequence[str], properties: Path) -> None:
     """Format the data directory, as Kafka requires before the first start."""
     first, *rest = uuid.uuid4().bytes
-    cluster = base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")  # never begins with a dash
+    cluster = base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")  # must not begin with a dash
     command = [*tool, "format", "-t", cluster, "-c", str(properties)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise SetupError(f"Cannot format Kafka's storage: {(done.stderr or done.stdout).strip()[-500:]}")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if result.returncode:
+        raise SetupError(f"Cannot format Kafka's storage: {(result.stderr or result.stdout).strip()[-500:]}")
 
 
 def free_ports() -> Iterable[int]:
     """Free loopback ports below the ephemeral range, so that they are still free on a restart."""
-    seen: set[int] = set()
+    used: set[int] = set()
     while True:
         port = random.randint(15000, 32000)  # noqa: S311
-        if port not in seen and _bindable(port):
-            seen.add(port)
+        if port not in used and _bindable(port):
+            used.add(port)
             yield port
 
 

@@ -36,7 +36,7 @@ from headrace.runtime import session
 from headrace.source.base import Offsets, Source, lag_event, open_source
 from headrace.source.ranges import Range, last_offsets, one_per_partition
 from headrace.spec import Spec
-from headrace.spec.reader import reread
+from headrace.spec.reader import parse_intent_spec
 from headrace.stage.partitions import check_partition_count
 from headrace.stage.stager import delete_staged
 from headrace.storage.store import Profile, Store
@@ -535,7 +535,7 @@ class Pipeline:
         if begun.kind is IntentKind.REINGEST:
             return replace(begun, tables=(), counts=Counts())  # the table's log tells what is lost still: ask again
         ranges = self._readable(begun)
-        spec, spark = reread(begun.spec, self.spec.base), lambda: self.spark
+        spec, spark = parse_intent_spec(begun.spec, self.spec.base), lambda: self.spark
         old = Pipeline(spec, spark, recovery=self.recovery, report=self.report, stop=self.stop)
         old.lease, old.ledger = self.lease, self.ledger
         tables = old.open_tables()

@@ -205,4 +205,4 @@ def _scratch(pipeline: str) -> Path:
     except OSError as error:
         if error.errno not in spark_errors.NO_ROOM:
             raise
-        raise spark_errors.full(Path(error.filename or tempfile.gettempdir()).parent) from None
+        raise spark_errors.storage_full(Path(error.filename or tempfile.gettempdir()).parent) from None

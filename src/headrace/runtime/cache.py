@@ -1,4 +1,4 @@
-"""The per-user cache: what a fresh machine fetches once and then keeps."""
+"""Per-user cache of downloaded jars, the JRE and class archives."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.runtime.work_folder import made
+from headrace.runtime.work_folder import create_folder
 
 
 def cache_folder(*parts: str) -> Path:
-    """A folder of the cache, made when it is missing."""
+    """Directory in the cache; created if missing."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return made(base.joinpath("headrace", *parts), "XDG_CACHE_HOME")
+    return create_folder(base.joinpath("headrace", *parts), "XDG_CACHE_HOME")
 
 
 @contextmanager
 def cache_lock(name: str) -> Iterator[Path]:
-    """Hold one of the cache's locks, with an empty folder to work in; the kernel lets go of it when the holder dies."""
+    """Hold a lock of the cache, with an empty scratch directory; the kernel releases it if the process dies."""
     with (cache_folder() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         scratch = cache_folder() / f"{name}.part"
-        shutil.rmtree(scratch, ignore_errors=True)  # what a killed holder left
+        shutil.rmtree(scratch, ignore_errors=True)  # of a killed process
         scratch.mkdir()
         try:
             yield scratch

@@ -1,4 +1,4 @@
-"""Children that die with us: a JVM must not go on writing after its driver is gone."""
+"""Child processes that end with this process: a JVM must not keep writing without its driver."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
-# Runs between fork and exec, in a Python of its own because preexec_fn is not safe beside threads.
-# PR_SET_PDEATHSIG = 1; the look at the parent closes the gap before it is set.
+# Runs between fork and exec, in a separate Python because preexec_fn is not thread-safe.
+# PR_SET_PDEATHSIG = 1; the check of the parent covers its death before the call.
 _BIND = """
 import ctypes, os, signal, sys
 if sys.platform == "linux": ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() != int(sys.argv[1]): os._exit(1)
-for deaf in sys.argv[2].split(","): signal.signal(int(deaf), signal.SIG_IGN)
+for number in sys.argv[2].split(","): signal.signal(int(number), signal.SIG_IGN)
 os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
 class Child(subprocess.Popen[bytes]):
-    """A program that the kernel kills when this process ends, however it ends."""
+    """Process that the kernel kills when this process ends, even by SIGKILL."""
 
     def stop(self, within: float = 10) -> None:
-        """Ask it to end, insist after `within` seconds, and wait until it has."""
+        """Terminate the process, kill it after `within` seconds, and wait for its exit."""
         if self.poll() is None:
             self.terminate()
         try:
@@ -37,7 +37,7 @@ class Child(subprocess.Popen[bytes]):
         self._reap()
 
     def crash(self) -> None:
-        """End it at once, with no chance to tidy up."""
+        """Kill the process without cleanup."""
         self.kill()
         self._reap()
 
@@ -54,25 +54,25 @@ def spawn(
     log: Path,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    deaf_to: Sequence[signal.Signals] = (signal.SIGINT,),
+    ignored_signals: Sequence[signal.Signals] = (signal.SIGINT,),
 ) -> Child:
-    """Start a program whose output goes to `log`, whose standard input closes with us, and who leaves signals to us."""
-    deaf = ",".join(str(int(one)) for one in deaf_to)
-    bound = [sys.executable, "-ISc", _BIND, str(os.getpid()), deaf, *command]
-    born: Future[Child] = Future()
+    """Start a process that writes its output to `log`; its stdin is closed when this process ends."""
+    ignored = ",".join(str(int(number)) for number in ignored_signals)
+    bound_command = [sys.executable, "-ISc", _BIND, str(os.getpid()), ignored, *command]
+    started: Future[Child] = Future()
 
-    def keep() -> None:
-        # The kernel's signal comes when the *thread* that forked ends, so this one stays as long as the child.
+    def fork_and_wait() -> None:
+        # The kernel sends its signal when the *thread* that forked ends, so this thread lives as long as the child.
         try:
-            born.set_result(Child(bound, stdin=subprocess.PIPE, stdout=out, stderr=out, env=env, cwd=cwd))
-        except OSError as problem:
-            born.set_exception(problem)
+            started.set_result(Child(bound_command, stdin=subprocess.PIPE, stdout=out, stderr=out, env=env, cwd=cwd))
+        except OSError as error:
+            started.set_exception(error)
         else:
-            born.result().wait()
+            started.result().wait()
 
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        threading.Thread(target=keep, name=f"keeper of {Path(command[0]).name}", daemon=True).start()
-        return born.result()
+        threading.Thread(target=fork_and_wait, name=f"wait for {Path(command[0]).name}", daemon=True).start()
+        return started.result()
     finally:
         os.close(out)

@@ -1,4 +1,4 @@
-"""Class archives: a JVM that maps its classes from a file instead of parsing jars starts on a fraction of the CPU."""
+"""Class data sharing archives: the JVM maps classes from a file instead of parsing jars, which saves CPU at startup."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from headrace.runtime.cache import cache_folder, cache_lock
 from headrace.runtime.java import Java
 
-_KEPT = 2  # per name: two environments may take turns
+_MAX_ARCHIVES = 2  # per name: two environments may alternate
 
 
 def use(name: str, java: Java, jars: Sequence[Path]) -> list[str]:
-    """The options that use an archive, if there is one for exactly this Java and these jars."""
+    """JVM options that use an archive, if one exists for exactly this Java and these jars."""
     path = _path(name, java, jars)
     return [f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if path.is_file() else []
 
 
 @contextmanager
 def making(name: str, java: Java, jars: Sequence[Path]) -> Iterator[list[str]]:
-    """Options for a JVM that writes the archive when it ends in good order inside the block; none if there is one."""
+    """Options for a JVM that writes the archive on clean exit inside the block; empty if the archive exists."""
     path = _path(name, java, jars)
     with cache_lock(f"{name}-archive") as scratch:
         if path.is_file():
@@ -31,23 +31,23 @@ def making(name: str, java: Java, jars: Sequence[Path]) -> Iterator[list[str]]:
         yield [f"-XX:ArchiveClassesAtExit={written}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
         if written.is_file():
             written.replace(path)
-        _forget(name)
+        _delete_old(name)
 
 
 def _path(name: str, java: Java, jars: Sequence[Path]) -> Path:
-    """Named by all that the JVM compares before it trusts an archive."""
-    parts = [str(java.home), _facts(java.home / "lib" / "modules"), *map(_facts, sorted(jars))]
+    """Path of an archive; its name covers all that the JVM compares before it uses an archive."""
+    parts = [str(java.home), _file_identity(java.home / "lib" / "modules"), *map(_file_identity, sorted(jars))]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return cache_folder("archives") / f"{name}-{digest[:16]}.jsa"
 
 
-def _facts(path: Path) -> str:
+def _file_identity(path: Path) -> str:
     if not path.is_file():
         return str(path)
-    seen = path.stat()
-    return f"{path} {seen.st_size} {seen.st_mtime_ns}"
+    status = path.stat()
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
-def _forget(name: str) -> None:
-    for old in sorted(cache_folder("archives").glob(f"{name}-*.jsa"), key=lambda p: p.stat().st_mtime)[:-_KEPT]:
+def _delete_old(name: str) -> None:
+    for old in sorted(cache_folder("archives").glob(f"{name}-*.jsa"), key=lambda p: p.stat().st_mtime)[:-_MAX_ARCHIVES]:
         old.unlink(missing_ok=True)

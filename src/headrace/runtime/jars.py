@@ -1,4 +1,4 @@
-"""Jars: pinned with checksums in `jars.toml`, fetched once into the cache by the Ivy that PySpark ships."""
+"""Jars: pinned with checksums in `jars.toml`, downloaded once into the cache with the Ivy of PySpark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-from headrace.errors import SetupError
+from headrace.errors import SetupError, plural
 from headrace.runtime.cache import cache_folder, cache_lock
 from headrace.runtime.java import find_java
 
@@ -28,32 +28,32 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One pinned jar; `at` is its Maven coordinate, group:artifact:version[:classifier][@type]."""
+    """Pinned jar; `at` is its Maven coordinate, group:artifact:version[:classifier][@type]."""
 
     at: str
     sha256: str
 
     @property
     def file(self) -> str:
-        """Its file name, as the repository names it."""
+        """File name in a Maven repository."""
         name, _, kind = self.at.partition("@")
         return "-".join(name.split(":")[1:]) + f".{kind or 'jar'}"
 
     @property
     def path(self) -> Path:
-        """Where the cache keeps it; a file of this name has passed its checksum."""
+        """Path in the cache; files there have passed the checksum."""
         return cache_folder("jars") / self.file
 
 
 @cache
 def pinned() -> Mapping[str, tuple[Jar, ...]]:
-    """Every group of the lock file with its jars."""
+    """Jars of the lock file by group."""
     lock = tomllib.loads(files("headrace.runtime").joinpath("jars.toml").read_text())
     return {group: tuple(Jar(at, sha) for at, sha in jars.items()) for group, jars in lock.items()}
 
 
 def ensure(group: str, *, progress: Progress | None = None) -> list[Path]:
-    """The paths of a group's jars; what is missing is fetched, a complete cache is only looked at."""
+    """Paths of the jars of a group; missing ones are downloaded."""
     jars = pinned()[group]
     if _missing(jars):
         with cache_lock("jars") as scratch:
@@ -63,14 +63,14 @@ def ensure(group: str, *, progress: Progress | None = None) -> list[Path]:
 
 
 def verify_jars(group: str) -> None:
-    """Drop cached jars of a group that no longer match their checksum, so that `ensure` fetches them again."""
+    """Delete cached jars of a group that do not match their checksum, so that `ensure` downloads them again."""
     for jar in pinned()[group]:
         if jar.path.is_file() and sha256(jar.path) != jar.sha256:
             jar.path.unlink()
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal."""
+    """SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -80,71 +80,71 @@ def _missing(jars: Iterable[Jar]) -> list[Jar]:
 
 
 def _fetch(jars: list[Jar], scratch: Path, progress: Progress) -> None:
-    """Fetch, check and move into place; nothing unchecked is ever seen under its final name."""
-    progress(f"Downloading {len(jars)} jars to {cache_folder('jars')}")
+    """Download jars, verify them and move them into the cache."""
+    progress(f"Downloading {plural(len(jars), 'jar')} to {cache_folder('jars')}")
     fetched = resolve_jars([jar.at for jar in jars], scratch, progress)
     for jar in jars:
-        _admit(jar, fetched[jar.at])
+        _move_verified(jar, fetched[jar.at])
 
 
-def _admit(jar: Jar, file: Path) -> None:
-    seen = sha256(file)
-    if seen != jar.sha256:
+def _move_verified(jar: Jar, file: Path) -> None:
+    checksum = sha256(file)
+    if checksum != jar.sha256:
         raise SetupError(
-            f"Checksum mismatch for {jar.at}: expected {jar.sha256}, got {seen}.",
+            f"Checksum mismatch for {jar.at}: expected {jar.sha256}, got {checksum}.",
             hint="The download was discarded. Check for a repository or proxy that modifies files.",
         )
-    with file.open("rb") as written:
-        os.fsync(written.fileno())
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
     file.replace(jar.path)
 
 
 def resolve_jars(coordinates: list[str], scratch: Path, progress: Progress) -> dict[str, Path]:
-    """Have Ivy fetch exactly these coordinates, with no look-up of what they depend on."""
-    settings, wanted, out = scratch / "settings.xml", scratch / "ivy.xml", scratch / "out"
+    """Download exactly these coordinates with Ivy, without their dependencies."""
+    settings, module, out = scratch / "settings.xml", scratch / "ivy.xml", scratch / "out"
     settings.write_text(_settings())
-    wanted.write_text(_wanted(coordinates))
+    module.write_text(_ivy_module(coordinates))
     java = find_java(progress=progress)
     command = [*java.command, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_proxy(), "-jar", str(_ivy())]
-    command += ["-settings", str(settings), "-ivy", str(wanted), "-cache", str(scratch / "ivy")]
+    command += ["-settings", str(settings), "-ivy", str(module), "-cache", str(scratch / "ivy")]
     command += ["-retrieve", f"{out}/[organisation]/[artifact]-[revision](-[classifier]).[ext]"]
-    said = _run(command, progress)
+    output = _run(command, progress)
     fetched = {at: out / at.split(":")[0] / Jar(at, "").file for at in coordinates}
     absent = [at for at, path in fetched.items() if not path.is_file()]
     if absent:
-        raise _unfetched(absent, said)
+        raise _download_error(absent, output)
     return fetched
 
 
 def _run(command: list[str], progress: Progress) -> list[str]:
-    """Run Ivy, show each jar as it starts to come, and keep all it says."""
-    said = []
+    """Run Ivy, report each download, and return the output."""
+    lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
         for line in ivy.stdout or ():
-            said.append(line.strip())
-            if found := re.match(r"downloading \S+/(\S+\.(?:jar|tar\.gz))", line):
-                progress(f"  {found[1]}")
-    return said
+            lines.append(line.strip())
+            if match := re.match(r"downloading \S+/(\S+\.(?:jar|tar\.gz))", line):
+                progress(f"  {match[1]}")
+    return lines
 
 
-def _unfetched(absent: list[str], said: list[str]) -> SetupError:
-    """Name the coordinates that Ivy blames, or all when it blames none."""
-    text = "\n".join(said)
+def _download_error(absent: list[str], lines: list[str]) -> SetupError:
+    """Error with the coordinates that Ivy names, or with all if it names none."""
+    text = "\n".join(lines)
     blamed = [at for at in absent if "#{1};{2}: ".format(*at.partition("@")[0].split(":")) in text] or absent
-    trouble = re.search(r"Server access error[^\n]*|[^\n]*(?:UnknownHost|Connect|SSL|Socket)\w*Exception[^\n]*", text)
+    error = re.search(r"Server access error[^\n]*|[^\n]*(?:UnknownHost|Connect|SSL|Socket)\w*Exception[^\n]*", text)
     return SetupError(
-        f"Cannot download {_few(blamed)}: {trouble[0].strip() if trouble else 'not found in the repository'}.",
+        f"Cannot download {_few(blamed)}: {error[0].strip() if error else 'not found in the repository'}.",
         hint=f"Set HEADRACE_MAVEN to a Maven repository that has it, or copy the file to {cache_folder('jars')}.",
     )
 
 
-def _few(names: list[str], shown: int = 3) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+def _few(names: list[str], limit: int = 3) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def _settings() -> str:
-    """One Maven repository: Ivy's own default, or HEADRACE_MAVEN. POMs are not asked for: the lock is the closure."""
+    """Settings of Ivy: HEADRACE_MAVEN or the default repository; no POMs: the lock file has all dependencies."""
     root = f" root={quoteattr(mirror)}" if (mirror := os.environ.get("HEADRACE_MAVEN")) else ""
     return f"""<ivysettings>
   <settings defaultResolver="maven" defaultConflictManager="all"/>
@@ -152,7 +152,7 @@ def _settings() -> str:
 </ivysettings>"""
 
 
-def _wanted(coordinates: Iterable[str]) -> str:
+def _ivy_module(coordinates: Iterable[str]) -> str:
     dependencies = "\n".join(_dependency(at) for at in coordinates)
     return f"""<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">
   <info organisation="headrace" module="jars"/>
@@ -174,18 +174,18 @@ def _dependency(at: str) -> str:
 
 
 def _ivy() -> Path:
-    """The Ivy inside the PySpark package; found without importing it."""
+    """Path of the Ivy jar in the PySpark package, without importing PySpark."""
     spec = find_spec("pyspark")
-    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-    if not found:
+    paths = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not paths:
         raise SetupError(
             "PySpark is not installed, or its jars are missing.", hint="Install pyspark==4.2.0 and try again."
         )
-    return found[-1]
+    return paths[-1]
 
 
 def _proxy() -> list[str]:
-    """Java does not read HTTPS_PROXY; pass it on."""
+    """Java options for HTTPS_PROXY, which Java itself does not read."""
     address = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or ""
     proxy = urlsplit(address if "//" in address else f"//{address}")
     if not proxy.hostname:
@@ -193,8 +193,8 @@ def _proxy() -> list[str]:
     return [f"-Dhttps.proxyHost={proxy.hostname}", f"-Dhttps.proxyPort={proxy.port or 443}"]
 
 
-def relock(lock: Path) -> None:
-    """Write the lock file anew: its coordinates as they stand, the checksums of what the repository sends now."""
+def write_lock(lock: Path) -> None:
+    """Rewrite the lock file with the current checksums of its coordinates."""
     groups = tomllib.loads(lock.read_text())
     with TemporaryDirectory() as scratch:
         fetched = resolve_jars(sorted(set(chain.from_iterable(groups.values()))), Path(scratch), print)
@@ -207,4 +207,4 @@ def relock(lock: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] != ["--relock"]:
         sys.exit("usage: python -m headrace.runtime.jars --relock")
-    relock(Path(__file__).with_name("jars.toml"))
+    write_lock(Path(__file__).with_name("jars.toml"))

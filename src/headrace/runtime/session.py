@@ -1,4 +1,4 @@
-"""The Spark session: one JVM per process, started by us, shared by its pipelines, dead when we are."""
+"""Spark session: one JVM per process, shared by its pipelines, which ends with the process."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from headrace.errors import SetupError, SparkDied, StopRequested
 from headrace.runtime import class_archive, jars
 from headrace.runtime.child_process import Child, spawn
 from headrace.runtime.java import find_java
-from headrace.runtime.work_folder import made
+from headrace.runtime.work_folder import create_folder
 
-# What Spark's own launcher passes, without jdk.incubator.vector: only MLlib uses it and a wheel's JRE lacks it.
+# Options of Spark's launcher without jdk.incubator.vector, which only MLlib uses and the JRE of the wheel lacks.
 _OPENED = (
     "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent "
     "java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
@@ -39,8 +39,8 @@ _JVM = (
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
-    # Ours: most garbage dies young; a JVM out of memory must die, not limp; no zone but UTC, or Delta checks twice;
-    # a Kafka setting must not be able to read files or the environment.
+    # Own options: most garbage dies young; a JVM out of memory must exit; Delta checks twice unless in UTC;
+    # Kafka settings must not read files or the environment.
     "-XX:+UseParallelGC",
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",
@@ -76,8 +76,8 @@ _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.variable.substitute": "false",  # "${x}" in a value is just that
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # no file of ours counts days by the Julian calendar
+    "spark.sql.variable.substitute": "false",  # "${x}" in a value is literal text
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # no file uses the Julian calendar
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.maxFields": "1000",
@@ -85,12 +85,12 @@ _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.streaming.pollingDelay": "50ms",
-    "spark.sql.streaming.stopTimeout": "5s",  # a query that waits for a dead broker does not hear of the stop
+    "spark.sql.streaming.stopTimeout": "5s",  # a query that waits for an unreachable broker ignores the stop
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
-    # A stream's checkpoint is thrown away with it. Spark's own way to write one starts a dozen processes for each batch
-    # (chmod, readlink): 180 ms of 700 at a small batch.
+    # Checkpoints are discarded with the stream. Spark's default manager starts a dozen processes per batch
+    # (chmod, readlink): 180 of the 700 ms of a small batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -122,12 +122,12 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(slots=True)
 class _Shared:
-    """The one session of this process, and how many hold it."""
+    """Session of this process with its number of users."""
 
     spark: Any
     jvm: Child
     scratch: Path
-    holders: int = 1
+    users: int = 1
 
 
 _lock = threading.RLock()
@@ -146,14 +146,14 @@ def start(
     progress: jars.Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Any:
-    """The process's Spark session; a second caller shares the first one's, with the first one's settings.
+    """Spark session of this process; later callers share the session, and the settings, of the first.
 
-    `stop` ends a start that is under way with StopRequested.
+    Setting `stop` during startup raises StopRequested.
     """
     global _shared
     with _lock:
         if _shared and alive(_shared.spark):
-            _shared.holders += 1
+            _shared.users += 1
             return _shared.spark
         _drop()
         parts = class_path(progress=progress)
@@ -173,27 +173,27 @@ def start(
 
 
 def class_path(*, progress: jars.Progress | None = None) -> list[Path]:
-    """Every jar of a session, in order: ours, then PySpark's own."""
+    """Class path of a session: pinned jars, then those of PySpark."""
     return [*jars.ensure("spark", progress=progress), *sorted((_spark_home() / "jars").glob("*.jar"))]
 
 
 def alive(spark: Any) -> bool:
-    """Whether the session's JVM still runs; asks the operating system, so it answers at once."""
+    """Whether the JVM of the session still runs; does not block."""
     return _shared is not None and spark.sparkContext is _shared.spark.sparkContext and _shared.jvm.poll() is None
 
 
 def stop_session(spark: Any, *, within: float = 10) -> None:
-    """Let go of the session; the last holder's call ends the JVM, by force after `within` seconds."""
+    """Release the session; the last release stops the JVM and kills it after `within` seconds."""
     with _lock:
         if _shared is None or spark.sparkContext is not _shared.spark.sparkContext:
             return
-        _shared.holders -= 1
-        if _shared.holders <= 0:
+        _shared.users -= 1
+        if _shared.users <= 0:
             _drop(within)
 
 
 def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterable[Any]], schema: str) -> Any:
-    """`DataFrame.mapInArrow` without its demand for pandas, which it neither needs nor uses."""
+    """`DataFrame.mapInArrow` without its check for pandas, which it does not use."""
     from pyspark.sql import DataFrame
     from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its stubs
     from pyspark.util import PythonEvalType
@@ -204,17 +204,17 @@ def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterable[Any]],
 
 
 def pid(spark: Any) -> int:
-    """The process id of the session's JVM."""
+    """Process id of the JVM of the session."""
     if _shared is None or not alive(spark):
         raise SparkDied("The JVM of this session has exited.")
     return _shared.jvm.pid
 
 
 def log_folder(work: Path | None = None) -> Path:
-    """Where Spark's own log goes: HEADRACE_LOG_DIR, else the work folder."""
+    """Directory of the Spark log: HEADRACE_LOG_DIR, otherwise the work directory."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     path = Path(os.environ.get("HEADRACE_LOG_DIR") or (work or state / "headrace") / "log")
-    return made(path, "HEADRACE_LOG_DIR", 0o700)
+    return create_folder(path, "HEADRACE_LOG_DIR", 0o700)
 
 
 def _settings(app: str, cores: int | None, scratch: Path) -> dict[str, str]:
@@ -228,19 +228,19 @@ def _settings(app: str, cores: int | None, scratch: Path) -> dict[str, str]:
 
 
 def _start_jvm(parts: Sequence[Path], options: Sequence[str], scratch: Path, logs: Path) -> Child:
-    _tidy(logs)
+    _clean_up(logs)
     log = logs / f"spark-{os.getpid()}.log"
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.format(file=log, level=os.environ.get("HEADRACE_LOG_LEVEL", "warn")))
     command = [*find_java().command, *options, f"-Djava.io.tmpdir={scratch}"]
     command += [f"-Dlog4j2.configurationFile={log4j.as_uri()}", "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
     env = _environment(scratch) | {"CLASSPATH": os.pathsep.join(map(str, parts))}
-    # A signal sent to the whole group asks us to finish the batch; without the JVM we could not.
-    return spawn(command, log=log, env=env, deaf_to=(signal.SIGINT, signal.SIGTERM))
+    # A signal to the process group requests the end of the batch, which still needs the JVM.
+    return spawn(command, log=log, env=env, ignored_signals=(signal.SIGINT, signal.SIGTERM))
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    """What the JVM and the Python workers below it see."""
+    """Environment of the JVM and of its Python workers."""
     python_path = [*_import_roots(), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -258,7 +258,7 @@ def _environment(scratch: Path) -> dict[str, str]:
 
 
 def _import_roots() -> list[str]:
-    """The folder workers import headrace from, when it is not one they look in anyway."""
+    """Directory that workers import headrace from, unless it is in their default path."""
     root = str(Path(__file__).parents[2])
     return [] if root in site.getsitepackages() else [root]
 
@@ -271,7 +271,7 @@ def _spark_home() -> Path:
 
 
 def _open(jvm: Child, settings: Mapping[str, str], port: int, secret: str) -> Any:
-    """Connect PySpark to our JVM and make the session."""
+    """Connect PySpark to the JVM and create the session."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -281,21 +281,21 @@ def _open(jvm: Child, settings: Mapping[str, str], port: int, secret: str) -> An
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(gateway=gateway, conf=SparkConf().setAll(list(settings.items())))
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupt)  # PySpark puts its own in place; Ctrl-C is the command's to answer
+        signal.signal(signal.SIGINT, interrupt)  # PySpark replaces the handler of the command
     return SparkSession(context)
 
 
 def _connect(jvm: Child, port: int, secret: str) -> Any:
-    """PySpark's gateway to a JVM that PySpark did not start."""
+    """Gateway of PySpark to a JVM that PySpark did not start."""
     from pyspark.java_gateway import launch_gateway
 
-    there = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    os.environ.update(there)
+    variables = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(variables)
     try:
         gateway = launch_gateway()
     finally:
-        for name in there:
-            del os.environ[name]  # the secret is not for our children
+        for name in variables:
+            del os.environ[name]  # do not pass the secret to child processes
     gateway.proc = jvm
     return gateway
 
@@ -314,31 +314,31 @@ def _wait_for_gateway(jvm: Child, info: Path, stop: threading.Event, within: flo
 
 
 def _drop(within: float = 0) -> None:
-    """End the JVM, whatever state it is in, and leave PySpark ready for another one."""
+    """Stop the JVM and reset PySpark, so that another session can start."""
     global _shared
     if _shared is None:
         return
-    gone, _shared = _shared, None
-    if within and gone.jvm.poll() is None:
-        closing = threading.Thread(target=_close, args=(gone, within), daemon=True)
+    shared, _shared = _shared, None
+    if within and shared.jvm.poll() is None:
+        closing = threading.Thread(target=_close, args=(shared, within), daemon=True)
         closing.start()
         closing.join(within)
-    gone.jvm.crash()
-    _forget()
-    shutil.rmtree(gone.scratch, ignore_errors=True)
+    shared.jvm.crash()
+    _reset_pyspark()
+    shutil.rmtree(shared.scratch, ignore_errors=True)
 
 
-def _close(gone: _Shared, within: float) -> None:
-    """End in good order: the session first; then the JVM ends by itself when its standard input does."""
+def _close(shared: _Shared, within: float) -> None:
+    """Stop the session; the JVM exits when its stdin is closed."""
     with suppress(Exception):
-        gone.spark.stop()
-        if gone.jvm.stdin:
-            gone.jvm.stdin.close()
-        gone.jvm.wait(within)
+        shared.spark.stop()
+        if shared.jvm.stdin:
+            shared.jvm.stdin.close()
+        shared.jvm.wait(within)
 
 
-def _forget() -> None:
-    """Make PySpark forget its gateway, which it would otherwise use again."""
+def _reset_pyspark() -> None:
+    """Remove the gateway from PySpark, which would otherwise reuse it."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -349,12 +349,12 @@ def _forget() -> None:
             gateway.close()
 
 
-def _tidy(logs: Path, keep: int = 20) -> None:
-    """Drop what processes that are gone left behind: scratch folders, and all but the newest logs."""
-    for left in Path(tempfile.gettempdir()).glob("headrace-[0-9]*-*"):
-        if not _running(int(left.name.split("-")[1])):
-            shutil.rmtree(left, ignore_errors=True)
-    old = sorted(logs.glob("spark-*.log*"), key=lambda path: path.stat().st_mtime, reverse=True)[keep:]
+def _clean_up(logs: Path, limit: int = 20) -> None:
+    """Delete scratch directories of exited processes, and all but the newest logs."""
+    for folder in Path(tempfile.gettempdir()).glob("headrace-[0-9]*-*"):
+        if not _running(int(folder.name.split("-")[1])):
+            shutil.rmtree(folder, ignore_errors=True)
+    old = sorted(logs.glob("spark-*.log*"), key=lambda path: path.stat().st_mtime, reverse=True)[limit:]
     for log in old:
         log.unlink(missing_ok=True)
 

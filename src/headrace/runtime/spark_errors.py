@@ -1,4 +1,4 @@
-"""Names for what fails inside Spark: by the classes of the Java exceptions behind it, outermost first."""
+"""Map Spark failures to errors, by the classes of their Java exceptions."""
 
 from __future__ import annotations
 
@@ -19,78 +19,76 @@ from headrace.errors import (
 )
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_DEEPEST = 20  # causes may lead in a circle
+_MAX_CAUSES = 20  # causes may be cyclic
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One Java exception: its class and those above it, and what it says."""
+    """Java exception: its class with superclasses, and its message."""
 
     classes: tuple[str, ...]
-    said: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExceptionFamily:
-    """A family of Java exceptions; where a class serves for many things, one of these words tells."""
+    """Java exception class; for classes with many uses, the message must contain one of `words`."""
 
     family: str
     words: tuple[str, ...] = ("",)
 
-    def holds(self, cause: Cause) -> bool:
-        """Whether an exception is of the family."""
-        return self.family in cause.classes and any(word in cause.said for word in self.words)
+    def matches(self, cause: Cause) -> bool:
+        """Whether an exception belongs to the family."""
+        return self.family in cause.classes and any(word in cause.message for word in self.words)
 
 
 FULL = (ExceptionFamily("java.io.IOException", ("No space left on device", "Disk quota exceeded")),)
 WORKER = (ExceptionFamily("org.apache.spark.SparkException", ("Python worker exited unexpectedly",)),)
 AUTHENTICATION = (ExceptionFamily("org.apache.kafka.common.errors.AuthenticationException"),)
 PERMISSION = (ExceptionFamily("org.apache.kafka.common.errors.AuthorizationException"),)
-PASSING = (
-    ExceptionFamily(
-        "org.apache.kafka.common.errors.RetriableException"
-    ),  # time-outs, leaders on the move, lost connections
+TRANSIENT = (
+    ExceptionFamily("org.apache.kafka.common.errors.RetriableException"),  # timeouts, leader changes, lost connections
     ExceptionFamily("org.apache.kafka.common.config.ConfigException", ("No resolvable bootstrap urls",)),
     ExceptionFamily("java.util.concurrent.TimeoutException", ("Cannot fetch record for offset",)),
-    # Offsets that moved under the reader: the next start says whether they are gone for good.
+    # Offsets out of range during a read: the next start determines whether they are lost.
     ExceptionFamily("org.apache.kafka.clients.consumer.InvalidOffsetException"),
     ExceptionFamily("org.apache.spark.sql.kafka010.KafkaIllegalStateException"),
 )
 
 
 def error_of(error: BaseException, work: Path) -> HeadraceError:
-    """A failure of Spark under the name that says what to do about it; `work` is the folder it writes to."""
-    found = causes(error)
+    """Error for a Spark failure; `work` is the directory that Spark writes to."""
+    chain = causes(error)
 
     def any_of(kinds: tuple[ExceptionFamily, ...]) -> bool:
-        return any(kind.holds(cause) for cause in found for kind in kinds)
+        return any(kind.matches(cause) for cause in chain for kind in kinds)
 
     if any_of(FULL) or any(isinstance(each, OSError) and each.errno in NO_ROOM for each in _chain(error)):
-        return full(work)
-    said = _gist(error, found)
-    return next((make(said) for kinds, make in _NAMES if any_of(kinds)), _nameless(said))
+        return storage_full(work)
+    text = _first_message(error, chain)
+    return next((create(text) for kinds, create in _ERRORS if any_of(kinds)), _unknown_failure(text))
 
 
-def full(folder: Path) -> StorageFull:
-    """The work folder has no room."""
+def storage_full(folder: Path) -> StorageFull:
+    """Error for a full work directory."""
     return StorageFull(
         f"{folder}: no space left in the work directory.",
-        hint="Free some space, or set XDG_STATE_HOME to another directory; then run again.",
+        hint="Free up space, or set XDG_STATE_HOME to another directory; then run again.",
     )
 
 
 def causes(error: BaseException) -> tuple[Cause, ...]:
-    """The Java exceptions behind a Python one, outermost first; none when it is Python's own."""
+    """Java exceptions of a Python exception, outermost first; empty for pure Python errors."""
     return tuple(Cause(_classes(each), str(each.getMessage() or "")) for each in _throwables(error))
 
 
 def _throwables(error: BaseException) -> Iterator[Any]:
-    each: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    for _ in range(_DEEPEST):
-        if each is None:
+    throwable: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    for _ in range(_MAX_CAUSES):
+        if throwable is None:
             return
-        yield each
-        each = each.getCause()
+        yield throwable
+        throwable = throwable.getCause()
 
 
 def _classes(throwable: Any) -> tuple[str, ...]:
@@ -108,9 +106,9 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _gist(error: BaseException, found: tuple[Cause, ...]) -> str:
-    """The first line of the innermost exception that says anything; the outer ones repeat it."""
-    texts = [cause.said for cause in reversed(found)] + [str(error)]
+def _first_message(error: BaseException, chain: tuple[Cause, ...]) -> str:
+    """First line of the innermost exception with a message; outer exceptions repeat it."""
+    texts = [cause.message for cause in reversed(chain)] + [str(error)]
     return next((line for text in texts if (line := _first_line(text))), type(error).__name__)[:500]
 
 
@@ -128,31 +126,31 @@ def _worker_died(_: str) -> HeadraceError:
     )
 
 
-def _not_known(said: str) -> HeadraceError:
+def _authentication_failed(text: str) -> HeadraceError:
     return AuthenticationFailed(
-        f"Authentication to the broker failed in Spark: {said}", hint="Check source.kafka.sasl and source.kafka.tls."
+        f"Authentication to the broker failed in Spark: {text}", hint="Check source.kafka.sasl and source.kafka.tls."
     )
 
 
-def _not_allowed(said: str) -> HeadraceError:
-    return PermissionDenied(f"The broker denied Spark's request: {said}", hint="Grant READ and DESCRIBE on the topics.")
+def _permission_denied(text: str) -> HeadraceError:
+    return PermissionDenied(f"The broker denied Spark's request: {text}", hint="Grant READ and DESCRIBE on the topics.")
 
 
-def _unreachable(said: str) -> HeadraceError:
-    return BrokerUnreachable(f"Spark cannot read from the broker: {said}")
+def _unreachable(text: str) -> HeadraceError:
+    return BrokerUnreachable(f"Spark cannot read from the broker: {text}")
 
 
-def _nameless(said: str) -> HeadraceError:
+def _unknown_failure(text: str) -> HeadraceError:
     return PipelineStopped(
-        f"Spark failed: {said}",
+        f"Spark failed: {text}",
         hint="See Spark's log in the work directory. Incomplete writes are not visible to readers.",
     )
 
 
-# In this order: a worker's death shows as a lost connection too.
-_NAMES: tuple[tuple[tuple[ExceptionFamily, ...], Callable[[str], HeadraceError]], ...] = (
+# Order matters: the death of a worker also appears as a lost connection.
+_ERRORS: tuple[tuple[tuple[ExceptionFamily, ...], Callable[[str], HeadraceError]], ...] = (
     (WORKER, _worker_died),
-    (AUTHENTICATION, _not_known),
-    (PERMISSION, _not_allowed),
-    (PASSING, _unreachable),
+    (AUTHENTICATION, _authentication_failed),
+    (PERMISSION, _permission_denied),
+    (TRANSIENT, _unreachable),
 )

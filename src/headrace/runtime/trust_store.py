@@ -1,4 +1,4 @@
-"""A JRE from a wheel brings its own authorities; have it trust what this machine trusts."""
+"""Trust store for the JRE of the wheel: the CA certificates that this machine trusts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.runtime.cache import cache_folder
 
 
 def options() -> tuple[str, ...]:
-    """Java options that name a store of this machine's authorities; none where Python knows of none."""
+    """Java options for a trust store with the CA certificates of this machine; empty if there are none."""
     authorities = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not authorities:
         return ()
@@ -24,15 +24,15 @@ def options() -> tuple[str, ...]:
 
 
 def key_store(authorities: list[bytes]) -> bytes:
-    """Certificates in Java's own key store format (JKS, version 2), sealed with the customary password."""
+    """Certificates as a Java key store (JKS, version 2) with the default password."""
     entries = b"".join(_entry(f"authority{n}", der) for n, der in enumerate(authorities))
     body = struct.pack("!III", 0xFEEDFEED, 2, len(authorities)) + entries
-    seal = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body, usedforsecurity=False)
-    return body + seal.digest()
+    digest = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body, usedforsecurity=False)
+    return body + digest.digest()
 
 
 def _entry(alias: str, der: bytes) -> bytes:
-    """A trusted certificate: tag 2, alias, time of entry (none, so that equal stores are equal), kind, bytes."""
+    """Trusted certificate: tag 2, alias, creation time (0, so that equal stores are equal), type, bytes."""
     return (
         struct.pack("!I", 2) + _text(alias) + struct.pack("!q", 0) + _text("X.509") + struct.pack("!I", len(der)) + der
     )

@@ -1,4 +1,4 @@
-"""The work folder: what this machine keeps while it runs and can lose at any time."""
+"""Work directories: local scratch data that may be lost at any time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from headrace.errors import SetupError
 
 
 def work_folder(pipeline: str) -> Path:
-    """A private folder for one pipeline's work, made when it is missing."""
+    """Private work directory of a pipeline; created if missing."""
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return made(base / "headrace" / pipeline, "XDG_STATE_HOME", 0o700)
+    return create_folder(base / "headrace" / pipeline, "XDG_STATE_HOME", 0o700)
 
 
-def made(folder: Path, setting: str, mode: int = 0o777) -> Path:
-    """A folder, created when it is missing; SetupError with the setting that names another one when it cannot be."""
+def create_folder(folder: Path, setting: str, mode: int = 0o777) -> Path:
+    """Create a directory if missing; SetupError with the setting that selects another one if that fails."""
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -27,5 +27,5 @@ def made(folder: Path, setting: str, mode: int = 0o777) -> Path:
 
 
 def shared_folder(name: str) -> Path:
-    """A private folder that all pipelines share; no pipeline can have its name."""
+    """Private directory that all pipelines share; pipeline names cannot start with a dot."""
     return work_folder(f".{name}")

@@ -17,21 +17,22 @@ class SpecModel(BaseModel):
 
 
 class InvalidValue(ValueError):
-    """A value of a spec is invalid: the allowed values, a message, and a suggestion."""
+    """A value of a spec is invalid: the expected value, a message, and a suggestion."""
 
     def __init__(
-        self, allowed: str, *, message: str = "", key: str = "", options: Collection[str] = (), suggestion: str = ""
+        self, expected: str, *, message: str = "", key: str = "", options: Collection[str] = (), suggestion: str = ""
     ) -> None:
-        super().__init__(allowed)
-        self.allowed, self.message, self.key, self.options, self.suggestion = allowed, message, key, options, suggestion
+        super().__init__(expected)
+        self.expected, self.message, self.suggestion = expected, message, suggestion
+        self.key, self.options = key, options
 
 
 def exactly_one(part: SpecModel, *names: str) -> None:
     """Raise InvalidValue unless exactly one of the keys is set."""
-    given = [name for name in names if getattr(part, name) is not None]
-    if len(given) != 1:
-        seen = f"{' and '.join(given)} together" if given else f"none of {', '.join(names)}"
-        raise InvalidValue(f"exactly one of {', '.join(names)}", message=seen)
+    keys = [name for name in names if getattr(part, name) is not None]
+    if len(keys) != 1:
+        message = f"{' and '.join(keys)} together" if keys else f"none of {', '.join(names)}"
+        raise InvalidValue(f"exactly one of {', '.join(names)}", message=message)
 
 
 def word_or_mapping(value: Any) -> str:

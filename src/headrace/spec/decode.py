@@ -126,12 +126,12 @@ class AvroFormat(Format):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> AvroFormat:
-        named = {"registry": self.registry, "schema": self.schema_, "single_object": self.single_object}
-        given = [key for key, value in {**named, "container": self.container or None}.items() if value is not None]
-        if len(given) != 1:
-            allowed = "exactly one of registry, schema, single_object and container: true"
-            raise InvalidValue(allowed, message=f"{' and '.join(given)} together" if given else "none of them")
+    def _check_keys(self) -> AvroFormat:
+        options = {"registry": self.registry, "schema": self.schema_, "single_object": self.single_object}
+        keys = [key for key, value in {**options, "container": self.container or None}.items() if value is not None]
+        if len(keys) != 1:
+            expected = "exactly one of registry, schema, single_object and container: true"
+            raise InvalidValue(expected, message=f"{' and '.join(keys)} together" if keys else "none of them")
         if self.container and self.envelope != "none":
             raise InvalidValue("none", message="an envelope with container: true", key="envelope")
         return self
@@ -197,7 +197,7 @@ class ProtobufFormat(Format):
     )
 
     @model_validator(mode="after")
-    def _way(self) -> ProtobufFormat:
+    def _check_keys(self) -> ProtobufFormat:
         exactly_one(self, "registry", "descriptor")
         if (self.descriptor is None) != (self.message is None):
             raise InvalidValue("both descriptor and message", message="only one of them", key="message")
@@ -220,7 +220,7 @@ class MsgpackFormat(Format):
     )
 
     @model_validator(mode="after")
-    def _way(self) -> MsgpackFormat:
+    def _check_keys(self) -> MsgpackFormat:
         exactly_one(self, "schemas", "registry")
         return self
 
@@ -251,24 +251,24 @@ class Decode(SpecModel):
     msgpack: MsgpackFormat | None = Field(default=None, description="MessagePack messages after a schema id.")
 
     @model_validator(mode="after")
-    def _one(self) -> Decode:
-        if len(given := self._given()) > 1:
-            raise InvalidValue("one format", message=f"{' and '.join(given)} together")
+    def _check_keys(self) -> Decode:
+        if len(formats := self._formats()) > 1:
+            raise InvalidValue("one format", message=f"{' and '.join(formats)} together")
         return self
 
-    def _given(self) -> dict[str, Format]:
-        named = {key: getattr(self, "json_" if key == "json" else key) for key in model_keys(type(self))}
-        return {key: options for key, options in named.items() if options is not None}
+    def _formats(self) -> dict[str, Format]:
+        formats = {key: getattr(self, "json_" if key == "json" else key) for key in model_keys(type(self))}
+        return {key: options for key, options in formats.items() if options is not None}
 
     @property
     def format(self) -> str:
         """Name of the format."""
-        return next(iter(self._given()), "json")
+        return next(iter(self._formats()), "json")
 
     @property
     def options(self) -> Format:
         """Options of the format."""
-        return next(iter(self._given().values()), JsonFormat())
+        return next(iter(self._formats().values()), JsonFormat())
 
     @property
     def tombstone(self) -> Tombstone | None:
@@ -285,6 +285,6 @@ FORMATS = tuple(model_keys(Decode))
 CHANGES = frozenset({"debezium", "rivven_changes"})  # envelopes whose `_op` says what happened to the row
 
 
-def named_format(value: Any) -> Any:
+def expand_format_name(value: Any) -> Any:
     """Expand a format name to a mapping with default options."""
     return {value: {}} if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Diagnostics of a spec: position, message, allowed values and a suggestion."""
+"""Diagnostics of a spec: position, message, expected value and a suggestion."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from headrace.errors import did_you_mean
 from headrace.spec.base import InvalidValue, SpecModel, model_keys, names_parts, parts_in
 from headrace.spec.model import Spec, is_secret
 from headrace.spec.renamed import renamed_key, renamed_value
-from headrace.spec.types import meant_type
+from headrace.spec.types import suggested_type
 from headrace.spec.units import size, spell_duration, spell_size
 from headrace.spec.yaml_reader import Path, Spot, YamlNode
 
@@ -31,7 +32,7 @@ class Diagnostic:
     column: int
     key: str
     message: str
-    allowed: str = ""
+    expected: str = ""
     suggestion: str = ""
     severity: Literal["error", "warning"] = "error"
 
@@ -43,7 +44,7 @@ class Diagnostic:
             "column": self.column,
             "key": self.key,
             "message": self.message,
-            "allowed": self.allowed,
+            "expected": self.expected,
             "suggestion": self.suggestion,
             "severity": self.severity,
         }
@@ -51,11 +52,10 @@ class Diagnostic:
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}:{self.column}"
         key = f" {self.key}:" if self.key else ""
-        allowed = f"; allowed: {self.allowed}" if self.allowed else ""
-        if self.allowed and self.message == MISSING_KEY:
-            allowed = f" ({self.allowed})"  # the description of the key
-        meant = f"; did you mean '{self.suggestion}'?" if self.suggestion else ""
-        return f"{where}{key} {self.message}{allowed}{meant}"
+        expected = f"; expected: {self.expected}" if self.expected else ""
+        if self.expected and self.message == MISSING_KEY:
+            expected = f" ({self.expected})"  # the description of the key
+        return f"{where}{key} {self.message}{expected}{did_you_mean(self.suggestion)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class UnlocatedDiagnostic:
 
     path: Path
     message: str
-    allowed: str = ""
+    expected: str = ""
     suggestion: str = ""
     severity: Literal["error", "warning"] = "error"
     on_key: bool = False
@@ -77,53 +77,53 @@ class Document:
     file: str
     root: YamlNode
 
-    def finding(self, complaint: UnlocatedDiagnostic) -> Diagnostic:
+    def locate(self, diagnostic: UnlocatedDiagnostic) -> Diagnostic:
         """Locate a diagnostic at its key, or at the nearest enclosing key."""
         spot, node = self.root.spot, self.root
-        for step in complaint.path:
-            found = node.child(step)
-            if found is None:
+        for step in diagnostic.path:
+            entry = node.child(step)
+            if entry is None:
                 break
-            key_spot, node = found
-            spot = key_spot if complaint.on_key else node.spot
+            key_spot, node = entry
+            spot = key_spot if diagnostic.on_key else node.spot
         return Diagnostic(
             self.file,
             spot.line,
             spot.column,
-            dotted(complaint.path),
-            _printable(complaint.message, 400),
-            _printable(complaint.allowed, 1200),
-            _printable(complaint.suggestion),
-            complaint.severity,
+            dotted(diagnostic.path),
+            _printable(diagnostic.message, 400),
+            _printable(diagnostic.expected, 1200),
+            _printable(diagnostic.suggestion),
+            diagnostic.severity,
         )
 
     def at(self, path: Path) -> YamlNode | None:
         """Value at a path."""
         node: YamlNode | None = self.root
         for step in path:
-            found = node.child(step) if node else None
-            node = found[1] if found else None
+            entry = node.child(step) if node else None
+            node = entry[1] if entry else None
         return node
 
 
-def located(spec: Spec, complaint: UnlocatedDiagnostic) -> Diagnostic:
+def locate(spec: Spec, diagnostic: UnlocatedDiagnostic) -> Diagnostic:
     """Locate a diagnostic about a spec, or one of its branches, in the spec file.
 
     A branch defines only some keys; all others belong to the pipeline.
     """
     written = spec.written
     if written is None:
-        return Document(spec.pipeline, YamlNode(None, Spot())).finding(complaint)
+        return Document(spec.pipeline, YamlNode(None, Spot())).locate(diagnostic)
     document = Document(written.file, written.root)
-    own = (*written.path, *complaint.path)
-    return document.finding(
-        replace(complaint, path=own if document.at(own[: len(written.path) + 1]) else complaint.path)
+    own = (*written.path, *diagnostic.path)
+    return document.locate(
+        replace(diagnostic, path=own if document.at(own[: len(written.path) + 1]) else diagnostic.path)
     )
 
 
-def at_spot(file: str, spot: Spot, seen: str, allowed: str) -> Diagnostic:
+def diagnostic_at(file: str, spot: Spot, message: str, expected: str) -> Diagnostic:
     """Diagnostic that belongs to no key."""
-    return Diagnostic(file, spot.line, spot.column, "", _printable(seen, 400), allowed)
+    return Diagnostic(file, spot.line, spot.column, "", _printable(message, 400), expected)
 
 
 def dotted(path: Path) -> str:
@@ -135,39 +135,41 @@ def dotted(path: Path) -> str:
 def closest(word: object, options: Collection[str]) -> str:
     """Closest option to a misspelled word; empty if none is close."""
     folded = {option.lower(): option for option in options}
-    found = get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
-    return folded[found[0]] if found else ""
+    matches = get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
+    return folded[matches[0]] if matches else ""
 
 
-def from_validation(trouble: ValidationError, document: Document) -> Iterator[UnlocatedDiagnostic]:
+def from_validation(error: ValidationError, document: Document) -> Iterator[UnlocatedDiagnostic]:
     """Diagnostics for all validation errors of the models."""
-    errors = trouble.errors(include_url=False, include_input=False)
-    complaints: dict[UnlocatedDiagnostic, None] = {}  # each once: two pieces of one split text say the same
-    for error in errors:
-        # A list whose items are refused also counts as too short.
-        inner = [each for each in errors if each["loc"][:-1] == error["loc"]]
-        if not (error["type"] == "too_short" and inner):
-            complaints[_complaint(error, document)] = None
-    for each in complaints:
-        yield each
-        if each.on_key and renamed_key(part_at(each.path[:-1]), str(each.path[-1])):
-            yield from _renamed_inside(each.path, (*each.path[:-1], each.suggestion), document)
+    details = error.errors(include_url=False, include_input=False)
+    diagnostics: dict[
+        UnlocatedDiagnostic, None
+    ] = {}  # without duplicates: the pieces of a split text have the same error
+    for detail in details:
+        # Pydantic also reports a list with invalid items as too short.
+        has_item_errors = any(other["loc"][:-1] == detail["loc"] for other in details)
+        if not (detail["type"] == "too_short" and has_item_errors):
+            diagnostics[_diagnostic(detail, document)] = None
+    for diagnostic in diagnostics:
+        yield diagnostic
+        if diagnostic.on_key and renamed_key(part_at(diagnostic.path[:-1]), str(diagnostic.path[-1])):
+            yield from _renamed_inside(diagnostic.path, (*diagnostic.path[:-1], diagnostic.suggestion), document)
 
 
-def _complaint(error: Any, document: Document) -> UnlocatedDiagnostic:
+def _diagnostic(error: Any, document: Document) -> UnlocatedDiagnostic:
     path, kind, context = _path(error, document), error["type"], error.get("ctx", {})
-    seen = show(document.at(path), path)
+    value = show(document.at(path), path)
     if kind == "extra_forbidden":
         if path[-1] != error["loc"][-1]:
-            return _unknown_word(path, seen, error["loc"][-1])
+            return _unknown_word(path, value, error["loc"][-1])
         return _split_text(path, document) or _unknown(path)
     if kind == "missing":
         return UnlocatedDiagnostic(path, MISSING_KEY, _description(path))
     if kind == "value_error":
-        return _refused(path, seen, context["error"], error["loc"][-1] == "[key]")
+        return _invalid_value(path, value, context["error"], error["loc"][-1] == "[key]")
     if kind == "literal_error":
-        return _not_a_choice(path, seen, document.at(path), context["expected"])
-    return UnlocatedDiagnostic(path, seen, _expected(kind, context, path) or error["msg"])
+        return _not_a_choice(path, value, document.at(path), context["expected"])
+    return UnlocatedDiagnostic(path, value, _expected(kind, context, path) or error["msg"])
 
 
 def _path(error: Any, document: Document) -> Path:
@@ -184,22 +186,22 @@ def _path(error: Any, document: Document) -> Path:
 def part_at(path: Path) -> type[SpecModel] | None:
     """Model at a path of the spec."""
     part: type[SpecModel] | None = Spec
-    named = False  # the next step is a name of the user's, no key of ours
+    is_name = False  # the next step is a user-defined name, not a spec key
     for step in path:
-        if isinstance(step, str) and not named:
+        if isinstance(step, str) and not is_name:
             field = model_keys(part).get(step) if part else None
             part = next(parts_in(field.annotation), None) if field else None
-            named = field is not None and names_parts(field.annotation)
+            is_name = field is not None and names_parts(field.annotation)
         else:
-            named = False
+            is_name = False
     return part
 
 
 def _unknown(path: Path) -> UnlocatedDiagnostic:
     part, word = part_at(path[:-1]), str(path[-1])
     keys = list(model_keys(part)) if part else []
-    meant = renamed_key(part, word) or closest(word, keys)
-    return UnlocatedDiagnostic(path, "unknown key", ", ".join(keys), meant, on_key=True)
+    suggestion = renamed_key(part, word) or closest(word, keys)
+    return UnlocatedDiagnostic(path, "unknown key", ", ".join(keys), suggestion, on_key=True)
 
 
 def _renamed_inside(path: Path, new: Path, document: Document) -> Iterator[UnlocatedDiagnostic]:
@@ -221,12 +223,12 @@ def _split_text(path: Path, document: Document) -> UnlocatedDiagnostic | None:
     if not isinstance(entries, dict) or entries.get(str(path[-1])) is not None:
         return None
     before = list(entries)[: list(entries).index(str(path[-1]))]
-    key = next((each for each in reversed(before) if entries[each] is not None), None)
+    key = next((name for name in reversed(before) if entries[name] is not None), None)
     text = _closed(str(entries[key]), list(entries)[before.index(key) + 1 :]) if key else ""
     if not key or not text:
         return None
-    seen = f"{text} must be quoted: inside {{…}}, YAML splits at the comma"
-    return UnlocatedDiagnostic((*path[:-1], key), seen, "a quoted value", f'{key}: "{_quotable(key, text)}"')
+    message = f"{text} must be quoted: inside {{…}}, YAML splits at the comma"
+    return UnlocatedDiagnostic((*path[:-1], key), message, "a quoted value", f'{key}: "{_quotable(key, text)}"')
 
 
 def _closed(text: str, pieces: Sequence[str]) -> str:
@@ -242,14 +244,14 @@ def _closed(text: str, pieces: Sequence[str]) -> str:
 
 def _quotable(key: str, text: str) -> str:
     """Value to suggest in quotes; for a type, the closest valid type."""
-    return (meant_type(text) or text) if key == "type" else text
+    return (suggested_type(text) or text) if key == "type" else text
 
 
-def _unknown_word(path: Path, seen: str, word: str) -> UnlocatedDiagnostic:
+def _unknown_word(path: Path, value: str, word: str) -> UnlocatedDiagnostic:
     """Mapping with one key that a bare word stands for."""
     part = part_at(path)
     keys = list(model_keys(part)) if part else []
-    return UnlocatedDiagnostic(path, seen, ", ".join(keys), closest(word, keys))
+    return UnlocatedDiagnostic(path, value, ", ".join(keys), closest(word, keys))
 
 
 def _field(path: Path) -> FieldInfo | None:
@@ -262,22 +264,22 @@ def _description(path: Path) -> str:
     return (field.description or "").removesuffix(".") if field else ""
 
 
-def _refused(path: Path, seen: str, error: ValueError, on_key: bool) -> UnlocatedDiagnostic:
+def _invalid_value(path: Path, value: str, error: ValueError, on_key: bool) -> UnlocatedDiagnostic:
     if not isinstance(error, InvalidValue):
-        return UnlocatedDiagnostic(path, seen, str(error))
+        return UnlocatedDiagnostic(path, value, str(error))
     path = (*path, error.key) if error.key else path
-    meant = error.suggestion or (closest(path[-1], error.options) if path else "")
-    return UnlocatedDiagnostic(path, error.message or seen, error.allowed, meant, on_key=on_key)
+    suggestion = error.suggestion or (closest(path[-1], error.options) if path else "")
+    return UnlocatedDiagnostic(path, error.message or value, error.expected, suggestion, on_key=on_key)
 
 
-def _not_a_choice(path: Path, seen: str, node: YamlNode | None, expected: str) -> UnlocatedDiagnostic:
+def _not_a_choice(path: Path, value: str, node: YamlNode | None, expected: str) -> UnlocatedDiagnostic:
     options = re.findall(r"'([^']*)'", expected)
     part = part_at(path)
     keys = list(model_keys(part)) if part else []
-    longer = f", or a mapping with one of {', '.join(keys)}" if keys else ""
+    mapping = f", or a mapping with one of {', '.join(keys)}" if keys else ""
     word = node.content if node and isinstance(node.content, str) else ""
-    meant = renamed_value(str(path[-1]), word) or closest(word, [*options, *keys])
-    return UnlocatedDiagnostic(path, seen, ", ".join(options) + longer, meant)
+    suggestion = renamed_value(str(path[-1]), word) or closest(word, [*options, *keys])
+    return UnlocatedDiagnostic(path, value, ", ".join(options) + mapping, suggestion)
 
 
 def _expected(kind: str, context: dict[str, Any], path: Path) -> str:
@@ -302,8 +304,8 @@ def _bound(path: Path, name: str) -> str:
     """Bound of a field, formatted like its values."""
     field = _field(path)
     metadata = field.metadata if field else []
-    bound = next((getattr(each, name) for each in metadata if hasattr(each, name)), "")
-    sized = any(getattr(each, "func", None) is size for each in metadata)
+    bound = next((getattr(item, name) for item in metadata if hasattr(item, name)), "")
+    sized = any(getattr(item, "func", None) is size for item in metadata)
     if isinstance(bound, timedelta):
         return spell_duration(bound)
     return spell_size(bound) if sized and isinstance(bound, int) else str(bound)
@@ -312,19 +314,19 @@ def _bound(path: Path, name: str) -> str:
 def show(node: YamlNode | None, path: Path) -> str:
     """Value for display: short, printable, without secrets."""
     if node is None or node.content is None:
-        return "nothing"
+        return "no value"
     if isinstance(node.content, tuple):
         return "a list"
     if not isinstance(node.content, str | int | float):
         return "a mapping"
     if is_secret(path):
-        return "a redacted value"
+        return "a secret"
     text = str(node.content).lower() if isinstance(node.content, bool) else str(node.content)
     if "-----BEGIN" in text:
         return "PEM text"
     return f"'{_printable(re.sub(r'[^ /,]+@', '…@', text))}'"
 
 
-def _printable(text: str, longest: int = 80) -> str:
-    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+def _printable(text: str, max_length: int = 80) -> str:
+    printable = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return printable if len(printable) <= max_length else printable[: max_length - 1] + "…"

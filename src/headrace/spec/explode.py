@@ -10,14 +10,14 @@ from pydantic import BeforeValidator, Field
 from headrace.spec.base import Shorthand, SpecModel
 
 
-def _by_name(given: Any) -> Any:
+def _by_name(value: Any) -> Any:
     """Expand a list of names to a mapping of names to themselves."""
-    return {name: name for name in given} if isinstance(given, list | tuple) else given
+    return {name: name for name in value} if isinstance(value, list | tuple) else value
 
 
-def named_list(given: Any) -> Any:
+def expand_array_name(value: Any) -> Any:
     """Expand an array's name to a mapping."""
-    return {"column": given} if isinstance(given, str) else given
+    return {"column": value} if isinstance(value, str) else value
 
 
 class Explode(SpecModel):

@@ -14,7 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from headrace.spec import source, units, uris
 from headrace.spec.base import SpecModel, model_keys, parts_in
-from headrace.spec.kafka_settings import HARMLESS
+from headrace.spec.kafka_settings import CONSUMER_SETTINGS
 from headrace.spec.model import BranchSpec, Spec
 from headrace.spec.secrets import Secret
 from headrace.spec.table import TableMatch, TableOptions
@@ -32,9 +32,9 @@ class _Schema(GenerateJsonSchema):
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of one pipeline."""
-    made = Spec.model_json_schema(by_alias=True, schema_generator=_Schema)
+    schema = Spec.model_json_schema(by_alias=True, schema_generator=_Schema)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Headrace pipeline"}
-    return {**head, **{key: value for key, value in made.items() if key != "title"}}
+    return {**head, **{key: value for key, value in schema.items() if key != "title"}}
 
 
 def json_schema_text() -> str:
@@ -49,7 +49,7 @@ def spec_reference() -> str:
 
 def _parts(part: type[SpecModel], path: str) -> Iterator[tuple[str, type[SpecModel]]]:
     yield path, part
-    if part in (TableMatch, BranchSpec):  # what they hold is explained where the pipeline and its table are
+    if part in (TableMatch, BranchSpec):  # documented at the pipeline and its table
         return
     for key, field in model_keys(part).items():
         for inner in parts_in(field.annotation):
@@ -82,13 +82,13 @@ _KINDS: dict[Any, str] = {
     units.duration: "duration",
     units.size: "size",
     units.rate: "rate",
-    units.parse_whole: "integer",
+    units.integer: "integer",
     units.ratio: "ratio",
     units.flag: "`true`, `false`",
     units.moment: "time",
     units.plain_text: "string",
     units.regex: "regular expression",
-    uris.place: "path",
+    uris.storage_path: "path",
     uris.server: "address",
     source.first_offsets: "mapping",
 }
@@ -99,17 +99,17 @@ def _words(annotation: Any, metadata: Any = ()) -> str:
     for item in metadata:
         if kind := _KINDS.get(getattr(item, "func", None)):
             return kind
-    inner = [each for each in get_args(annotation) if each is not NoneType]
+    inner = [item for item in get_args(annotation) if item is not NoneType]
     if hasattr(annotation, "__metadata__"):
         return _words(annotation.__origin__, annotation.__metadata__)
     if get_origin(annotation) is Literal:
-        return ", ".join(f"`{each}`" for each in inner)
+        return ", ".join(f"`{item}`" for item in inner)
     if get_origin(annotation) is tuple:
         return f"list of {_plural(inner[0])}"
     if get_origin(annotation) is Mapping:
         return f"mapping of {_plural(inner[1])}"
     if inner:
-        return ", ".join(dict.fromkeys(_words(each) for each in inner))
+        return ", ".join(dict.fromkeys(_words(item) for item in inner))
     return _plain(annotation)
 
 
@@ -148,5 +148,5 @@ def _json(value: object) -> str:
 
 def settings_reference() -> str:
     """Markdown reference of the Kafka consumer settings that a spec may set."""
-    rows = [f"| `{name}` | {meaning} |" for name, meaning in HARMLESS.items()]
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in CONSUMER_SETTINGS.items()]
     return "\n".join(["| setting | description |", "|---|---|", *rows])

@@ -6,7 +6,7 @@ import re
 
 from headrace.spec.base import InvalidValue
 
-HARMLESS: dict[str, str] = {
+CONSUMER_SETTINGS: dict[str, str] = {
     "check.crcs": "Verify record checksums.",
     "client.dns.lookup": "How a broker's DNS names are resolved.",
     "client.id": "Client name in broker logs and metrics.",
@@ -30,10 +30,10 @@ HARMLESS: dict[str, str] = {
     "socket.connection.setup.timeout.ms": "Initial time to establish a connection.",
 }
 
-_REFUSED = (
+_UNSUPPORTED = (
     (
         r".*(class|classes|deserializer|reporters?|providers?)(\..*)?",
-        "settings that name classes to load are not allowed",
+        "classes cannot be loaded from a spec",
     ),
     (r"(sasl|security)\..*", "use `sasl` and `tls` to configure authentication"),
     (r"ssl\..*", "use `tls` to configure encryption; host names are always verified"),
@@ -46,11 +46,11 @@ _REFUSED = (
 
 
 def setting_name(name: str) -> str:
-    """Return an allowed setting; raise InvalidValue with the reason for any other."""
-    if name in HARMLESS:
+    """Return a supported setting; raise InvalidValue with the reason for any other."""
+    if name in CONSUMER_SETTINGS:
         return name
-    for pattern, reason in _REFUSED:
+    for pattern, reason in _UNSUPPORTED:
         if re.fullmatch(pattern, name):
-            raise InvalidValue(reason, message=f"the setting '{name[:80]}'")
-    allowed = f"one of {', '.join(HARMLESS)}"
-    raise InvalidValue(allowed, message=f"the setting '{name[:80]}'", options=tuple(HARMLESS))
+            raise InvalidValue("", message=f"setting '{name[:80]}' is not supported: {reason}")
+    expected = f"one of {', '.join(CONSUMER_SETTINGS)}"
+    raise InvalidValue(expected, message=f"unknown setting '{name[:80]}'", options=tuple(CONSUMER_SETTINGS))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pydantic import Field
 
 from headrace.spec.base import SpecModel
-from headrace.spec.units import Duration, Size, Whole
+from headrace.spec.units import Duration, Integer, Size
 
 
 class MaintenanceSpec(SpecModel):
@@ -16,7 +16,7 @@ class MaintenanceSpec(SpecModel):
     every: Duration = Field(
         default=timedelta(minutes=1), ge=timedelta(seconds=1), description="Interval between maintenance checks."
     )
-    min_input_files: Whole = Field(
+    min_input_files: Integer = Field(
         default=30,
         ge=2,
         le=10_000,

@@ -60,7 +60,7 @@ class MergeSpec(SpecModel):
         default=None,
         min_length=1,
         description="Column that orders the changes of a key: the highest value wins, regardless of arrival "
-        "order. Ties, and tables without `sequence`, are ordered by partition and offset.",
+        "order. Ties, and tables without `sequence_by`, are ordered by partition and offset.",
     )
     delete_when: str | None = Field(
         default=None,
@@ -83,9 +83,9 @@ class MergeSpec(SpecModel):
         "with `scd2.track`, the maximum lateness of a change.",
     )
 
-    _events: bool = PrivateAttr(False)  # whether records are change events, whose `_op` says what to do
+    _events: bool = PrivateAttr(False)  # whether records are change events with an operation in `_op`
 
-    def told_by_events(self) -> None:
+    def apply_event_operations(self) -> None:
         """Also apply the operation of change events, in addition to the predicates."""
         self._events = True
 
@@ -122,5 +122,5 @@ class Deduplicate(SpecModel):
     )
 
 
-def _either(one: str | None, two: str | None) -> str | None:
-    return f"({one}) OR ({two})" if one and two else one or two
+def _either(first: str | None, second: str | None) -> str | None:
+    return f"({first}) OR ({second})" if first and second else first or second

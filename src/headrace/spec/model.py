@@ -13,15 +13,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from headrace.spec.base import Shorthand, SpecModel
-from headrace.spec.decode import FORMATS, Decode, Tombstone, named_format
-from headrace.spec.explode import Explode, named_list
+from headrace.spec.decode import FORMATS, Decode, Tombstone, expand_format_name
+from headrace.spec.explode import Explode, expand_array_name
 from headrace.spec.maintenance import MaintenanceSpec
 from headrace.spec.routing import NAME, Routing
 from headrace.spec.running import CircuitBreakerSpec, FlushSpec, LeaseSpec, LimitsSpec, RetrySpec, SparkSpec
 from headrace.spec.source import GenerateSpec, KafkaSpec, SourceSpec
 from headrace.spec.steps import StepSpec
 from headrace.spec.table import DeadLettersSpec, Route, Storage, StorageProfile, TableMatch, TableSpec, route_names
-from headrace.spec.uris import Place, folder_of
+from headrace.spec.uris import StoragePath, folder_of
 from headrace.spec.yaml_reader import SpecSource
 
 # Where a secret may stand: these texts stay references in the model; all others are followed when the spec is read.
@@ -46,12 +46,12 @@ SECRETS = frozenset(
 def is_secret(path: tuple[str | int, ...]) -> bool:
     """Whether the value at a path is a secret."""
     return any(
-        len(path) == len(place) and all(want in ("*", step) for want, step in zip(place, path, strict=True))
-        for place in SECRETS
+        len(path) == len(pattern) and all(expected in ("*", step) for expected, step in zip(pattern, path, strict=True))
+        for pattern in SECRETS
     )
 
 
-Exploded = Annotated[Explode, BeforeValidator(named_list), Shorthand(type="string")]
+Exploded = Annotated[Explode, BeforeValidator(expand_array_name), Shorthand(type="string")]
 
 
 class BranchSpec(SpecModel):
@@ -69,7 +69,7 @@ class BranchSpec(SpecModel):
 
     @model_validator(mode="after")
     def _one_name_for_the_route(self) -> BranchSpec:
-        return one_name_for_the_route(self)
+        return unify_route_variable(self)
 
 
 class Spec(SpecModel):
@@ -82,7 +82,7 @@ class Spec(SpecModel):
     source: SourceSpec = Field(description="Source of the records.")
     decode: Annotated[
         Decode,
-        BeforeValidator(named_format),
+        BeforeValidator(expand_format_name),
         Shorthand(enum=list(FORMATS)),
     ] = Field(
         default=Decode(),
@@ -111,7 +111,7 @@ class Spec(SpecModel):
     dead_letters: DeadLettersSpec = Field(
         default=DeadLettersSpec(path=None), description="Dead-letter table for records that cannot be written."
     )
-    state: Place | None = Field(
+    state: StoragePath | None = Field(
         default=None,
         description="Path of the ledger, the lease and the dead letters. Default: `_headrace/<pipeline>` next "
         "to the tables.",
@@ -135,16 +135,16 @@ class Spec(SpecModel):
 
     @model_validator(mode="after")
     def _one_name_for_the_route(self) -> Spec:
-        return one_name_for_the_route(self)
+        return unify_route_variable(self)
 
     @model_validator(mode="after")
-    def _changes_speak(self) -> Spec:
+    def _apply_event_operations(self) -> Spec:
         """Apply the operation of change events wherever rows are merged."""
         if self.decode.changes:
             own, branches = (self.table, *self.tables), ((each.table, *each.tables) for each in self.branches)
             for options in (*own, *(option for each in branches for option in each)):
                 if options.merge is not None:
-                    options.merge.told_by_events()
+                    options.merge.apply_event_operations()
         return self
 
     def remember(self, text: str, base: Path, written: SpecSource | None = None) -> None:
@@ -282,7 +282,7 @@ class Spec(SpecModel):
 Routed = TypeVar("Routed", Spec, BranchSpec)
 
 
-def one_name_for_the_route(part: Routed) -> Routed:
+def unify_route_variable(part: Routed) -> Routed:
     """Replace `{topic}` and `{field:…}` by `{route}` in the path where the route is taken from them."""
     path = part.table.path
     for name in route_names(part.route):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from headrace.spec.base import InvalidValue, SpecModel, exactly_one, word_or_mapping
-from headrace.spec.units import Whole
+from headrace.spec.units import Integer
 
 _ENDINGS = {"date": "date", "hour": "hour", "hash": "bucket"}
 
@@ -30,7 +30,9 @@ class PartitionBy(SpecModel):
         min_length=1,
         description="String or integer column; partitions by hash bucket, from 0 to `buckets` - 1 (`int`).",
     )
-    buckets: Whole | None = Field(default=None, ge=2, le=10_000, description="Number of buckets; required with `hash`.")
+    buckets: Integer | None = Field(
+        default=None, ge=2, le=10_000, description="Number of buckets; required with `hash`."
+    )
     name: str | None = Field(
         default=None,
         alias="as",
@@ -39,7 +41,7 @@ class PartitionBy(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> PartitionBy:
+    def _check_keys(self) -> PartitionBy:
         exactly_one(self, "date", "hour", "hash")
         if (self.hash is None) != (self.buckets is None):
             raise InvalidValue("both hash and buckets", message="only one of hash and buckets")

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from headrace.spec.base import SpecModel
-from headrace.spec.units import Duration, Ratio, Size, Whole
+from headrace.spec.units import Duration, Integer, Ratio, Size
 
 
 class FlushSpec(SpecModel):
@@ -19,7 +19,7 @@ class FlushSpec(SpecModel):
         ge=timedelta(milliseconds=100),
         description="Maximum time between the starts of two batches.",
     )
-    rows: Whole = Field(default=100_000, ge=1, description="Number of waiting records.")
+    rows: Integer = Field(default=100_000, ge=1, description="Number of waiting records.")
     bytes: Size = Field(
         default=128_000_000, ge=1, description="Estimated bytes of waiting records, from a running average."
     )
@@ -28,26 +28,26 @@ class FlushSpec(SpecModel):
 class LimitsSpec(SpecModel):
     """Limits on batch and record size."""
 
-    batch_rows: Whole = Field(default=1_000_000, ge=1, description="Maximum records per batch.")
+    batch_rows: Integer = Field(default=1_000_000, ge=1, description="Maximum records per batch.")
     record_bytes: Size = Field(
         default=16_000_000,
         ge=1,
         description="Maximum value size; larger values become dead letters (`too_big`) without being parsed.",
     )
-    depth: Whole = Field(
+    depth: Integer = Field(
         default=64, ge=1, le=512, description="Maximum nesting depth; deeper values become dead letters (`too_deep`)."
     )
-    keys: Whole = Field(
+    keys: Integer = Field(
         default=10_000,
         ge=1,
         description="Maximum keys per object or map; records with more become dead letters (`too_wide`).",
     )
-    rows: Whole = Field(
+    rows: Integer = Field(
         default=100_000,
         ge=1,
         description="Maximum rows per record; records with more become dead letters (`too_wide`).",
     )
-    values: Whole = Field(
+    values: Integer = Field(
         default=1_000_000,
         ge=1,
         description="Maximum values per JSON record, including arrays and objects; records with more become "
@@ -62,34 +62,34 @@ class LimitsSpec(SpecModel):
         "become dead letters (`too_big`, or `transform` for the result of a `jmespath` "
         "expression).",
     )
-    tables: Whole = Field(
+    tables: Integer = Field(
         default=1_000,
         ge=1,
         description="Maximum tables of the pipeline; records for more become dead letters (`too_many_tables`).",
     )
-    new_tables: Whole = Field(
+    new_tables: Integer = Field(
         default=500,
         ge=1,
         description="Maximum tables created per batch; records for more become dead letters (`too_many_tables`).",
     )
-    columns: Whole = Field(
+    columns: Integer = Field(
         default=2_000,
         ge=1,
         description="Maximum columns of a table, including nested fields, for schema evolution; records that "
         "would add more become dead letters (`too_wide`).",
     )
-    new_columns: Whole = Field(
+    new_columns: Integer = Field(
         default=500,
         ge=1,
         description="Maximum columns added to a table per batch, including nested fields; records that would "
         "add more become dead letters (`too_wide`).",
     )
-    partition_values: Whole = Field(
+    partition_values: Integer = Field(
         default=1_000,
         ge=1,
         description="Maximum partitions per batch and table; the pipeline stops if a batch has more.",
     )
-    open_writers: Whole = Field(
+    open_writers: Integer = Field(
         default=256, ge=1, description="Maximum open files per task; the largest is closed when the limit is reached."
     )
     merge_bytes: Size = Field(
@@ -118,10 +118,10 @@ class RetrySpec(SpecModel):
         default=BackOff(),
         description="Backoff while the broker or the object store is unreachable; retried indefinitely.",
     )
-    refused: Whole = Field(
+    refused: Integer = Field(
         default=3, ge=1, le=100, description="Attempts after an authentication or authorization error."
     )
-    conflict: Whole = Field(
+    conflict: Integer = Field(
         default=5, ge=1, le=1000, description="Attempts after a concurrent commit by another writer."
     )
 
@@ -135,7 +135,7 @@ class CircuitBreakerSpec(SpecModel):
     window: Duration = Field(
         default=timedelta(minutes=10), ge=timedelta(seconds=1), description="Time window of the ratio."
     )
-    min_records: Whole = Field(
+    min_records: Integer = Field(
         default=1_000, ge=1, description="Minimum records in the window before the ratio is evaluated."
     )
 
@@ -156,7 +156,7 @@ class LeaseSpec(SpecModel):
 class SparkSpec(SpecModel):
     """Spark settings."""
 
-    cores: Whole | None = Field(default=None, ge=1, le=1024, description="Number of cores. Default: all.")
+    cores: Integer | None = Field(default=None, ge=1, le=1024, description="Number of cores. Default: all.")
     memory: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")] = Field(
         default="1g", description="JVM heap size, such as `800m` or `2g`."
     )

@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from headrace.errors import UsageError
 
-LARGEST = 64 * 1024
+MAX_BYTES = 64 * 1024
 
 _ANY = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _ONE = re.compile(r"\$\{(env:[A-Za-z_][A-Za-z0-9_]*|file:[^}\x00]+)\}")
@@ -77,12 +77,12 @@ def is_reference(text: str) -> bool:
 
 def resolve_reference(text: str, base: Path) -> str:
     """Resolve the references in a text, not recursively; `$${` is an escaped `${`."""
-    return _ANY.sub(lambda found: "${" if found[1] is None else _follow(found[0], found[1], base), text)
+    return _ANY.sub(lambda match: "${" if match[1] is None else _follow(match[0], match[1], base), text)
 
 
 def _follow(reference: str, inner: str, base: Path) -> str:
     if not is_reference(reference):
-        raise BadReference(f"Invalid reference: '{reference}'; expected ${{env:NAME}} or ${{file:path}}.")
+        raise BadReference(f"Invalid reference: '{reference}'.", hint="Use ${env:NAME} or ${file:path}.")
     kind, _, name = inner.partition(":")
     return _variable(name) if kind == "env" else _file(base / name)
 
@@ -91,7 +91,7 @@ def _variable(name: str) -> str:
     value = os.environ.get(name)
     if value is None:
         raise BadReference(f"Environment variable {name} is not set.", hint=f"Set {name}.")
-    if len(value) > LARGEST:
+    if len(value) > MAX_BYTES:
         raise BadReference(f"Environment variable {name} is larger than 64 KiB.")
     return value
 
@@ -99,14 +99,14 @@ def _variable(name: str) -> str:
 def _file(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
-            raise BadReference(f"{path} is not a regular file.")  # a pipe or a device could keep us for ever
+            raise BadReference(f"{path} is not a regular file.")  # reading a pipe or device may block forever
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise BadReference(f"File {path} is larger than 64 KiB.")
-        return content.decode().rstrip("\r\n")  # editors end the last line; no secret does
-    except OSError as trouble:
-        raise BadReference(f"Cannot read file {path}: {trouble.strerror}.") from None
+        return content.decode().rstrip("\r\n")  # editors end the last line with a newline
+    except OSError as error:
+        raise BadReference(f"Cannot read file {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
         # The decoder's own message would quote the content.
         raise BadReference(f"File {path} is not valid UTF-8.") from None

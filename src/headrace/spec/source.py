@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from headrace.spec.base import Shorthand, SpecModel, exactly_one, word_or_mapping
 from headrace.spec.kafka_settings import setting_name
 from headrace.spec.security import SaslSpec, TlsSpec, java, librdkafka
-from headrace.spec.units import Flag, Moment, PlainText, Rate, Ratio, Regex, Whole
+from headrace.spec.units import Flag, Integer, Moment, PlainText, Rate, Ratio, Regex
 from headrace.spec.uris import is_loopback
 
 
@@ -20,8 +20,8 @@ def _list(value: Any) -> Any:
 
 
 def _broker(text: str) -> str:
-    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})", text)
-    if found is None or not 0 < int(found[2]) < 65536:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})", text)
+    if match is None or not 0 < int(match[2]) < 65536:
         raise ValueError("host:port, such as localhost:9092")
     return text
 
@@ -36,7 +36,7 @@ def first_offsets(value: Any) -> Any:
     """Validate start offsets: by partition, or by topic and partition, but not both."""
     inner = list(value.values()) if isinstance(value, Mapping) else []
     nested = bool(inner) and all(isinstance(item, Mapping) and item for item in inner)
-    pairs = [pair for each in (inner if nested else [value] if inner else []) for pair in each.items()]
+    pairs = [pair for offsets in (inner if nested else [value] if inner else []) for pair in offsets.items()]
     if not pairs or not all(_PARTITION.fullmatch(str(number)) and _is_offset(first) for number, first in pairs):
         raise ValueError("start offsets by partition: {0: 12}, or by topic and partition: {orders: {0: 12}}")
     return value
@@ -63,19 +63,19 @@ class StartAt(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> StartAt:
+    def _check_keys(self) -> StartAt:
         exactly_one(self, "timestamp", "offsets")
         return self
 
     def offsets_by_topic(self, topics: Sequence[str]) -> dict[str, dict[int, int]]:
         """Start offsets by topic and partition; without a topic, they apply to the only topic."""
-        found: dict[str, dict[int, int]] = {}
-        for name, given in (self.offsets or {}).items():
-            if isinstance(given, Mapping):
-                found[name] = {int(partition): offset for partition, offset in given.items()}
+        by_topic: dict[str, dict[int, int]] = {}
+        for name, offsets in (self.offsets or {}).items():
+            if isinstance(offsets, Mapping):
+                by_topic[name] = {int(partition): offset for partition, offset in offsets.items()}
             elif topics:
-                found.setdefault(topics[0], {})[int(name)] = given
-        return found
+                by_topic.setdefault(topics[0], {})[int(name)] = offsets
+        return by_topic
 
 
 Start = Annotated[
@@ -122,7 +122,7 @@ class KafkaSpec(SpecModel):
     rate: Rate | None = Field(default=None, description="Maximum rate of records. Default: unlimited.")
 
     @model_validator(mode="after")
-    def _one(self) -> KafkaSpec:
+    def _check_keys(self) -> KafkaSpec:
         exactly_one(self, "topics", "pattern")
         return self
 
@@ -155,10 +155,10 @@ class KafkaSpec(SpecModel):
 class GenerateSpec(SpecModel):
     """Generated sample events of three types, reproducible, for tests and demos."""
 
-    records: Whole = Field(default=10_000, ge=0, description="Total number of records.")
-    partitions: Whole = Field(default=4, ge=1, le=1024, description="Number of partitions.")
+    records: Integer = Field(default=10_000, ge=0, description="Total number of records.")
+    partitions: Integer = Field(default=4, ge=1, le=1024, description="Number of partitions.")
     bad_ratio: Ratio = Field(default=0.02, description="Ratio of invalid records.")
-    seed: Whole = Field(default=1, ge=0, description="Random seed; the same seed generates the same records.")
+    seed: Integer = Field(default=1, ge=0, description="Random seed; the same seed generates the same records.")
     start: Literal["earliest"] = Field(default="earliest", description="Start position; only `earliest` is supported.")
     rate: Rate | None = Field(default=None, description="Maximum rate of records.")
 
@@ -170,7 +170,7 @@ class SourceSpec(SpecModel):
     generate: GenerateSpec | None = Field(default=None, description="Generated sample events.")
 
     @model_validator(mode="after")
-    def _one(self) -> SourceSpec:
+    def _check_keys(self) -> SourceSpec:
         exactly_one(self, "kafka", "generate")
         return self
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from headrace.spec.base import Shorthand, SpecModel, exactly_one, word_or_mapping
 from headrace.spec.secrets import Secret
-from headrace.spec.units import Whole
+from headrace.spec.units import Integer
 
 
 def _null_word(value: Any) -> Any:
@@ -19,8 +19,8 @@ def _null_word(value: Any) -> Any:
 
 def _form(value: Any) -> str:
     """Form of a `jmespath` value. A target may itself be named `set`; its expression is then text."""
-    given = value.set if isinstance(value, Jmespath) else value.get("set") if isinstance(value, Mapping) else None
-    return "options" if isinstance(given, Mapping) else "targets"
+    targets = value.set if isinstance(value, Jmespath) else value.get("set") if isinstance(value, Mapping) else None
+    return "options" if isinstance(targets, Mapping) else "targets"
 
 
 Query = Annotated[str, BeforeValidator(_null_word), Shorthand(type="null")]
@@ -43,11 +43,11 @@ class Jmespath(SpecModel):
 class KeepSpec(SpecModel):
     """Part of the text to keep; exactly one key."""
 
-    first: Whole | None = Field(default=None, ge=1, le=1000, description="Number of leading characters to keep.")
-    last: Whole | None = Field(default=None, ge=1, le=1000, description="Number of trailing characters to keep.")
+    first: Integer | None = Field(default=None, ge=1, le=1000, description="Number of leading characters to keep.")
+    last: Integer | None = Field(default=None, ge=1, le=1000, description="Number of trailing characters to keep.")
 
     @model_validator(mode="after")
-    def _one(self) -> KeepSpec:
+    def _check_keys(self) -> KeepSpec:
         exactly_one(self, "first", "last")
         return self
 
@@ -69,7 +69,7 @@ class MaskBy(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> MaskBy:
+    def _check_keys(self) -> MaskBy:
         exactly_one(self, "sha256", "redact", "keep")
         return self
 
@@ -114,7 +114,7 @@ class StepSpec(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> StepSpec:
+    def _check_keys(self) -> StepSpec:
         exactly_one(self, "set", "where", "drop", "rename", "jmespath", "mask")
         return self
 

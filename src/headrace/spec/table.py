@@ -14,8 +14,8 @@ from headrace.spec.contract import ColumnContract, Contract, ContractKeys
 from headrace.spec.merge import Deduplicate, MergeSpec
 from headrace.spec.partition import PartitionBy, Partitioning, column_of
 from headrace.spec.secrets import Secret
-from headrace.spec.units import Duration, Flag, PlainText, Regex, Size, Whole
-from headrace.spec.uris import Place, server
+from headrace.spec.units import Duration, Flag, Integer, PlainText, Regex, Size
+from headrace.spec.uris import StoragePath, server
 
 
 class RouteBy(SpecModel):
@@ -30,7 +30,7 @@ class RouteBy(SpecModel):
     sql: str | None = Field(default=None, min_length=1, description="SQL expression over the decoded row.")
 
     @model_validator(mode="after")
-    def _one(self) -> RouteBy:
+    def _check_keys(self) -> RouteBy:
         exactly_one(self, "field", "header", "sql")
         return self
 
@@ -127,7 +127,7 @@ class Expectation(SpecModel):
 class Infer(SpecModel):
     """How long to wait for sample records before inferring the schema of a new table."""
 
-    records: Whole = Field(default=1_000, ge=1, description="Number of sample records.")
+    records: Integer = Field(default=1_000, ge=1, description="Number of sample records.")
     within: Duration = Field(
         default=timedelta(seconds=10), le=timedelta(hours=1), description="Maximum time to wait after the first record."
     )
@@ -257,7 +257,7 @@ class TableOptions(SpecModel):
 
     @property
     def scd2_columns(self) -> tuple[str, ...]:
-        """SCD2 validity columns; None for other modes."""
+        """SCD2 validity columns; empty for other modes."""
         return self.merges.scd2.columns if self.merges and self.merges.scd2 else ()
 
     @property
@@ -273,30 +273,31 @@ class TableOptions(SpecModel):
     @property
     def closed(self) -> bool:
         """Whether the declared columns are the only ones, as far as the spec alone shows."""
-        more = self.create == "never" and not self.only_declared  # then there is a table, and it may have others
-        return self.declared and self.contract.new_field != "evolve" and not more
+        # An existing table may have more columns than the declared ones.
+        open_table = self.create == "never" and not self.only_declared
+        return self.declared and self.contract.new_field != "evolve" and not open_table
 
     @property
     def contract(self) -> Contract:
         """Contract with defaults resolved."""
         if self.strict:
             return Contract("reject", "reject", "reject")
-        usual: Literal["ignore", "evolve"] = "ignore" if self.declared else "evolve"
+        default: Literal["ignore", "evolve"] = "ignore" if self.declared else "evolve"
         keys = self.contract_keys
         own = {column.name: column.contract for column in self.columns if column.contract.model_fields_set}
-        return Contract(keys.new_field or usual, keys.wrong_type, keys.missing, own)
+        return Contract(keys.new_field or default, keys.wrong_type, keys.missing, own)
 
 
 class TableSpec(TableOptions):
     """Target table, or path template for several tables."""
 
-    path: Place = Field(
+    path: StoragePath = Field(
         description="Path of the table: a directory, `s3://bucket/key` or `s3a://bucket/key`. `{route}` is "
         "replaced by the route of the record, `{topic}` by its topic. Relative paths start at the "
         "spec file."
     )
     infer: Infer = Field(
-        default=Infer(), description="Sample records for schema inference. `run --drain` does not wait for them."
+        default=Infer(), description="Sample records for schema inference. `run --until latest` does not wait for them."
     )
 
 
@@ -310,10 +311,10 @@ class TableMatch(TableOptions):
 
     def over(self, table: TableSpec) -> TableSpec:
         """Table with overridden keys; an overriding contract also disables `strict`."""
-        given = {name: getattr(self, name) for name in self.model_fields_set - {"match"}}
-        if "contract_keys" in given:
-            given.setdefault("strict", False)
-        return table.model_copy(update=given)
+        overrides = {name: getattr(self, name) for name in self.model_fields_set - {"match"}}
+        if "contract_keys" in overrides:
+            overrides.setdefault("strict", False)
+        return table.model_copy(update=overrides)
 
 
 class DeadLetterStep(SpecModel):
@@ -333,7 +334,7 @@ class DeadLetterStep(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> DeadLetterStep:
+    def _check_keys(self) -> DeadLetterStep:
         exactly_one(self, "set", "jmespath")
         return self
 
@@ -341,7 +342,7 @@ class DeadLetterStep(SpecModel):
 class DeadLettersSpec(SpecModel):
     """Dead-letter table for records that cannot be written."""
 
-    path: Place | None = Field(
+    path: StoragePath | None = Field(
         default=None, description="Path of the dead-letter table. Default: `<state>/dead_letters`."
     )
     retention: Duration | None = Field(
@@ -352,15 +353,15 @@ class DeadLettersSpec(SpecModel):
     transform: tuple[DeadLetterStep, ...] = Field(default=(), description="Additional columns, applied in order.")
 
 
-_SAID = re.compile(
+_OWN_KEYS = re.compile(
     r"(aws_|s3_)?(.*secret.*|.*token.*|.*password.*|.*access_key.*|.*endpoint.*|.*region|allow_http|bucket.*)"
 )
 
 
 def _option(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or _SAID.fullmatch(name.lower()):
-        allowed = "options other than endpoints, regions and credentials, which have their own keys"
-        raise InvalidValue(allowed, message=f"the option '{name[:80]}'")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or _OWN_KEYS.fullmatch(name.lower()):
+        expected = "options other than endpoints, regions and credentials, which have their own keys"
+        raise InvalidValue(expected, message=f"option '{name[:80]}' is not supported")
     return name
 
 

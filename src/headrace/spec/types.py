@@ -126,13 +126,13 @@ _TWO_WORDS = {
 }
 
 
-def meant_type(text: str) -> str:
+def suggested_type(text: str) -> str:
     """Closest valid type, such as `array<timestamp>` for `list<datetime>`; empty if there is none."""
     text = text.strip()[:200]
     if text.lower() in _JSON:
         return "string (with json: true it keeps the JSON text)"
-    meant = _WORD.sub(_meant_word, text)
-    return meant if meant != text and _is_type(meant) else ""
+    suggestion = _WORD.sub(_suggested_word, text)
+    return suggestion if suggestion != text and _is_type(suggestion) else ""
 
 
 def _is_type(text: str) -> bool:
@@ -144,18 +144,18 @@ def _is_type(text: str) -> bool:
         return False
 
 
-def _meant_word(found: re.Match[str]) -> str:
-    word = found[0]
+def _suggested_word(match: re.Match[str]) -> str:
+    word = match[0]
     if word.endswith(":"):
-        return word  # a field's name
-    if found[1]:
-        precision, scale = min(int(found[1]), 38), int(found[2] or 0)
+        return word  # a field name
+    if match[1]:
+        precision, scale = min(int(match[1]), 38), int(match[2] or 0)
         return f"decimal({max(precision, 1)},{min(scale, max(precision, 1))})"
-    if found[3]:
-        return _TWO_WORDS[found[3].lower()]
-    name = found[4].lower()
+    if match[3]:
+        return _TWO_WORDS[match[3].lower()]
+    name = match[4].lower()
     if name in _FOREIGN:
-        takes_types = found.string[found.end() :].lstrip().startswith("<")
+        takes_types = match.string[match.end() :].lstrip().startswith("<")
         return _FOREIGN[name].partition("<")[0] if takes_types else _FOREIGN[name]
     if name in _SPELLINGS:
         return name
@@ -167,9 +167,9 @@ def parse_type(text: str) -> pa.DataType:
     """Parse a type name into a pyarrow type; UsageError if it is invalid."""
     try:
         kind, rest = _parse(text.strip())
-    except UsageError as refused:
-        hint = f"Did you mean {meant}? " if (meant := meant_type(text)) else ""
-        raise UsageError(refused.message, hint=f"{hint}{refused.hint}".rstrip()) from None
+    except UsageError as error:
+        question = f"Did you mean {suggestion}? " if (suggestion := suggested_type(text)) else ""
+        raise UsageError(error.message, hint=f"{question}{error.hint}".rstrip()) from None
     if rest.strip():
         raise UsageError(f"Invalid type: '{text}'; unexpected '{rest.strip()}'.")
     return kind
@@ -177,16 +177,16 @@ def parse_type(text: str) -> pa.DataType:
 
 def _parse(text: str) -> tuple[pa.DataType, str]:
     text = text.lstrip()
-    if found := _DECIMAL.match(text.lower()):
-        return _decimal(text, int(found[1]), int(found[2] or 0)), text[found.end() :]
+    if match := _DECIMAL.match(text.lower()):
+        return _decimal(text, int(match[1]), int(match[2] or 0)), text[match.end() :]
     word = re.match(r"[A-Za-z_][A-Za-z0-9_]*", text)
     if word is None:
-        raise UsageError(f"Invalid type: '{text}'.", hint=f"Known types: {', '.join(type_names())}.")
+        raise UsageError(f"Invalid type: '{text}'.", hint=f"Valid types: {', '.join(type_names())}.")
     name, rest = word[0].lower(), text[word.end() :].lstrip()
     if name in ("array", "map", "struct") and rest.startswith("<"):
         return _parse_nested(name, rest[1:])
     if name not in _SPELLINGS:
-        raise UsageError(f"Invalid type: '{word[0]}'.", hint=f"Known types: {', '.join(type_names())}.")
+        raise UsageError(f"Invalid type: '{word[0]}'.", hint=f"Valid types: {', '.join(type_names())}.")
     return _SPELLINGS[name], rest
 
 
@@ -210,11 +210,11 @@ def _parse_nested(name: str, rest: str) -> tuple[pa.DataType, str]:
         return pa.map_(key, value), _expect(rest, ">")
     fields: list[pa.Field] = []
     while True:
-        found = re.match(rf"\s*(?:`((?:[^`]|``)+)`|({_PLAIN_NAME}))\s*:", rest)
-        if found is None:
-            raise UsageError(f"Invalid struct field: '{rest}'; the syntax is name: type.")
-        item, rest = _parse(rest[found.end() :])
-        fields.append(pa.field(found[2] or found[1].replace("``", "`"), item))
+        match = re.match(rf"\s*(?:`((?:[^`]|``)+)`|({_PLAIN_NAME}))\s*:", rest)
+        if match is None:
+            raise UsageError(f"Invalid struct field: '{rest}'; expected name: type.")
+        item, rest = _parse(rest[match.end() :])
+        fields.append(pa.field(match[2] or match[1].replace("``", "`"), item))
         rest = rest.lstrip()
         if not rest.startswith(","):
             return _struct(fields), _expect(rest, ">")
@@ -228,11 +228,11 @@ def _struct(fields: list[pa.Field]) -> pa.DataType:
 
 def check_field_names(fields: Iterable[pa.Field], has: str = "The table has the column") -> None:
     """Raise UsageError for duplicate column or field names, which no reader accepts."""
-    held = list(fields)
-    names = [item.name.lower() for item in held]
-    if twice := [item.name for item in held if names.count(item.name.lower()) > 1]:
-        raise UsageError(f"{has} '{twice[0]}' more than once; names are case-insensitive.")
-    for item in held:
+    items = list(fields)
+    names = [item.name.lower() for item in items]
+    if duplicates := [item.name for item in items if names.count(item.name.lower()) > 1]:
+        raise UsageError(f"{has} '{duplicates[0]}' more than once; names are case-insensitive.")
+    for item in items:
         for inner in _inner(item.type):
             check_field_names(inner, f"Column {item.name} has the field")
 
@@ -247,10 +247,10 @@ def _inner(kind: pa.DataType) -> Iterator[Iterable[pa.Field]]:
         yield from _inner(kind.value_type)
 
 
-def _expect(rest: str, mark: str) -> str:
+def _expect(rest: str, token: str) -> str:
     rest = rest.lstrip()
-    if not rest.startswith(mark):
-        raise UsageError(f"Invalid type: missing '{mark}' before '{rest}'.")
+    if not rest.startswith(token):
+        raise UsageError(f"Invalid type: missing '{token}' before '{rest}'.")
     return rest[1:]
 
 

@@ -1,4 +1,4 @@
-"""Parsers for durations, sizes, rates and scalars; a ValueError states the allowed values."""
+"""Parsers for durations, sizes, rates and scalars; a ValueError states the expected value."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 _BYTES: dict[str, int] = {
     "": 1,
     "b": 1,
-    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -24,42 +24,42 @@ _DURATION = r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(ms|s|m|h|d)"
 _SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,3})?) ?([kKmMgGtT]i?[bB]|[bB]?)"
 _RATE = r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?/ ?(s|m|h)"
 _MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
-_WHOLE = r"[+-]?[0-9](?:_?[0-9]){0,17}"
+_INTEGER = r"[+-]?[0-9](?:_?[0-9]){0,17}"
 
 
 def duration(value: Any) -> timedelta:
     """Parse `250ms`, `5s`, `1m`, `2h` or `7d` into a timedelta."""
     if isinstance(value, timedelta):
         return value
-    found = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
-    if found is None:
+    match = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError("a duration with a unit: 250ms, 5s, 1m, 2h, 7d")
-    return timedelta(milliseconds=float(found[1]) * _MILLISECONDS[found[2]])
+    return timedelta(milliseconds=float(match[1]) * _MILLISECONDS[match[2]])
 
 
 def size(value: Any) -> int:
     """Parse `128MB` (powers of 1000), `64KiB` (powers of 1024) or a number into bytes."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return int(value)
-    found = re.fullmatch(_SIZE, value) if isinstance(value, str) else None
-    if found is None:
+    match = re.fullmatch(_SIZE, value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError("a size: 128MB, 64KiB, 1GB, or a number of bytes")
-    return round(float(found[1]) * _BYTES[found[2].lower()])
+    return round(float(match[1]) * _BYTES[match[2].lower()])
 
 
 def rate(value: Any) -> float:
     """Parse `5000/s`, `300/m` or `10/h` into records per second."""
     if isinstance(value, float):
         return value
-    found = re.fullmatch(_RATE, value) if isinstance(value, str) else None
-    if found is None or float(found[1]) == 0:
+    match = re.fullmatch(_RATE, value) if isinstance(value, str) else None
+    if match is None or float(match[1]) == 0:
         raise ValueError("a rate greater than zero: 5000/s, 300/m, 10/h")
-    return float(found[1]) / _SECONDS[found[2]]
+    return float(match[1]) / _SECONDS[match[2]]
 
 
-def parse_whole(value: Any) -> int:
+def integer(value: Any) -> int:
     """Parse an integer; text of digits is accepted because references resolve to text, `true` and `1.0` are not."""
-    if isinstance(value, str) and re.fullmatch(_WHOLE, value):
+    if isinstance(value, str) and re.fullmatch(_INTEGER, value):
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return value
@@ -80,9 +80,9 @@ def ratio(value: Any) -> float:
 
 def flag(value: Any) -> bool:
     """Parse `true` or `false`; no other spelling is accepted."""
-    known = {True: True, False: False, "true": True, "false": False}
-    if isinstance(value, bool | str) and value in known:
-        return known[value]
+    values = {True: True, False: False, "true": True, "false": False}
+    if isinstance(value, bool | str) and value in values:
+        return values[value]
     raise ValueError("true or false")
 
 
@@ -110,14 +110,14 @@ def plain_text(value: Any) -> Any:
 
 
 RE2_SYNTAX = "a regular expression in RE2 syntax (no lookaround, no backreferences)"
-_GLOB = re.compile(r"\*?[\w.-]*\*?")  # what people write who think of file names
+_GLOB = re.compile(r"\*?[\w.-]*\*?")  # file name patterns such as `orders*`
 
 
 def regex(text: str) -> str:
     """Validate a regular expression for all engines in use; RE2 matches in linear time."""
-    if trouble := regex_error(text):
-        meant = text.replace(".", r"\.").replace("*", ".*") if _GLOB.fullmatch(text) else ""
-        raise InvalidValue(RE2_SYNTAX, message=trouble, suggestion=meant)
+    if error := regex_error(text):
+        suggestion = text.replace(".", r"\.").replace("*", ".*") if _GLOB.fullmatch(text) else ""
+        raise InvalidValue(RE2_SYNTAX, message=error, suggestion=suggestion)
     return text
 
 
@@ -137,10 +137,10 @@ def regex_error(text: str, *, python: bool = True) -> str:
     try:
         pc.match_substring_regex(pa.array([""]), text)
     except pa.ArrowInvalid as error:
-        # RE2 names the part it does not take: "invalid perl operator: (?="
-        why, _, part = str(error).removeprefix("Invalid regular expression: ").partition(": ")
+        # RE2 names the unsupported part: "invalid perl operator: (?="
+        reason, _, part = str(error).removeprefix("Invalid regular expression: ").partition(": ")
         at = text.find(part) if part else -1
-        return f"'{text}': {why}" + (f" '{part}' at character {at + 1}" if at >= 0 else "")
+        return f"'{text}': {reason}" + (f" '{part}' at character {at + 1}" if at >= 0 else "")
     return ""
 
 
@@ -195,7 +195,7 @@ Rate = Annotated[
     PlainSerializer(spell_rate, when_used="json"),
     WithJsonSchema(_or_reference(_text(_RATE, "5000/s"))),
 ]
-Whole = Annotated[int, BeforeValidator(parse_whole), WithJsonSchema(_or_reference({"type": "integer"}))]
+Integer = Annotated[int, BeforeValidator(integer), WithJsonSchema(_or_reference({"type": "integer"}))]
 Ratio = Annotated[
     float,
     BeforeValidator(ratio),

@@ -15,14 +15,14 @@ from headrace.spec.secrets import base_of
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ROUTE = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
-# Characters that mean something to one of the readers: globs to Spark, escapes and queries to URL parsers.
+# Characters with a meaning to one of the clients: globs in Spark, escapes and queries in URLs.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\%?#*\[\]]")
 
 
-def place(text: str, info: ValidationInfo) -> str:
-    """Normalise to an absolute path or an `s3://` URI; ValueError states the allowed form."""
-    if found := _UNSAFE.search(text):
-        raise ValueError(f"a path without {found[0]!r}")
+def storage_path(text: str, info: ValidationInfo) -> str:
+    """Normalise to an absolute path or an `s3://` URI; a ValueError states the expected form."""
+    if match := _UNSAFE.search(text):
+        raise ValueError(f"a path without {match[0]!r}")
     if _SCHEME.match(text):
         return _s3(text)
     if not text.strip() or text.startswith("~"):
@@ -100,20 +100,20 @@ def contains_uri(outer: str, inner: str) -> bool:
     return f"{inner}/".startswith(f"{outer}/")
 
 
-def may_meet(one: str, two: str) -> bool:
+def may_overlap(first: str, second: str) -> bool:
     """Whether two path templates can produce the same directory or nested directories."""
-    return all(_may_equal(*names) for names in zip(one.split("/"), two.split("/"), strict=False))
+    return all(_may_equal(*names) for names in zip(first.split("/"), second.split("/"), strict=False))
 
 
-def _may_equal(one: str, two: str) -> bool:
+def _may_equal(first: str, second: str) -> bool:
     """Same for single directory names; two templates overlap if their prefixes and suffixes are compatible."""
-    if "{" in one and "{" in two:
-        heads = sorted((one.partition("{")[0], two.partition("{")[0]), key=len)
-        tails = sorted((one.rpartition("}")[2], two.rpartition("}")[2]), key=len)
+    if "{" in first and "{" in second:
+        heads = sorted((first.partition("{")[0], second.partition("{")[0]), key=len)
+        tails = sorted((first.rpartition("}")[2], second.rpartition("}")[2]), key=len)
         return heads[1].startswith(heads[0]) and tails[1].endswith(tails[0])
-    template, name = (one, two) if "{" in one else (two, one)
+    template, name = (first, second) if "{" in first else (second, first)
     return re.fullmatch(re.sub(r"\\\{(?:route|topic)\\\}", _ROUTE, re.escape(template)), name) is not None
 
 
-Place = Annotated[str, AfterValidator(place), WithJsonSchema({"type": "string", "minLength": 1})]
+StoragePath = Annotated[str, AfterValidator(storage_path), WithJsonSchema({"type": "string", "minLength": 1})]
 LocalPath = Annotated[str, AfterValidator(local_file), WithJsonSchema({"type": "string", "minLength": 1})]

@@ -10,21 +10,21 @@ from typing import Any, TypeAlias
 
 import yaml
 
-LARGEST = 1024 * 1024
-DEEPEST = 32
-ALIASES = 10
-NODES = 100_000
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 32
+MAX_ALIASES = 10
+MAX_NODES = 100_000
 
 Scalar: TypeAlias = str | int | float | bool | None
 Path: TypeAlias = tuple[str | int, ...]
 
-# YAML 1.2's core schema: `no`, `on`, `1:30` and dates are texts.
+# Core schema of YAML 1.2: `no`, `on`, `1:30` and dates are text.
 _WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_WHOLE = re.compile(r"[-+]?[0-9]{1,40}")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]{1,40}|[0-9]{1,40}(?:\.[0-9]{0,40})?)(?:[eE][-+]?[0-9]{1,4})?")
 
 
@@ -75,22 +75,22 @@ class SpecSource:
 class InvalidYaml(ValueError):
     """Invalid YAML, or a YAML feature that specs do not support."""
 
-    def __init__(self, spot: Spot, message: str, allowed: str) -> None:
+    def __init__(self, spot: Spot, message: str, expected: str) -> None:
         super().__init__(message)
-        self.spot, self.message, self.allowed = spot, message, allowed
+        self.spot, self.message, self.expected = spot, message, expected
 
 
 def parse_yaml(text: str) -> list[YamlNode]:
     """Non-empty documents of a text; InvalidYaml if it contains an error or an unsupported feature."""
-    if len(text.encode()) > LARGEST:
+    if len(text.encode()) > MAX_BYTES:
         raise InvalidYaml(Spot(), "the file is larger than 1 MiB", "at most 1 MiB")
     try:
         return [node for node in _Reader(text).documents() if node.content is not None]
-    except yaml.MarkedYAMLError as trouble:
-        mark = trouble.problem_mark or trouble.context_mark
-        raise InvalidYaml(_spot(mark) if mark else Spot(), f"invalid YAML: {trouble.problem}", "YAML") from None
-    except yaml.reader.ReaderError as trouble:
-        before = text.encode()[: trouble.position].decode(errors="replace")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise InvalidYaml(_spot(mark) if mark else Spot(), f"invalid YAML: {error.problem}", "YAML") from None
+    except yaml.reader.ReaderError as error:
+        before = text.encode()[: error.position].decode(errors="replace")
         spot = Spot(before.count("\n") + 1, len(before) - before.rfind("\n"))
         raise InvalidYaml(spot, "a character that is not allowed in YAML", "printable characters") from None
 
@@ -119,13 +119,13 @@ class _Reader:
     def _node(self, event: Any, depth: int) -> YamlNode:
         spot = _spot(event.start_mark)
         if isinstance(event, yaml.AliasEvent):
-            return self._again(str(event.anchor), spot)
+            return self._alias(str(event.anchor), spot)
         if event.tag is not None:
-            raise InvalidYaml(spot, f"the tag {event.tag!r}", "plain values without tags")
-        if depth > DEEPEST:
-            raise InvalidYaml(spot, "nested too deeply", f"at most {DEEPEST} levels")
+            raise InvalidYaml(spot, f"tag {event.tag!r}", "plain values without tags")
+        if depth > MAX_DEPTH:
+            raise InvalidYaml(spot, "nested too deeply", f"at most {MAX_DEPTH} levels")
         node = self._new(event, spot, depth)
-        self._weigh(1, spot)
+        self._count_nodes(1, spot)
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -162,38 +162,36 @@ class _Reader:
         if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor is not None:
             raise InvalidYaml(spot, "a key that is not a plain scalar", "a plain scalar as key")
         if event.value == "<<" and event.implicit[0]:
-            raise InvalidYaml(spot, "a merge key", "no merge keys (write the mapping out)")
+            raise InvalidYaml(spot, "a merge key", "the merged keys written out")
         return str(event.value)
 
-    def _again(self, anchor: str, spot: Spot) -> YamlNode:
+    def _alias(self, anchor: str, spot: Spot) -> YamlNode:
         self._aliases += 1
-        if self._aliases > ALIASES:
-            raise InvalidYaml(spot, "too many aliases", f"at most {ALIASES}")
+        if self._aliases > MAX_ALIASES:
+            raise InvalidYaml(spot, "too many aliases", f"at most {MAX_ALIASES}")
         if anchor not in self._anchors:
-            raise InvalidYaml(
-                spot, f"the alias *{anchor[:60]} before the end of its anchor", "an anchor defined earlier"
-            )
+            raise InvalidYaml(spot, f"alias *{anchor[:60]} before the end of its anchor", "an anchor defined earlier")
         node = self._anchors[anchor]
-        self._weigh(node.count, spot)
+        self._count_nodes(node.count, spot)
         return node
 
-    def _weigh(self, count: int, spot: Spot) -> None:
+    def _count_nodes(self, count: int, spot: Spot) -> None:
         self._count += count
-        if self._count > NODES:
-            raise InvalidYaml(spot, "too many values", f"at most {NODES}")
+        if self._count > MAX_NODES:
+            raise InvalidYaml(spot, "too many values", f"at most {MAX_NODES}")
 
 
 def _collection(content: Any, inner: tuple[YamlNode, ...], spot: Spot) -> YamlNode:
     height = 1 + max((node.height for node in inner), default=0)
-    if height > DEEPEST:
-        raise InvalidYaml(spot, "nested too deeply", f"at most {DEEPEST} levels")
+    if height > MAX_DEPTH:
+        raise InvalidYaml(spot, "nested too deeply", f"at most {MAX_DEPTH} levels")
     return YamlNode(content, spot, height, 1 + sum(node.count for node in inner))
 
 
 def _scalar(text: str) -> Scalar:
     if text in _WORDS:
         return _WORDS[text]
-    if _WHOLE.fullmatch(text):
+    if _INTEGER.fullmatch(text):
         return int(text)
     if _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
         return number

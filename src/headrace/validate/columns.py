@@ -1,4 +1,4 @@
-"""Whether what a spec says of a table can be a Delta table: names, types, defaults, partitions, contract."""
+"""Rules for table columns: names, types, defaults, partitions, contract, features and properties."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headrace.spec.yaml_reader import Path
 if TYPE_CHECKING:
     from headrace.spec.steps import StepSpec
 
-_REFUSED = re.compile(r"[ ,;{}()\n\t=\x00-\x1f]")
+_INVALID_CHARACTERS = re.compile(r"[ ,;{}()\n\t=\x00-\x1f]")
 
 
 def check_table_columns(
     table: TableSpec, own: TableOptions, here: Path, steps: Sequence[StepSpec]
 ) -> Iterator[UnlocatedDiagnostic]:
-    """Everything that is wrong with a table; `own` are the options written here, the others are inherited."""
+    """Check the columns of a table; `own` are the options written at this path, the others are inherited."""
     yield from _columns(own.columns, (*here, "columns"))
     if own.only_declared and not table.declared:
         yield UnlocatedDiagnostic(
@@ -34,70 +34,68 @@ def check_table_columns(
 
 
 def declared_columns_of(table: TableOptions) -> list[str]:
-    """The columns that rows of a declared table have before any step."""
+    """Columns of a declared table before the transform."""
     return [*(column.name for column in table.columns), *(["_rescued"] if table.contract.rescues else [])]
 
 
 def names_after(steps: Sequence[StepSpec], names: Sequence[str]) -> list[str]:
-    """The columns there are after some steps."""
-    left = list(names)
+    """Columns after some transform steps."""
+    columns = list(names)
     for step in steps:
-        left = [name for name in left if name not in (step.drop or ())]
-        left = [(step.rename or {}).get(name, name) for name in left]
-        left += [name for name in step.set or {} if name not in left]
-        left += [name for name in _roots(step) if name not in left]
-    return left
+        columns = [name for name in columns if name not in (step.drop or ())]
+        columns = [(step.rename or {}).get(name, name) for name in columns]
+        columns += [name for name in step.set or {} if name not in columns]
+        columns += [name for name in _roots(step) if name not in columns]
+    return columns
 
 
 def _roots(step: StepSpec) -> Iterator[str]:
-    """The columns that JMESPath makes, or makes something in."""
+    """Columns that JMESPath sets, completely or in part."""
     yield from dict.fromkeys(target.split(".")[0] for target, text in step.queries.items() if text != "null")
 
 
-def bad_name(name: str) -> str:
-    """Why a name cannot be a column; empty when it can."""
+def column_name_error(name: str) -> str:
+    """Reason why a name is not a valid column name; empty if it is valid."""
     from headrace.delta.schema import reserved
 
     if reserved(name):
         return f"'{name}' is reserved by Headrace and Delta"
     if not name or len(name) > 255:
         return "empty, or longer than 255 characters"
-    found = _REFUSED.search(name)
-    return f"{found[0]!r} in a column name" if found else ""
+    match = _INVALID_CHARACTERS.search(name)
+    return f"{match[0]!r} in a column name" if match else ""
 
 
 def _columns(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDiagnostic]:
-    each = list(_each_column(columns, here))
-    yield from each
-    if columns and not each and (seen := _misfit(columns)):
-        yield UnlocatedDiagnostic(here, seen, "columns that do not conflict")
+    diagnostics = list(_column_diagnostics(columns, here))
+    yield from diagnostics
+    if columns and not diagnostics and (message := _decoder_error(columns)):
+        yield UnlocatedDiagnostic(here, message, "columns that do not conflict")
 
 
-def _each_column(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDiagnostic]:
-    seen: set[str] = set()
+def _column_diagnostics(columns: Sequence[ColumnSpec], here: Path) -> Iterator[UnlocatedDiagnostic]:
+    names: set[str] = set()
     for index, column in enumerate(columns):
-        if trouble := bad_name(column.name):
-            yield UnlocatedDiagnostic(
-                (*here, index, "name"), trouble, "a name without ' ,;{}()=' or control characters"
-            )
-        if column.name.lower() in seen:
+        if error := column_name_error(column.name):
+            yield UnlocatedDiagnostic((*here, index, "name"), error, "a name without ' ,;{}()=' or control characters")
+        if column.name.lower() in names:
             yield UnlocatedDiagnostic(
                 (*here, index, "name"), f"duplicate column '{column.name}' (case-insensitive)", "unique names"
             )
-        seen.add(column.name.lower())
+        names.add(column.name.lower())
         yield from _column(column, (*here, index))
 
 
 def _column(column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    from headrace.spec.types import TIMESTAMP, meant_type, parse_type, plain_type_names
+    from headrace.spec.types import TIMESTAMP, parse_type, plain_type_names, suggested_type
 
     try:
         kind = parse_type(column.type)
-    except UsageError as trouble:
-        meant = meant_type(column.type)
-        # no name was wrong, only how they stand together
-        allowed = ", ".join(plain_type_names()) if meant or trouble.hint else "a type with unique field names"
-        yield UnlocatedDiagnostic((*here, "type"), trouble.message.removesuffix("."), allowed, meant)
+    except UsageError as error:
+        suggestion = suggested_type(column.type)
+        # Without a suggestion or hint, the type names are valid and a field name is duplicated.
+        expected = ", ".join(plain_type_names()) if suggestion or error.hint else "a type with unique field names"
+        yield UnlocatedDiagnostic((*here, "type"), error.message.removesuffix("."), expected, suggestion)
         return
     yield from _inner_names(kind, (*here, "type"))
     if column.unit is not None and kind != TIMESTAMP:
@@ -106,8 +104,8 @@ def _column(column: ColumnSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
         yield UnlocatedDiagnostic((*here, "json"), f"json is not supported for {column.type}", "string columns")
     if column.path is not None and not all(column.path.split(".")):
         yield UnlocatedDiagnostic((*here, "path"), f"'{column.path}'", "a.b, without empty segments")
-    if column.default is not None and (seen := _misfit([column])):
-        yield UnlocatedDiagnostic((*here, "default"), seen, "a value in the format of the records")
+    if column.default is not None and (message := _decoder_error([column])):
+        yield UnlocatedDiagnostic((*here, "default"), message, "a value in the format of the records")
 
 
 def _inner_names(kind: Any, here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -116,8 +114,8 @@ def _inner_names(kind: Any, here: Path) -> Iterator[UnlocatedDiagnostic]:
     inner = [kind.field(index) for index in range(kind.num_fields)]
     if pa.types.is_struct(kind):
         for item in inner:
-            if trouble := bad_name(item.name):
-                yield UnlocatedDiagnostic(here, trouble, "a field name without ' ,;{}()=' or control characters")
+            if error := column_name_error(item.name):
+                yield UnlocatedDiagnostic(here, error, "a field name without ' ,;{}()=' or control characters")
     for item in inner:
         yield from _inner_names(item.type, here)
 
@@ -128,8 +126,8 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind))
 
 
-def _misfit(columns: Sequence[ColumnSpec]) -> str:
-    """What the decoder has against columns: a default that does not fit, two fields that are one."""
+def _decoder_error(columns: Sequence[ColumnSpec]) -> str:
+    """Error of the decoder for the columns, such as an invalid default; empty if there is none."""
     import pyarrow as pa
 
     from headrace.decode.decoders import decoder
@@ -137,21 +135,21 @@ def _misfit(columns: Sequence[ColumnSpec]) -> str:
 
     try:
         decoder("json", pa.schema([declared_field(column) for column in columns]))
-    except UsageError as trouble:
-        return trouble.message.removesuffix(".")
+    except UsageError as error:
+        return error.message.removesuffix(".")
     return ""
 
 
 def check_column_names(steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnostic]:
-    """Every name that the transform makes and Delta refuses."""
+    """Column names in transform steps that Delta does not support."""
     for index, step in enumerate(steps):
-        made = [("set", name, name) for name in step.set or {}]
-        made += [("rename", old, new) for old, new in (step.rename or {}).items()]
-        for key, at, name in made:
-            if trouble := bad_name(name):
-                yield UnlocatedDiagnostic(("transform", index, key, at), trouble, "a valid Delta column name")
+        columns = [("set", name, name) for name in step.set or {}]
+        columns += [("rename", old, new) for old, new in (step.rename or {}).items()]
+        for key, at, name in columns:
+            if error := column_name_error(name):
+                yield UnlocatedDiagnostic(("transform", index, key, at), error, "a valid Delta column name")
         yield from _target_names(step, ("transform", index, "jmespath"))
-        folded = [name.lower() for _, _, name in made]
+        folded = [name.lower() for _, _, name in columns]
         if len(set(folded)) < len(folded):
             yield UnlocatedDiagnostic(
                 ("transform", index), "two columns with the same name (case-insensitive)", "unique names"
@@ -160,15 +158,15 @@ def check_column_names(steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnosti
 
 def _target_names(step: StepSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
     long = step.jmespath is not None and step.queries is not step.jmespath
-    seen: set[str] = set()
+    targets: set[str] = set()
     for target in step.queries:
         path = (*here, "set", target) if long else (*here, target)
         for name in target.split("."):
-            if trouble := bad_name(name):
-                yield UnlocatedDiagnostic(path, trouble, "valid Delta column names, separated by dots")
-        if target.lower() in seen:
+            if error := column_name_error(name):
+                yield UnlocatedDiagnostic(path, error, "valid Delta column names, separated by dots")
+        if target.lower() in targets:
             yield UnlocatedDiagnostic(path, f"duplicate target '{target}' (case-insensitive)", "unique names")
-        seen.add(target.lower())
+        targets.add(target.lower())
 
 
 def _partitions(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnostic]:
@@ -177,10 +175,10 @@ def _partitions(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iter
     nested = {column.name for column in table.columns if _is_nested(column.type)}
     for index, by in enumerate(table.partition_by):
         path, name = (*here, "partition_by", index), column_of(by)
-        if name.lower() in [other.lower() for other in table.partitions[:index]]:
+        if name.lower() in [partition.lower() for partition in table.partitions[:index]]:
             yield UnlocatedDiagnostic(path, f"duplicate column '{name}'", "unique names")
         elif isinstance(by, PartitionBy):
-            yield from _made_partition(by, path, table, names, closed)
+            yield from _derived_partition(by, path, table, names, closed)
         elif name == "_source" or name in nested:
             yield UnlocatedDiagnostic(path, f"'{name}' is a nested column", "columns of simple types")
         elif closed and name not in names:
@@ -191,14 +189,14 @@ def _partitions(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iter
         )
 
 
-def _made_partition(
+def _derived_partition(
     by: PartitionBy, path: Path, table: TableSpec, names: Sequence[str], closed: bool
 ) -> Iterator[UnlocatedDiagnostic]:
-    """A partition column that is made from another one, and is no other's."""
+    """Derived partition column: must have an own name and a suitable source column."""
     from headrace.stage.derived_partitions import RECORD_TIME
 
-    if trouble := bad_name(by.column):
-        yield UnlocatedDiagnostic((*path, "as"), trouble, "a valid Delta column name")
+    if error := column_name_error(by.column):
+        yield UnlocatedDiagnostic((*path, "as"), error, "a valid Delta column name")
     elif by.column.lower() in [name.lower() for name in names]:
         yield UnlocatedDiagnostic(
             path, f"'{by.column}' is an existing column", "another name (as), or the name of the column itself"
@@ -237,13 +235,13 @@ def _contract(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unloc
             if not column.nullable and column.default is None and table.contract.missing_of(column.name) == "default"
         ]
         if open_columns or not table.declared:
-            seen = f"no default for {', '.join(open_columns)}" if open_columns else "requires declared columns"
+            message = f"no default for {', '.join(open_columns)}" if open_columns else "requires declared columns"
             yield UnlocatedDiagnostic(
-                (*here, "contract", "missing"), seen, "a default on every column with nullable: false"
+                (*here, "contract", "missing"), message, "a default on every column with nullable: false"
             )
 
 
-_PRICES: Mapping[Feature, str] = {
+_FEATURE_WARNINGS: Mapping[Feature, str] = {
     "typeWidening": "type widening: clients based on delta-rs cannot read the table from its first version on, and all "
     "appends use Spark",
     "deletionVectors": "deletion vectors: Spark and `headrace table` can read the table; pandas, Polars and DuckDB "
@@ -260,42 +258,42 @@ def _column_contracts(table: TableSpec, own: TableOptions, here: Path) -> Iterat
         if column.contract.missing == "default" and column.default is None:
             yield UnlocatedDiagnostic((*path, "missing"), "no default", "a default value")
         if column.contract.wrong_type == "widen" and "typeWidening" not in table.features:
-            seen = "widen requires the typeWidening feature"
-            yield UnlocatedDiagnostic((*path, "wrong_type"), seen, "features: [typeWidening] in the table")
+            message = "widen requires the typeWidening feature"
+            yield UnlocatedDiagnostic((*path, "wrong_type"), message, "features: [typeWidening] in the table")
 
 
 def _features(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    """What a feature asks for, and its price, said once."""
+    """Requirements of table features, and their consequences as warnings."""
     widens = table.contract.wrong_type == "widen" and "typeWidening" not in table.features
     if own.model_fields_set & {"contract_keys", "features"} and widens:
-        seen = "widen requires the typeWidening feature"
-        yield UnlocatedDiagnostic((*here, "contract", "wrong_type"), seen, "features: [typeWidening]")
+        message = "widen requires the typeWidening feature"
+        yield UnlocatedDiagnostic((*here, "contract", "wrong_type"), message, "features: [typeWidening]")
     for index, feature in enumerate(own.features):
         if feature == "deletionVectors" and not table.merges:
-            seen = "deletionVectors requires a mode that merges"
-            yield UnlocatedDiagnostic((*here, "features", index), seen, "mode: upsert or scd2")
+            message = "deletionVectors requires a mode that merges"
+            yield UnlocatedDiagnostic((*here, "features", index), message, "mode: upsert or scd2")
         else:
-            yield UnlocatedDiagnostic((*here, "features"), _PRICES[feature], severity="warning")
+            yield UnlocatedDiagnostic((*here, "features"), _FEATURE_WARNINGS[feature], severity="warning")
 
 
 def _properties(table: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    """A table made here must be one that a blind append may write, for good, and that Spark can open."""
+    """Properties of new tables must permit direct commits and be valid in Spark."""
     from headrace.delta.properties import EXPIRING, expected_value
 
     for name, value in table.properties.items():
         path = (*here, "properties", name)
         if name == EXPIRING:
             yield UnlocatedDiagnostic(path, "txn expiry breaks exactly-once delivery", "txns that do not expire")
-        elif not _adoptable(name, value):
+        elif not _permits_appends(name, value):
             yield UnlocatedDiagnostic(path, f"'{value}'", "properties that do not restrict appends")
-        elif wanted := expected_value(name, value):
-            yield UnlocatedDiagnostic(path, f"'{value}'", wanted)
+        elif expected := expected_value(name, value):
+            yield UnlocatedDiagnostic(path, f"'{value}'", expected)
 
 
-def _adoptable(name: str, value: str) -> bool:
+def _permits_appends(name: str, value: str) -> bool:
     from headrace.delta.actions import MetadataAction, Protocol
     from headrace.delta.features import append_blocker
     from headrace.delta.snapshot import TableState
 
-    made = MetadataAction("", '{"type":"struct","fields":[]}', (), {name: value})
-    return append_blocker(TableState(0, made, Protocol())) is None
+    metadata = MetadataAction("", '{"type":"struct","fields":[]}', (), {name: value})
+    return append_blocker(TableState(0, metadata, Protocol())) is None

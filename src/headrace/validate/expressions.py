@@ -1,4 +1,4 @@
-"""Rules about expressions: in steps, routes, letters, expectations, and what deletes."""
+"""Rules for expressions in steps, routes, dead letters, expectations and merges."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headrace.spec.model import Spec
 from headrace.spec.steps import Jmespath, StepSpec
 from headrace.spec.table import TableOptions, TableSpec
 from headrace.spec.yaml_reader import Path
-from headrace.validate.columns import bad_name, check_column_names, declared_columns_of, names_after
+from headrace.validate.columns import check_column_names, column_name_error, declared_columns_of, names_after
 
 
 def check_transform(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """What is wrong with the steps, and with the expression that routes."""
+    """Check the transform steps and the SQL expression of the route."""
     yield from check_column_names(spec.transform)
     closed = spec.table.closed and not spec.tables
     names = _columns(spec, spec.table) if closed else None
-    gone: dict[str, str] = {}
+    unavailable: dict[str, str] = {}
     for index, step in enumerate(spec.transform):
         here: Path = ("transform", index)
         if names is None:
-            yield from _gone(here, step, gone)
+            yield from _unavailable_columns(here, step, unavailable)
         for path, text in _expressions(step):
             yield from _expression((*here, *path), text, names)
         yield from _queries((*here, "jmespath"), step)
@@ -33,27 +33,31 @@ def check_transform(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         yield from _expression(("route", "by", "sql"), spec.route.value or "", names)
 
 
-def _gone(here: Path, step: StepSpec, gone: dict[str, str]) -> Iterator[UnlocatedDiagnostic]:
-    """Names that an earlier step took away; `gone` learns what this one does."""
+def _unavailable_columns(here: Path, step: StepSpec, unavailable: dict[str, str]) -> Iterator[UnlocatedDiagnostic]:
+    """Uses of columns that an earlier step dropped or renamed; updates `unavailable` with those of this step."""
     from headrace.transform.sql.expression import columns_in as names_in
     from headrace.transform.sql.parser import Refused
 
     for path, text in _expressions(step):
-        with suppress(Refused):  # told elsewhere
-            for name in sorted(each for each in names_in(text) if each.lower() in gone):
+        with suppress(Refused):  # reported by `_expression`
+            for name in sorted(column for column in names_in(text) if column.lower() in unavailable):
                 yield UnlocatedDiagnostic(
-                    (*here, *path), f"'{name}' is not available: {gone[name.lower()]}", "columns that still exist"
+                    (*here, *path),
+                    f"'{name}' is not available: {unavailable[name.lower()]}",
+                    "columns that still exist",
                 )
         if path[0] == "set":
-            gone.pop(str(path[1]).lower(), None)
-    gone |= {name.lower(): f"dropped by transform[{here[1]}]" for name in step.drop or ()}
-    gone |= {old.lower(): f"renamed to '{new}' by transform[{here[1]}]" for old, new in (step.rename or {}).items()}
+            unavailable.pop(str(path[1]).lower(), None)
+    unavailable |= {name.lower(): f"dropped by transform[{here[1]}]" for name in step.drop or ()}
+    unavailable |= {
+        old.lower(): f"renamed to '{new}' by transform[{here[1]}]" for old, new in (step.rename or {}).items()
+    }
     for name in (*(step.rename or {}).values(), *(target.split(".")[0] for target in step.queries)):
-        gone.pop(name.lower(), None)
+        unavailable.pop(name.lower(), None)
 
 
-def check_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """What letters get beside their own columns; those are the letter, and stay as they are."""
+def check_dead_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
+    """Check additional columns of dead letters, which cannot replace existing ones."""
     from headrace.delta.schema import DEAD_LETTERS
     from headrace.transform.jmespath import dialect
 
@@ -62,16 +66,16 @@ def check_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         key = "set" if step.set else "jmespath"
         for name, text in (step.set or step.jmespath or {}).items():
             here: Path = ("dead_letters", "transform", index, key, name)
-            if trouble := bad_name(name):
-                yield UnlocatedDiagnostic(here, trouble, "a valid Delta column name")
-            elif name.lower() in [each.lower() for each in names]:
+            if error := column_name_error(name):
+                yield UnlocatedDiagnostic(here, error, "a valid Delta column name")
+            elif name.lower() in [column.lower() for column in names]:
                 yield UnlocatedDiagnostic(here, f"'{name}' is already a column of the dead letter", "another name")
             elif step.set:
                 yield from _expression(here, text, names)
             else:
                 yield from (
-                    UnlocatedDiagnostic(here, seen, "one JMESPath expression over the dead letter")
-                    for seen in dialect.check_jmespath(text)
+                    UnlocatedDiagnostic(here, message, "one JMESPath expression over the dead letter")
+                    for message in dialect.check_jmespath(text)
                 )
             names.append(name)
 
@@ -79,8 +83,8 @@ def check_letters(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 def _expression(path: Path, text: str, names: list[str] | None) -> Iterator[UnlocatedDiagnostic]:
     from headrace.transform.sql.expression import check_sql as check_expression
 
-    for seen in check_expression(text, names):
-        yield UnlocatedDiagnostic(path, seen, "one SQL expression over the row and the record's metadata")
+    for message in check_expression(text, names):
+        yield UnlocatedDiagnostic(path, message, "one SQL expression over the row and the record's metadata")
 
 
 def _queries(here: Path, step: StepSpec) -> Iterator[UnlocatedDiagnostic]:
@@ -88,8 +92,10 @@ def _queries(here: Path, step: StepSpec) -> Iterator[UnlocatedDiagnostic]:
 
     here = (*here, "set") if isinstance(step.jmespath, Jmespath) else here
     for target, text in step.queries.items():
-        for seen in check_query(text):
-            yield UnlocatedDiagnostic((*here, target), seen, "one JMESPath expression, or a name such as kafka.offset")
+        for message in check_query(text):
+            yield UnlocatedDiagnostic(
+                (*here, target), message, "one JMESPath expression, or a name such as kafka.offset"
+            )
 
 
 def _expressions(step: StepSpec) -> Iterator[tuple[Path, str]]:
@@ -105,39 +111,39 @@ def _absent(here: Path, step: StepSpec, names: list[str]) -> Iterator[UnlocatedD
             yield UnlocatedDiagnostic(
                 (*here, "drop", index), f"no column '{name}'", ", ".join(names), closest(name, names)
             )
-    named = [("rename", name, name) for name in step.rename or {}]
-    named += [("mask", name, name.split(".")[0]) for name in step.mask or {}]
-    for key, at, name in named:
+    columns = [("rename", name, name) for name in step.rename or {}]
+    columns += [("mask", name, name.split(".")[0]) for name in step.mask or {}]
+    for key, at, name in columns:
         if name not in names:
             yield UnlocatedDiagnostic((*here, key, at), f"no column '{name}'", ", ".join(names), closest(name, names))
 
 
 def _columns(spec: Spec, table: TableOptions) -> list[str]:
-    """What expressions may name before any step."""
+    """Columns that expressions can use before any step."""
     return [*declared_columns_of(table), *_position(spec), *spec.allow_missing]
 
 
 def _position(spec: Spec) -> list[str]:
-    """The column that exploding makes, whether or not it is declared."""
-    made = spec.explode.position if spec.explode else None
-    return [made] if made and made not in declared_columns_of(spec.table) else []
+    """Position column of explode, if it is not declared."""
+    position = spec.explode.position if spec.explode else None
+    return [position] if position and position not in declared_columns_of(spec.table) else []
 
 
 def check_expectations(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    """Those written here; the columns they see are the table's, after the transform."""
+    """Check expectations, which use the columns after the transform."""
     closed = table.closed
     names = names_after(spec.transform, _columns(spec, table)) if closed else None
-    known: set[str] = set()
-    for index, each in enumerate(own.expectations):
+    expectation_names: set[str] = set()
+    for index, expectation in enumerate(own.expectations):
         path = (*here, "expectations", index)
-        if each.name in known:
-            yield UnlocatedDiagnostic((*path, "name"), f"duplicate name '{each.name}'", "unique names")
-        known.add(each.name)
-        yield from _expression((*path, "expect"), each.expect, names)
+        if expectation.name in expectation_names:
+            yield UnlocatedDiagnostic((*path, "name"), f"duplicate name '{expectation.name}'", "unique names")
+        expectation_names.add(expectation.name)
+        yield from _expression((*path, "expect"), expectation.expect, names)
 
 
 def check_predicates(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    """What deletes, over the columns after the transform and what the envelope says."""
+    """Check delete and truncate predicates, over the columns after the transform and those of the envelope."""
     if own.merge is None:
         return
     closed = table.closed

@@ -1,4 +1,4 @@
-"""From a file to specs: read, follow references, validate, cross-check; every finding at once."""
+"""Load specs: parse, resolve references, validate, check rules; all diagnostics are reported at once."""
 
 from __future__ import annotations
 
@@ -11,78 +11,80 @@ from pydantic import ValidationError
 
 from headrace.errors import SpecError
 from headrace.spec import yaml_reader
-from headrace.spec.diagnostics import Diagnostic, Document, UnlocatedDiagnostic, at_spot, from_validation
+from headrace.spec.diagnostics import Diagnostic, Document, UnlocatedDiagnostic, diagnostic_at, from_validation
 from headrace.spec.model import Spec, canonical_json
 from headrace.spec.reader import follow
-from headrace.validate.partial import salvage
+from headrace.validate.partial import more_diagnostics
 from headrace.validate.rules import check_spec
 
 
 def load(path: str | os.PathLike[str]) -> list[Spec]:
-    """The pipelines of a spec file; SpecError with all findings when something is wrong."""
+    """Load the pipelines of a spec file; SpecError with all diagnostics if it is invalid."""
     return _accept(*examine(path))
 
 
 def loads(text: str, base: str | os.PathLike[str] = ".", file: str = "<spec>") -> list[Spec]:
-    """The pipelines of a spec's text, relative paths starting from `base`."""
+    """Load the pipelines of a text; relative paths are resolved against `base`."""
     return _accept(*examine_text(text, Path(base), file))
 
 
 def examine(path: str | os.PathLike[str]) -> tuple[list[Spec], list[Diagnostic]]:
-    """The pipelines of a file that can be read, and everything that is wrong or doubtful."""
+    """Valid pipelines of a file, and all errors and warnings."""
     file = os.fspath(path)
     try:
-        with Path(path).open("rb") as opened:
-            content = opened.read(yaml_reader.LARGEST + 1)
+        with Path(path).open("rb") as stream:
+            content = stream.read(yaml_reader.MAX_BYTES + 1)
         return examine_text(content.decode("utf-8-sig"), Path(path).absolute().parent, file)
-    except OSError as trouble:
-        return [], [at_spot(file, yaml_reader.Spot(), f"cannot read file: {trouble.strerror}", "a spec file")]
-    except UnicodeDecodeError as trouble:
-        line = content[: trouble.start].count(b"\n") + 1
-        return [], [at_spot(file, yaml_reader.Spot(line), "not valid UTF-8", "UTF-8 text")]
+    except OSError as error:
+        return [], [diagnostic_at(file, yaml_reader.Spot(), f"cannot read file: {error.strerror}", "a spec file")]
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        return [], [diagnostic_at(file, yaml_reader.Spot(line), "not valid UTF-8", "UTF-8 text")]
 
 
 def examine_text(text: str, base: Path, file: str = "<spec>") -> tuple[list[Spec], list[Diagnostic]]:
-    """The same for a text."""
+    """Valid pipelines of a text, and all errors and warnings."""
     try:
         documents = [Document(file, root) for root in yaml_reader.parse_yaml(text)]
-    except yaml_reader.InvalidYaml as trouble:
-        return [], [at_spot(file, trouble.spot, trouble.message, trouble.allowed)]
+    except yaml_reader.InvalidYaml as error:
+        return [], [diagnostic_at(file, error.spot, error.message, error.expected)]
     if not documents:
-        return [], [at_spot(file, yaml_reader.Spot(), "no pipeline", "pipeline, source and table")]
-    specs, findings = [], []
+        return [], [diagnostic_at(file, yaml_reader.Spot(), "no pipeline", "pipeline, source and table")]
+    specs, diagnostics = [], []
     for document in documents:
-        spec, complaints = _spec(document, base.absolute())
-        findings += [document.finding(each) for each in complaints]
+        spec, unlocated = _spec(document, base.absolute())
+        diagnostics += [document.locate(diagnostic) for diagnostic in unlocated]
         if spec is not None:
             specs.append((document, spec))
-    findings += [document.finding(each) for document, each in _between(specs)]
-    return [spec for _, spec in specs], sorted(findings, key=lambda each: (each.line, each.column))
+    diagnostics += [document.locate(diagnostic) for document, diagnostic in _duplicates(specs)]
+    return [spec for _, spec in specs], sorted(diagnostics, key=lambda diagnostic: (diagnostic.line, diagnostic.column))
 
 
-def _accept(specs: list[Spec], findings: Sequence[Diagnostic]) -> list[Spec]:
-    errors = [each for each in findings if each.severity == "error"]
+def _accept(specs: list[Spec], diagnostics: Sequence[Diagnostic]) -> list[Spec]:
+    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
     if errors:
-        raise SpecError("\n".join(str(each) for each in errors), tuple(findings))
+        raise SpecError("\n".join(str(diagnostic) for diagnostic in errors), tuple(diagnostics))
     return specs
 
 
 def _spec(document: Document, base: Path) -> tuple[Spec | None, list[UnlocatedDiagnostic]]:
     raw = document.root.plain()
-    complaints: list[UnlocatedDiagnostic] = []
-    followed = follow(raw, (), base, complaints)
+    diagnostics: list[UnlocatedDiagnostic] = []
+    content = follow(raw, (), base, diagnostics)
     try:
-        spec = Spec.model_validate(followed, context={"base": base})
-    except ValidationError as trouble:
-        astray = {each.path for each in complaints}
-        complaints += [each for each in from_validation(trouble, document) if each.path not in astray]
-        return None, [*complaints, *salvage(followed, complaints, document, base)]
+        spec = Spec.model_validate(content, context={"base": base})
+    except ValidationError as error:
+        unresolved = {diagnostic.path for diagnostic in diagnostics}
+        diagnostics += [
+            diagnostic for diagnostic in from_validation(error, document) if diagnostic.path not in unresolved
+        ]
+        return None, [*diagnostics, *more_diagnostics(content, diagnostics, document, base)]
     spec.remember(canonical_json(raw), base, yaml_reader.SpecSource(document.file, document.root))
-    return spec, [*complaints, *check_spec(spec)]
+    return spec, [*diagnostics, *check_spec(spec)]
 
 
-def _between(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Document, UnlocatedDiagnostic]]:
-    """What pipelines of one file must not share."""
+def _duplicates(specs: Sequence[tuple[Document, Spec]]) -> Iterator[tuple[Document, UnlocatedDiagnostic]]:
+    """Duplicate names and state paths of pipelines in one file."""
     names = Counter(spec.pipeline for _, spec in specs)
     states = Counter(spec.state_uri for _, spec in specs)
     for document, spec in specs:

@@ -1,4 +1,4 @@
-"""Whether the upkeep that a spec asks for can be done to its tables."""
+"""Rules for maintenance: z-order, liquid clustering and file sizes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.spec.yaml_reader import Path
 from headrace.validate.columns import declared_columns_of, names_after
 
 
-def check_upkeep(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Order that nobody would make, columns that have none, and sizes that cannot be."""
+def check_maintenance(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
+    """Check z-order, clustering and file sizes of all tables."""
     written: list[tuple[Path, TableOptions]] = [(("table",), spec.table)]
-    written += [(("tables", index), each) for index, each in enumerate(spec.tables)]
+    written += [(("tables", index), options) for index, options in enumerate(spec.tables)]
     for here, own in written:
         table = own.over(spec.table) if isinstance(own, TableMatch) else spec.table
         if own.z_order and spec.maintenance is None:
@@ -28,17 +28,17 @@ def check_upkeep(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 
 
 def _clustered(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    """Delta takes one of partitions, z-order and clusters; and only Spark writes the last."""
+    """Liquid clustering excludes partitions and z-order, and requires Spark."""
     if not own.cluster_by:
         return
     for key in ("partition_by", "z_order"):
         if getattr(table, key):
             yield UnlocatedDiagnostic((*here, "cluster_by"), f"conflicts with {key}", "only one of them")
     if not table.merges:
-        seen = (
+        message = (
             "liquid clustering: all clients can read the table, but all appends use Spark; z_order appends without it"
         )
-        yield UnlocatedDiagnostic((*here, "cluster_by"), seen, severity="warning")
+        yield UnlocatedDiagnostic((*here, "cluster_by"), message, severity="warning")
 
 
 def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
@@ -51,8 +51,8 @@ def _sizes(table: TableSpec, own: TableOptions, here: Path) -> Iterator[Unlocate
             (*here, "max_file_size"), "less than twice target_file_size", "twice target_file_size or more"
         )
     if table.by_spark:
-        seen = "splitting files is not supported for tables written by Spark"
-        yield UnlocatedDiagnostic((*here, "max_file_size"), seen, "no max_file_size")
+        message = "splitting files is not supported for tables written by Spark"
+        yield UnlocatedDiagnostic((*here, "max_file_size"), message, "no max_file_size")
 
 
 def _columns(table: TableSpec, z_order: Sequence[str], here: Path, spec: Spec) -> Iterator[UnlocatedDiagnostic]:

@@ -1,4 +1,4 @@
-"""Rules about masks: what they would not hide."""
+"""Rules for masks."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from headrace.spec.secrets import BadReference
 from headrace.spec.steps import MaskBy
 from headrace.spec.table import TableMatch
 from headrace.spec.yaml_reader import Path
-from headrace.validate.branches import written
+from headrace.validate.branches import written_options
 
 
 def check_masks(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Masks that would not hide what they should."""
-    covered = False
+    """Masks that leave unmasked values in the table, or that are invalid."""
+    masked = False
     for index, step in enumerate(spec.transform):
         here: Path = ("transform", index)
-        if covered and step.jmespath is not None:
-            seen = "jmespath after a mask reads the original message, including unmasked values"
-            yield UnlocatedDiagnostic((*here, "jmespath"), seen, "the mask after jmespath", severity="warning")
+        if masked and step.jmespath is not None:
+            message = "jmespath after a mask reads the original message, including unmasked values"
+            yield UnlocatedDiagnostic((*here, "jmespath"), message, "the mask after jmespath", severity="warning")
         for name, by in (step.mask or {}).items():
             yield from _mask((*here, "mask", name), name, by)
-        covered = covered or step.mask is not None
-    if covered:
+        masked = masked or step.mask is not None
+    if masked:
         yield from _rescued(spec)
-        yield from _emptied(spec)
+        yield from _null_masks(spec)
 
 
 def _mask(here: Path, name: str, by: MaskBy | str) -> Iterator[UnlocatedDiagnostic]:
@@ -39,28 +39,28 @@ def _mask(here: Path, name: str, by: MaskBy | str) -> Iterator[UnlocatedDiagnost
         )
     if isinstance(by, str) or by.sha256 is None:
         return
-    with suppress(BadReference):  # which is told of every secret
+    with suppress(BadReference):  # reported for all secrets
         size = len(by.sha256.reveal().encode())
         if size < SHORTEST:
             yield UnlocatedDiagnostic((*here, "sha256"), f"the key has {size} bytes", f"at least {SHORTEST} bytes")
 
 
 def _rescued(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """What is rescued is kept as it came, a value that a mask should cover among it."""
+    """Rescued values are stored unmasked in `_rescued`."""
     steps = spec.transform
     if any("_rescued" in (*(step.drop or ()), *(step.mask or ())) for step in steps):
         return
-    for here, own in written(spec):
+    for here, own in written_options(spec):
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
         if table.contract.rescues:
-            seen = "rescue with a mask: _rescued would contain unmasked values"
-            yield UnlocatedDiagnostic((*here, "contract"), seen, "a mask for _rescued, or drop: [_rescued]")
+            message = "rescue with a mask: _rescued would contain unmasked values"
+            yield UnlocatedDiagnostic((*here, "contract"), message, "a mask for _rescued, or drop: [_rescued]")
 
 
-def _emptied(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """A required column that is always NULL would make a letter of every record."""
+def _null_masks(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
+    """A required column that a mask sets to NULL rejects every record."""
     null = {name for step in spec.transform for name, by in (step.mask or {}).items() if by == "null"}
-    for here, own in written(spec):
+    for here, own in written_options(spec):
         for index, column in enumerate(own.columns):
             if column.name in null and not column.nullable:
                 path = (*here, "columns", index, "nullable")

@@ -1,4 +1,4 @@
-"""Whether a table can be written as its mode says: told apart, ordered, kept as a history."""
+"""Rules for write modes: merge keys, order of changes, SCD2, deduplication and overwrite."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
 from headrace.spec.merge import MergeSpec, Scd2Spec
 from headrace.spec.table import TableOptions, TableSpec
 from headrace.spec.yaml_reader import Path
-from headrace.validate.columns import bad_name, declared_columns_of, names_after
+from headrace.validate.columns import column_name_error, declared_columns_of, names_after
 
 if TYPE_CHECKING:
     from headrace.spec.model import Spec
     from headrace.spec.steps import StepSpec
 
-_SAID = {"mode", "merge", "deduplicate", "source", "columns", "features", "cluster_by"}
+_MODE_KEYS = {"mode", "merge", "deduplicate", "source", "columns", "features", "cluster_by"}
 
 
 def check_mode(
     table: TableSpec, own: TableOptions, here: Path, steps: Sequence[StepSpec]
 ) -> Iterator[UnlocatedDiagnostic]:
-    """Everything that is wrong with how rows are written; `own` are the options written here."""
-    if own is not table and not _SAID & own.model_fields_set:
+    """Check the write mode; `own` are the options written at this path."""
+    if own is not table and not _MODE_KEYS & own.model_fields_set:
         return
-    yield from _once(table, here, steps)
+    yield from _deduplicate(table, here, steps)
     merge, path = table.merge, (*here, "merge")
     merges = table.mode in ("upsert", "scd2")
     if merges == (merge is None):
-        seen = (
+        message = (
             f"mode: {table.mode} requires keys" if merge is None else f"merge is not supported with mode: {table.mode}"
         )
-        allowed = "merge: {keys: […]} with mode: upsert or scd2"
-        yield UnlocatedDiagnostic((*here, "mode") if merge is None else path, seen, allowed)
+        expected = "merge: {keys: […]} with mode: upsert or scd2"
+        yield UnlocatedDiagnostic((*here, "mode") if merge is None else path, message, expected)
     if table.overwrites:
         yield from _overwrite(table, here)
     if merge is None or not merges:
@@ -44,24 +44,24 @@ def check_mode(
 
 
 def check_topics(spec: Spec, table: TableSpec, own: TableOptions, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    """What several topics in one table that merges may do to each other."""
+    """Warnings for merges of several topics into one table."""
     merge, kafka = table.merges, spec.source.kafka
     alone = kafka is None or (kafka.pattern is None and len(kafka.topics or ()) < 2) or spec.route.kind == "topic"
-    if merge is None or alone or (own is not table and not _SAID & own.model_fields_set):
+    if merge is None or alone or (own is not table and not _MODE_KEYS & own.model_fields_set):
         return
     path = (*here, "merge")
     if merge.sequence_by is None:
-        seen = "several topics in one table: offsets of different topics are not ordered"
+        message = "several topics in one table: offsets of different topics are not ordered"
         yield UnlocatedDiagnostic(
-            path, seen, "sequence_by, or all records of a key in the same topic", severity="warning"
+            path, message, "sequence_by, or all records of a key in the same topic", severity="warning"
         )
     if merge.truncates is not None and merge.scd2 is None:
-        seen = "several topics in one table: a truncate in one topic deletes the rows of all"
-        yield UnlocatedDiagnostic(path, seen, "one table per topic: route.by: topic", severity="warning")
+        message = "several topics in one table: a truncate in one topic deletes the rows of all"
+        yield UnlocatedDiagnostic(path, message, "one table per topic: route.by: topic", severity="warning")
 
 
 def _merge(table: TableSpec, merge: MergeSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    """Whether rows can be told apart and changes ordered, as far as the spec alone can tell."""
+    """Keys and order of changes."""
     path = (*here, "merge")
     if len({key.lower() for key in merge.keys}) < len(merge.keys):
         yield UnlocatedDiagnostic((*path, "keys"), "duplicate column", "unique names")
@@ -114,7 +114,7 @@ def _own_names(table: TableSpec, merge: MergeSpec, scd2: Scd2Spec, path: Path) -
     taken = {name.lower() for name in (*merge.keys, merge.sequence_by or "", *(each.name for each in table.columns))}
     for key in ("valid_from", "valid_to", "current"):
         name = getattr(scd2, key)
-        if trouble := bad_name(name):
+        if trouble := column_name_error(name):
             yield UnlocatedDiagnostic((*path, key), trouble, "valid Delta column names")
         elif name.lower() in taken:
             yield UnlocatedDiagnostic(
@@ -142,8 +142,8 @@ def _names(merge: MergeSpec, path: Path, names: Sequence[str]) -> Iterator[Unloc
             yield UnlocatedDiagnostic((*path, "update", "columns", index), "is a key column", "columns other than keys")
 
 
-def _once(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnostic]:
-    """What it takes to know doubles."""
+def _deduplicate(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iterator[UnlocatedDiagnostic]:
+    """Requirements of deduplication."""
     if table.deduplicate is None:
         return
     path, keys = (*here, "deduplicate"), table.deduplicate.keys
@@ -167,7 +167,7 @@ def _once(table: TableSpec, here: Path, steps: Sequence[StepSpec]) -> Iterator[U
 
 
 def _overwrite(table: TableSpec, here: Path) -> Iterator[UnlocatedDiagnostic]:
-    """Tables that Spark writes are not overwritten; and only partitions can be partitions that are."""
+    """Requirements of the overwrite modes."""
     for key in ("features", "cluster_by"):
         if getattr(table, key):
             yield UnlocatedDiagnostic(

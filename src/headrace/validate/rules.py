@@ -1,4 +1,4 @@
-"""What no single key can tell: rules between keys, for a spec whose parts are all well-formed."""
+"""Rules between keys, for a spec whose values are all valid."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.spec.diagnostics import UnlocatedDiagnostic, closest
 from headrace.spec.model import SECRETS, Spec
 from headrace.spec.secrets import BadReference, Secret
 from headrace.spec.table import TableMatch, TableSpec, route_names
-from headrace.spec.uris import contains_uri, may_meet
+from headrace.spec.uris import contains_uri, may_overlap
 from headrace.spec.yaml_reader import Path
-from headrace.validate.branches import check_apart, check_explode, written
+from headrace.validate.branches import check_branches, check_explode, written_options
 from headrace.validate.columns import check_table_columns
-from headrace.validate.expressions import check_expectations, check_letters, check_predicates, check_transform
-from headrace.validate.maintenance import check_upkeep
+from headrace.validate.expressions import check_dead_letters, check_expectations, check_predicates, check_transform
+from headrace.validate.maintenance import check_maintenance
 from headrace.validate.masks import check_masks
 from headrace.validate.modes import check_mode, check_topics
 from headrace.validate.source import check_source
@@ -26,19 +26,19 @@ _S3: Path = ("storage", "s3")
 
 
 def check_spec(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Everything that is wrong, or doubtful, between the keys of a spec."""
+    """Errors and warnings of all rules."""
     for rule in RULES:
         yield from rule(spec)
     branches: list[tuple[Path, Spec]] = [((), spec)]
-    branches += [(("branches", index), spec.along(each)) for index, each in enumerate(spec.branches)]
+    branches += [(("branches", index), spec.along(branch)) for index, branch in enumerate(spec.branches)]
     for here, branch in branches:
         for rule in BRANCH_RULES:
-            yield from (replace(each, path=(*here, *each.path)) for each in rule(branch))
-    yield from check_apart(spec)
+            yield from (replace(diagnostic, path=(*here, *diagnostic.path)) for diagnostic in rule(branch))
+    yield from check_branches(spec)
 
 
 def _template(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """The path says `{route}` exactly where there is more than one route to say."""
+    """The path must contain `{route}` if, and only if, there is more than one route."""
     here: Path = ("table", "path")
     path = spec.table.path
     variables = re.findall(r"\{([^{}]*)\}", path)
@@ -46,8 +46,9 @@ def _template(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     names = (*names, "topic") if names else names
     for name in variables:
         if name != "route" and name not in names[-1:]:
-            known = ", ".join(f"{{{each}}}" for each in dict.fromkeys(names)) or "no variables while route.by is fixed"
-            yield UnlocatedDiagnostic(here, f"the variable {{{name}}}", known, closest(name, names))
+            expected = ", ".join(f"{{{variable}}}" for variable in dict.fromkeys(names))
+            expected = expected or "no variables while route.by is fixed"
+            yield UnlocatedDiagnostic(here, f"unknown variable {{{name}}}", expected, closest(name, names))
     if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", path)):
         yield UnlocatedDiagnostic(here, "an unmatched brace", "{route}")
     if "route" in variables and spec.route.kind == "fixed":
@@ -67,28 +68,30 @@ def _route(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         if spec.tables:
             yield UnlocatedDiagnostic(("tables",), "requires a route", "route.by other than fixed")
     if route.kind == "type" and not spec.decode.options.typed:
-        seen = f"{spec.format} records do not carry a type name with these options"
-        yield UnlocatedDiagnostic(("route", "by"), seen, "topic, {field: …} or {header: …}; or a registry in decode")
+        message = f"{spec.format} records do not carry a type name with these options"
+        yield UnlocatedDiagnostic(("route", "by"), message, "topic, {field: …} or {header: …}; or a registry in decode")
     if route.kind == "type" and spec.decode.options.many:
         yield UnlocatedDiagnostic(("route", "by"), "type is not supported for values with several rows", "{sql: …}")
     if route.kind == "field" and spec.decode.options.many:
-        seen = "field is not supported for values with several rows"
-        yield UnlocatedDiagnostic(("route", "by", "field"), seen, "{sql: …}, which is evaluated for each row")
+        message = "field is not supported for values with several rows"
+        yield UnlocatedDiagnostic(("route", "by", "field"), message, "{sql: …}, which is evaluated for each row")
     if route.kind == "field" and not _is_field(route.value or ""):
         yield UnlocatedDiagnostic(("route", "by", "field"), f"'{route.value}'", "a.b or /a/b, without empty segments")
 
 
 def _widening(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Tables of an SQL route are read with columns they have in common, so one of them cannot widen its own."""
+    """Tables of an SQL route share one decoder schema, so a single table cannot widen its columns."""
     if spec.route.kind != "sql":
         return
-    for here, own in written(spec):
-        answers: list[tuple[Path, str | None]] = [(("contract",), own.contract_keys.wrong_type)]
-        answers += [(("columns", nth, "contract"), each.contract.wrong_type) for nth, each in enumerate(own.columns)]
-        for place, answer in answers:
-            if answer == "widen":
+    for here, own in written_options(spec):
+        actions: list[tuple[Path, str | None]] = [(("contract",), own.contract_keys.wrong_type)]
+        actions += [
+            (("columns", nth, "contract"), column.contract.wrong_type) for nth, column in enumerate(own.columns)
+        ]
+        for path, action in actions:
+            if action == "widen":
                 yield UnlocatedDiagnostic(
-                    (*here, *place, "wrong_type"), "widen is not supported with route.by.sql", "another kind of route"
+                    (*here, *path, "wrong_type"), "widen is not supported with route.by.sql", "another kind of route"
                 )
 
 
@@ -97,26 +100,28 @@ def _is_field(text: str) -> bool:
     return all(parts) and "\0" not in text
 
 
-def _places(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Tables must not lie in the folders of letters and state."""
-    for name, place in (("the state", spec.state_uri), ("the dead letters", spec.dead_letters_uri)):
-        if may_meet(spec.table.path, place):
-            yield UnlocatedDiagnostic(("table", "path"), f"overlaps with {name} ({place})", "a separate directory")
+def _table_path(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
+    """Tables must not overlap with the state or the dead letters."""
+    for name, uri in (("the state", spec.state_uri), ("the dead letters", spec.dead_letters_uri)):
+        if may_overlap(spec.table.path, uri):
+            yield UnlocatedDiagnostic(("table", "path"), f"overlaps with {name} ({uri})", "a separate directory")
             return
 
 
 def _state(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Letters and state are in one place each, and not in one another's (the state has a folder for letters)."""
-    state, letters = spec.state_uri, spec.dead_letters_uri
+    """State and dead letters have fixed paths that do not overlap, except for the default `<state>/dead_letters`."""
+    state, dead_letters = spec.state_uri, spec.dead_letters_uri
     for key in ("state", "dead_letters"):
         value = spec.state if key == "state" else spec.dead_letters.path
         if value and re.search(r"[{}]", value):
             yield UnlocatedDiagnostic((key,) if key == "state" else (key, "path"), "a brace", "a fixed path")
-    said = any(may_meet(spec.table.path, place) for place in (state, letters))  # of the table's path, and enough
+    overlaps_table = any(
+        may_overlap(spec.table.path, uri) for uri in (state, dead_letters)
+    )  # reported by `_table_path`
     if (
-        not said
-        and letters != f"{state}/dead_letters"
-        and (contains_uri(letters, state) or contains_uri(state, letters))
+        not overlaps_table
+        and dead_letters != f"{state}/dead_letters"
+        and (contains_uri(dead_letters, state) or contains_uri(state, dead_letters))
     ):
         yield UnlocatedDiagnostic(
             ("dead_letters", "path"), f"overlaps with the state ({state})", "a separate directory"
@@ -124,7 +129,7 @@ def _state(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 
 
 def _tables(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    for here, own in written(spec):
+    for here, own in written_options(spec):
         table = own.over(spec.table) if isinstance(own, TableMatch) else own
         yield from check_table_columns(table, own, here, spec.transform)
         yield from check_mode(table, own, here, spec.transform)
@@ -133,31 +138,35 @@ def _tables(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         yield from check_predicates(spec, table, own, here)
 
 
-def _doubles(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """A record of which some rows are doubles and others are not would be neither stored nor filtered."""
+def _deduplicate(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
+    """Deduplication requires one row per record: a record is either written or filtered."""
     if not (spec.branches or spec.explode or spec.decode.options.many):
         return
     branches = [
-        (("branches", index, *here), own) for index, each in enumerate(spec.branches) for here, own in written(each)
+        (("branches", index, *here), own)
+        for index, branch in enumerate(spec.branches)
+        for here, own in written_options(branch)
     ]
-    for here, own in (*written(spec), *branches):
+    for here, own in (*written_options(spec), *branches):
         if own.deduplicate is not None:
-            seen = "not supported for records with several rows"
+            message = "not supported for records with several rows"
             yield UnlocatedDiagnostic(
-                (*here, "deduplicate"), seen, "one row per record: no branches, no explode, one object per value"
+                (*here, "deduplicate"), message, "one row per record: no branches, no explode, one object per value"
             )
 
 
-def _generations(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """All tables of a pipeline are read anew together, or none is: it reads each record once for all of them."""
+def _overwrite_modes(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
+    """A full refresh applies to all tables of a pipeline, which reads each record once for all of them."""
     branches = [
-        (("branches", index, *here), own) for index, each in enumerate(spec.branches) for here, own in written(each)
+        (("branches", index, *here), own)
+        for index, branch in enumerate(spec.branches)
+        for here, own in written_options(branch)
     ]
-    for here, own in (*written(spec), *branches):
+    for here, own in (*written_options(spec), *branches):
         if own.overwrites != spec.table.overwrites and ("mode" in own.model_fields_set or isinstance(own, TableSpec)):
-            seen = f"{own.mode} together with {spec.table.mode}"
+            message = f"{own.mode} together with {spec.table.mode}"
             yield UnlocatedDiagnostic(
-                (*here, "mode"), seen, "overwrite modes for all tables of the pipeline, or for none"
+                (*here, "mode"), message, "overwrite modes for all tables of the pipeline, or for none"
             )
 
 
@@ -185,7 +194,7 @@ def _storage(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
         yield UnlocatedDiagnostic((*_S3, "endpoint"), "an unencrypted endpoint", "https://, or allow_http: true")
     tables = [branch.table.path for branch in spec.branch_specs().values()]
     uses = (*tables, spec.state_uri, spec.dead_letters_uri)
-    if "storage" in spec.model_fields_set and not any(place.startswith("s3://") for place in uses):
+    if "storage" in spec.model_fields_set and not any(path.startswith("s3://") for path in uses):
         yield UnlocatedDiagnostic(_S3, "not used by any path of the spec", "", severity="warning")
 
 
@@ -199,8 +208,8 @@ def _run(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
             "initial_interval up to max_interval",
         )
     if "rows" in spec.flush.model_fields_set and spec.flush.rows > spec.limits.batch_rows:
-        seen = f"more than limits.batch_rows ({spec.limits.batch_rows})"
-        yield UnlocatedDiagnostic(("flush", "rows"), seen, "at most limits.batch_rows")
+        message = f"more than limits.batch_rows ({spec.limits.batch_rows})"
+        yield UnlocatedDiagnostic(("flush", "rows"), message, "at most limits.batch_rows")
     if spec.flush.every > timedelta(days=1):
         yield UnlocatedDiagnostic(("flush", "every"), "more than one day", "at most 1d")
     number, unit = int(spec.spark.memory[:-1]), spec.spark.memory[-1]
@@ -209,31 +218,31 @@ def _run(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 
 
 def _secrets(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """References are followed late; here is only said which would lead nowhere."""
-    for place in sorted(SECRETS):
-        for path, secret in _found(spec, place, ()):
+    """Warnings for references that cannot be resolved; secrets are resolved at run time."""
+    for pattern in sorted(SECRETS):
+        for path, secret in _secrets_at(spec, pattern, ()):
             yield from _secret(secret, path)
 
 
-def _found(value: object, place: tuple[str, ...], path: Path) -> Iterator[tuple[Path, Secret]]:
-    """The secrets at a place, which may be many."""
-    if not place:
+def _secrets_at(value: object, pattern: tuple[str, ...], path: Path) -> Iterator[tuple[Path, Secret]]:
+    """Secrets at the paths that match a pattern."""
+    if not pattern:
         if isinstance(value, Secret):
             yield path, value
         return
-    step, *rest = place
+    step, *rest = pattern
     inner: Iterable[tuple[str | int, object]] = [(step, getattr(value, step, None))]
     if step == "*":
         inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple) else ()
     for name, below in inner:
-        yield from _found(below, tuple(rest), (*path, name))
+        yield from _secrets_at(below, tuple(rest), (*path, name))
 
 
 def _secret(secret: Secret, path: Path) -> Iterator[UnlocatedDiagnostic]:
     try:
         secret.reveal()
-    except BadReference as trouble:
-        yield UnlocatedDiagnostic(path, trouble.message.removesuffix("."), severity="warning")
+    except BadReference as error:
+        yield UnlocatedDiagnostic(path, error.message.removesuffix("."), severity="warning")
         return
     if secret.is_open():
         yield UnlocatedDiagnostic(path, "the file is world-readable", "mode 0600", severity="warning")
@@ -242,25 +251,25 @@ def _secret(secret: Secret, path: Path) -> Iterator[UnlocatedDiagnostic]:
 RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (
     check_source,
     _state,
-    check_letters,
+    check_dead_letters,
     _storage,
     _run,
     _secrets,
 )
 
-# What is said of a pipeline's own tables and of those of each branch, in the same words.
+# Rules for the main tables and for the tables of each branch.
 BRANCH_RULES: tuple[Callable[[Spec], Iterator[UnlocatedDiagnostic]], ...] = (
     _template,
     _route,
     _widening,
-    _places,
+    _table_path,
     check_explode,
     check_transform,
     check_results,
     _tables,
     check_masks,
     _keys,
-    check_upkeep,
-    _doubles,
-    _generations,
+    check_maintenance,
+    _deduplicate,
+    _overwrite_modes,
 )

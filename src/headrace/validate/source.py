@@ -1,4 +1,4 @@
-"""Rules about where records come from and how they are read: brokers, registries, schemas."""
+"""Rules for sources: connections, certificates, schema registries, schema files and topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CERTIFICATES = "PEM text or ${file:…}, certificates only"
 
 
 def check_source(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """What is wrong with where records come from, or with how they are to be read."""
+    """Check the source and the schemas of its records."""
     for rule in (_connection, _certificates, _registry, _schema_file, _avro_files, _topics):
         yield from rule(spec)
 
@@ -26,8 +26,8 @@ def _connection(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     if kafka is None:
         return
     if kafka.tls is None and not kafka.plaintext and not kafka.stays_here:
-        seen = "an unencrypted connection to a broker on another host"
-        yield UnlocatedDiagnostic((*_KAFKA, "brokers"), seen, "tls, or plaintext: true")
+        message = "an unencrypted connection to a broker on another host"
+        yield UnlocatedDiagnostic((*_KAFKA, "brokers"), message, "tls, or plaintext: true")
     if kafka.tls is not None and kafka.plaintext:
         yield UnlocatedDiagnostic((*_KAFKA, "plaintext"), "conflicts with tls", "only one of them")
 
@@ -58,8 +58,8 @@ def _registry(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
     here: Path = ("decode", spec.format, "registry")
     encrypted = registry.url.startswith("https://")
     if not encrypted and not registry.plaintext and not registry.stays_here:
-        seen = "an unencrypted connection to a registry on another host"
-        yield UnlocatedDiagnostic((*here, "url"), seen, "https://, or plaintext: true")
+        message = "an unencrypted connection to a registry on another host"
+        yield UnlocatedDiagnostic((*here, "url"), message, "https://, or plaintext: true")
     if encrypted and registry.plaintext:
         yield UnlocatedDiagnostic((*here, "plaintext"), "conflicts with https://", "only one of them")
     if (registry.username is None) != (registry.password is None):
@@ -69,7 +69,7 @@ def _registry(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 
 
 def _schema_file(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """A schema beside the spec is read now: what is wrong with it should not wait for the first record."""
+    """Schema files are read now, so that errors are reported before the first record."""
     options = spec.decode.options
     if isinstance(options, ProtobufFormat) and options.descriptor is not None:
         yield from _descriptor(options.descriptor, options.message or "", spec.limits.depth)
@@ -78,9 +78,9 @@ def _schema_file(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
 
         try:
             in_path(options.schemas)
-        except BadSchemas as bad:
+        except BadSchemas as error:
             yield UnlocatedDiagnostic(
-                ("decode", "msgpack", "schemas"), str(bad), "a schema file, or a directory of schema files"
+                ("decode", "msgpack", "schemas"), str(error), "a schema file, or a directory of schema files"
             )
 
 
@@ -91,15 +91,15 @@ def _descriptor(path: str, message: str, depth: int) -> Iterator[UnlocatedDiagno
     here: Path = ("decode", "protobuf")
     try:
         in_file(path, depth).message(message)
-    except OSError as trouble:
-        yield UnlocatedDiagnostic((*here, "descriptor"), f"cannot read file ({trouble.strerror})")
-    except NoMessage as none:
+    except OSError as error:
+        yield UnlocatedDiagnostic((*here, "descriptor"), f"cannot read file ({error.strerror})")
+    except NoMessage as error:
         yield UnlocatedDiagnostic(
-            (*here, "message"), str(none), "the full name of a message in the schema, including the package"
+            (*here, "message"), str(error), "the full name of a message in the schema, including the package"
         )
-    except BadProtobufSchema as bad:
+    except BadProtobufSchema as error:
         yield UnlocatedDiagnostic(
-            (*here, "descriptor"), str(bad), "a .proto file, or a descriptor set that includes its imports"
+            (*here, "descriptor"), str(error), "a .proto file, or a descriptor set that includes its imports"
         )
 
 

@@ -1,4 +1,4 @@
-"""Rules about what the steps make: of the declared type, and no time out of a bare number."""
+"""Rules for the results of steps: declared types, and units of numeric timestamps."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 
 
 def check_results(spec: Spec) -> Iterator[UnlocatedDiagnostic]:
-    """Columns that the steps make of another type than the declared one, as far as declared columns tell."""
+    """Columns that steps set to another type than the declared one."""
     from headrace.plan.route_schema import declared_field
 
     declared = {column.name for column in spec.table.columns}
     steps = [(index, step) for index, step in enumerate(spec.transform) if step.mask is None]
-    made = any(name in declared for _, step in steps for name in (*(step.set or {}), *step.queries))
-    if not made:
+    sets_declared = any(name in declared for _, step in steps for name in (*(step.set or {}), *step.queries))
+    if not sets_declared:
         return
-    with suppress(UsageError):  # told elsewhere
+    with suppress(UsageError):  # reported by other rules
         import pyarrow as pa
 
         columns = pa.schema([declared_field(column) for column in spec.table.columns])
         if spec.explode is None:
-            yield from _other_types(steps, columns)
+            yield from _type_mismatches(steps, columns)
         payload = columns if spec.explode is None else _record(spec.explode, columns)
         for index, step in steps:
             yield from _bare_numbers(("transform", index, "jmespath"), step, columns, payload)
 
 
 def _record(explode: Explode, columns: pa.Schema) -> pa.Schema:
-    """What declared columns tell of a record whose list is exploded: the types of the fields that are kept."""
+    """Schema of a record with an exploded array, from the declared columns: the kept fields."""
     import pyarrow as pa
 
     from headrace.decode.payload_field import PayloadField
 
-    kept = [(columns.field(name), path) for name, path in explode.keep.items() if name in columns.names]
-    return pa.schema([PayloadField(item.name, item.type, item.nullable, path=path).to_arrow() for item, path in kept])
+    fields = [(columns.field(name), path) for name, path in explode.keep.items() if name in columns.names]
+    return pa.schema([PayloadField(item.name, item.type, item.nullable, path=path).to_arrow() for item, path in fields])
 
 
-def _other_types(steps: list[tuple[int, StepSpec]], columns: pa.Schema) -> Iterator[UnlocatedDiagnostic]:
+def _type_mismatches(steps: list[tuple[int, StepSpec]], columns: pa.Schema) -> Iterator[UnlocatedDiagnostic]:
     import pyarrow as pa
 
     from headrace.plan.route_schema import same_columns
@@ -56,20 +56,22 @@ def _other_types(steps: list[tuple[int, StepSpec]], columns: pa.Schema) -> Itera
     from headrace.transform.steps import Transform
 
     output = Transform([step_of(step) for _, step in steps]).output(columns, columns)
-    places: dict[str, Path] = {
+    paths: dict[str, Path] = {
         name: ("transform", index, "set", name) for index, step in steps for name in step.set or ()
     }
-    for name in places.keys() & set(columns.names) & set(output.names):
-        made, wanted = output.field(name).type, columns.field(name).type
-        if not pa.types.is_null(made) and not same_columns(made, wanted):
-            seen = f"the expression returns {type_name(made)}, but column '{name}' is {type_name(wanted)}"
+    for name in paths.keys() & set(columns.names) & set(output.names):
+        result_type, column_type = output.field(name).type, columns.field(name).type
+        if not pa.types.is_null(result_type) and not same_columns(result_type, column_type):
+            message = (
+                f"the expression returns {type_name(result_type)}, but column '{name}' is {type_name(column_type)}"
+            )
             yield UnlocatedDiagnostic(
-                places[name], seen, f"an expression that returns {type_name(wanted)}; use a cast if necessary"
+                paths[name], message, f"an expression that returns {type_name(column_type)}; use a cast if necessary"
             )
 
 
 def _bare_numbers(here: Path, step: StepSpec, columns: pa.Schema, payload: pa.Schema) -> Iterator[UnlocatedDiagnostic]:
-    """Numbers in columns of times without a unit: they may be seconds or milliseconds."""
+    """Numbers in timestamp columns without a unit, which may be seconds or milliseconds."""
     import pyarrow as pa
 
     from headrace.spec.types import type_name
@@ -81,15 +83,15 @@ def _bare_numbers(here: Path, step: StepSpec, columns: pa.Schema, payload: pa.Sc
         column = columns.field(name) if name in columns.names else None
         if column is None or not _needs_unit(column) or check_jmespath(text) or in_micros(text):
             continue
-        made = Queries(payload).add(text, None).field.type
-        if pa.types.is_integer(made) or pa.types.is_floating(made):
-            seen = f"a plain number, but column '{name}' is {type_name(column.type)} without a unit"
-            allowed = "RFC 3339 text (epoch_millis_to_iso8601), or a timestamp column with a unit: s, ms, us or ns"
-            yield UnlocatedDiagnostic((*here, name), seen, allowed)
+        result_type = Queries(payload).add(text, None).field.type
+        if pa.types.is_integer(result_type) or pa.types.is_floating(result_type):
+            message = f"a plain number, but column '{name}' is {type_name(column.type)} without a unit"
+            expected = "RFC 3339 text (epoch_millis_to_iso8601), or a timestamp column with a unit: s, ms, us or ns"
+            yield UnlocatedDiagnostic((*here, name), message, expected)
 
 
 def _needs_unit(column: pa.Field) -> bool:
-    """Whether a column is one of times that numbers do not tell."""
+    """Whether a column is a date or timestamp without a unit for numbers."""
     import pyarrow as pa
 
     from headrace.decode.payload_field import payload_field

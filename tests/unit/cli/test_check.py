@@ -43,7 +43,7 @@ def test_a_right_spec_exits_0(files):
 def test_a_wrong_spec_exits_2_and_says_where(files):
     result = _check("web.yaml", "wrong.yaml")
     assert result.exit_code == 2
-    assert result.stdout.startswith("error: wrong.yaml:4:1 flsh: unknown key; allowed: ")
+    assert result.stdout.startswith("error: wrong.yaml:4:1 flsh: unknown key; expected: ")
     assert "did you mean 'flush'?" in result.stdout
     assert result.stdout.endswith("1 error, 0 warnings\n")
 

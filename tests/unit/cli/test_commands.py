@@ -244,7 +244,7 @@ def _booked(batch: int = 1, book: bool = True) -> Intent:
 def test_status_of_a_pipeline_that_never_ran_changes_nothing(cli: Run):
     code, out, err = cli("status", "web.yaml")
     assert (code, err) == (0, "")
-    assert "web: not running; last batch 0" in out
+    assert "web: not running; no batches yet" in out
     assert "lag: 40" in out
     assert not Path("lake").exists()
 
@@ -453,7 +453,7 @@ EVENTS: list[dict[str, Any]] = [
 def test_events_are_sentences():
     assert [sentence(event) for event in EVENTS] == [
         "orders: starting [bold]",
-        "orders: completing batch 6, which was not finished",
+        "orders: completing unfinished batch 6",
         "orders: progress",
         "orders: batch 7: read 1,234,567 = routed 1,234,500 + dead 60 + filtered 7; 2 tables, 1.50 s",
         "orders: BrokerUnreachable: no answer. Retrying in 2 s.",
@@ -487,14 +487,14 @@ def test_a_hanging_transaction_is_told_once_and_stays_in_the_live_line():
     show = EventOutput(False)
     show.console = Console(file=(screen := io.StringIO()), width=200, highlight=False)
     show(_held(datetime.now(UTC)))
-    assert (screen.getvalue(), show.lines["orders"].word) == ("", "running")
+    assert (screen.getvalue(), show.lines["orders"].state) == ("", "running")
     since = datetime.now(UTC) - timedelta(minutes=1)
     for _ in range(2):
         show(_held(since))
-    told = f"orders: 1,200 records are blocked by an open transaction since {since.isoformat()}\n"
-    assert (screen.getvalue(), show.lines["orders"].word) == (told, "waiting: open transaction")
+    told = f"orders: an open transaction since {since.isoformat()} blocks 1,200 records\n"
+    assert (screen.getvalue(), show.lines["orders"].state) == (told, "waiting: open transaction")
     show(EVENTS[2])
-    assert show.lines["orders"].word == "running"
+    assert show.lines["orders"].state == "running"
 
 
 def test_titles_leave_in_a_fixed_order():

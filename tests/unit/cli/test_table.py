@@ -215,7 +215,7 @@ def test_rows_are_changed(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch)
     (said,) = lines(cli("update", "lake/new", "--where", "id = 3", "--set", "x=x + 1", "--yes", "--json")[1])
     assert (said["operation"], said["rows"]) == ("update", 1)
     code, out, _ = cli("delete", "lake/new", "--where", "id = 1", "--soft", "--yes")
-    assert (code, "1 row to hide" in out) == (0, True)
+    assert (code, "1 row to soft-delete" in out) == (0, True)
     assert cli("delete", "lake/new", "--where", "id = 2", "--json")[0] == 2, "nobody can be asked"
     monkeypatch.setattr("typer.confirm", lambda _: False)
     code, out, _ = cli("delete", "lake/new", "--where", "id = 2")
@@ -281,7 +281,7 @@ def test_options_of_changes(cli: Run, desk: Desk) -> None:
         *rows, _ = lines(cli("query", "lake/new", "--select", "id", "--order-by", "id", *more, "--json")[1])
         assert [each["row"]["id"] for each in rows] == ids
     code, out, _ = cli("delete", "lake/new", "--where", "id > 1", "--soft", "--yes")
-    assert "1 row to hide" in out, "those that are hidden already are not hidden again"
+    assert "1 row to soft-delete" in out, "those that are hidden already are not hidden again"
 
 
 def test_files_in_an_order(cli: Run, desk: Desk) -> None:
@@ -366,12 +366,12 @@ def test_repair_restore_and_drop(cli: Run, desk: Desk) -> None:
     first, second = sorted(path.glob("*.parquet"), key=lambda each: each.stat().st_mtime_ns)
     second.unlink()
     code, out, _ = cli("repair", "lake/alpha", "--dry-run")
-    assert (code, "orders/0 from 2 to 3" in out) == (0, True)
+    assert (code, "orders/0: offsets 2 to 3" in out) == (0, True)
     (said,) = lines(cli("repair", "lake/alpha", "--yes", "--json")[1])
     assert (said["version"], said["rows"], said["lost"][0]["batch"]) == (2, 2, 2)
     first.write_bytes(first.read_bytes()[:-9])
     code, out, _ = cli("repair", "lake/alpha")
-    assert (code, "files cannot be read" in out) == (1, True)
+    assert (code, "1 unreadable file:" in out) == (1, True)
     code, out, _ = cli("restore", "lake/alpha", "--version", 0, "--yes")
     assert (code, "--table-restored=refill" in out) == (0, True)
     then = lines(cli("history", "lake/alpha", "--json")[1])[3]["timestamp"]

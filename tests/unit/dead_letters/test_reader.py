@@ -26,7 +26,7 @@ from headrace.ledger.ledger import Ledger
 from headrace.plan.accounting import Counts
 from headrace.plan.batch_result import BatchResult
 from headrace.storage.store import Store
-from headrace.validate.override import amended
+from headrace.validate.override import override_spec
 from headrace.write import retention
 from services.clocks import DAY, clock
 from services.desk import THEN, Desk
@@ -219,7 +219,7 @@ def test_a_day_is_kept_until_all_of_it_is_old():
 
 def test_keys_are_changed_by_their_paths(desk: Desk):
     desk.options["transform"] = [{"where": "id > 1"}]
-    spec = amended(
+    spec = override_spec(
         desk.spec,
         ["limits.depth=9", "transform.0.where=id > 2", "transform.1={drop: [note]}", "retry=", "table.strict=true"],
     )
@@ -228,9 +228,9 @@ def test_keys_are_changed_by_their_paths(desk: Desk):
     assert spec.transform[1].drop == ("note",)
     assert spec.retry.refused == 3
     assert spec.table.strict
-    assert amended(desk.spec, []) is not None
-    assert amended(desk.spec, ["transform.0="]).transform == ()
-    assert amended(desk.spec, ["decode.json.tombstone=skip"]).tombstone == "skip"
+    assert override_spec(desk.spec, []) is not None
+    assert override_spec(desk.spec, ["transform.0="]).transform == ()
+    assert override_spec(desk.spec, ["decode.json.tombstone=skip"]).tombstone == "skip"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_keys_are_changed_by_their_paths(desk: Desk):
 def test_what_is_no_change_is_refused(desk: Desk, change: str, error: type[Exception], said: str):
     desk.options["transform"] = [{"where": "id > 1"}]
     with pytest.raises(error, match=said):
-        amended(desk.spec, [change])
+        override_spec(desk.spec, [change])
 
 
 # ---- columns of one's own ----

@@ -122,7 +122,7 @@ def test_a_secret_that_leads_nowhere_is_doubtful_until_it_is_used(folder, monkey
 def test_a_key_that_everybody_may_read_is_doubtful(folder):
     (folder / "key.pem").chmod(0o644)
     _, findings = examine_text(SECURED, folder, "web.yaml")
-    assert [(each.key, each.severity, each.allowed) for each in findings] == [
+    assert [(each.key, each.severity, each.expected) for each in findings] == [
         ("source.kafka.tls.key", "warning", "mode 0600")
     ]
 

@@ -91,7 +91,7 @@ def test_a_path_that_could_mean_another_place_is_refused(path):
     specs, findings = examine_text(SPEC.format(path=path), Path("/base"), "web.yaml")
     assert specs == []
     assert [(each.key, each.line) for each in findings] == [("table.path", 3)]
-    assert findings[0].allowed
+    assert findings[0].expected
 
 
 ENDPOINTS = [
@@ -118,7 +118,7 @@ def test_an_endpoint_that_hides_something_is_refused(endpoint):
 
 def test_an_unencrypted_endpoint_must_be_meant():
     text = SPEC.format(path="s3://lake/web") + 'storage: {s3: {endpoint: "http://127.0.0.1:9000/"}}\n'
-    assert examine_text(text, Path("/base"), "")[1][0].allowed == "https://, or allow_http: true"
+    assert examine_text(text, Path("/base"), "")[1][0].expected == "https://, or allow_http: true"
     profile = loads(text.replace('/"}}', '/", allow_http: true}}'))[0].storage_profile()
     assert profile["endpoint"] == "http://127.0.0.1:9000"
     assert Profile(**profile).path_style
@@ -155,7 +155,7 @@ def test_state_and_letters_can_be_elsewhere():
 )
 def test_no_place_lies_in_anothers_folder(more):
     _, findings = examine_text(SPEC.format(path="./lake/web") + more, Path("/base"), "web.yaml")
-    assert [each.allowed for each in findings] == ["a separate directory"]
+    assert [each.expected for each in findings] == ["a separate directory"]
 
 
 @pytest.mark.parametrize(

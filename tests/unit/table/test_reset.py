@@ -57,9 +57,9 @@ def test_a_pipeline_starts_over(cli: Run, desk: Desk):
     code, out, _ = cli("--tables", "--yes")
     assert code == 0
     lake = desk.folder / "lake"
-    for line in (f"table {lake}/alpha: 1 rows, ", f"table {lake}/beta: 1 rows, ", f"state {lake}/_headrace/shop: "):
+    for line in (f"table {lake}/alpha: 1 row, ", f"table {lake}/beta: 1 row, ", f"state {lake}/_headrace/shop: "):
         assert line in out
-    assert f"dead letters {lake}/_headrace/shop/dead_letters: 1 rows, " in out
+    assert f"dead letters {lake}/_headrace/shop/dead_letters: 1 row, " in out
     assert {path for path in there(desk) if not path.startswith("lake/foreign/")} == {"shop.yaml"}
     desk.sent.clear()
     desk.feed([{"id": 1, "kind": "alpha"}, b"bad"])

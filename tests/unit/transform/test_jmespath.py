@@ -368,9 +368,9 @@ def findings(text: str, tmp_path: Any) -> list[str]:
         ("      a: b\n      c: 'b.['", "transform[0].jmespath.c: not a JMESPath expression: "),
         ("      a: kafka.ofset", "transform[0].jmespath.a: there is no 'kafka.ofset'; did you mean 'kafka.offset'?"),
         ("      set:\n        a: 'a[::0]'", "transform[0].jmespath.set.a: a slice's step cannot be 0"),
-        ("      set: {a: b}\n      on_null: skip", "transform[0].jmespath.on_null: 'skip'; allowed: keep, drop, null"),
+        ("      set: {a: b}\n      on_null: skip", "transform[0].jmespath.on_null: 'skip'; expected: keep, drop, null"),
         ("      a..b: c", "transform[0].jmespath.a..b: empty, or longer than 255"),
-        ("      a: {b: c}", "transform[0].jmespath.a: a mapping; allowed: text"),
+        ("      a: {b: c}", "transform[0].jmespath.a: a mapping; expected: text"),
         ("      a: ''", "transform[0].jmespath.a: not a JMESPath expression: "),
     ],
 )  # fmt: skip

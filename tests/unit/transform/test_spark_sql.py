@@ -147,7 +147,7 @@ def test_check_online_names_a_constraint_that_cannot_be_evaluated_and_one_that_i
     table = {"path": f"{tmp_path}/lake/t", "partition_by": ["made"]}
     desk = Desk(tmp_path, {"route": {"by": "fixed"}, "table": table})
     (found,) = online._tables(desk.spec)
-    assert (found.severity, "TableFeature" in found.message, "table.constraints" in found.allowed) == (
+    assert (found.severity, "TableFeature" in found.message, "table.constraints" in found.expected) == (
         "error",
         True,
         True,

@@ -54,7 +54,7 @@ def test_a_column_that_must_not_be_null_is_not_left_out(desk: Desk):
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
     DeltaTable.create(str(desk.folder / "strict"), strict)
     _declare(desk, AMOUNT, only_declared=True, path=f"{desk.folder}/strict")
-    (found,) = online._asked(desk.spec, "table", online._tables)
+    (found,) = online._run_check(desk.spec, "table", online._tables)
     assert "only_declared excludes 'id', which must not be NULL" in found.message
     with pytest.raises(ColumnsDisagree, match="Declare the columns, or remove only_declared"):
         desk.feed([RECORD])
