@@ -13,7 +13,7 @@ import headrace
 from docs.pages import COMMANDS, ROOT, blocks, codes, rows, section, text
 from headrace import errors
 from headrace.delta.schema import DEAD_LETTERS
-from headrace.dev.demo import words
+from headrace.dev.demo import demo_text
 from headrace.errors import HeadraceError
 from headrace.ledger.row import SCHEMA as LEDGER
 from headrace.reasons import MEANING, Reason
@@ -148,7 +148,7 @@ def test_the_readme_shows_what_the_demo_prints():
     done |= {"spec": "headrace-demo/shop.yaml", "lake": "headrace-demo/lake"}
     done |= {"spark": "headrace-demo/spark_query.py"}
     done |= {"programs": {"headrace": ".venv/bin/headrace", "python": ".venv/bin/python"}}
-    assert shown.strip() == words(done).strip()
+    assert shown.strip() == demo_text(done).strip()
     assert read == routed + dead + filtered == consumed
     assert sum(reasons.values()) == dead
     assert sum(tables.values()) == routed + dead

@@ -78,7 +78,7 @@ def test_every_class_that_is_named_exists(spark: Any) -> None:
         spark_errors.WORKER,
         spark_errors.AUTHENTICATION,
         spark_errors.PERMISSION,
-        spark_errors.PASSING,
+        spark_errors.TRANSIENT,
     ):
         for kind in kinds:
             loader.loadClass(kind.family)

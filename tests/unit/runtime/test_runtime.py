@@ -110,7 +110,7 @@ def test_two_at_once_fetch_once(repository) -> None:
 )
 def test_what_cannot_be_had_is_named(home: Path, said: list[str], seen: str) -> None:
     absent = [ONE, "org.example:two:2.0", "org.example:three:3.0", "org.example:four:4.0"]
-    error = jars._unfetched(absent, said)
+    error = jars._download_error(absent, said)
     assert seen in str(error)
     assert "HEADRACE_MAVEN" in str(error)
 
@@ -141,7 +141,7 @@ def test_java_is_judged_by_its_release_file(tmp_path: Path, release: str, major:
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "bin" / "java").chmod(0o755)
     (tmp_path / "release").write_text(f'IMPLEMENTOR="x"\n{release}\n')
-    found = java._look(tmp_path)
+    found = java._supported(tmp_path)
     assert (found.version if found else 0) == major
 
 
@@ -261,7 +261,7 @@ def test_what_the_dead_left_behind_is_dropped(tmp_path: Path, monkeypatch: pytes
     own.mkdir()
     for n in range(25):
         (tmp_path / f"spark-{n}.log").touch()
-    session._tidy(tmp_path)
+    session._clean_up(tmp_path)
     assert not left.exists()
     assert own.exists()
     assert len(list(tmp_path.glob("spark-*.log"))) == 20

@@ -49,7 +49,7 @@ def test_check_online_finds_the_folder(folder: Path, place: str, key: str):
         "dead_letters.path": {"dead_letters": {"path": wrong}},
     }[key]
     spec = Desk(folder, options).spec
-    found = online._asked(spec, "storage", online._storage) + online._asked(spec, "table.path", online._folders)
+    found = online._run_check(spec, "storage", online._storage) + online._run_check(spec, "table.path", online._folders)
     assert [each.key for each in found] == [key]
     assert "PermissionDenied" in found[0].message
 
@@ -80,7 +80,7 @@ def test_a_run_ends_with_the_name_and_no_traceback(folder: Path):
 
 def _told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     monkeypatch.setattr(online, "_topics", lambda spec: [desk.topic])
-    return [(each.key, each.message) for each in online._asked(desk.spec, "state", online._known)]
+    return [(each.key, each.message) for each in online._run_check(desk.spec, "state", online._known_tables)]
 
 
 def test_check_online_finds_tables_that_are_gone_or_others_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
