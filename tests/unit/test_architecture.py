@@ -128,9 +128,7 @@ def test_one_module_has_the_metadata_keys_of_payload_fields():
 
 
 # Public names that may occur in several modules, each with its reason.
-SHARED_NAMES = {
-    "add_to": "every file with subcommands of `headrace table` adds them under this name",
-}
+SHARED_NAMES: dict[str, str] = {}
 
 
 def _public_names() -> dict[str, list[str]]:

@@ -82,7 +82,7 @@ _KINDS: dict[Any, str] = {
     units.duration: "duration",
     units.size: "size",
     units.rate: "rate",
-    units.integer: "integer",
+    units.parse_integer: "integer",
     units.ratio: "ratio",
     units.flag: "`true`, `false`",
     units.moment: "time",

@@ -57,7 +57,7 @@ def rate(value: Any) -> float:
     return float(match[1]) / _SECONDS[match[2]]
 
 
-def integer(value: Any) -> int:
+def parse_integer(value: Any) -> int:
     """Parse an integer; text of digits is accepted because references resolve to text, `true` and `1.0` are not."""
     if isinstance(value, str) and re.fullmatch(_INTEGER, value):
         value = int(value)
@@ -195,7 +195,7 @@ Rate = Annotated[
     PlainSerializer(spell_rate, when_used="json"),
     WithJsonSchema(_or_reference(_text(_RATE, "5000/s"))),
 ]
-Integer = Annotated[int, BeforeValidator(integer), WithJsonSchema(_or_reference({"type": "integer"}))]
+Integer = Annotated[int, BeforeValidator(parse_integer), WithJsonSchema(_or_reference({"type": "integer"}))]
 Ratio = Annotated[
     float,
     BeforeValidator(ratio),

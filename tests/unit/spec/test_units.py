@@ -58,13 +58,13 @@ def test_what_is_no_rate_is_refused(value):
 
 @pytest.mark.parametrize(("value", "number"), [(7, 7), ("7", 7), ("1_000_000", 10**6), ("-3", -3)])
 def test_a_whole_number_is_read(value, number):
-    assert units.integer(value) == number
+    assert units.parse_integer(value) == number
 
 
 @pytest.mark.parametrize("value", [1.0, True, "1.0", "1e3", "", None, 2**63, "9" * 5000, "1__0"])
 def test_what_is_no_whole_number_is_refused(value):
     with pytest.raises(ValueError, match="an integer"):
-        units.integer(value)
+        units.parse_integer(value)
 
 
 @pytest.mark.parametrize("value", ["yes", "on", 1, "True", None])
