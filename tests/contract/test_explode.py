@@ -19,6 +19,7 @@ from google.protobuf import message_factory
 
 from headrace.decode.protobuf.schema_files import in_file
 from headrace.plan.plan import Plan
+from headrace.spec.route_id import RouteId
 from services.plans import adds_up, envelopes, letters, plan_of, rows
 
 Encode = Callable[[dict[str, Any]], bytes]
@@ -175,7 +176,7 @@ def test_elements_are_rows_and_lists_are_empty_alike(format: tuple[dict[str, Any
             (1, 1, "b", 2, None),
             (3, 0, "c", 3, {"n": 3}),
         ]
-        assert applied.tables[""].column_names == ["order_id", "nth", "sku", "qty", "extra", "_source"]
+        assert applied.tables[RouteId()].column_names == ["order_id", "nth", "sku", "qty", "extra", "_source"]
         assert adds_up(applied).filtered == 1
 
 
@@ -206,7 +207,7 @@ def test_the_contract_is_about_elements_and_not_about_what_is_beside_them(
     plan = exploding(decode, existing, table={"contract": {"new_field": answer}})
     applied = plan.apply(envelopes([encode(each) for each in ORDERS]))
     counts = adds_up(applied)
-    assert ("extra" in applied.tables[""].column_names) == (answer == "evolve")
+    assert ("extra" in applied.tables[RouteId()].column_names) == (answer == "evolve")
     assert bool(counts.ignored) == (answer == "ignore")
     assert set(counts.ignored) <= {"/lake/web: items.extra", "/lake/web: items.extra.n"}
     assert bool(counts.reasons.get("new_field")) == (answer == "reject")
@@ -237,7 +238,7 @@ def test_columns_of_elements_widen(format: tuple[dict[str, Any], Encode], declar
     values = [order(1, ("a", 2**40), ("b", 1)), {**order(2, ("c", 1)), "id": 2**50}]
     applied = plan.apply(envelopes([encode(each) for each in values]))
     assert [(row["order_id"], row["qty"]) for row in rows(applied)] == [(1, 2**40), (1, 1), (2**50, 1)]
-    assert [applied.tables[""].schema.field(name).type for name in ("order_id", "qty")] == [pa.int64()] * 2
+    assert [applied.tables[RouteId()].schema.field(name).type for name in ("order_id", "qty")] == [pa.int64()] * 2
     adds_up(applied)
 
 
@@ -281,7 +282,7 @@ def test_jmespath_beside_elements_without_fields(format: tuple[dict[str, Any], E
     applied = first.apply(envelopes([encode(each) for each in ORDERS]))
     expected = [{"tags": "t", "note": "n1", "offset": 0}, *[{"tags": "t", "note": "n3", "offset": 2}] * 3]
     assert rows(applied) == expected
-    again = exploding(decode, applied.tables[""].schema, explode="tags", transform=[step])
+    again = exploding(decode, applied.tables[RouteId()].schema, explode="tags", transform=[step])
     assert rows(again.apply(envelopes([encode(each) for each in ORDERS]))) == expected
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.spec.route_id import RouteId
 from headrace.spec.types import type_name
 from services.plans import adds_up, envelopes, letters, plan_of, rows
 from services.random_rows import MOMENT, WRITERS, Columns, Row
@@ -47,7 +48,7 @@ def test_a_column_that_only_has_nulls_is_made_with_its_declared_type(format: str
     records = [{**dict.fromkeys(EMPTY), "id": number} for number in range(20)]
     decode, values = encoded(format, EMPTY, records, tmp_path)
     applied = plan_of(decode=decode, table={"source": False}).apply(envelopes(values))
-    assert [(item.name, type_name(item.type)) for item in applied.tables[""].schema] == [
+    assert [(item.name, type_name(item.type)) for item in applied.tables[RouteId()].schema] == [
         ("id", "long"),
         ("note", "string"),
         ("at", "timestamp"),
@@ -68,7 +69,7 @@ def test_a_field_inside_of_a_known_struct_list_or_map_is_gained_without_a_value(
     decode, values = encoded(format, {name: shape(new) for name, shape in shapes.items()}, [record], tmp_path)
     applied = plan_of({"": existing}, decode=decode, table={"source": False}).apply(envelopes(values))
     for name, shape in shapes.items():
-        assert type_name(applied.tables[""].schema.field(name).type) == type_name(shape(new))
+        assert type_name(applied.tables[RouteId()].schema.field(name).type) == type_name(shape(new))
     assert rows(applied) == [record]
 
 
@@ -82,7 +83,7 @@ def test_two_schemas_of_a_map_in_one_first_batch_make_one_column(tmp_path: Path)
     values = [nth.to_bytes(4, "big") + msgpack.packb({"named": {"k": each}}) for nth, each in enumerate(entries)]
     plan = plan_of(decode={"msgpack": {"schemas": str(tmp_path)}}, table={"source": False})
     applied = plan.apply(envelopes(values))
-    assert type_name(applied.tables[""].schema.field("named").type) == "map<string,struct<n: long, m: string>>"
+    assert type_name(applied.tables[RouteId()].schema.field("named").type) == "map<string,struct<n: long, m: string>>"
     assert rows(applied) == [{"named": [("k", {"n": 1, "m": None})]}, {"named": [("k", {"n": None, "m": "x"})]}]
 
 

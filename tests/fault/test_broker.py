@@ -17,6 +17,7 @@ from headrace.errors import SourceGap, SourceReplaced, SourceTopicGone
 from headrace.recovery.resume import Decision, decide
 from headrace.serve.status import pipeline_status
 from headrace.source.kafka import KafkaSource
+from headrace.spec.route_id import RouteId
 from services.kafka import QUIET, add_partitions, delete_before, drop_topic, make_topic, produce
 from services.threads import assert_each_once, drain, drain_all, ids, letters, numbered, one_table, opened, watched
 from services.wait import eventually
@@ -90,11 +91,11 @@ def test_a_topic_that_is_made_anew_while_the_pipeline_runs_or_rests(
         stop = stops[spec.pipeline]
         assert isinstance(stop, SourceReplaced)
         assert "--accept-replaced-topic" in stop.hint
-        assert ids(spec.uri_of("")) == list(range(10))
+        assert ids(spec.uri_of(RouteId())) == list(range(10))
         assert "first record" in decide(spec, [Decision.REPLACED_TOPIC])[0]
     assert drain_all(specs) == {"one": None, "two": None}
     for spec in specs:
-        assert ids(spec.uri_of("")) == [*range(10), *range(100, 150)]
+        assert ids(spec.uri_of(RouteId())) == [*range(10), *range(100, 150)]
         notes = [row["note"] for row in opened(f"{spec.state_uri}/ledger").to_pyarrow_table().to_pylist()]
         assert any("replaced topic accepted" in note for note in notes)
 

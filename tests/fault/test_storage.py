@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from headrace.dev.kafka import Broker
 from headrace.errors import AuthenticationFailed, PermissionDenied, StorageFull
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from services.audit import audit
 from services.kafka import produce
 from services.pipelines import make_spec, records, storage
@@ -140,7 +141,7 @@ def fill(disk: Path, spare: int = 0) -> Path:
 def settled(spec: Spec, count: int) -> None:
     """All is in the table, and its log is whole."""
     drain(spec)
-    table = DeltaTable(spec.uri_of(""))
+    table = DeltaTable(spec.uri_of(RouteId()))
     assert ids(table.table_uri.removeprefix("file://")) == list(range(count))
     assert table.to_pyarrow_table().num_rows == count
 

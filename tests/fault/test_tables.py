@@ -27,6 +27,7 @@ from headrace.errors import (
 )
 from headrace.recovery.resume import Decision, decide
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from services.kafka import make_topic, produce
 from services.pipelines import make_spec
 from services.threads import drain, drain_all, ids, letters, numbered, one_table, opened, watched
@@ -299,7 +300,7 @@ def test_tables_that_a_blind_append_would_break_are_appended_by_spark_beside_oth
     produce(kafka.bootstrap, topic, numbered(10, 10))
     assert drain_all(specs) == dict.fromkeys(DDL)
     for spec in specs:
-        path = spec.uri_of("")
+        path = spec.uri_of(RouteId())
         assert spark_ids(spark, path) == list(range(-1, 20))
         assert "Spark" in last_engine(path)
         assert [letter["reason"] for letter in letters(spec)] == ["missing"]

@@ -17,6 +17,7 @@ from headrace.decode.base import Decoder
 from headrace.decode.decoders import decoder
 from headrace.dev.kafka import Broker
 from headrace.spec import Decode
+from headrace.spec.route_id import RouteId
 from headrace.validate.load import examine_text, loads
 from headrace.validate.online import online
 from services.pipelines import make_spec
@@ -75,7 +76,7 @@ def test_each_type_has_its_table_with_the_columns_of_its_schema(registry: Regist
         b"\1" + framed(order, {"id": 4})[1:],
         None,
     )
-    orders, clicks = found.tables["Order"], found.tables["Click"]
+    orders, clicks = found.tables[RouteId("", "Order")], found.tables[RouteId("", "Click")]
     assert orders.drop_columns(["_source"]).to_pylist() == [
         {"id": 1, "price": 2.0, "note": None, "lines": [{"sku": "a", "of": None}], "any": None},
         {"id": 2, "price": None, "note": None, "lines": None, "any": '{"deep": 1.5}'},

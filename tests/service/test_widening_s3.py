@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.delta.snapshot import load_state
+from headrace.spec.route_id import RouteId
 from headrace.spec.types import type_name
 from headrace.storage.store import Profile, Store
 from headrace.validate.load import load as load_spec
@@ -35,7 +36,7 @@ def test_spark_makes_a_table_on_s3_as_wide_as_its_records_need(s3: S3, bucket: s
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert (told[-1]["read"], told[-1]["routed"], told[-1]["dead"]) == (300, 300, 0)
     (spec,) = load_spec(file)
-    state = load_state(Store(spec.uri_of(""), Profile(**spec.storage_profile())))
+    state = load_state(Store(spec.uri_of(RouteId()), Profile(**spec.storage_profile())))
     assert state is not None
     assert type_name(state.schema.field("id").type) == "short"
     assert "typeWidening" in state.protocol.reader_features

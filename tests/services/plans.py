@@ -16,6 +16,7 @@ from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.plan.route_schema import RouteSchema
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from headrace.validate.load import loads
 
 MOMENT = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
@@ -53,21 +54,22 @@ def envelopes(values: Iterable[Any], topic: str = "web", **columns: Any) -> pa.T
 
 def plan_of(existing: Mapping[str, pa.Schema] | None = None, **content: Any) -> Plan:
     """A plan that learns, with a clock that stands still."""
-    return Plan(spec_of(**content), existing=existing, now=lambda: MOMENT)
+    tables = {RouteId.parse(route): schema for route, schema in (existing or {}).items()}
+    return Plan(spec_of(**content), existing=tables, now=lambda: MOMENT)
 
 
 def shaped(plan: Plan, *routes: str, **options: Any) -> Plan:
     """The same plan as a task has it: with shapes given, learning nothing."""
-    shapes: dict[str, RouteSchema | None] = {}
-    for name in routes or ("",):
-        branch, slash, route = name.rpartition("/")
-        shapes[name] = plan.branches[branch + slash].shape_of(route, **options)
+    shapes: dict[RouteId, RouteSchema | None] = {}
+    for route_id in map(RouteId.parse, routes or ("",)):
+        shapes[route_id] = plan.branches[route_id.branch].shape_of(route_id.route, **options)
     return Plan(plan.spec, shapes, now=lambda: MOMENT)
 
 
 def rows(applied: BatchResult, route: str = "") -> list[dict[str, Any]]:
     """A route's rows without where they came from."""
-    found = applied.tables[route].to_pylist() if route in applied.tables else []
+    route_id = RouteId.parse(route)
+    found = applied.tables[route_id].to_pylist() if route_id in applied.tables else []
     return [{name: value for name, value in row.items() if name != "_source"} for row in found]
 
 
@@ -93,7 +95,7 @@ def adds_up(applied: BatchResult) -> Counts:
 
 def changes(applied: BatchResult, *names: str) -> list[tuple[Any, ...]]:
     """Operation, offset and the columns asked for, in the order of the records."""
-    found = applied.tables[""].to_pylist() if "" in applied.tables else []
+    found = applied.tables[RouteId()].to_pylist() if RouteId() in applied.tables else []
     made = [(each["_headrace"]["op"], each["_headrace"]["offset"], *(each[name] for name in names)) for each in found]
     counts = applied.counts
     assert counts.read == counts.routed + counts.dead + counts.filtered + counts.skipped

@@ -15,6 +15,7 @@ from headrace.errors import HeadraceError
 from headrace.pipeline.events import Summary
 from headrace.serve.runner import RunResult, run_all
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from services.kafka import read_all
 from services.pipelines import make_spec
 from services.wait import eventually
@@ -137,7 +138,7 @@ def letters(spec: Spec) -> list[dict[str, Any]]:
 
 def assert_each_once(spec: Spec, table: str | Path = "") -> None:
     """Every committed record of the spec's topics is in the table exactly once, at its place (read by others)."""
-    uri = str(table) or spec.uri_of("")
+    uri = str(table) or spec.uri_of(RouteId())
     sources = opened(uri, spec).to_pyarrow_table(columns=["_source"])["_source"].to_pylist()
     rows = sorted((each["topic"], each["partition"], each["offset"]) for each in sources)
     seen = read_all(spec.kafka.bootstrap, spec.kafka.topics or ())

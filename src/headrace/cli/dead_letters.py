@@ -186,13 +186,18 @@ def _selection(spec: Spec, reasons: list[str] | None, tables: list[str] | None, 
 
 def _table(spec: Spec, text: str) -> str:
     """Table by route, by branch (optionally with a route: `items/eu`), or by URI."""
+    from headrace.spec.route_id import RouteId
     from headrace.spec.routing import NAME
 
     name, _, route = text.partition("/")
-    if (branch := spec.branch_specs().get(f"{name}/")) is not None:
-        return branch.uri_of(route) if route else branch.table.path
-    is_route = all(map(NAME.fullmatch, text.split(":")))  # with {topic} in the path, `topic:route`
-    return spec.uri_of(text) if is_route and spec.route.kind != "fixed" else text
+    branch = spec.branch_specs().get(name) if name else None
+    if branch is not None and not route:
+        return branch.table.path
+    # `topic:route` where the path has {topic}
+    is_route = all(map(NAME.fullmatch, (route if branch else text).split(":")))
+    if not is_route or (branch or spec).route.kind == "fixed":
+        return text
+    return spec.uri_of(RouteId.parse(text))
 
 
 def _since(text: str) -> datetime:

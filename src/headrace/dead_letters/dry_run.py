@@ -16,6 +16,7 @@ from headrace.errors import PipelineStopped
 from headrace.ledger.ledger import Ledger
 from headrace.plan.plan import Plan
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from headrace.storage.store import Profile, Store
 
 
@@ -46,14 +47,14 @@ def _tried(spec: Spec, letters: pa.Table, judged: Evaluation) -> Iterator[DryRun
         yield DryRunResult(letter, outcome, tuple(rows.get(nth, ())))
 
 
-def _existing(spec: Spec, changed: Spec) -> dict[str, pa.Schema]:
+def _existing(spec: Spec, changed: Spec) -> dict[RouteId, pa.Schema]:
     """The columns of the tables that the pipeline has met, by the routes of the changed spec."""
     profile = Profile(**spec.storage_profile())
     known = Ledger.open(Store(spec.state_uri, profile), spec.pipeline).known.tables
     fixed = {branch.table.path for branch in changed.branch_specs().values() if branch.route.kind == "fixed"}
-    found: dict[str, pa.Schema] = {}
+    found: dict[RouteId, pa.Schema] = {}
     for uri in {*known, *fixed}:
-        if (name := changed.name_of(uri)) is None:
+        if (name := changed.route_of(uri)) is None:
             continue
         try:
             state = load_state(Store(uri, profile))

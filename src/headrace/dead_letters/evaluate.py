@@ -20,18 +20,19 @@ from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.reasons import Reason
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What became of some letters."""
 
-    tables: Mapping[str, pa.Table]  # rows per route
+    tables: Mapping[RouteId, pa.Table]  # rows per route
     outcomes: pa.Table  # one row a letter, in their order
     letters: pa.Table  # new ones: of tables that refuse a record which another table has taken now
     counts: Counts
-    discovered: Mapping[str, Structure] = field(default_factory=dict)
-    origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the letter of each row
+    discovered: Mapping[RouteId, Structure] = field(default_factory=dict)
+    origins: Mapping[RouteId, np.ndarray] = field(default_factory=dict)  # per route, the letter of each row
 
 
 def evaluate_dead_letters(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Evaluation:
@@ -61,14 +62,12 @@ def _judged(plan: Plan, letters: pa.Table, applied: BatchResult, number: int, at
 def _meant(spec: Spec, tables: pa.ChunkedArray) -> dict[str, np.ndarray]:
     """The letters of each branch."""
     few = tables.combine_chunks().dictionary_encode(null_encoding="encode")
-    patterns = {branch.table.path: prefix for prefix, branch in spec.branch_specs().items()}
-    prefixes = [patterns.get(uri) or _prefix(spec.name_of(uri or "")) for uri in few.dictionary.to_pylist()]
-    of = np.array(prefixes, object)[few.indices.to_numpy()]
-    return {prefix: np.flatnonzero(of == prefix) for prefix in patterns.values()}
-
-
-def _prefix(name: str | None) -> str:
-    return "" if name is None else name[: name.rfind("/") + 1]
+    patterns = {branch.table.path: name for name, branch in spec.branch_specs().items()}
+    branches = [
+        patterns.get(uri) or (spec.route_of(uri or "") or RouteId()).branch for uri in few.dictionary.to_pylist()
+    ]
+    of = np.array(branches, object)[few.indices.to_numpy()]
+    return {name: np.flatnonzero(of == name) for name in patterns.values()}
 
 
 class _Judgement:
@@ -84,8 +83,8 @@ class _Judgement:
         self.into: dict[int, list[str]] = {}
         self.refused: dict[int, tuple[str, str]] = {}
         self.elsewhere: set[int] = set()  # the spec has another table for the record now
-        self.tables: dict[str, pa.Table] = {}
-        self.origins: dict[str, np.ndarray] = {}
+        self.tables: dict[RouteId, pa.Table] = {}
+        self.origins: dict[RouteId, np.ndarray] = {}
 
     def spoken(self, number: int, at: datetime) -> Evaluation:
         for name, rows in self.applied.tables.items():
@@ -96,7 +95,7 @@ class _Judgement:
             self.tables, self._outcomes(said, number, at), fresh, self._counts(said), origins=self.origins
         )
 
-    def _take(self, name: str, rows: pa.Table) -> None:
+    def _take(self, name: RouteId, rows: pa.Table) -> None:
         """Keep the rows of letters that are meant for this table, or for any."""
         uri, origin = self.plan.spec.uri_of(name), self.applied.origins[name]
         meant = self.table.take(pa.array(origin))

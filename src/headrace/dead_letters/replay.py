@@ -32,6 +32,7 @@ from headrace.recovery.startup import StartupRecovery
 from headrace.source.ranges import Range
 from headrace.spec import Spec
 from headrace.spec.reader import parse_intent_spec
+from headrace.spec.route_id import RouteId
 from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
 from headrace.write.intent import Intent, IntentKind, ReplayInput, TableIntent
@@ -144,10 +145,10 @@ class ReplayPipeline(Pipeline):
             raise
 
     def _staged(self, stager: Stager, batch: int, now: datetime) -> Manifest:
-        plan = Plan(self.spec, self.tables.shapes, now=lambda: now)
-        layouts, letters = self.tables.layouts(batch), self.tables.letters()
+        plan = Plan(self.spec, self.tables.schemas, now=lambda: now)
+        layouts, letters = self.tables.layouts(batch), self.tables.dead_letter_layout()
         booked = self._booked()
-        counts, discovered = Counts(), dict[str, Structure]()
+        counts, discovered = Counts(), dict[RouteId, Structure]()
         pages = self.letters.pages(self.selection, self._version)
         for judged in (part for page in pages for part in judge_in_parts(plan, page, batch, now)):
             discovered = _together(discovered, judged)
@@ -218,7 +219,7 @@ class ReplayPipeline(Pipeline):
         old.lease, old.ledger, old._version = self.lease, self.ledger, taken.version
         tables = old.open_tables()
         tables.open()
-        tables.keep(held)
+        tables.keep_planned(held)
         manifests, runs = old.discover_and_stage(None, begun.batch, begun.started)
         return old.intend(begun.batch, (), manifests, begun.started, runs)
 
@@ -226,7 +227,7 @@ class ReplayPipeline(Pipeline):
         self.report(_replay_event(self.spec.pipeline, intent, receipts))
 
 
-def _together(discovered: dict[str, Structure], judged: Evaluation) -> dict[str, Structure]:
+def _together(discovered: dict[RouteId, Structure], judged: Evaluation) -> dict[RouteId, Structure]:
     found = dict(discovered)
     for name, structure in judged.discovered.items():
         found[name] = merge_structures(found[name], structure) if name in found else structure

@@ -158,8 +158,8 @@ class MaintenanceScheduler:
             return {"version": table.state.version}
         if action.operation == "clean_log":
             # The next start looks for a RESTORE only in commits after those recorded here.
-            self._context.tables.look()
-            self._context.ledger.known.remember(tables=self._context.tables.tables())
+            self._context.tables.follow_logs()
+            self._context.ledger.known.remember(tables=self._context.tables.known_tables())
         table.store.delete(action.paths)
         if action.operation == "vacuum":
             metrics = {"numDeletedFiles": str(action.files), "sizeOfDataDeleted": str(action.bytes)}

@@ -63,7 +63,7 @@ class Deduplication:
         """The files without doubles, what the account says then, and the files that are none of it any more."""
         files, old = list(staged), list[StagedFile]()
         self.places = {}
-        for entry, layout in self._tables.once(batch):
+        for entry, layout in self._tables.deduplicated(batch):
             mine = [each for each in files if each.table == layout.path]
             if not mine or _has(entry, self._tables.writer, batch):
                 continue
@@ -108,7 +108,7 @@ class Deduplication:
 
     def _known(self, entry: OpenTable, rules: Deduplicate, schema: pa.Schema, since: int) -> _Seen:
         """What is kept of the table, or what it tells now: others may have changed it."""
-        state, seen = entry.committer.state, self._seen.get(entry.store.uri)
+        state, seen = entry.writer.state, self._seen.get(entry.store.uri)
         version = -1 if state is None else state.version
         if seen is None or seen.version != version or seen.since > since:
             parts = [] if state is None else list(_told(entry.store, version, rules.keys, schema, since))
@@ -209,7 +209,7 @@ def _newest(rows: pa.Table) -> int:
 
 def _has(entry: OpenTable, writer: str, batch: int) -> bool:
     """Whether the table has the batch already: then all of it would be doubles."""
-    state = entry.committer.state
+    state = entry.writer.state
     return state is not None and state.txns.get(batch_txn(writer), 0) >= batch
 
 

@@ -35,9 +35,9 @@ def wait(pipeline: Pipeline) -> None:
 
 def _floors(pipeline: Pipeline) -> Iterator[Infer]:
     """Those of the branches of which nobody has said the columns."""
-    known = {name[: name.rfind("/") + 1] for name, shape in pipeline.tables.shapes.items() if shape is not None}
-    for prefix, branch in pipeline.spec.branch_specs().items():
-        if not branch.table.declared and prefix not in known:
+    known = {route_id.branch for route_id, shape in pipeline.tables.schemas.items() if shape is not None}
+    for name, branch in pipeline.spec.branch_specs().items():
+        if not branch.table.declared and name not in known:
             yield branch.table.infer
 
 

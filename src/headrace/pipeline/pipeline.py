@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +14,8 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import faults, retry
+from headrace.decode.inference import Structure
+from headrace.decode.inference import merge_inferred as merge_structures
 from headrace.delta.log import EPOCH
 from headrace.delta.receipt import Receipt
 from headrace.delta.staged_file import StagedFile
@@ -32,11 +34,13 @@ from headrace.pipeline.streaming_query import StreamingBatches
 from headrace.pipeline.tables import STAGING, PipelineTables
 from headrace.pipeline.verify_source import ordered_by_offset, readable_ranges, same_topics, still_there, verify_source
 from headrace.plan.accounting import Counts
+from headrace.plan.inferred_columns import InferredColumns
 from headrace.runtime import session
 from headrace.source.base import Offsets, Source, lag_event, open_source
 from headrace.source.ranges import Range, last_offsets, one_per_partition
 from headrace.spec import Spec
 from headrace.spec.reader import parse_intent_spec
+from headrace.spec.route_id import RouteId
 from headrace.stage.partitions import check_partition_count
 from headrace.stage.stager import delete_staged
 from headrace.storage.store import Profile, Store
@@ -48,8 +52,6 @@ from headrace.write.tombstones import DAY, TOMBSTONES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.decode.inference import Structure
-    from headrace.plan.route_schema import RouteSchema
 
 T = TypeVar("T")
 _COMMITS_AT_ONCE = 8
@@ -231,7 +233,7 @@ class Pipeline:
         if self._purged == clock.date():
             return
         self._purged, self._retention_time = clock.date(), self.ledger.proved_time(clock)
-        self.tables.look()
+        self.tables.follow_logs()
         self._sweep_staging()
         for folder in self.state.child(TOMBSTONES).folders():
             retention.carry_out(self.state.child(f"{TOMBSTONES}/{folder}"), self._retention_time.date(), DAY)
@@ -283,17 +285,17 @@ class Pipeline:
 
     def _check_names(self, manifests: Sequence[Manifest]) -> None:
         """In the first batch of a run, stop at names that nothing has: the spec would filter or blank every record."""
-        reports = [(route, found) for each in manifests for route, found in each.unknown.items()]
+        reports = [(route_id, names) for each in manifests for route_id, names in each.unknown.items()]
         try:
             self.tables.check_names(reports)
         except HeadraceError:
             self.discard(merge_manifests(manifests)[0])
             raise
-        self._unchecked -= {route[: route.rfind("/") + 1] for route, _ in reports}
+        self._unchecked -= {route_id.branch for route_id, _ in reports}
 
     def discover_and_stage(self, frame: DataFrame, batch: int, now: datetime) -> tuple[list[Manifest], int]:
         """Stage; when tasks met fields or tables nobody knew, answer them and, unless they were right, stage again."""
-        self.tables.grow(batch)
+        self.tables.begin_batch(batch)
         manifests, runs = self.stage(frame, batch, now), 1
         while not self._answered(manifests, batch):
             manifests, runs = self.stage(frame, batch, now), runs + 1
@@ -306,20 +308,18 @@ class Pipeline:
         stands = False
         try:
             if discovered or assumed:
-                known = dict(self.tables.shapes)
-                self.tables.answer({name: {} for name in assumed} | discovered, batch)
-                self._tell_columns(known, discovered)
-            stands = not discovered and self.tables.bears_out(assumed)
+                self._report_columns(self.tables.add_discovered({name: {} for name in assumed} | discovered, batch))
+            stands = not discovered and self.tables.are_declared(assumed)
         finally:
             if not stands:
                 self.discard(merge_manifests(manifests)[0])
         return stands
 
-    def _tell_columns(self, known: Mapping[str, RouteSchema | None], discovered: Mapping[str, Structure]) -> None:
+    def _report_columns(self, inferred: Iterable[InferredColumns]) -> None:
         """Report the columns that tables get because records have them."""
-        for found in self.tables.inferred(known, discovered):
-            self.summary.keep_as_text(found.table, found.json_text)
-            self.report(found.event(self.spec.pipeline))
+        for columns in inferred:
+            self.summary.keep_as_text(columns.table, columns.json_text)
+            self.report(columns.event(self.spec.pipeline))
 
     def discard(self, files: Iterable[StagedFile]) -> None:
         """Delete what was staged and will not be committed."""
@@ -329,7 +329,7 @@ class Pipeline:
         """Read ranges again and stage them; tables other than `uri` skip the records, which they have already."""
         tables = self.open_tables()
         tables.open()
-        tables.hold_others(uri, last_offsets(ranges))
+        tables.write_only_to(uri, last_offsets(ranges))
         frames = [self.source.read(self.spark, part) for part in one_per_partition(ranges)]
         frame = reduce(lambda one, two: one.union(two), frames)
         manifests, runs = self.discover_and_stage(frame, batch, started)
@@ -347,8 +347,8 @@ class Pipeline:
     def order(self, batch: int) -> bytes:
         """What tasks must know of the batch."""
         tables = self.tables
-        layouts, letters = tables.layouts(batch), tables.letters()
-        return task.TaskInput(self.spec, tables.shapes, layouts, letters, self.profile, self._unchecked).to_bytes()
+        layouts, letters = tables.layouts(batch), tables.dead_letter_layout()
+        return task.TaskInput(self.spec, tables.schemas, layouts, letters, self.profile, self._unchecked).to_bytes()
 
     def intend(
         self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int
@@ -395,7 +395,7 @@ class Pipeline:
         """
         intent, receipts = self._committed(intent)
         faults.reach(faults.Point.BEFORE_LEDGER_WRITE, batch=intent.batch)
-        tables = self.tables.tables()
+        tables = self.tables.known_tables()
         if intent.kind is IntentKind.REFILL:
             tables |= {each.path: replace(tables[each.path], refill=-1) for each in intent.tables}
         tables |= overwrite.with_overwritten(tables, self.ledger.known.full_refresh.number, intent)
@@ -425,7 +425,7 @@ class Pipeline:
             try:
                 return intent, self._commit(intent)
             except (TableChanged, TableFeature):
-                if not self.tables.appeared(intent):
+                if not self.tables.commits.needs_new_plan(intent):
                     raise
                 intent = self._plan_again(intent)
 
@@ -462,8 +462,8 @@ class Pipeline:
 
     def _commit_one(self, table: TableIntent, intent: Intent) -> Receipt:
         self.lease.check()
-        receipt = self._retrying(lambda: self.tables.commit(table, intent))
-        if receipt.skipped and self.tables.plan_of(table, intent) != table.plan:
+        receipt = self._retrying(lambda: self.tables.commits.commit(table, intent))
+        if receipt.skipped and self.tables.commits.plan_of(table, intent) != table.plan:
             raise Fenced(
                 f"{table.path} holds another plan of batch {intent.batch} than the one at hand: another driver has "
                 "planned it again.",
@@ -481,7 +481,7 @@ class Pipeline:
         """A batch that was decided but not booked: commit the same files wherever its mark is missing."""
         self.report({"event": "recover", "pipeline": self.spec.pipeline, self.unit: begun.batch})
         for table in begun.tables:
-            self._retrying(partial(self.tables.find, table, begun, anew))
+            self._retrying(partial(self.tables.commits.restore_txn, table, begun, anew))
         if begun.kind is not IntentKind.DECISION and (anew or self.missing(begun) or self._superseded(begun)):
             begun = self._plan_again(begun)
         self.settle(begun)
@@ -493,7 +493,7 @@ class Pipeline:
         return [
             f"{item.table}/{item.path}"
             for table in begun.tables
-            if not self.tables.has(table, begun)
+            if not self.tables.commits.contains(table, begun)
             for item in table.files
             if not Store(item.table, self.profile).exists(item.path)
         ]
@@ -501,7 +501,8 @@ class Pipeline:
     def _superseded(self, begun: Intent) -> bool:
         """Whether a table holds the batch by another plan than the newest one."""
         return any(
-            self.tables.has(table, begun) and self.tables.plan_of(table, begun) != table.plan for table in begun.tables
+            self.tables.commits.contains(table, begun) and self.tables.commits.plan_of(table, begun) != table.plan
+            for table in begun.tables
         )
 
     def _plan_again(self, begun: Intent) -> Intent:
@@ -510,7 +511,9 @@ class Pipeline:
         Its ranges and its spec are the same. What a table holds already stays as it was planned for that table.
         """
         plan = begun.plan + 1
-        held = {table.path: self._held(table, begun) for table in begun.tables if self.tables.has(table, begun)}
+        held = {
+            table.path: self._held(table, begun) for table in begun.tables if self.tables.commits.contains(table, begun)
+        }
         made = self.again(begun, tuple(held.values()))
         self.discard(item for table in made.tables if table.path in held for item in table.files)
         left = tuple(replace(table, plan=plan) for table in made.tables if table.path not in held)
@@ -525,7 +528,7 @@ class Pipeline:
 
     def _held(self, table: TableIntent, begun: Intent) -> TableIntent:
         """The part of the batch that a table holds, as it was planned."""
-        plan = self.tables.plan_of(table, begun)
+        plan = self.tables.commits.plan_of(table, begun)
         intent = begun if plan == table.plan else self.ledger.planned(begun.batch, plan)
         parts = intent.tables if intent is not None else ()
         return next((part for part in parts if part.path == table.path), table)
@@ -546,7 +549,7 @@ class Pipeline:
         if begun.ranges and not ranges:
             return replace(begun, tables=(), counts=Counts())  # all that is left of it is what tables hold
         tables.open()
-        tables.keep(held)
+        tables.keep_planned(held)
         frame = old.source.read(self.spark, ranges)
         manifests, runs = old.discover_and_stage(frame, begun.batch, begun.started)
         intent = old.intend(begun.batch, begun.ranges, manifests, begun.started, runs)
@@ -585,11 +588,10 @@ class Pipeline:
         self.report({"event": "progress", "pipeline": self.spec.pipeline, **told})
 
 
-def _discovered(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    from headrace.decode.inference import merge_inferred as merge_structures
-
-    found: dict[str, Any] = {}
+def _discovered(manifests: Sequence[Manifest]) -> dict[RouteId, Structure]:
+    discovered: dict[RouteId, Structure] = {}
     for manifest in manifests:
-        for name, structure in manifest.discovered.items():
-            found[name] = merge_structures(found[name], structure) if name in found else structure
-    return found
+        for route_id, structure in manifest.discovered.items():
+            known = discovered.get(route_id)
+            discovered[route_id] = structure if known is None else merge_structures(known, structure)
+    return discovered

@@ -18,6 +18,7 @@ from headrace.plan.plan import Plan
 from headrace.plan.unknown_names import UnknownName, nowhere
 from headrace.source.base import open_source
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from headrace.storage.store import Profile, Store
 
 _PATIENCE = 2.0
@@ -45,11 +46,11 @@ def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, w
             envelopes = source.tail(records, where)
         finally:
             source.close()
-    existing, notes = dict[str, pa.Schema](), []
-    for prefix, branch in spec.branch_specs().items():
+    existing, notes = dict[RouteId, pa.Schema](), []
+    for name, branch in spec.branch_specs().items():
         if branch.route.kind == "fixed":
             schema, note = _existing(branch)
-            existing |= {} if schema is None else {prefix: schema}
+            existing |= {} if schema is None else {RouteId(name): schema}
             notes.append(note)
     plan = Plan(spec, existing=existing, unchecked=spec.branch_specs())
     applied = plan.apply(envelopes)
@@ -57,17 +58,17 @@ def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, w
     notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]
     counts = applied.counts
     account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
-    tables = {spec.uri_of(name): rows for name, rows in applied.tables.items()}
+    tables = {spec.uri_of(route_id): rows for route_id, rows in applied.tables.items()}
     shown = tuple(_inferred(plan, existing))
     return Preview(spec.pipeline, tables, applied.letters, account, tuple(notes), shown, tuple(unknown))
 
 
-def _inferred(plan: Plan, existing: Mapping[str, pa.Schema]) -> Iterator[InferredColumns]:
+def _inferred(plan: Plan, existing: Mapping[RouteId, pa.Schema]) -> Iterator[InferredColumns]:
     """The columns that the records gave to tables."""
-    for prefix, branch in plan.branches.items():
+    for branch in plan.branches.values():
         for route, shape in branch.shapes.items():
             if route != EVERY:
-                known = existing.get(prefix + route)
+                known = existing.get(branch.route_id(route))
                 found = inferred_columns(known.names if known else (), shape, branch.learned(route), branch.transform)
                 yield from [found] if found else []
 

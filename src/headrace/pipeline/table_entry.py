@@ -22,6 +22,7 @@ from headrace.ledger.replays import writer as replays_writer
 from headrace.plan.branch import CompiledBranch
 from headrace.plan.route_schema import Offsets
 from headrace.spec import TableSpec
+from headrace.spec.route_id import RouteId
 from headrace.storage.store import Store
 from headrace.write.append import AppendWriter
 from headrace.write.intent import Intent, MergeRules, Scd2Columns, TableIntent
@@ -30,25 +31,26 @@ from headrace.write.table_writer import TableWriter
 
 @dataclass
 class OpenTable:
-    """One table of the pipeline and what the driver knows of it."""
+    """A table of the pipeline, its writer, and what this run knows about it."""
 
-    name: str  # the branch's prefix, and the route
+    route_id: RouteId | None  # None: the dead-letter table, or a table that no route of the spec leads to
     branch: CompiledBranch
     store: Store
     rules: TableSpec
-    committer: TableWriter
+    writer: TableWriter
     table_id: str
-    learned: Structure | None = None
-    floors: Offsets = field(default_factory=dict)
-    rows: str = ""  # what tells them apart, as it was last written
-    seen: int = -1  # the log was looked through up to this version when the table was opened
-    wrote: bool = False  # whether this driver has committed to it
-    planned: pa.Schema | None = None  # the columns of an earlier plan, where the table holds the batch already
+    dead_letters: bool = False
+    inferred: Structure | None = None  # fields of its records that were new in this run
+    floors: Offsets = field(default_factory=dict)  # records up to these offsets are skipped
+    rows: str = ""  # row identity, as last written
+    scanned: int = -1  # the log was searched for RESTOREs up to this version
+    committed: bool = False  # whether this run has committed to it
+    planned: pa.Schema | None = None  # columns of an earlier plan of the batch, where the table already has it
 
     @property
     def writer_kind(self) -> WriterKind:
-        """Who writes the table."""
-        if self.committer.adopts:
+        """The kind of writer that the ledger records."""
+        if self.writer.adopts:
             return WriterKind.DIRECT
         return WriterKind.MERGE if self.rules.merges else WriterKind.SPARK
 
@@ -57,7 +59,12 @@ class OpenTable:
         """The table's columns that rows may fill; None while it does not exist."""
         if self.planned is not None:
             return self.planned
-        return None if self.committer.state is None else self.committer.writable()
+        return None if self.writer.state is None else self.writer.writable()
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns: the table's own once it exists, else those of the spec."""
+        return self.rules.partitions if self.writer.state is None else tuple(self.writer.state.partition_by)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from headrace.runtime.heap import keep_freed_memory
 from headrace.source.base import restore_null_headers
 from headrace.source.ranges import Range
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Profile, Store
 
@@ -42,8 +43,8 @@ class TaskInput:
     """All that a task must know, the same for every batch until a shape changes."""
 
     spec: Spec
-    shapes: Mapping[str, RouteSchema | None]
-    layouts: Mapping[str, FileLayout]  # where each route's files go
+    shapes: Mapping[RouteId, RouteSchema | None]
+    layouts: Mapping[RouteId, FileLayout]  # where each route's files go
     letters: FileLayout
     profile: Profile = field(repr=False)
     unchecked: frozenset[str] = frozenset()  # branches whose names are to be held against the records
@@ -90,8 +91,8 @@ def _manifest(order: bytes, batch: int, now: datetime, batches: Iterable[pa.Reco
 
 
 def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[pa.RecordBatch]) -> Manifest:
-    counts, discovered, assumed = Counts(), dict[str, Structure](), set[str]()
-    unknown = dict[str, frozenset[UnknownName]]()
+    counts, discovered, assumed = Counts(), dict[RouteId, Structure](), set[RouteId]()
+    unknown = dict[RouteId, frozenset[UnknownName]]()
     layouts = dict(order.layouts)
     records = map(restore_null_headers, batches)
     for applied in (part for each in gathered(records, len(order.shapes)) for part in plan.parts(each)):
@@ -112,15 +113,14 @@ def _stage_all(order: TaskInput, plan: Plan, stager: Stager, batches: Iterable[p
     if discovered:
         stager.abandon()
         return Manifest(counts=counts, discovered=discovered, assumed=tuple(assumed))
-    lacks = {name: tuple((each.place, each.name, each.suggestion) for each in found) for name, found in unknown.items()}
-    return Manifest(stager.finish(), counts, assumed=tuple(assumed), unknown=lacks)
+    return Manifest(stager.finish(), counts, assumed=tuple(assumed), unknown=unknown)
 
 
-def _layout(plan: Plan, name: str) -> FileLayout:
+def _layout(plan: Plan, route_id: RouteId) -> FileLayout:
     """Where the files of a table go that is assumed to be new."""
-    shape = plan.shapes[name]
+    shape = plan.shapes[route_id]
     assert shape is not None  # noqa: S101
-    rules = plan.spec.table_for(name)
+    rules = plan.spec.table_for(route_id)
     return FileLayout(shape.uri, shape.table, shape.partition_by, rules.compression, rules.target_file_size)
 
 

@@ -80,7 +80,7 @@ class BranchRun:
         for name in parts:
             self.branch.assume(name)
             if name in self.branch.assumed:
-                self.gathering.assumed.add(self.branch.prefix + name)
+                self.gathering.assumed.add(self.branch.route_id(name))
             ways.setdefault(self._way(name), []).append(name)
         for way, names in ways.items():
             if len(names) > 1 and way not in self.branch.apart:
@@ -142,7 +142,7 @@ class BranchRun:
         self._reject_each(envelopes, rejects, "stage", names, owner)
         envelopes, owner = take(envelopes, keep), owner if keep is None else owner[keep.to_numpy()]
         for nth, at in spans(owner):
-            self.gathering.add(self.branch.prefix + names[nth], table.slice(*at), envelopes.slice(*at))
+            self.gathering.add(self.branch.route_id(names[nth]), table.slice(*at), envelopes.slice(*at))
 
     def _reject_each(
         self, envelopes: pa.Table, rejects: Rejects, step: str, names: list[str], owner: np.ndarray
@@ -198,7 +198,7 @@ class BranchRun:
         theirs = envelopes.take(nulls)
         table, index, rejects = deletes_by_key(theirs, shape, merge, decode.options)
         self._reject(theirs, rejects, "decode", shape.uri)
-        self.gathering.add(self.branch.prefix + name, table, theirs.take(index))
+        self.gathering.add(self.branch.route_id(name), table, theirs.take(index))
         return replace(found, rejects=found.rejects.without(Reason.TOMBSTONE))
 
     def _meets_elements(self, name: str, shape: RouteSchema, envelopes: pa.Table) -> bool:
@@ -222,7 +222,7 @@ class BranchRun:
 
     def _note(self, name: str, structure: Structure, envelopes: pa.Table) -> None:
         """A route or a field nobody has met: say which fields its records bring; the driver answers with a shape."""
-        self.gathering.discovered[self.branch.prefix + name] = structure
+        self.gathering.discovered[self.branch.route_id(name)] = structure
         if name == EVERY:
             self._foresee(structure, envelopes)
 
@@ -269,8 +269,8 @@ class BranchRun:
         """Report what the spec names and rows of these routes do not have."""
         for name in names if self.branch.checks_names and len(rows) else ():
             unknown = unknown_names(self.branch, name, self._shape(name), self.envelopes)
-            known = self.gathering.unknown.get(self.branch.prefix + name)
-            self.gathering.unknown[self.branch.prefix + name] = unknown if known is None else unknown & known
+            known = self.gathering.unknown.get(self.branch.route_id(name))
+            self.gathering.unknown[self.branch.route_id(name)] = unknown if known is None else unknown & known
 
     def _transform(self, name: str, shape: RouteSchema, rows: pa.Table, envelopes: pa.Table) -> None:
         if shape is self.branch.shapes.get(name):
@@ -309,7 +309,7 @@ class BranchRun:
 
     def _into(self, name: str, rows: pa.Table, envelopes: pa.Table) -> None:
         if name not in self.branch.shapes:
-            self.gathering.discovered.setdefault(self.branch.prefix + name, {})
+            self.gathering.discovered.setdefault(self.branch.route_id(name), {})
             return
         shape = self.branch.shapes[name]
         if shape is None:
@@ -332,7 +332,7 @@ class BranchRun:
             kept = envelopes.take(index)
         rejected = self._reject(envelopes, rejects, "stage", shape.uri, rules)
         table, envelopes = self._whole(table, kept, rejected)
-        self.gathering.add(self.branch.prefix + name, table, envelopes)
+        self.gathering.add(self.branch.route_id(name), table, envelopes)
 
     def _expect(self, uri: str, rules: TableSpec, rows: pa.Table, envelopes: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Rows without those that an expectation takes away."""

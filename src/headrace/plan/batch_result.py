@@ -21,6 +21,7 @@ from headrace.plan.outcomes import RecordOutcomes, records
 from headrace.plan.rejects import letters_of
 from headrace.plan.unknown_names import UnknownName
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from headrace.transform.dead_letter_columns import DeadLetterColumns
 
 T = TypeVar("T")
@@ -30,15 +31,15 @@ T = TypeVar("T")
 class BatchResult:
     """What a batch of envelopes becomes."""
 
-    tables: Mapping[str, pa.Table]  # rows per route, each with its shape's table schema
+    tables: Mapping[RouteId, pa.Table]  # rows per route, each with its shape's table schema
     letters: pa.Table  # dead letters, in the columns of their table
     counts: Counts
-    discovered: Mapping[str, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
-    assumed: frozenset[str] = frozenset()  # routes whose shape is only what the spec declares
-    unknown: Mapping[str, frozenset[UnknownName]] = field(
+    discovered: Mapping[RouteId, Structure] = field(default_factory=dict)  # what no shape knows yet, per route
+    assumed: frozenset[RouteId] = frozenset()  # routes whose shape is only what the spec declares
+    unknown: Mapping[RouteId, frozenset[UnknownName]] = field(
         default_factory=dict
     )  # per route that has rows: names it lacks
-    origins: Mapping[str, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
+    origins: Mapping[RouteId, np.ndarray] = field(default_factory=dict)  # per route, the record of each row
     dead: np.ndarray = field(default_factory=lambda: np.array([], np.int64))  # the record of each letter
 
 
@@ -65,7 +66,7 @@ def _joined(one: BatchResult, two: BatchResult) -> BatchResult:
     )
 
 
-def _united(one: Mapping[str, T], two: Mapping[str, T], join: Callable[[T, T], T]) -> dict[str, T]:
+def _united(one: Mapping[RouteId, T], two: Mapping[RouteId, T], join: Callable[[T, T], T]) -> dict[RouteId, T]:
     both = {name: join(one[name], two[name]) for name in one.keys() & two.keys()}
     return {**one, **two, **both}
 
@@ -77,11 +78,11 @@ class ResultBuilder:
         self.spec, self.now = spec, now
         self.fates = RecordOutcomes.of(read)
         self.shared = DecodeCache(1 + len(spec.branches))
-        self.discovered: dict[str, Structure] = {}
-        self.assumed: set[str] = set()
-        self.unknown: dict[str, frozenset[UnknownName]] = {}
-        self._tables: dict[str, list[pa.Table]] = {}
-        self._origins: dict[str, list[np.ndarray]] = {}
+        self.discovered: dict[RouteId, Structure] = {}
+        self.assumed: set[RouteId] = set()
+        self.unknown: dict[RouteId, frozenset[UnknownName]] = {}
+        self._tables: dict[RouteId, list[pa.Table]] = {}
+        self._origins: dict[RouteId, list[np.ndarray]] = {}
         self._letters: list[pa.Table] = []
         self._dead: list[np.ndarray] = []
         self._reasons: dict[str, int] = {}
@@ -93,13 +94,13 @@ class ResultBuilder:
         """One for the same batch with nothing in it."""
         return ResultBuilder(self.spec, len(self.fates.row), self.now)
 
-    def add(self, name: str, table: pa.Table, envelopes: pa.Table) -> None:
+    def add(self, route_id: RouteId, table: pa.Table, envelopes: pa.Table) -> None:
         """Rows of a table, and the envelope of each."""
         if not len(table):
             return
         self.fates.have_row(envelopes)
-        self._tables.setdefault(name, []).append(table)
-        self._origins.setdefault(name, []).append(records(envelopes))
+        self._tables.setdefault(route_id, []).append(table)
+        self._origins.setdefault(route_id, []).append(records(envelopes))
         self._rescued += len(table) - table[RESCUED.name].null_count if RESCUED.name in table.column_names else 0
 
     def reject(self, envelopes: pa.Table, rejects: Rejects, step: str, table: str | None) -> pa.Table:

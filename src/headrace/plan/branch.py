@@ -16,6 +16,7 @@ from headrace.decode.inference import merge_inferred as merge_structures
 from headrace.plan import explode as exploding
 from headrace.plan.route_schema import RouteSchema, disagreement, knows_fields, payload_of, route_schema_of
 from headrace.spec import Spec, TableSpec
+from headrace.spec.route_id import RouteId
 from headrace.transform.from_spec import transform_steps
 from headrace.transform.steps import Transform
 
@@ -27,7 +28,7 @@ class CompiledBranch:
 
     def __init__(
         self,
-        prefix: str,
+        name: str,
         spec: Spec,
         shapes: Mapping[str, RouteSchema | None] | None = None,
         existing: Mapping[str, pa.Schema] | None = None,
@@ -35,7 +36,7 @@ class CompiledBranch:
         checks_names: bool = False,
     ) -> None:
         self.checks_names = checks_names  # whether to report names that the records do not have
-        self.prefix, self.spec = prefix, spec
+        self.name, self.spec = name, spec
         self.explode = spec.explode
         limits = spec.limits
         self.limits = DecodeLimits(
@@ -60,18 +61,22 @@ class CompiledBranch:
         self._decoders: dict[tuple[Hashable, int], Decoder] = {}
         self._added: Counter[str] = Counter()  # by route: columns that the batch at hand has brought
 
+    def route_id(self, route: str) -> RouteId:
+        """The identity of one of the branch's routes."""
+        return RouteId(self.name, route)
+
     @property
     def unrouted(self) -> str | None:
         """What a letter calls the table of a record that has no route yet: nothing, or its branch's pattern."""
-        return self.spec.table.path if self.prefix else None
+        return self.spec.table.path if self.name else None
 
     def rules(self, route: str) -> TableSpec:
         """The table options of a route."""
-        return self.spec.table_for("" if route == EVERY else route)
+        return self.spec.table_for(RouteId("", "" if route == EVERY else route))
 
     def uri(self, route: str) -> str:
         """The table of a route."""
-        return self.spec.uri_of("" if route == EVERY else route)
+        return self.spec.uri_of(RouteId("", "" if route == EVERY else route))
 
     def new_field(self, route: str, shape: RouteSchema) -> NewField:
         """What the contract says to new fields; to a table that has no columns yet none of them is new."""

@@ -20,6 +20,7 @@ from headrace.plan.outcomes import with_record_numbers
 from headrace.plan.route_schema import RouteSchema
 from headrace.reasons import Reason
 from headrace.spec import Spec
+from headrace.spec.route_id import RouteId
 from headrace.transform.dead_letter_columns import DeadLetterColumns
 
 __all__ = ["EVERY", "BatchResult", "CompiledBranch", "Plan"]
@@ -39,9 +40,9 @@ class Plan:
     def __init__(
         self,
         spec: Spec,
-        shapes: Mapping[str, RouteSchema | None] | None = None,
+        shapes: Mapping[RouteId, RouteSchema | None] | None = None,
         *,
-        existing: Mapping[str, pa.Schema] | None = None,
+        existing: Mapping[RouteId, pa.Schema] | None = None,
         assumes: bool = False,
         unchecked: Collection[str] | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -51,24 +52,24 @@ class Plan:
             (each.set or {}, each.jmespath or {}) for each in spec.dead_letters.transform
         )
         self.branches = {
-            prefix: CompiledBranch(
-                prefix,
+            name: CompiledBranch(
+                name,
                 each,
-                _under(prefix, shapes or {}),
-                _under(prefix, existing or {}),
+                _of_branch(name, shapes or {}),
+                _of_branch(name, existing or {}),
                 assumes,
-                unchecked is not None and prefix in unchecked,
+                unchecked is not None and name in unchecked,
             )
-            for prefix, each in spec.branch_specs().items()
+            for name, each in spec.branch_specs().items()
         }
         self.now = now
         self._learns = shapes is None
 
     @property
-    def shapes(self) -> dict[str, RouteSchema | None]:
+    def shapes(self) -> dict[RouteId, RouteSchema | None]:
         """Those it has now, given or learned; None for a table that may not be."""
         branches = self.branches.values()
-        return {branch.prefix + route: shape for branch in branches for route, shape in branch.shapes.items()}
+        return {branch.route_id(route): shape for branch in branches for route, shape in branch.shapes.items()}
 
     def apply(self, envelopes: pa.Table | pa.RecordBatch, meant: Meant = None) -> BatchResult:
         """Rows per route, dead letters, and the account of every record.
@@ -80,8 +81,8 @@ class Plan:
             branch.begin()
         applied = merge_results(self._parts(table, meant))
         while applied.discovered and self._learns:
-            for prefix, branch in self.branches.items():
-                branch.learn(_under(prefix, applied.discovered))
+            for name, branch in self.branches.items():
+                branch.learn(_of_branch(name, applied.discovered))
             applied = merge_results(self._parts(table, meant))
         return applied
 
@@ -109,41 +110,40 @@ class Plan:
             try:
                 return self._applied(envelopes, meant, refused)
             except _TooLarge as found:
-                refused.add(found.prefix)
+                refused.add(found.branch)
 
     def _applied(self, envelopes: pa.Table, meant: Meant, refused: Collection[str] = ()) -> BatchResult:
         gathering, envelopes = ResultBuilder(self.spec, len(envelopes), self.now()), with_record_numbers(envelopes)
-        for prefix, branch in self.branches.items():
-            theirs = envelopes if meant is None else envelopes.take(meant.get(prefix, np.array([], np.int64)))
-            if prefix in refused:
+        for name, branch in self.branches.items():
+            theirs = envelopes if meant is None else envelopes.take(meant.get(name, np.array([], np.int64)))
+            if name in refused:
                 gathering.reject(theirs, Rejects([0], [Reason.TOO_BIG], [_DETAIL]), "decode", branch.unrouted)
             elif len(theirs):
-                self._run(BranchRun(branch, theirs, gathering), prefix)
+                self._run(BranchRun(branch, theirs, gathering))
         value_bytes = envelopes.column("value").nbytes if len(envelopes) else 0
         return gathering.applied(self.letter_columns, value_bytes)
 
-    def _run(self, application: BranchRun, prefix: str) -> None:
+    def _run(self, application: BranchRun) -> None:
         try:
             application.run()
         except (Oversized, pa.ArrowException, duckdb.Error) as error:
             if is_overflow(error):
-                raise _TooLarge(prefix) from error
+                raise _TooLarge(application.branch.name) from error
             raise
 
 
 class _TooLarge(Exception):
     """What a branch makes of records is too large for one pass."""
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    def __init__(self, branch: str) -> None:
+        self.branch = branch
 
 
 def _between(meant: Meant, start: int, end: int) -> Meant:
     """The records of each branch among those of a slice."""
-    return meant and {prefix: at[(start <= at) & (at < end)] - start for prefix, at in meant.items()}
+    return meant and {name: at[(start <= at) & (at < end)] - start for name, at in meant.items()}
 
 
-def _under(prefix: str, known: Mapping[str, T]) -> dict[str, T]:
-    """What is known of one branch, by the names that its routes have there."""
-    parts = ((*name.rpartition("/"), each) for name, each in known.items())
-    return {route: each for head, slash, route, each in parts if head + slash == prefix}
+def _of_branch(name: str, by_route: Mapping[RouteId, T]) -> dict[str, T]:
+    """The items of one branch, by the names of its routes."""
+    return {route_id.route: item for route_id, item in by_route.items() if route_id.branch == name}

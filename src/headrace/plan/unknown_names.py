@@ -13,6 +13,7 @@ from headrace.plan.arrow import values_of
 from headrace.plan.branch import EVERY, CompiledBranch
 from headrace.plan.route_schema import RouteSchema, columns_of_route, decoded_schema
 from headrace.spec.diagnostics import closest
+from headrace.spec.route_id import RouteId
 from headrace.spec.steps import StepSpec
 from headrace.transform.sql.expression import ENVELOPE as ENVELOPE_NAMES
 from headrace.transform.sql.expression import columns_in as names_in
@@ -31,7 +32,7 @@ class UnknownName:
         return f"{self.place}: '{self.name}' does not exist in any record, table or step{hint}"
 
 
-Reports = Iterable[tuple[str, Set[UnknownName]]]  # of every route that had rows: what is unknown there
+Reports = Iterable[tuple[RouteId, Set[UnknownName]]]  # of every route that had rows: what is unknown there
 
 
 def unknown_names(
@@ -61,17 +62,17 @@ def _holds(form: str, values: pa.BinaryArray, name: str) -> bool:
 def nowhere(
     reports: Reports,
     branches: Mapping[str, CompiledBranch],
-    shapes: Mapping[str, RouteSchema | None],
+    shapes: Mapping[RouteId, RouteSchema | None],
     known: Iterable[str] = (),
 ) -> list[UnknownName]:
     """What is unknown to all records and tables of a branch: its routes share their steps, and some may have more."""
     told = list(reports)
     found = set[UnknownName]()
-    for prefix, branch in branches.items():
-        theirs = [(route, unknown) for route, unknown in told if _prefix(route) == prefix]
-        tables = [shape for route, shape in shapes.items() if shape and _prefix(route) == prefix]
-        there = {name.lower() for shape in tables for name in shape.payload.names} | {*map(str.lower, known)}
-        lacks = [(_used(branch, route, shapes), {(each.place, each.name) for each in found}) for route, found in theirs]
+    for name, branch in branches.items():
+        theirs = [(route_id, unknown) for route_id, unknown in told if route_id.branch == name]
+        tables = [shape for route_id, shape in shapes.items() if shape and route_id.branch == name]
+        there = {column.lower() for shape in tables for column in shape.payload.names} | {*map(str.lower, known)}
+        lacks = [(_used(branch, route, shapes), {(each.place, each.name) for each in lack}) for route, lack in theirs]
         for each in {each for _, unknown in theirs for each in unknown if each.name.lower() not in there}:
             key = (each.place, each.name)
             if all(key in unknown or key not in used for used, unknown in lacks):
@@ -79,13 +80,11 @@ def nowhere(
     return sorted({(each.place, each.name): each for each in sorted(found)}.values())
 
 
-def _prefix(name: str) -> str:
-    return name[: name.rfind("/") + 1]
-
-
-def _used(branch: CompiledBranch, name: str, shapes: Mapping[str, RouteSchema | None]) -> set[tuple[str, str]]:
-    shape = shapes.get(name)
-    return {(place, used) for place, used, _ in _uses(branch, name[len(branch.prefix) :], shape)} if shape else set()
+def _used(
+    branch: CompiledBranch, route_id: RouteId, shapes: Mapping[RouteId, RouteSchema | None]
+) -> set[tuple[str, str]]:
+    shape = shapes.get(route_id)
+    return {(place, name) for place, name, _ in _uses(branch, route_id.route, shape)} if shape else set()
 
 
 def _uses(branch: CompiledBranch, route: str, shape: RouteSchema) -> Iterator[tuple[str, str, Sequence[str]]]:

@@ -16,6 +16,7 @@ from headrace.ledger.ledger import Position
 from headrace.pipeline.table_entry import merging_of
 from headrace.spec import Spec
 from headrace.spec.model import template
+from headrace.spec.route_id import RouteId
 from headrace.spec.uris import folder_of
 from headrace.stage.stager import delete_staged
 from headrace.storage.store import Profile, Store
@@ -131,7 +132,7 @@ def deletes_anew(context: PipelineContext) -> list[str]:
     for uri in context.ledger.known.tables:
         state = load_state(context.store(uri))
         tombstones = _tombstones(context, uri, state) if state is not None else None
-        rules = merging_of(context.spec.table_for(context.spec.name_of(uri) or ""))
+        rules = merging_of(context.spec.table_for(context.spec.route_of(uri) or RouteId()))
         if state is not None and tombstones is not None and rules is not None:
             tombstones.begin_anew(state.schema, rules)
             said.append(f"{uri}: goes on without the deletes that were remembered, which are lost")
@@ -222,8 +223,8 @@ def _kind(spec: Spec, uri: str, state: TableState) -> str:
 
 
 def _merges(spec: Spec, uri: str) -> bool:
-    name = spec.name_of(uri)
-    return name is not None and spec.table_for(name).merges is not None
+    route_id = spec.route_of(uri)
+    return route_id is not None and spec.table_for(route_id).merges is not None
 
 
 def _stores(context: PipelineContext) -> list[Store]:

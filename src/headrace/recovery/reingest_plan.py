@@ -130,11 +130,11 @@ def _span(earliest: int, latest: int) -> str:
 
 def check_kind(spec: Spec, uri: str, columns: Iterable[str]) -> None:
     """OperationDisabled where lost rows cannot be told from those that are there, or were changed since."""
-    name = spec.name_of(uri)
-    if name is None or uri == Store(spec.dead_letters_uri).uri:
-        what = "the dead letters" if name is None and uri == Store(spec.dead_letters_uri).uri else "no table"
+    route_id = spec.route_of(uri)
+    if route_id is None or uri == Store(spec.dead_letters_uri).uri:
+        what = "the dead letters" if route_id is None and uri == Store(spec.dead_letters_uri).uri else "no table"
         raise OperationDisabled(f"{uri} is {what} of the pipeline '{spec.pipeline}': only its tables are reingested.")
-    rules = spec.table_for(name)
+    rules = spec.table_for(route_id)
     if rules.merges is not None:
         raise OperationDisabled(
             f"{uri} has mode: {rules.mode}: a lost row is what all its changes had left, not what one batch brought.",

@@ -16,6 +16,7 @@ from headrace.spec.base import Shorthand, SpecModel
 from headrace.spec.decode import FORMATS, Decode, Tombstone, expand_format_name
 from headrace.spec.explode import Explode, expand_array_name
 from headrace.spec.maintenance import MaintenanceSpec
+from headrace.spec.route_id import RouteId
 from headrace.spec.routing import NAME, Routing
 from headrace.spec.running import CircuitBreakerSpec, FlushSpec, LeaseSpec, LimitsSpec, RetrySpec, SparkSpec
 from headrace.spec.source import GenerateSpec, KafkaSpec, SourceSpec
@@ -216,8 +217,8 @@ class Spec(SpecModel):
         return self.dead_letters.path or f"{self.state_uri}/dead_letters"
 
     def branch_specs(self) -> dict[str, Spec]:
-        """Specs of all branches by name prefix; the main branch, with an empty prefix, comes first."""
-        return {"": self} | {f"{each.name}/": self.along(each) for each in self.branches}
+        """Specs of all branches by name; the main branch, named "", comes first."""
+        return {"": self} | {each.name: self.along(each) for each in self.branches}
 
     def along(self, branch: BranchSpec) -> Spec:
         """Spec in which the branch replaces the main branch; the state path is unchanged."""
@@ -227,35 +228,32 @@ class Spec(SpecModel):
             copy._written = replace(self._written, path=("branches", self.branches.index(branch)))
         return copy
 
-    def branch_of(self, name: str) -> tuple[Spec, str]:
-        """Spec of a branch and the route in it: `items/eu` is the route `eu` of the branch `items`."""
-        branch, slash, route = name.rpartition("/")
-        return (self.branch_specs()[f"{branch}/"] if slash else self), route
+    def _branch(self, route_id: RouteId) -> Spec:
+        return self.branch_specs()[route_id.branch] if route_id.branch else self
 
     def all_rules(self) -> tuple[TableSpec, ...]:
         """Table options of all routes of the branch."""
         return (self.table, *(item.over(self.table) for item in self.tables))
 
-    def table_for(self, name: str) -> TableSpec:
+    def table_for(self, route_id: RouteId) -> TableSpec:
         """Table options of a route: the keys of the first match override the table's."""
-        branch, route = self.branch_of(name)
+        branch = self._branch(route_id)
         for item in branch.tables:
-            if re.search(item.match, route):
+            if re.search(item.match, route_id.route):
                 return item.over(branch.table)
         return branch.table
 
-    def uri_of(self, name: str) -> str:
-        """Table path of a route (a name that routing has validated)."""
-        branch, whole = self.branch_of(name)
-        topic, _, route = whole.rpartition(":")
-        return branch.table.path.replace("{topic}", topic).replace("{route}", route)
+    def uri_of(self, route_id: RouteId) -> str:
+        """Table path of a route."""
+        topic, _, route = route_id.route.rpartition(":")
+        return self._branch(route_id).table.path.replace("{topic}", topic).replace("{route}", route)
 
-    def name_of(self, uri: str) -> str | None:
+    def route_of(self, uri: str) -> RouteId | None:
         """Route of a table path, whether or not the table exists; None if the path is not one of the pipeline's."""
-        for prefix, branch in self.branch_specs().items():
-            if found := template(branch.table.path).fullmatch(uri):
-                parts = found.groupdict()
-                return prefix + ":".join(parts[key] for key in ("topic", "route") if key in parts)
+        for name, branch in self.branch_specs().items():
+            if match := template(branch.table.path).fullmatch(uri):
+                parts = match.groupdict()
+                return RouteId(name, ":".join(parts[key] for key in ("topic", "route") if key in parts))
         return None
 
     def routing(self) -> Routing:

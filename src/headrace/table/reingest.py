@@ -69,7 +69,7 @@ def _spec(given: Spec | str | os.PathLike[str], store: Store) -> Spec:
     """The one spec of a file that has this table."""
     if isinstance(given, Spec):
         return given
-    specs = [each for each in load(Path(given)) if each.name_of(store.uri) is not None]
+    specs = [each for each in load(Path(given)) if each.route_of(store.uri) is not None]
     if len(specs) != 1:
         raise UsageError(
             f"{given}: {len(specs) or 'none'} of its pipelines write{'' if specs else 's'} {store.uri}.",

@@ -125,7 +125,7 @@ def _writable(uri: str, spec: Spec) -> Iterator[Diagnostic]:
 def _known_tables(spec: Spec) -> Iterator[Diagnostic]:
     """Whether the state belongs to this pipeline, and its tables have not been replaced."""
     known_tables = KnownTables.load(Store(spec.state_uri, Profile(**spec.storage_profile())))
-    tables = [uri for uri in known_tables.tables if spec.name_of(uri) is not None or uri == spec.dead_letters_uri]
+    tables = [uri for uri in known_tables.tables if spec.route_of(uri) is not None or uri == spec.dead_letters_uri]
     own = [uri for uri in tables if uri != spec.dead_letters_uri]
     other_tables = [uri for uri in known_tables.tables if uri not in tables]
     if known_tables.topics and other_tables and not own and not {*known_tables.topics} & {*_topics(spec)}:

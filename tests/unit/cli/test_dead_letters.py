@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from headrace.cli import main
+from headrace.cli import dead_letters, main
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.startup import StartupRecovery
 from services.clocks import DAY, clock
 from services.desk import Desk, no_spark
+from services.plans import spec_of
 
 STRICT = [{"match": "^alpha$", "columns": [{"name": "id", "type": "bigint"}, {"name": "kind", "type": "string"}]}]
 NASTY = b'{"=cmd()\x1b[2J<script>": "\r\n[red]{\\"level\\":\\"INFO\\"}'
@@ -208,3 +209,22 @@ def test_purge_needs_an_age(cli: Run, age: str):
     assert cli("purge", "--older-than", age, "--yes")[0] == 2
     code, _, err = cli("purge", "--yes")
     assert (code, "dead_letters.retention" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "uri"),
+    [
+        ("alpha", "/lake/alpha"),
+        ("eu/alpha", "/eu/alpha"),
+        ("eu/", "/eu/{route}"),
+        ("eu", "/eu/{route}"),
+        ("eu/alpha/beta", "eu/alpha/beta"),
+        ("/lake/alpha", "/lake/alpha"),
+        ("us/alpha", "us/alpha"),
+        ("s3://lake/alpha", "s3://lake/alpha"),
+    ],
+)
+def test_a_table_is_named_by_its_route_its_branch_and_route_or_its_uri(text: str, uri: str) -> None:
+    route = {"by": {"field": "kind"}}
+    branch = {"name": "eu", "route": route, "table": {"path": "/eu/{route}"}}
+    assert dead_letters._table(spec_of(route=route, branches=[branch]), text) == uri

@@ -25,6 +25,7 @@ from headrace.faults import Point
 from headrace.ledger.ledger import Ledger
 from headrace.plan.accounting import Counts
 from headrace.plan.batch_result import BatchResult
+from headrace.spec.route_id import RouteId
 from headrace.storage.store import Store
 from headrace.validate.override import override_spec
 from headrace.write import retention
@@ -131,7 +132,7 @@ def test_letters_of_one_record_for_two_tables_are_two(desk: Desk):
 
 def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(desk: Desk):
     """Letter 0 has no table yet; 1 is of b, which refuses it again; 2 is of a, which takes it."""
-    a, b = (desk.spec.uri_of(name) for name in "ab")
+    a, b = (desk.spec.uri_of(RouteId("", name)) for name in "ab")
     meant = pa.Table.from_pylist([letter(0), letter(1, table=b), letter(2, table=a), letter(3)], DEAD_LETTERS)
     refused = [letter(0, table=b, reason="type"), letter(1, table=b, reason="type"), letter(2, table=b, reason="type")]
     rows = {"a": pa.table({"id": [0, 1, 2]})}
@@ -146,7 +147,7 @@ def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(des
     judged = evaluate_dead_letters(plan, meant, 1, NOW)
     assert judged.outcomes["outcome"].to_pylist() == ["replayed", "still_dead", "replayed", "filtered"]
     assert judged.outcomes["into"].to_pylist() == [[a], None, [a], None]
-    assert judged.tables["a"]["id"].to_pylist() == [0, 2]
+    assert judged.tables[RouteId("", "a")]["id"].to_pylist() == [0, 2]
     assert judged.letters.select(["offset", "table"]).to_pylist() == [{"offset": 0, "table": b}]
     assert (judged.counts.read, judged.counts.routed, judged.counts.dead, judged.counts.filtered) == (4, 2, 1, 1)
 

@@ -13,6 +13,7 @@ from headrace.errors import LeaseHeld
 from headrace.faults import Abandoned, armed
 from headrace.pipeline.pipeline import Pipeline
 from headrace.recovery.startup import StartupRecovery
+from headrace.spec.route_id import RouteId
 from services.desk import THEN, Desk, no_spark
 
 STRICT = [{"match": "^alpha$", "columns": [{"name": "id", "type": "bigint"}, {"name": "kind", "type": "string"}]}]
@@ -195,7 +196,7 @@ def test_a_record_of_which_one_row_has_no_table_has_no_row_anywhere(tmp_path: Pa
     assert desk.replay().counts.routed == 1
     assert (desk.offsets("alpha"), desk.offsets("x")) == ({0: 1, 1: 1}, {0: 1})
     [told] = desk.outcomes()
-    assert sorted(told["into"]) == [desk.spec.uri_of("alpha"), desk.spec.uri_of("x")]
+    assert sorted(told["into"]) == [desk.spec.uri_of(RouteId("", "alpha")), desk.spec.uri_of(RouteId("", "x"))]
 
 
 def test_a_letter_of_the_other_table_is_written_under_the_same_plan(tmp_path: Path):

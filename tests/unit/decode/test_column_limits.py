@@ -20,6 +20,7 @@ from headrace.decode.typed.fit import fit_values
 from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
 from headrace.reasons import Reason
+from headrace.spec.route_id import RouteId
 from services.desk import Desk
 from services.plans import adds_up, envelopes, event, letters, plan_of, rows
 
@@ -212,7 +213,7 @@ def _through_tasks(tasks: list[list[dict[str, Any]]]) -> tuple[dict[int, dict[st
     driver.branches[""].shapes = dict(shapes)
     while True:
         found = [Plan(driver.spec, driver.shapes).apply(envelopes(task)) for task in tasks if task]
-        seen = [each.discovered[""] for each in found if each.discovered]
+        seen = [each.discovered[RouteId()] for each in found if each.discovered]
         if not seen:
             break
         driver.branches[""].learn({"": merge_all(seen)})

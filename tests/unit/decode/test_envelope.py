@@ -221,7 +221,7 @@ table: {path: "/lake/{route}"}
     plan = Plan(spec, now=lambda: NOW)
     for _ in range(2):
         found = plan.apply(given)
-        stored = {name: table.to_pylist()[0] for name, table in found.tables.items()}
+        stored = {str(name): table.to_pylist()[0] for name, table in found.tables.items()}
         assert {name: (row["stream"], row["timestamp"]) for name, row in stored.items()} == {
             "a": ("a", SENT),
             "b": ("b", SENT),

@@ -17,6 +17,7 @@ from headrace.decode.registry.client import Registered
 from headrace.decode.typed.fit import fit_values
 from headrace.plan.plan import Plan
 from headrace.spec.registry import RegistrySpec
+from headrace.spec.route_id import RouteId
 from services.plans import adds_up, envelopes, letters, plan_of, rows
 
 BIG = 2**53 + 1  # no double holds it
@@ -46,7 +47,7 @@ def test_the_same_whichever_task_sees_which_number():
 def _seen(*values: object) -> dict:
     plan = plan_of()
     found = Plan(plan.spec, {}).apply(envelopes(values))
-    return dict(found.discovered[""])
+    return dict(found.discovered[RouteId()])
 
 
 @pytest.mark.parametrize("empty", [[], {}, [None], [[]], {"a": None}])

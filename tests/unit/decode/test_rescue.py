@@ -20,6 +20,7 @@ from headrace.delta.schema import RESCUED
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.plan.plan import Plan
 from headrace.reasons import Reason
+from headrace.spec.route_id import RouteId
 from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
 
 BOTH = {"new_field": "rescue", "wrong_type": "rescue"}
@@ -38,8 +39,8 @@ def rescuing(contract: dict[str, str] = BOTH, **more: Any) -> Plan:
 
 def test_clean_rows_have_nothing_rescued_and_the_column_is_there():
     applied = rescuing().apply(envelopes([{"id": 1, "price": 2.5}]))
-    assert applied.tables[""].schema.field("_rescued") == RESCUED
-    assert applied.tables[""].column_names[-1] == "_rescued"
+    assert applied.tables[RouteId()].schema.field("_rescued") == RESCUED
+    assert applied.tables[RouteId()].column_names[-1] == "_rescued"
     assert (rows(applied)[0]["_rescued"], applied.counts.rescued) == (None, 0)
 
 
@@ -109,7 +110,7 @@ def test_an_inferred_table_takes_its_first_columns_from_records_and_rescues_what
 def test_an_existing_table_gets_the_column_and_one_of_another_type_stops():
     have = pa.schema([pa.field("a", pa.int64())])
     plan = plan_of({"": have}, table={"contract": {"new_field": "rescue"}})
-    assert plan.apply(envelopes([{"a": 1, "b": 2}])).tables[""].schema == have.append(RESCUED)
+    assert plan.apply(envelopes([{"a": 1, "b": 2}])).tables[RouteId()].schema == have.append(RESCUED)
     strange = plan_of({"": have.append(pa.field("_rescued", pa.int64()))}, table={"contract": {"new_field": "rescue"}})
     with pytest.raises(ColumnsDisagree, match="_rescued"):
         shaped(strange, existing=have.append(pa.field("_rescued", pa.int64())))

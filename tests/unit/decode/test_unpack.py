@@ -108,7 +108,7 @@ def test_a_record_may_be_in_several_tables_but_not_with_a_row_that_has_none():
     found = plan("route: {by: {sql: kind}}", path="/lake/{route}").apply(
         envelopes([b'[{"id":1,"kind":"a"},{"id":2,"kind":"b"}]', b'[{"id":3,"kind":"a"},{"id":4,"kind":"../b"}]'], "t")
     )
-    assert {name: rows["id"].to_pylist() for name, rows in found.tables.items()} == {"a": [1], "b": [2]}
+    assert {str(name): rows["id"].to_pylist() for name, rows in found.tables.items()} == {"a": [1], "b": [2]}
     assert found.letters["reason"].to_pylist() == ["bad_route"]
     assert found.letters["table"].to_pylist() == [None]
     assert (found.counts.routed, found.counts.dead) == (1, 1)

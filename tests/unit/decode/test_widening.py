@@ -16,6 +16,7 @@ from headrace.decode.inference import evolve, merge_inferred, struct
 from headrace.delta.schema import SOURCE
 from headrace.delta.type_widening import holding_both, wide_enough, widens
 from headrace.plan.plan import Plan
+from headrace.spec.route_id import RouteId
 from headrace.spec.types import TIMESTAMP_NTZ, parse_type, type_name
 from headrace.validate.load import examine_text
 from services.plans import MOMENT, adds_up, envelopes, letters, plan_of, rows, spec_of
@@ -110,7 +111,7 @@ def wide(existing: pa.Schema | None, values: list[Any], **content: Any) -> tuple
     plan = plan_of(None if existing is None else {"": existing}, table=table, **content)
     found = plan.apply(envelopes(values))
     adds_up(found)
-    types = {item.name: type_name(item.type) for item in found.tables[""].schema}
+    types = {item.name: type_name(item.type) for item in found.tables[RouteId()].schema}
     return types, rows(found), letters(found)
 
 
@@ -190,11 +191,9 @@ def test_declared_columns_widen_too_and_stay_wide_after_a_restart() -> None:
     assert (types, dead) == ({"id": "long", "deep": "double"}, [])
     assert found == [{"id": 2**40, "deep": 1.5}]
     existing = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("deep", pa.float64())])
-    plan = Plan(
-        spec_of(table={**WIDEN, "source": False, "columns": columns}), existing={"": existing}, now=lambda: MOMENT
-    )
+    plan = plan_of({"": existing}, table={**WIDEN, "source": False, "columns": columns})
     again = plan.apply(envelopes([{"id": 2**50, "a": {"b": 2.5}}]))
-    assert again.tables[""].schema == existing
+    assert again.tables[RouteId()].schema == existing
     assert rows(again) == [{"id": 2**50, "deep": 2.5}]
 
 
@@ -202,10 +201,10 @@ def test_new_fields_and_wider_types_are_met_in_one_run() -> None:
     spec = spec_of(table={**WIDEN, "source": False})
     existing = pa.schema([pa.field("v", pa.int32())])
     shape = Plan(spec, {}).branches[""].shape_of("", existing=existing)
-    task = Plan(spec, {"": shape}, now=lambda: MOMENT)
+    task = Plan(spec, {RouteId(): shape}, now=lambda: MOMENT)
     found = task.apply(envelopes([{"v": 2**40}, {"new": "x"}, {"v": 1.5}]))
-    assert found.discovered == {"": struct({"new": {"type": "string"}, "v": {"type": "wider", "to": "double"}})}
-    json.dumps(found.discovered)
+    assert found.discovered == {RouteId(): struct({"new": {"type": "string"}, "v": {"type": "wider", "to": "double"}})}
+    json.dumps(found.discovered[RouteId()])
 
 
 @pytest.mark.parametrize("answer", ["ignore", "reject"])
@@ -248,7 +247,7 @@ def test_formats_with_types_of_their_own(tmp_path: Path) -> None:
     plan = plan_of({"": existing}, table={**WIDEN, "source": False}, decode="int64")
     found = plan.apply(envelopes([(2**40).to_bytes(8, "big"), (5).to_bytes(8, "big")]))
     assert rows(found) == [{"value": 2**40}, {"value": 5}]
-    assert type_name(found.tables[""].schema.field("value").type) == "long"
+    assert type_name(found.tables[RouteId()].schema.field("value").type) == "long"
 
 
 def test_without_the_contract_nothing_widens() -> None:
@@ -261,7 +260,7 @@ def test_routes_read_apart_widen_each_for_itself() -> None:
     existing = {name: pa.schema([pa.field("k", pa.string()), pa.field("v", pa.int32()), SOURCE]) for name in "ab"}
     plan = plan_of(existing, table=WIDEN, route={"by": {"field": "k"}})
     found = plan.apply(envelopes([{"k": "a", "v": 2**40}, {"k": "b", "v": 1}]))
-    assert {name: type_name(table.schema.field("v").type) for name, table in found.tables.items()} == {
+    assert {str(name): type_name(table.schema.field("v").type) for name, table in found.tables.items()} == {
         "a": "long",
         "b": "integer",
     }

@@ -16,6 +16,7 @@ from headrace.decode import widening
 from headrace.decode.base import DecodeLimits
 from headrace.decode.distinct_texts import alike
 from headrace.decode.json.strict import Parser
+from headrace.spec.route_id import RouteId
 from headrace.spec.types import parse_type, type_name
 from services.plans import envelopes, letters, plan_of, rows
 
@@ -66,7 +67,7 @@ def test_many_misfits_are_told_by_a_few(name: str, values: list[str], becomes: s
         applied = plan.apply(given)
     assert asks.call_count < 200
     assert (letters(applied), len(rows(applied))) == ([], len(values))
-    assert type_name(applied.tables[""].schema.field("v").type) == becomes
+    assert type_name(applied.tables[RouteId()].schema.field("v").type) == becomes
     if becomes != "timestamp_ntz":
         assert [Decimal(str(row["v"])) for row in rows(applied)] == [Decimal(each) for each in values]
 

@@ -14,6 +14,7 @@ from headrace.pipeline import inference_minimum
 from headrace.pipeline.circuit_breaker import CircuitBreaker
 from headrace.plan.accounting import Counts
 from headrace.source.base import Bounds
+from headrace.spec.route_id import RouteId
 from services.plans import spec_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -92,7 +93,7 @@ class Waiting:
 
     def __init__(self, *counts: int, until: str | None = None, shapes: Any = (), **table: Any) -> None:
         self.spec, self.until = spec_of(table=table), until
-        self.tables = SimpleNamespace(shapes=dict(shapes))
+        self.tables = SimpleNamespace(schemas=dict(shapes))
         self.position = {("web", 0): 5}
         self.stop = threading.Event()
         self.lease = SimpleNamespace(check=lambda: None)
@@ -123,7 +124,7 @@ def test_the_first_columns_wait_no_longer_than_asked():
 
 def test_nothing_waits_where_columns_are_known_or_the_end_is():
     assert waited(Waiting(0, until="latest")) == 0
-    assert waited(Waiting(0, shapes={"": object()})) == 0
+    assert waited(Waiting(0, shapes={RouteId(): object()})) == 0
     assert waited(Waiting(0, columns=[{"name": "id", "type": "bigint"}])) == 0
 
 

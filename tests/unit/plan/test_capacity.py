@@ -16,6 +16,7 @@ from headrace.decode import sizes
 from headrace.engine import duck
 from headrace.plan.batch_result import BatchResult, merge_results
 from headrace.plan.plan import Plan
+from headrace.spec.route_id import RouteId
 from headrace.stage.stager import _whole
 from headrace.transform import steps as sql
 from headrace.transform.program import INPUT
@@ -140,8 +141,8 @@ def test_rows_of_many_records_are_made_in_parts(tight: None):
     plan.apply(values)
     parts = list(with_shapes(plan).parts(values))
     assert len(parts) > 5
-    assert sum(len(part.tables[""]) for part in parts) == 120
-    assert max(part.tables[""].nbytes for part in parts) < 3 * sizes.CAPACITY
+    assert sum(len(part.tables[RouteId()]) for part in parts) == 120
+    assert max(part.tables[RouteId()].nbytes for part in parts) < 3 * sizes.CAPACITY
     assert rows(merge_results(parts)) == rows(plan.apply(values))
     adds_up(merge_results(parts))
 
@@ -280,6 +281,6 @@ def test_rows_of_many_records_beyond_a_column_are_made_in_parts():
     plan = exploding(explode={"column": "items", "keep": ["note"]})
     values = envelopes([order("x" * 200_000, 600)] * 20)  # 2.4 GB in one column
     plan.apply(envelopes([SMALL]))
-    counts = [len(part.tables[""]) for part in with_shapes(plan).parts(values)]
+    counts = [len(part.tables[RouteId()]) for part in with_shapes(plan).parts(values)]
     assert len(counts) > 4
     assert sum(counts) == 20 * 600

@@ -14,6 +14,7 @@ from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree, SourceReplaced
 from headrace.plan.batch_result import BatchResult
 from headrace.recovery.resume import check_order
+from headrace.spec.route_id import RouteId
 from headrace.validate.load import examine_text
 from services.plans import LAKE, MOMENT, changes, envelopes, event, letters, plan_of, shaped, spec_of
 from services.schemas import registered, registry_url
@@ -36,7 +37,7 @@ def keyed(records: list[tuple[bytes | None, Any]]) -> pa.Table:
 
 def test_a_record_is_a_put_at_its_key_and_knows_its_place():
     applied = plan_of(table=UPSERT).apply(envelopes([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]))
-    table = applied.tables[""]
+    table = applied.tables[RouteId()]
     assert table.column_names == [CHANGE, "id", "name", "_source"]
     first = table[CHANGE][0].as_py()
     assert first == {"op": "put", "topic": "web", "partition": 0, "offset": 0, "timestamp": MOMENT, "row": 0}
@@ -180,13 +181,13 @@ def test_change_events_say_themselves_what_is_to_happen():
     a, b = {"id": 1, "name": "a"}, {"id": 1, "name": "b"}
     applied = debezium(event("r", after=a), event("u", a, b), event("d", b), event("c", after=a), event("t"))
     assert [each[0] for each in changes(applied)] == ["put", "put", "delete", "put", "truncate"]
-    assert applied.tables[""].column_names == [CHANGE, "id", "name", "_changed_at", "_source"]
+    assert applied.tables[RouteId()].column_names == [CHANGE, "id", "name", "_changed_at", "_source"]
 
 
 def test_change_events_say_it_also_where_columns_are_declared():
     applied = debezium(event("c", after={"id": 1, "name": "a"}), event("d", {"id": 1, "name": "a"}), columns=COLUMNS)
     assert changes(applied, "id") == [("put", 0, 1), ("delete", 1, 1)]
-    assert applied.tables[""].column_names == [CHANGE, "id", "name", "_source"]
+    assert applied.tables[RouteId()].column_names == [CHANGE, "id", "name", "_source"]
 
 
 def test_an_update_of_the_key_deletes_the_row_that_was():
@@ -199,7 +200,7 @@ def test_an_update_of_the_key_deletes_the_row_that_was():
 def test_the_delete_of_the_key_that_was_is_as_old_as_the_put_of_the_one_that_is():
     moves = [event("u", {"id": old, "at": 1}, {"id": old + 1, "at": 5 + old}) for old in (1, 2, 3)]
     applied = debezium(*moves, merge={"keys": ["id"], "sequence_by": "at"})
-    found = {(each["_headrace"]["op"], each["id"]): each for each in applied.tables[""].to_pylist()}
+    found = {(each["_headrace"]["op"], each["id"]): each for each in applied.tables[RouteId()].to_pylist()}
     for old in (1, 2, 3):
         delete, put = found["delete", old], found["put", old + 1]
         assert delete["at"] == put["at"] == 5 + old

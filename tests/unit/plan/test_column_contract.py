@@ -13,6 +13,7 @@ import pytest
 
 from headrace.errors import ContractViolation
 from headrace.plan.plan import Plan
+from headrace.spec.route_id import RouteId
 from headrace.spec.types import type_name
 from headrace.validate.load import examine_text
 from services.plans import adds_up, envelopes, event, letters, plan_of, rows
@@ -126,13 +127,13 @@ def test_only_the_columns_that_may_widen_do():
     }
     plan = plan_of({"": existing}, table=table)
     applied = plan.apply(envelopes([{"id": 1, "a": 2**40}, {"id": 2, "b": 2**40}, {"id": 3, "a": 1, "b": 1}]))
-    assert [type_name(item.type) for item in applied.tables[""].schema] == ["long", "long", "integer"]
+    assert [type_name(item.type) for item in applied.tables[RouteId()].schema] == ["long", "long", "integer"]
     assert [row["a"] for row in rows(applied)] == [2**40, 1]
     assert letters(applied) == [(1, "decode", "overflow")]
     table["contract"] = {"wrong_type": "widen"}
     table["columns"][1]["contract"] = {"wrong_type": "reject"}
     applied = plan_of({"": existing}, table=table).apply(envelopes([{"id": 1, "a": 2**40}, {"id": 2, "b": 2**40}]))
-    assert [type_name(item.type) for item in applied.tables[""].schema] == ["long", "integer", "long"]
+    assert [type_name(item.type) for item in applied.tables[RouteId()].schema] == ["long", "integer", "long"]
     assert letters(applied) == [(0, "decode", "overflow")]
 
 

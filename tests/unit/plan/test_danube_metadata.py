@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from headrace.delta.schema import METADATA, SOURCE
+from headrace.spec.route_id import RouteId
 from services.plans import MOMENT, envelopes, letters, plan_of, rows
 
 
 def test_the_column_is_last_required_and_true():
     applied = plan_of(table={"metadata": "danube"}).apply(envelopes([{"id": 1}, b"x", {"id": 2}], topic="orders"))
-    assert applied.tables[""].schema == pa.schema([pa.field("id", pa.int64()), SOURCE, METADATA])
+    assert applied.tables[RouteId()].schema == pa.schema([pa.field("id", pa.int64()), SOURCE, METADATA])
     assert [json.loads(row["_danube_metadata"]) for row in rows(applied)] == [
         {
             "topic": "orders",
@@ -44,7 +45,7 @@ def test_a_time_beyond_the_calendar_has_no_text():
 def test_an_existing_table_gets_the_column_when_asked_and_has_it_filled_when_there():
     have = pa.schema([pa.field("id", pa.int64())])
     asked = plan_of({"": have}, table={"metadata": "danube"}).apply(envelopes([{"id": 1}]))
-    assert asked.tables[""].schema == have.append(METADATA.with_nullable(True))
+    assert asked.tables[RouteId()].schema == have.append(METADATA.with_nullable(True))
     there = plan_of({"": have.append(METADATA)}).apply(envelopes([{"id": 1}]))
     assert rows(there)[0]["_danube_metadata"] is not None
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.delta.schema import SOURCE
 from headrace.errors import ColumnsDisagree, ContractViolation
 from headrace.plan.plan import Plan
+from headrace.spec.route_id import RouteId
 from headrace.transform.jmespath import dialect
 from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
 
@@ -40,7 +41,7 @@ def test_every_element_is_a_row_with_what_is_kept_of_its_record():
         {"id": 7, "sku": "b", "qty": 2},
         {"id": 8, "sku": "c", "qty": 3},
     ]
-    assert [row["offset"] for row in applied.tables[""]["_source"].to_pylist()] == [0, 0, 1]
+    assert [row["offset"] for row in applied.tables[RouteId()]["_source"].to_pylist()] == [0, 0, 1]
     assert adds_up(applied).routed == 2
 
 
@@ -53,7 +54,7 @@ def test_the_position_counts_from_0_in_each_list():
     explode = {"column": "tags", "position": "nth"}
     applied = plan_of(explode=explode).apply(envelopes([{"tags": ["a", "b"]}, {"tags": ["c"]}]))
     assert rows(applied) == [{"nth": 0, "tags": "a"}, {"nth": 1, "tags": "b"}, {"nth": 0, "tags": "c"}]
-    assert applied.tables[""].schema.field("nth").type == pa.int64()
+    assert applied.tables[RouteId()].schema.field("nth").type == pa.int64()
 
 
 EMPTY = [{"id": 1, "items": []}, {"id": 2, "items": None}, {"id": 3}, TWO]
@@ -113,7 +114,7 @@ def test_the_transform_sees_rows_of_elements_and_the_envelope_of_their_record():
 def test_a_route_can_be_picked_for_each_element():
     plan = exploding(route={"by": {"sql": "sku"}})
     applied = plan.apply(envelopes([TWO, {"id": 8, "items": [{"sku": "a", "qty": 3}, {"sku": "/", "qty": 1}]}]))
-    assert {name: table["id"].to_pylist() for name, table in applied.tables.items()} == {"a": [7], "b": [7]}
+    assert {str(name): table["id"].to_pylist() for name, table in applied.tables.items()} == {"a": [7], "b": [7]}
     assert letters(applied) == [(1, "route", "bad_route")]
     adds_up(applied)
 
@@ -192,7 +193,7 @@ def test_required_fields_are_required_of_every_element():
     )
     assert [row["id"] for row in rows(applied)] == [7, 7]
     assert [(at, reason) for at, _, reason in letters(applied)] == [(1, "missing"), (2, "missing"), (3, "missing")]
-    assert applied.tables[""].schema == pa.schema(
+    assert applied.tables[RouteId()].schema == pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False),
             pa.field("sku", pa.string(), nullable=False),
@@ -290,7 +291,7 @@ def test_a_contract_that_stops_at_new_fields_stops_at_those_of_elements():
 def test_a_task_says_only_what_is_new_to_its_table():
     task = shaped(exploding(), existing=CHILD)
     assert task.apply(envelopes([{**TWO, "note": 1}])).discovered == {}
-    found = task.apply(envelopes([NEW])).discovered[""]
+    found = task.apply(envelopes([NEW])).discovered[RouteId()]
     element = {"type": "struct", "fields": {"color": {"type": "string"}}}
     assert found == {"type": "struct", "fields": {"items": {"type": "list", "element": element}}}
 
@@ -391,7 +392,8 @@ def test_jmespath_of_rows_is_jmespath_of_their_records_repeated(values: list[Any
     alone = pa.schema([("id", pa.int64()), ("items", lists), *made, SOURCE])
     records = plan_of({"": alone}, transform=queries, table={"contract": {"new_field": "ignore"}})
     whole = records.apply(envelopes(values))
-    told = {row["_source"]["offset"]: row for row in whole.tables[""].to_pylist()} if "" in whole.tables else {}
+    stored = whole.tables[RouteId()].to_pylist() if RouteId() in whole.tables else []
+    told = {row["_source"]["offset"]: row for row in stored}
 
     table = pa.schema([*CHILD, ("on", pa.bool_()), *made])
     plan = exploding({"": table}, explode={**ITEMS, "empty": empty}, transform=queries)
@@ -445,7 +447,7 @@ def test_a_route_can_be_picked_by_what_jmespath_made():
     values = [{**TWO, "to": {"country": country}} for country in ("pt", "fi", "pt")]
     for _ in range(2):
         applied = plan.apply(envelopes(values))
-        assert {name: len(table) for name, table in applied.tables.items()} == {"pt": 4, "fi": 2}
+        assert {str(name): len(table) for name, table in applied.tables.items()} == {"pt": 4, "fi": 2}
         assert adds_up(applied).routed == 3
 
 

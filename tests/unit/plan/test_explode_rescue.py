@@ -23,6 +23,7 @@ from headrace.errors import ContractViolation
 from headrace.plan.explode import exploded, with_rescued
 from headrace.plan.plan import Plan
 from headrace.spec.explode import Explode
+from headrace.spec.route_id import RouteId
 from services.plans import adds_up, envelopes, letters, plan_of, rows, shaped
 
 BOTH = {"new_field": "rescue", "wrong_type": "rescue"}
@@ -51,7 +52,7 @@ def kept(applied: Any) -> list[str | None]:
 def test_clean_records_have_nothing_rescued():
     applied = rescuing().apply(envelopes([{"id": 1, "items": [{"id": 2, "price": 1.5}, {"id": 3}]}]))
     assert [(row["order_id"], row["id"], row["_rescued"]) for row in rows(applied)] == [(1, 2, None), (1, 3, None)]
-    assert applied.tables[""].schema.field("_rescued") == RESCUED
+    assert applied.tables[RouteId()].schema.field("_rescued") == RESCUED
     assert adds_up(applied).rescued == 0
 
 

@@ -59,4 +59,4 @@ def test_ignored_fields_are_counted_for_the_table_that_ignores_them():
 def test_a_new_field_is_told_of_the_route_that_brings_it():
     plan = _plan(contract={"new_field": "evolve"})
     applied = plan.apply(envelopes([{"kind": "a", "id": 1}, {"kind": "b", "id": 1, "more": 1}, {"kind": "c", "id": 2}]))
-    assert list(applied.discovered) == ["b"]
+    assert list(map(str, applied.discovered)) == ["b"]

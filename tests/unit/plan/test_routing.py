@@ -14,6 +14,7 @@ from headrace.delta.schema import ENVELOPE
 from headrace.plan.routing import routes, split_by_route
 from headrace.reasons import Reason
 from headrace.recovery import rebuild_ledger
+from headrace.spec.route_id import RouteId
 from headrace.spec.routing import NAME, Routing
 from headrace.storage.store import Profile
 from services.desk import Desk
@@ -168,10 +169,10 @@ def test_every_topic_may_have_tables_of_its_own() -> None:
 def test_a_path_with_several_variables_leads_there_and_back(path: str, route: Any, name: str, uri: str) -> None:
     decode = {"json": {"registry": "http://localhost:9"}} if route == "type" else "json"
     spec = spec_of(route={"by": route}, table={"path": path}, decode=decode)
-    assert (spec.uri_of(name), spec.name_of(uri)) == (uri, name)
-    assert spec.name_of(f"{uri}/more") is None
-    assert spec.name_of("/lake/shop/shop_x/y") is None
-    assert spec.name_of("/lake/a/b_eu") is None or path != "/lake/{topic}/{topic}_{route}"
+    assert (spec.uri_of(RouteId("", name)), spec.route_of(uri)) == (uri, RouteId("", name))
+    assert spec.route_of(f"{uri}/more") is None
+    assert spec.route_of("/lake/shop/shop_x/y") is None
+    assert spec.route_of("/lake/a/b_eu") is None or path != "/lake/{topic}/{topic}_{route}"
 
 
 @pytest.mark.parametrize("by", [{"field": "kind"}, {"sql": "kind"}], ids=["field", "sql"])
@@ -182,7 +183,7 @@ def test_topics_with_tables_of_their_own_are_written_known_again_and_found(tmp_p
         desk.feed([{"kind": "a", "id": 1}, {"kind": "b", "id": 2}, {"kind": "../c"}])
     assert [len(desk.rows(f"lake/of-orders/{kind}/rows")) for kind in "ab"] == [2, 2]
     assert {row["reason"] for row in desk.dead()} == {"bad_route"}
-    assert desk.spec.table_for("orders:b").strict
+    assert desk.spec.table_for(RouteId("", "orders:b")).strict
     (tmp_path / "lake/other/a/rows").mkdir(parents=True)
     found = rebuild_ledger._routes(desk.spec, Profile())
     assert sorted(found) == [f"{tmp_path}/lake/of-orders/{kind}/rows" for kind in "ab"]

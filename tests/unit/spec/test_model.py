@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.spec import Spec, StartAt
+from headrace.spec.route_id import RouteId
 from headrace.transform.from_spec import transform_steps
 from headrace.validate.load import loads
 
@@ -51,19 +52,19 @@ def test_brokers_are_a_list_or_a_text(spec):
 
 
 def test_the_first_match_stands_over_the_table(spec):
-    orders, other, refunds = (spec.table_for(name) for name in ("orders", "orders_v2", "refunds"))
+    orders, other, refunds = (spec.table_for(RouteId("", name)) for name in ("orders", "orders_v2", "refunds"))
     assert (orders.compression, orders.partition_by, [column.name for column in orders.columns]) == ("zstd", (), ["id"])
     assert (other.compression, other.partition_by) == ("gzip", ("day",))
-    assert spec.table_for("x") == spec.table
+    assert spec.table_for(RouteId("", "x")) == spec.table
     assert refunds.contract.wrong_type == "reject"
-    assert spec.uri_of("orders").endswith("/lake/orders")
+    assert spec.uri_of(RouteId("", "orders")).endswith("/lake/orders")
 
 
 def test_the_contract_depends_on_what_is_declared(spec):
     assert spec.table.contract.new_field == "evolve"
-    assert spec.table_for("orders").contract.new_field == "ignore"
-    assert spec.table_for("refunds").contract.new_field == "reject"
-    assert spec.table_for("orders").contract.wrong_type == "stop"
+    assert spec.table_for(RouteId("", "orders")).contract.new_field == "ignore"
+    assert spec.table_for(RouteId("", "refunds")).contract.new_field == "reject"
+    assert spec.table_for(RouteId("", "orders")).contract.wrong_type == "stop"
 
 
 def test_equal_content_has_an_equal_digest(spec, tmp_path):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.spec.route_id import RouteId
 from headrace.storage.store import Profile
 from headrace.validate.load import examine_text, loads
 
@@ -131,7 +132,7 @@ def test_state_and_letters_lie_beside_the_tables():
     assert fixed.dead_letters_uri == "s3://lake/shop/_headrace/web/dead_letters"
     routed = _spec("./lake/events_{route}/v1", "route: {by: topic}\n")
     assert routed.base_uri == "/base/specs/lake"
-    assert routed.uri_of("orders") == "/base/specs/lake/events_orders/v1"
+    assert routed.uri_of(RouteId("", "orders")) == "/base/specs/lake/events_orders/v1"
 
 
 def test_state_and_letters_can_be_elsewhere():

@@ -13,6 +13,7 @@ import pytest
 from headrace.errors import ColumnsDisagree, SpecError, UsageError
 from headrace.plan.batch_result import BatchResult
 from headrace.plan.plan import Plan
+from headrace.spec.route_id import RouteId
 from headrace.transform.from_spec import transform_steps
 from headrace.transform.steps import JmespathStep, Transform
 from headrace.validate.load import examine_text
@@ -37,7 +38,7 @@ def test_results_become_columns_of_the_types_that_can_be_told():
     assert rows(found) == [
         {"id": 1, "modified": MODIFIED, "date": "2021-03-16", "n": 20, "known": True, "half": 1.0, "again": 1}
     ]
-    assert found.tables[""].schema.field("again").type == pa.int64()
+    assert found.tables[RouteId()].schema.field("again").type == pa.int64()
 
 
 def test_the_envelope_is_named_by_the_whole_source():
@@ -109,7 +110,7 @@ def test_null_alone_is_how_a_field_is_dropped():
     message = [{"bids": [1], "id": 1, "deep": {"a": 1, "b": 2}}]
     found = applied({"set": {"bids": None, "deep.a": "null"}, "on_null": "drop"}, message)
     assert rows(found) == [{"id": 1, "deep": {"a": None, "b": 2}}]
-    assert "bids" not in found.tables[""].schema.names
+    assert "bids" not in found.tables[RouteId()].schema.names
     assert rows(applied({"bids": None}, message)) == message
     nulled = applied({"set": {"bids": None}, "on_null": None}, message)
     assert rows(nulled) == [{**message[0], "bids": None}]
@@ -276,9 +277,9 @@ def test_a_task_with_given_shapes_does_the_same():
     plan = plan_of(transform=[{"jmespath": {"day": DAY, "keys": "keys(@)"}}])
     message = {"id": 1, "modified": MODIFIED}
     learned = plan.apply(envelopes([message]))
-    existing = learned.tables[""].schema
+    existing = learned.tables[RouteId()].schema
     again = shaped(plan, existing=existing).apply(envelopes([message]))
-    assert again.tables[""].schema == existing
+    assert again.tables[RouteId()].schema == existing
     assert rows(again) == rows(learned) == [{**message, "day": "2021-03-16", "keys": ["id", "modified"]}]
 
 

@@ -21,6 +21,7 @@ from headrace.delta.schema import ENVELOPE, from_delta, to_delta
 from headrace.errors import ColumnsDisagree, UsageError
 from headrace.plan.plan import Plan
 from headrace.spec import Secret
+from headrace.spec.route_id import RouteId
 from headrace.transform.mask import HashMask, KeepMask, NullMask, RedactMask
 from headrace.transform.steps import DropStep, MaskStep, RenameStep, SetStep, Transform, WhereStep
 from headrace.validate.load import examine_text
@@ -165,7 +166,7 @@ HASHED = {"mask": {"mail": {"sha256": "${env:MASK_KEY}"}, "id": {"sha256": "${en
 def test_the_table_has_the_masks_types_and_remembers_the_records() -> None:
     plan = plan_of(transform=[HASHED])
     first = plan.apply(envelopes([{"id": 7, "mail": "a@b", "ip": 4, "mixed": 1}]))
-    table = first.tables[""].schema
+    table = first.tables[RouteId()].schema
     assert rows(first) == [{"id": digest("7"), "mail": digest("a@b"), "ip": None, "mixed": 1}]
     assert [table.field(name).type for name in ("id", "mail", "ip")] == [pa.string(), pa.string(), pa.int64()]
     assert payload_field(table.field("id")).masked_type == "long"
@@ -182,7 +183,7 @@ def test_what_was_kept_as_json_text_is_hashed_by_its_content() -> None:
     values: list[Any] = [{"id": "7"}, {"id": 7}, {"id": {"a": 1}}, {"id": 'ö"\\'}]
     found = plan.apply(envelopes(values))
     assert [row["id"] for row in rows(found)] == [digest("7"), digest("7"), digest('{"a": 1}'), digest('ö"\\')]
-    existing = from_delta(to_delta(found.tables[""].schema))
+    existing = from_delta(to_delta(found.tables[RouteId()].schema))
     again = plan_of({"": existing}, transform=[HASHED]).apply(envelopes(values))
     assert rows(again) == rows(found)
 
@@ -193,7 +194,7 @@ def test_declared_columns_say_how_the_field_is_read() -> None:
     plan = plan_of(table={"columns": columns}, transform=[{"mask": {"id": {"sha256": "${env:MASK_KEY}"}}}])
     found = plan.apply(envelopes([{"id": 7}, {"id": "7"}, {}]))
     assert rows(found) == [{"id": digest("7"), "mail": None}]
-    assert found.tables[""].schema.field("id") == pa.field("id", pa.string(), nullable=False)
+    assert found.tables[RouteId()].schema.field("id") == pa.field("id", pa.string(), nullable=False)
     assert letters(found) == [(1, "decode", "type"), (2, "decode", "missing")]
 
 

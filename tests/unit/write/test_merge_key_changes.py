@@ -16,6 +16,7 @@ from hypothesis import given, settings
 
 from headrace.delta.schema import ENVELOPE, SOURCE
 from headrace.plan.plan import Plan
+from headrace.spec.route_id import RouteId
 from headrace.spec.types import parse_type
 from headrace.write.intent import MergeRules, Scd2Columns
 from headrace.write.merge_sql import MergeSql
@@ -59,7 +60,7 @@ class World(DuckWorld):
         self.offset += len(records)
         applied = self.plan.apply(pa.Table.from_pylist(records, ENVELOPE))
         assert not len(applied.letters)
-        self.stage(applied.tables[""], "_headrace.op = 'delete'")
+        self.stage(applied.tables[RouteId()], "_headrace.op = 'delete'")
         sql = Scd2Sql if self.merging.scd2 else MergeSql
         text = sql(self.merging, self.columns, DUCKDB).statement("t", "changes", "tombstones", NOW)
         self.duck.execute(text)

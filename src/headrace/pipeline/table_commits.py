@@ -1,0 +1,99 @@
+"""Commit of a batch to each table, and whether a table already has its part of it."""
+
+from __future__ import annotations
+
+from headrace import faults
+from headrace.delta.batch_commits import newest_part
+from headrace.delta.log import newest_version
+from headrace.delta.log_writer import LogWriter
+from headrace.delta.receipt import Receipt
+from headrace.delta.txn import batch_txn
+from headrace.errors import TxnMismatch
+from headrace.ledger.ledger import Ledger
+from headrace.pipeline.open_tables import OpenTables
+from headrace.pipeline.route_schemas import RouteSchemas
+from headrace.pipeline.table_entry import batch_in_table, row_identity, staged_for_schema
+from headrace.transform.sql.constraints import constraints_of
+from headrace.write.append import account
+from headrace.write.intent import Intent, TableIntent
+
+
+class TableCommits:
+    """Commits of batches to the tables of a pipeline."""
+
+    def __init__(self, ledger: Ledger, tables: OpenTables, schemas: RouteSchemas) -> None:
+        self._ledger, self._tables, self._schemas = ledger, tables, schemas
+
+    def commit(self, table: TableIntent, intent: Intent) -> Receipt:
+        """Commit one table's part of a batch; a part that the table already has changes nothing."""
+        entry = self._tables.of(table)
+        receipt = entry.writer.commit(table, intent)
+        entry.rows, entry.committed = row_identity(table.merging), True
+        if entry.writer.state is not None:
+            entry.table_id = entry.writer.state.table_id  # Spark chooses the id of a table that it creates
+        if table.create and receipt.version == 0:
+            faults.reach(faults.Point.AFTER_TABLE_CREATION, batch=intent.batch)
+        faults.reach(faults.Point.AFTER_COMMIT, batch=intent.batch)
+        schema = self._schemas.of(entry)
+        if schema is not None and (
+            schema.table != entry.existing or self._constraints(table) != tuple(map(str, schema.constraints))
+        ):
+            self._schemas.refresh_table(entry)  # another writer changed the table: the next batch follows
+        return receipt
+
+    def contains(self, table: TableIntent, intent: Intent) -> bool:
+        """Whether a table already has its part of a batch."""
+        state = self._tables.of(table).writer.state
+        return state is not None and state.txns.get(batch_txn(intent.pipeline), 0) >= intent.batch
+
+    def restore_txn(self, table: TableIntent, intent: Intent, accepted: bool) -> None:
+        """Search a table for its part of an open batch where the txn has expired, and set the txn again.
+
+        TxnMismatch where the log no longer tells, unless a person has `accepted` that the part is not there.
+        """
+        entry = self._tables.of(table)
+        state = entry.writer.state
+        if state is None or self.contains(table, intent) or not (table.create or state.table_id == table.table_id):
+            return
+        is_there = batch_in_table(entry.store, table, intent, state)
+        if is_there:
+            log = LogWriter.open(entry.store, [batch_txn(intent.pipeline)], lambda _: None)
+            log.append((), intent.txns(), account(intent, table.plan))
+            self._tables.close(entry)
+        elif is_there is None and not accepted:
+            raise TxnMismatch(
+                f"{table.path} has no txn of '{intent.pipeline}', and its log no longer tells whether batch "
+                f"{intent.batch} is in it ({_offsets(intent)}).",
+                hint="Look for rows of these offsets (column _source) and delete them; then `headrace resume SPEC "
+                "--accept-new-table` adds the rows of the batch to the table as it is now.",
+            )
+
+    def needs_new_plan(self, intent: Intent) -> bool:
+        """Whether the files of an open batch no longer fit: another writer created a table or added a constraint."""
+        for table in intent.tables:
+            if self.contains(table, intent):
+                continue
+            if not table.dead_letters and self._constraints(table) != table.constraints:
+                return True
+            state = self._tables.of(table).writer.state
+            is_new = table.create and table.path not in self._ledger.known.tables
+            if is_new and state is not None and not staged_for_schema(table, state):
+                return True
+        return False
+
+    def plan_of(self, table: TableIntent, intent: Intent) -> int:
+        """The number of the plan by which a table has its part of a batch; the intent's where the log does not tell."""
+        entry = self._tables.of(table)
+        version = newest_version(entry.store)
+        part = newest_part(entry.store, version, batch_txn(intent.pipeline)) if version is not None else None
+        return int(part.account.get("plan", 0)) if part is not None else table.plan
+
+    def _constraints(self, table: TableIntent) -> tuple[str, ...]:
+        """The constraints that a table has now."""
+        entry = self._tables.of(table)
+        return tuple(map(str, constraints_of(entry.store.uri, entry.writer.state, entry.rules)))
+
+
+def _offsets(intent: Intent) -> str:
+    ranges = [f"{each.topic}/{each.partition}: offsets {each.start} to {each.until - 1}" for each in intent.ranges]
+    return "; ".join(ranges) or "it reads no new records"
