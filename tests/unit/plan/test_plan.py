@@ -476,8 +476,8 @@ def test_an_expressions_tables_are_told_together_with_the_columns_it_reads():
     plan = Plan(spec_of(route={"by": {"sql": "lower(kind)"}}, table={"path": "/lake/{route}"}), {})
     found = plan.apply(envelopes([{"kind": "A"}, {"kind": "B", "v": 1}, b"{", {"v": 2}])).discovered
     assert set(map(str, found)) == {"*", "a", "b"}
-    assert set(found["*"]["fields"]) == {"kind", "v"}
-    assert found["a"] == found["b"] == {}
+    assert set(found[RouteId("", EVERY)]["fields"]) == {"kind", "v"}
+    assert found[RouteId("", "a")] == found[RouteId("", "b")] == {}
 
 
 def test_an_expression_that_does_not_fit_what_records_bring_is_named():
