@@ -135,12 +135,12 @@ def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(des
     a, b = (desk.spec.uri_of(RouteId("", name)) for name in "ab")
     meant = pa.Table.from_pylist([letter(0), letter(1, table=b), letter(2, table=a), letter(3)], DEAD_LETTERS)
     refused = [letter(0, table=b, reason="type"), letter(1, table=b, reason="type"), letter(2, table=b, reason="type")]
-    rows = {"a": pa.table({"id": [0, 1, 2]})}
+    rows = {RouteId("", "a"): pa.table({"id": [0, 1, 2]})}
     applied = BatchResult(
         rows,
         pa.Table.from_pylist(refused, DEAD_LETTERS),
         Counts(),
-        origins={"a": np.array([0, 1, 2])},
+        origins={RouteId("", "a"): np.array([0, 1, 2])},
         dead=np.array([0, 1, 2]),
     )
     plan: Any = SimpleNamespace(spec=desk.spec, apply=lambda envelopes, meant: applied)
