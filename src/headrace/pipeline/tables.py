@@ -11,9 +11,9 @@ from headrace.delta.staged_file import StagedFile
 from headrace.errors import ColumnsDisagree
 from headrace.ledger.known_tables import KnownTable
 from headrace.ledger.ledger import Ledger
-from headrace.pipeline.discovery import Discovery
 from headrace.pipeline.open_tables import OpenTables
 from headrace.pipeline.overwrite import replaced, stale_letters
+from headrace.pipeline.route_discovery import RouteDiscovery
 from headrace.pipeline.route_schemas import RouteSchemas
 from headrace.pipeline.table_commits import TableCommits
 from headrace.pipeline.table_entry import OpenTable, TableOpener, check_row_identity, merging_of
@@ -50,7 +50,7 @@ class PipelineTables:
         opener = TableOpener(ledger, spark_table, spec.pipeline, self.writer)
         self._tables = OpenTables(spec, profile, plan.branches, opener)
         self._schemas = RouteSchemas(self._tables)
-        self._discovery = Discovery(self._tables, self._schemas)
+        self._discovery = RouteDiscovery(self._tables, self._schemas)
         self.commits = TableCommits(ledger, self._tables, self._schemas)
 
     @property

@@ -15,7 +15,7 @@ from headrace.plan.route_schema import RouteSchema
 from headrace.spec.route_id import RouteId
 
 
-class Discovery:
+class RouteDiscovery:
     """Routes and fields that tasks report because no route schema has them yet."""
 
     def __init__(self, tables: OpenTables, schemas: RouteSchemas) -> None:
