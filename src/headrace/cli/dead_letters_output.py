@@ -90,7 +90,7 @@ def _text_and_hex(data: bytes | None) -> dict[str, Any] | None:
 def print_dry_run(results: list[DryRunResult]) -> None:
     """Print the outcome of each dead letter of a dry run, and the totals."""
     for result in results:
-        print_line(f"{_position(result.letter)}  {result.letter['reason']}", "bold")
+        print_line(f"{_position(result.dead_letter)}  {result.dead_letter['reason']}", "bold")
         for table, row in result.rows:
             print_line(f"  row of {table}: {cell(row)}")
         if not result.rows:
@@ -103,7 +103,7 @@ def emit_dry_run(pipeline: str, results: list[DryRunResult]) -> None:
     """Print a dry run as JSON lines."""
     for result in results:
         keys = ("topic", "partition", "offset", "table", "reason", "detail")
-        dead_letter = {key: result.letter[key] for key in keys}
+        dead_letter = {key: result.dead_letter[key] for key in keys}
         rows = [{"table": table, "row": readable_value(row)} for table, row in result.rows]
         outcome = {key: result.outcome[key] for key in ("outcome", "reason", "detail")}
         emit({"event": "dry_run", "pipeline": pipeline, "dead_letter": dead_letter, "outcome": outcome, "rows": rows})

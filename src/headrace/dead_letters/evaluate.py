@@ -1,7 +1,8 @@
-"""What a plan makes of dead letters: rows for the tables they were meant for, and an outcome for each."""
+"""Evaluate dead letters with a plan: rows for their target tables, and an outcome for each."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dead_letters.reader import envelopes_of
 from headrace.decode.inference import Structure
 from headrace.delta.schema import DEAD_LETTERS
 from headrace.ledger.replays import LETTER, OUTCOMES, ReplayOutcome
@@ -21,117 +21,119 @@ from headrace.plan.plan import Plan
 from headrace.reasons import Reason
 from headrace.spec import Spec
 from headrace.spec.route_id import RouteId
+from headrace.transform.dead_letter_columns import records_of_dead_letters
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What became of some letters."""
+    """Rows and outcomes of dead letters."""
 
     tables: Mapping[RouteId, pa.Table]  # rows per route
-    outcomes: pa.Table  # one row a letter, in their order
-    letters: pa.Table  # new ones: of tables that refuse a record which another table has taken now
+    outcomes: pa.Table  # one row per dead letter, in their order
+    dead_letters: pa.Table  # new ones: of tables that reject a record which another table accepts now
     counts: Counts
     discovered: Mapping[RouteId, Structure] = field(default_factory=dict)
-    origins: Mapping[RouteId, np.ndarray] = field(default_factory=dict)  # per route, the letter of each row
+    origins: Mapping[RouteId, np.ndarray] = field(default_factory=dict)  # per route, the dead letter of each row
 
 
-def evaluate_dead_letters(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Evaluation:
-    """Take letters through the plan; a letter of a table goes only there, one of no table is routed anew.
+def evaluate_dead_letters(plan: Plan, dead_letters: pa.Table, number: int, at: datetime) -> Evaluation:
+    """Apply the plan; a dead letter of a table goes only there, one of no table is routed again.
 
-    A branch sees the letters of its own tables alone. Those of no table, and of tables that the spec has no more, are
-    the pipeline's own: a branch says in a letter where a record was to go.
+    A branch gets the dead letters of its own tables alone. Those of no table, and of tables that the spec no longer
+    has, go to the main branch: a branch always records the target table in a dead letter.
     """
-    applied = plan.apply(envelopes_of(letters), _meant(plan.spec, letters.column("table")))
-    return _judged(plan, letters, applied, number, at)
+    result = plan.apply(records_of_dead_letters(dead_letters), _by_branch(plan.spec, dead_letters.column("table")))
+    return _evaluated(plan, dead_letters, result, number, at)
 
 
-def judge_in_parts(plan: Plan, letters: pa.Table, number: int, at: datetime) -> Iterator[Evaluation]:
-    """The same with given shapes, in as many parts as memory asks for."""
+def evaluate_in_parts(plan: Plan, dead_letters: pa.Table, number: int, at: datetime) -> Iterator[Evaluation]:
+    """Apply a plan with known route schemas, in as many parts as memory needs."""
     start = 0
-    for applied in plan.parts(envelopes_of(letters), _meant(plan.spec, letters.column("table"))):
-        yield _judged(plan, letters.slice(start, applied.counts.read), applied, number, at)
-        start += applied.counts.read
+    branches = _by_branch(plan.spec, dead_letters.column("table"))
+    for result in plan.parts(records_of_dead_letters(dead_letters), branches):
+        yield _evaluated(plan, dead_letters.slice(start, result.counts.read), result, number, at)
+        start += result.counts.read
 
 
-def _judged(plan: Plan, letters: pa.Table, applied: BatchResult, number: int, at: datetime) -> Evaluation:
-    if applied.discovered:
-        return Evaluation({}, OUTCOMES.empty_table(), DEAD_LETTERS.empty_table(), Counts(), applied.discovered)
-    return _Judgement(plan, letters, applied).spoken(number, at)
+def _evaluated(plan: Plan, dead_letters: pa.Table, result: BatchResult, number: int, at: datetime) -> Evaluation:
+    if result.discovered:
+        return Evaluation({}, OUTCOMES.empty_table(), DEAD_LETTERS.empty_table(), Counts(), result.discovered)
+    return _PageEvaluation(plan, dead_letters, result).evaluation(number, at)
 
 
-def _meant(spec: Spec, tables: pa.ChunkedArray) -> dict[str, np.ndarray]:
-    """The letters of each branch."""
-    few = tables.combine_chunks().dictionary_encode(null_encoding="encode")
+def _by_branch(spec: Spec, tables: pa.ChunkedArray) -> dict[str, np.ndarray]:
+    """Positions of the dead letters of each branch."""
+    uris = tables.combine_chunks().dictionary_encode(null_encoding="encode")
     patterns = {branch.table.path: name for name, branch in spec.branch_specs().items()}
     branches = [
-        patterns.get(uri) or (spec.route_of(uri or "") or RouteId()).branch for uri in few.dictionary.to_pylist()
+        patterns.get(uri) or (spec.route_of(uri or "") or RouteId()).branch for uri in uris.dictionary.to_pylist()
     ]
-    of = np.array(branches, object)[few.indices.to_numpy()]
-    return {name: np.flatnonzero(of == name) for name in patterns.values()}
+    branch_of = np.array(branches, object)[uris.indices.to_numpy()]
+    return {name: np.flatnonzero(branch_of == name) for name in patterns.values()}
 
 
-class _Judgement:
-    """The fate of every letter of one page."""
+class _PageEvaluation:
+    """The outcome of every dead letter of one page."""
 
-    def __init__(self, plan: Plan, letters: pa.Table, applied: BatchResult) -> None:
-        self.plan, self.letters, self.applied = plan, letters, applied
+    def __init__(self, plan: Plan, dead_letters: pa.Table, result: BatchResult) -> None:
+        self.plan, self.dead_letters, self.result = plan, dead_letters, result
         patterns = [branch.table.path for branch in plan.spec.branch_specs().values() if branch.route.kind != "fixed"]
-        open_ = pc.is_in(letters.column("table"), value_set=pa.array(patterns, pa.string()))
-        self.table = pc.if_else(open_, pa.scalar(None, pa.string()), letters.column("table"))  # NULL: any of its branch
+        unrouted = pc.is_in(dead_letters.column("table"), value_set=pa.array(patterns, pa.string()))
+        # NULL: any table of the branch
+        self.targets = pc.if_else(unrouted, pa.scalar(None, pa.string()), dead_letters.column("table"))
         self.patterns = frozenset(patterns)
-        self.meant = self.table.to_pylist()
+        self.target_of = self.targets.to_pylist()
         self.into: dict[int, list[str]] = {}
-        self.refused: dict[int, tuple[str, str]] = {}
-        self.elsewhere: set[int] = set()  # the spec has another table for the record now
+        self.rejected: dict[int, tuple[str, str]] = {}
+        self.elsewhere: set[int] = set()  # the spec now routes the record to another table
         self.tables: dict[RouteId, pa.Table] = {}
         self.origins: dict[RouteId, np.ndarray] = {}
 
-    def spoken(self, number: int, at: datetime) -> Evaluation:
-        for name, rows in self.applied.tables.items():
-            self._take(name, rows)
-        fresh = self._reject()
-        said = [self._outcome(nth) for nth in range(len(self.letters))]
-        return Evaluation(
-            self.tables, self._outcomes(said, number, at), fresh, self._counts(said), origins=self.origins
-        )
+    def evaluation(self, number: int, at: datetime) -> Evaluation:
+        for route, rows in self.result.tables.items():
+            self._accept(route, rows)
+        new = self._reject()
+        outcomes = [self._outcome(position) for position in range(len(self.dead_letters))]
+        table, counts = self._outcome_table(outcomes, number, at), self._counts(outcomes)
+        return Evaluation(self.tables, table, new, counts, origins=self.origins)
 
-    def _take(self, name: RouteId, rows: pa.Table) -> None:
-        """Keep the rows of letters that are meant for this table, or for any."""
-        uri, origin = self.plan.spec.uri_of(name), self.applied.origins[name]
-        meant = self.table.take(pa.array(origin))
-        keep = pc.fill_null(pc.equal(meant, uri), True).to_numpy()
+    def _accept(self, route: RouteId, rows: pa.Table) -> None:
+        """Keep the rows of dead letters whose target is this table, or any."""
+        uri, origin = self.plan.spec.uri_of(route), self.result.origins[route]
+        keep = pc.fill_null(pc.equal(self.targets.take(pa.array(origin)), uri), True).to_numpy()
         self.elsewhere.update(origin[~keep].tolist())
-        self.tables[name], self.origins[name] = rows.filter(pa.array(keep)), origin[keep]
-        for nth in np.unique(origin[keep]).tolist():
-            self.into.setdefault(nth, []).append(uri)
+        self.tables[route], self.origins[route] = rows.filter(pa.array(keep)), origin[keep]
+        for position in np.unique(origin[keep]).tolist():
+            self.into.setdefault(position, []).append(uri)
 
     def _reject(self) -> pa.Table:
-        """Learn why the others stay dead; answers the letters that are new."""
-        found, fresh = self.applied.letters, []
-        said = zip(*(found.column(name).to_pylist() for name in ("table", "reason", "detail")), strict=True)
-        for position, (nth, (table, reason, detail)) in enumerate(zip(self.applied.dead.tolist(), said, strict=True)):
-            if not {None, *self.patterns} & {table, self.meant[nth]} and table != self.meant[nth]:
-                self.elsewhere.add(nth)
-            elif nth not in self.into:
-                self.refused.setdefault(nth, (reason, detail))
-            elif self.meant[nth] is None:
-                fresh.append(position)
-        return found.take(pa.array(fresh, pa.int64()))
+        """Collect the reasons of records that are rejected again; returns the dead letters that are new."""
+        rejects, new = self.result.letters, []
+        rows = zip(*(rejects.column(name).to_pylist() for name in ("table", "reason", "detail")), strict=True)
+        for nth, (position, (table, reason, detail)) in enumerate(zip(self.result.dead.tolist(), rows, strict=True)):
+            target = self.target_of[position]
+            if not {None, *self.patterns} & {table, target} and table != target:
+                self.elsewhere.add(position)
+            elif position not in self.into:
+                self.rejected.setdefault(position, (reason, detail))
+            elif target is None:
+                new.append(nth)
+        return rejects.take(pa.array(new, pa.int64()))
 
-    def _outcome(self, nth: int) -> tuple[ReplayOutcome, list[str] | None, str | None, str | None]:
-        if nth in self.into:
-            return ReplayOutcome.REPLAYED, self.into[nth], None, None
-        if nth in self.refused:
-            return ReplayOutcome.STILL_DEAD, None, *self.refused[nth]
-        if nth in self.elsewhere:
-            detail = f"the spec no longer sends the record to {self.meant[nth]}"
+    def _outcome(self, position: int) -> tuple[ReplayOutcome, list[str] | None, str | None, str | None]:
+        if position in self.into:
+            return ReplayOutcome.REPLAYED, self.into[position], None, None
+        if position in self.rejected:
+            return ReplayOutcome.STILL_DEAD, None, *self.rejected[position]
+        if position in self.elsewhere:
+            detail = f"the spec no longer sends the record to {self.target_of[position]}"
             return ReplayOutcome.STILL_DEAD, None, Reason.UNROUTED.value, detail[:512]
         return ReplayOutcome.FILTERED, None, None, None
 
-    def _outcomes(self, said: list[Any], number: int, at: datetime) -> pa.Table:
-        outcome, into, reason, detail = zip(*said, strict=True) if said else ((), (), (), ())
-        count = len(said)
-        made = {
+    def _outcome_table(self, outcomes: list[Any], number: int, at: datetime) -> pa.Table:
+        outcome, into, reason, detail = zip(*outcomes, strict=True) if outcomes else ((), (), (), ())
+        count = len(outcomes)
+        values = {
             "plan": [number] * count,
             "outcome": [each.value for each in outcome],
             "into": into,
@@ -140,22 +142,18 @@ class _Judgement:
             "spec": [self.plan.spec.digest] * count,
             "at": [at] * count,
         }
-        columns = [self.letters.column(name) for name in LETTER]
-        columns += [pa.array(values, OUTCOMES.field(name).type) for name, values in made.items()]
+        columns = [self.dead_letters.column(name) for name in LETTER]
+        columns += [pa.array(column, OUTCOMES.field(name).type) for name, column in values.items()]
         return pa.table(columns, schema=OUTCOMES)
 
-    def _counts(self, said: list[Any]) -> Counts:
-        outcomes = [each[0] for each in said]
-        reasons: dict[str, int] = {}
-        for _, _, reason, _ in said:
-            if reason is not None:
-                reasons[reason] = reasons.get(reason, 0) + 1
+    def _counts(self, outcomes: list[Any]) -> Counts:
+        kinds = Counter(outcome for outcome, *_ in outcomes)
         return Counts(
-            read=len(said),
-            routed=outcomes.count(ReplayOutcome.REPLAYED),
-            dead=outcomes.count(ReplayOutcome.STILL_DEAD),
-            filtered=outcomes.count(ReplayOutcome.FILTERED),
-            value_bytes=self.applied.counts.value_bytes,
-            reasons=reasons,
-            ignored=self.applied.counts.ignored,
+            read=len(outcomes),
+            routed=kinds[ReplayOutcome.REPLAYED],
+            dead=kinds[ReplayOutcome.STILL_DEAD],
+            filtered=kinds[ReplayOutcome.FILTERED],
+            value_bytes=self.result.counts.value_bytes,
+            reasons=dict(Counter(reason for _, _, reason, _ in outcomes if reason is not None)),
+            ignored=self.result.counts.ignored,
         )

@@ -1,4 +1,4 @@
-"""Replay: dead letters through the current spec, exactly once. A pipeline whose batches are plans over letters."""
+"""Replay dead letters through the current spec, exactly once: a pipeline whose batches are replay plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from headrace import faults
-from headrace.dead_letters.evaluate import Evaluation, judge_in_parts
+from headrace.dead_letters.evaluate import Evaluation, evaluate_in_parts
 from headrace.dead_letters.reader import DeadLetters, Selection
 from headrace.decode.inference import Structure
 from headrace.decode.inference import merge_inferred as merge_structures
@@ -47,7 +47,7 @@ def replay(
     stop: threading.Event | None = None,
     wait: bool = False,
 ) -> Summary:
-    """Finish a plan that was begun, then take the selected letters through the spec; LeaseHeld while it runs."""
+    """Finish an open plan, then replay the selected dead letters; LeaseHeld while the pipeline runs."""
     shared = SharedSession([spec])
     replaying = ReplayPipeline(spec, shared.get, selection or Selection(), report=report, stop=stop)
     try:
@@ -59,7 +59,7 @@ def replay(
 
 
 def purge(spec: Spec, before: date) -> Purge:
-    """Drop the dead letters of the days before; what was begun, batch or plan, is finished first."""
+    """Delete the dead letters of the days before; an open batch or plan is finished first."""
     shared = SharedSession([spec])
     replaying = ReplayPipeline(spec, shared.get, Selection())
     pipeline = Pipeline(spec, shared.get, recovery=replaying.recovery)
@@ -79,7 +79,7 @@ def purge(spec: Spec, before: date) -> Purge:
 
 
 class ReplayPipeline(Pipeline):
-    """A pipeline that writes under a name of its own, reads dead letters, and books their outcomes."""
+    """A pipeline that reads dead letters, commits under its own app id and records their outcomes."""
 
     unit = "plan"
 
@@ -95,19 +95,19 @@ class ReplayPipeline(Pipeline):
         super().__init__(spec, spark, recovery=StartupRecovery(), report=report, stop=stop)
         self.writer = writer(spec.pipeline)
         self.selection = selection
-        self.letters = DeadLetters(spec)
+        self.dead_letters = DeadLetters(spec)
         self._version: int | None = None
         self._outcomes: tuple[StagedFile, ...] = ()
         self._planned: float = math.inf
 
     def open_ledger(self) -> Replays:
-        """The plans and outcomes so far."""
+        """Open the plans and outcomes."""
         self.ledger = ledger = Replays.open(self.state, self.writer)
         self.open_tables()
         return ledger
 
     def _attempt(self) -> None:
-        """Finish the open plan, then make one; a plan of ours that was begun in an earlier try was that one."""
+        """Finish the open plan, then run one; after a retry, the open plan was that one."""
         self.open_ledger()
         self.finish_open_batch()
         if self.ledger.batch < self._planned:
@@ -115,8 +115,8 @@ class ReplayPipeline(Pipeline):
             self.one_plan()
 
     def one_plan(self) -> None:
-        """judge → stage, in this process; then decide, commit, book."""
-        self._version = self.letters.version()
+        """Evaluate and stage in this process; then write the intent, commit and record the outcomes."""
+        self._version = self.dead_letters.version()
         number, started = self.ledger.batch + 1, datetime.now(UTC)
         faults.reach(faults.Point.BEFORE_STAGING, batch=number)
         if self._version is None:
@@ -130,7 +130,7 @@ class ReplayPipeline(Pipeline):
         self.execute(intent)
 
     def stage(self, frame: Any, batch: int, now: datetime) -> list[Manifest]:
-        """Take the letters through the plan, page by page; what is staged are rows, outcomes and new letters."""
+        """Evaluate the dead letters page by page; stage rows, outcomes and new dead letters."""
         limits = self.spec.limits
         stager = Stager(
             lambda uri: Store(uri, self.profile),
@@ -147,51 +147,51 @@ class ReplayPipeline(Pipeline):
     def _staged(self, stager: Stager, batch: int, now: datetime) -> Manifest:
         plan = Plan(self.spec, self.tables.schemas, now=lambda: now)
         layouts, letters = self.tables.layouts(batch), self.tables.dead_letter_layout()
-        booked = self._booked()
+        outcomes = self._outcome_layout()
         counts, discovered = Counts(), dict[RouteId, Structure]()
-        pages = self.letters.pages(self.selection, self._version)
-        for judged in (part for page in pages for part in judge_in_parts(plan, page, batch, now)):
-            discovered = _together(discovered, judged)
+        pages = self.dead_letters.pages(self.selection, self._version)
+        for part in (part for page in pages for part in evaluate_in_parts(plan, page, batch, now)):
+            discovered = _with_discovered(discovered, part)
             if discovered:
-                continue  # the next run stages, once the new fields are answered
-            counts = counts + judged.counts
-            for name, rows in judged.tables.items():
-                stager.add(layouts[name], rows)
-            stager.add(letters, judged.letters)
-            stager.add(booked, judged.outcomes)
+                continue  # staged in the next run, once tables have the new fields
+            counts = counts + part.counts
+            for route, rows in part.tables.items():
+                stager.add(layouts[route], rows)
+            stager.add(letters, part.dead_letters)
+            stager.add(outcomes, part.outcomes)
             faults.reach(faults.Point.DURING_STAGING)
         if discovered:
             stager.abandon()
             return Manifest(counts=counts, discovered=discovered)
         files = stager.finish()
-        self._outcomes = tuple(item for item in files if item.table == booked.path)
-        return Manifest(tuple(item for item in files if item.table != booked.path), counts)
+        self._outcomes = tuple(item for item in files if item.table == outcomes.path)
+        return Manifest(tuple(item for item in files if item.table != outcomes.path), counts)
 
     def intend(
         self, batch: int, ranges: tuple[Range, ...], manifests: Sequence[Manifest], started: datetime, runs: int
     ) -> Intent:
-        """The whole plan: what every table gets, and the outcome of every letter."""
+        """Build the intent: the files of every table, and the outcome of every dead letter."""
         assert self._version is not None  # noqa: S101
-        chosen, since = self.selection, self.selection.since
+        selection, since = self.selection, self.selection.since
         intent = super().intend(batch, ranges, manifests, started, runs)
         if any(map(len, self._doubles.places.values())):
-            self._outcomes = self._without_doubles(batch)
-        taken = ReplayInput(
-            self._version, chosen.reasons, chosen.tables, since.isoformat() if since else "", self._outcomes
+            self._outcomes = self._without_duplicates(batch)
+        replayed = ReplayInput(
+            self._version, selection.reasons, selection.tables, since.isoformat() if since else "", self._outcomes
         )
-        return replace(intent, replay=taken, kind=IntentKind.REPLAY)
+        return replace(intent, replay=replayed, kind=IntentKind.REPLAY)
 
-    def _without_doubles(self, batch: int) -> tuple[StagedFile, ...]:
-        """The outcomes staged anew: a letter whose row its table has already is none that was replayed."""
-        store, layout = self.state.child(Replays.folder), self._booked()
+    def _without_duplicates(self, batch: int) -> tuple[StagedFile, ...]:
+        """Stage the outcomes again: a dead letter whose row the table has already is not replayed."""
+        store, layout = self.state.child(Replays.folder), self._outcome_layout()
         stager = Stager(lambda uri: Store(uri, self.profile), f"replay-{batch:08d}-once")
-        left_out = {
+        duplicates = {
             uri: Counter(zip(*(places[name].to_pylist() for name in PLACE), strict=True))
             for uri, places in self._doubles.places.items()
         }
         try:
             for item in self._outcomes:
-                stager.add(layout, without_doubles(read_rows(store, as_file(item), OUTCOMES, ()), left_out))
+                stager.add(layout, without_doubles(read_rows(store, as_file(item), OUTCOMES, ()), duplicates))
             staged = stager.finish()
         except BaseException:
             stager.abandon()
@@ -199,24 +199,24 @@ class ReplayPipeline(Pipeline):
         self.discard(self._outcomes)
         return staged
 
-    def _booked(self) -> FileLayout:
+    def _outcome_layout(self) -> FileLayout:
         return FileLayout(self.state.child(Replays.folder).uri, OUTCOMES)
 
     def missing(self, begun: Intent) -> list[str]:
-        """Staged files that somebody deleted before they were committed, outcomes among them."""
+        """Staged files, those of outcomes included, that were deleted before they were committed."""
         files = begun.replay.files if begun.replay else ()
         gone = [f"{each.table}/{each.path}" for each in files if not Store(each.table, self.profile).exists(each.path)]
         return super().missing(begun) + gone
 
     def again(self, begun: Intent, held: Sequence[TableIntent] = ()) -> Intent:
-        """Take the plan's own letters through its own spec once more; `held`: what tables hold of it."""
-        taken = begun.replay
-        assert taken is not None  # noqa: S101
-        since = datetime.fromisoformat(taken.since) if taken.since else None
-        chosen = Selection(taken.reasons, taken.tables, since)
+        """Evaluate the dead letters of a plan again with its own spec; `held`: parts that tables have already."""
+        replayed = begun.replay
+        assert replayed is not None  # noqa: S101
+        since = datetime.fromisoformat(replayed.since) if replayed.since else None
+        selection = Selection(replayed.reasons, replayed.tables, since)
         spec = parse_intent_spec(begun.spec, self.spec.base)
-        old = ReplayPipeline(spec, lambda: self.spark, chosen, report=self.report, stop=self.stop)
-        old.lease, old.ledger, old._version = self.lease, self.ledger, taken.version
+        old = ReplayPipeline(spec, lambda: self.spark, selection, report=self.report, stop=self.stop)
+        old.lease, old.ledger, old._version = self.lease, self.ledger, replayed.version
         tables = old.open_tables()
         tables.open()
         tables.keep_planned(held)
@@ -227,11 +227,11 @@ class ReplayPipeline(Pipeline):
         self.report(_replay_event(self.spec.pipeline, intent, receipts))
 
 
-def _together(discovered: dict[RouteId, Structure], judged: Evaluation) -> dict[RouteId, Structure]:
-    found = dict(discovered)
-    for name, structure in judged.discovered.items():
-        found[name] = merge_structures(found[name], structure) if name in found else structure
-    return found
+def _with_discovered(discovered: dict[RouteId, Structure], part: Evaluation) -> dict[RouteId, Structure]:
+    merged = dict(discovered)
+    for route, structure in part.discovered.items():
+        merged[route] = merge_structures(merged[route], structure) if route in merged else structure
+    return merged
 
 
 def _replay_event(pipeline: str, intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class DeadLetterColumns:
 
 def _expression(name: str, transform: Transform) -> Made:
     def make(letters: pa.Table, now: datetime) -> pa.ChunkedArray:
-        done = transform.apply(letters, _envelopes(letters), now)
+        done = transform.apply(letters, records_of_dead_letters(letters), now)
         at = np.full(len(letters), -1)
         at[done.index.to_numpy()] = np.arange(len(done.index))
         return done.rows.column(name).take(pa.array(at, mask=at < 0))
@@ -59,7 +59,8 @@ def _expression(name: str, transform: Transform) -> Made:
     return make
 
 
-def _envelopes(letters: pa.Table) -> pa.Table:
+def records_of_dead_letters(letters: pa.Table) -> pa.Table:
+    """The Kafka records of dead letters; their timestamp type is not stored."""
     unknown = pa.nulls(len(letters), ENVELOPE.field("timestamp_type").type)
     return pa.table([unknown if n == "timestamp_type" else letters.column(n) for n in ENVELOPE.names], schema=ENVELOPE)
 
@@ -67,7 +68,7 @@ def _envelopes(letters: pa.Table) -> pa.Table:
 def _query(text: str) -> Made:
     """JMESPath over the letter as kafka-delta-ingest would have written it, and our names beside."""
     if text in dialect.KAFKA:
-        return lambda letters, now: _envelope(_envelopes(letters).column(dialect.KAFKA[text]))
+        return lambda letters, now: _envelope(records_of_dead_letters(letters).column(dialect.KAFKA[text]))
     tree = dialect.parse_jmespath(text)
 
     def make(letters: pa.Table, now: datetime) -> pa.Array:

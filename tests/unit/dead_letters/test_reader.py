@@ -97,7 +97,7 @@ def test_without_a_table_there_are_no_letters(desk: Desk):
 
 
 def test_pages_are_small_and_whole(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(letters_module, "_PAGE", 100)
+    monkeypatch.setattr(letters_module, "_PAGE_ROWS", 100)
     monkeypatch.setattr(letters_module, "_PAGE_BYTES", 20_000)
     found = stored(desk, [letter(n, value=b"v" * (1000 if n < 50 else 10)) for n in range(250)])
     pages = list(found.pages(Selection()))
@@ -148,7 +148,7 @@ def test_a_record_that_one_of_two_tables_takes_leaves_a_letter_for_the_other(des
     assert judged.outcomes["outcome"].to_pylist() == ["replayed", "still_dead", "replayed", "filtered"]
     assert judged.outcomes["into"].to_pylist() == [[a], None, [a], None]
     assert judged.tables[RouteId("", "a")]["id"].to_pylist() == [0, 2]
-    assert judged.letters.select(["offset", "table"]).to_pylist() == [{"offset": 0, "table": b}]
+    assert judged.dead_letters.select(["offset", "table"]).to_pylist() == [{"offset": 0, "table": b}]
     assert (judged.counts.read, judged.counts.routed, judged.counts.dead, judged.counts.filtered) == (4, 2, 1, 1)
 
 
