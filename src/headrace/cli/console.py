@@ -17,11 +17,19 @@ from rich.text import Text
 
 from headrace.cli.values import cell, cell_text
 
+_UNLIMITED = 1_000_000  # columns
 
-def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Console that writes no escape codes to pipes, files, or terminals with NO_COLOR."""
+
+def console(*, stderr: bool = False) -> Console:
+    """Console that writes no escape codes to pipes, files, or terminals with NO_COLOR.
+
+    Only a terminal has a width: in a pipe or a file, nothing is wrapped or cut.
+    """
     colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(stderr=stderr, highlight=False, width=width, color_system=colors)
+    console = Console(stderr=stderr, highlight=False, color_system=colors)
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    return console
 
 
 def say(text: str, style: str = "", *, head: str = "", stderr: bool = False) -> None:
@@ -43,16 +51,12 @@ def say_progress(line: str) -> None:
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str] = ()) -> None:
     """Print rows as aligned columns, numeric ones right-aligned; lines wrap on terminals only."""
-    texts = [[_text(value) for value in row] for row in rows]
-    out = console()
-    if not out.is_terminal:
-        out = console(width=max(table_width(titles, texts), out.width))
     grid = Grid(box=None)
     for title in titles:
         grid.add_column(escape(cell(title)), justify="right" if title in numbers else "left")
-    for row in texts:
-        grid.add_row(*map(escape, row))
-    out.print(grid)
+    for row in rows:
+        grid.add_row(*(escape(_text(value)) for value in row))
+    console().print(grid)
 
 
 def table_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -27,11 +27,11 @@ def reset(
 
     Shows what will be deleted and asks for confirmation.
     """
-    from headrace.table.reset import resting
+    from headrace.table.reset import open_reset
     from headrace.validate.load import load
 
     for spec in load(spec_file):
-        with resting(spec) as reset:
+        with open_reset(spec) as reset:
             for removal in () if as_json else reset.removals:
                 say(_removal_text(removal))
             if not dry_run:

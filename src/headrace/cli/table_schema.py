@@ -145,11 +145,11 @@ def _confirm_change(table: Table, change: SchemaChange, columns: pa.Schema | Non
     """Ask for confirmation before irreversible changes, which only tables written by Spark allow."""
     from headrace.delta.features import WriterKind
     from headrace.table.ownership import existing_table
-    from headrace.table.schema_changes import towards
+    from headrace.table.schema_changes import change_to
 
     if table.metadata().writer == WriterKind.DIRECT:
         return True
-    plan = change if columns is None else towards(existing_table(table._store), columns)
+    plan = change if columns is None else change_to(existing_table(table._store), columns)
     if not (plan.widen or plan.rename or plan.drop):
         return True
     if not as_json:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +25,7 @@ Rows: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _MAGIC, _HEAD = 1681511377, 4  # of the portable format, and its size in bytes
+_THREADS = 8  # vectors that are read in parallel
 
 
 def living(store: Store, file: File, rows: pa.Table) -> pa.Table:
@@ -39,6 +42,28 @@ def not_deleted(store: Store, vector: DeletionVector | None, count: int) -> Mask
             raise _damaged(store, vector, f"deletes row {rows[-1]:,} of a file of {count:,} rows")
         mask[rows] = False
     return mask
+
+
+def check_vectors(store: Store, files: Iterable[File]) -> None:
+    """TableDamaged if a vector is invalid, or deletes rows that its file does not have.
+
+    delta-rs ignores such rows, panics or runs out of memory: its mask is as long as the largest row number. Missing
+    vectors and those outside of the table are left to it.
+    """
+
+    def check(file: File) -> None:
+        vector = file.vector
+        if vector is None or file.held is None or (vector.kind != "i" and vector.path is None):
+            return
+        try:
+            not_deleted(store, vector, file.held)
+        except TableDamaged as error:
+            if not isinstance(error.__cause__, NotThere):
+                raise
+
+    vectored = [file for file in files if file.vector is not None]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-vectors") as pool:
+        list(pool.map(check, vectored))
 
 
 def deleted(store: Store, vector: DeletionVector) -> Rows:

@@ -24,7 +24,7 @@ from headrace.spec.table import TableSpec
 from headrace.stage.partitions import partition_folder
 from headrace.stage.stager import file_layout_of
 from headrace.storage.store import Store
-from headrace.table.optimize import ENOUGH, Compaction, Optimized, can_order, ordered_name
+from headrace.table.optimize import LARGE_ENOUGH, Compaction, Optimized, can_order, z_order_prefix
 from headrace.table.spark_files import SparkCompaction, SparkFileOperations
 from headrace.write.spark_append import SparkAppendWriter
 
@@ -78,11 +78,11 @@ class MaintainedTable(ABC):
     def _targets(self, state: TableState, rules: TableSpec | None) -> FileTargets:
         target = self.layout.target_file_bytes
         if rules is None:
-            return FileTargets(target, int(ENOUGH * target))
+            return FileTargets(target, int(LARGE_ENOUGH * target))
         complete = all(can_order(state, name) for name in rules.z_order)  # whether the table has all columns yet
         return FileTargets(
             target,
-            rules.min_file_size or int(ENOUGH * target),
+            rules.min_file_size or int(LARGE_ENOUGH * target),
             rules.z_order if complete else (),
             max_size=rules.max_file_size,
         )
@@ -125,7 +125,7 @@ class LogMaintainedTable(MaintainedTable):
     def __init__(self, log_writer: LogWriter, rules: TableSpec | None) -> None:
         self._log_writer = log_writer
         super().__init__(log_writer.store, log_writer.known(), rules)
-        self._ordered_prefix = f"part-{ordered_name(self.targets.z_order)}-"
+        self._ordered_prefix = f"part-{z_order_prefix(self.targets.z_order)}-"
 
     @property
     def state(self) -> TableState:
@@ -201,7 +201,7 @@ class SparkMaintainedTable(MaintainedTable):
             info,
         )
         partitions = [files[0].partition for files in action.bins]
-        result = SparkFileOperations(self.store, self._spark).pack(compaction, partitions)
+        result = SparkFileOperations(self.store, self._spark).optimize_once(compaction, partitions)
         self._writer.follow()
         return result
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from headrace.delta.actions import File
 from headrace.spec.maintenance import MaintenanceSpec
-from headrace.table.optimize import fill_bins
+from headrace.table.optimize import group_by_size
 
 Operation = Literal["plan", "compact", "z_order", "cluster", "vacuum", "checkpoint", "clean_log"]
 
@@ -125,7 +125,7 @@ def _bins_of_partition(
     newest = max(file.modified for file in files)
     idle = now - newest / 1000 >= rules.idle_after.total_seconds()
     if reason := _order_reason(files, targets, idle, is_ordered):
-        for members in [files] if targets.whole_partitions else fill_bins(files, rules.max_bytes_per_run):
+        for members in [files] if targets.whole_partitions else group_by_size(files, rules.max_bytes_per_run):
             yield _Bin(tuple(members), reason, newest, idle, "cluster" if targets.clusters else "z_order")
         return
     if deleted := [file for file in files if targets.has_deleted_rows(file)]:
@@ -138,7 +138,7 @@ def _bins_of_partition(
         return
     small = sorted((file for file in files if file.size < targets.min_size), key=lambda file: file.size)
     members, reason = (small, "idle") if idle else (_full_tiers(small, rules.min_input_files), "small files")
-    for group in fill_bins(members, targets.target):
+    for group in group_by_size(members, targets.target):
         if len(group) > 1:
             yield _Bin(tuple(group), reason, newest, idle)
 

@@ -25,7 +25,7 @@ from headrace.maintain.planner import Action, plan_rewrites
 from headrace.pipeline.context import PipelineContext
 from headrace.spec.maintenance import MaintenanceSpec
 from headrace.table.ownership import TableOwners
-from headrace.table.vacuum import retention, unneeded
+from headrace.table.vacuum import retention, unused_files
 from headrace.write.append import AppendWriter
 from headrace.write.spark_append import SparkAppendWriter
 from headrace.write.tombstones import TOMBSTONES
@@ -121,7 +121,7 @@ class MaintenanceScheduler:
             except TableError:  # reported; the other tables must not wait until the property is corrected
                 self._journal.record_vacuum(uri, now)
                 raise
-            files = unneeded(table.store, owners, retain, proved)
+            files = unused_files(table.store, owners, retain, proved)
             self._journal.record_vacuum(uri, now)
             if files.files:
                 reason = "not needed by any retained version"

@@ -58,7 +58,7 @@ def _left_in_staging(spec: Spec, state: Store, ledger: Ledger, now: float) -> va
     begun = (ledger.open_batch(), Replays.open(state, writer(spec.pipeline)).open_batch())
     needed = staged_for(each for each in begun if each is not None)
     left = [item for item in state.list(STAGING) if f"{state.uri}/{item.path}" not in needed]
-    return vacuum.left_over(left, lease.holder(state) is not None, now)
+    return vacuum.orphans_among(left, lease.holder(state) is not None, now)
 
 
 def _maintenance(spec: Spec, state: Store, last: int) -> dict[str, Any] | None:

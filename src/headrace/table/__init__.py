@@ -1,4 +1,4 @@
-"""The whole life of a Delta table: made, read, written, kept in order, mended, restored, dropped."""
+"""The Table API: create, query, change, maintain, repair, restore and drop Delta tables."""
 
 from headrace.recovery.reingest_plan import Reingest, Unread
 from headrace.table.change_feed import Changes

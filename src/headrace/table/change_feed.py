@@ -1,4 +1,4 @@
-"""Which rows came and went between two versions: from the change data feed, or from the files that appends added."""
+"""Query the rows that changed between two versions: from the change data feed, or from the files of appends."""
 
 from __future__ import annotations
 
@@ -34,24 +34,28 @@ _FEED = "delta.enableChangeDataFeed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes(RowQuery):
-    """The changes of some versions, the first and the last included."""
+    """A query on the changes of a range of versions, both ends included."""
 
     start: int
     until: int | None = None
 
     def relation(self) -> Relation:
-        """The rows of the table and three columns that say what became of them, and when."""
+        """The changed rows, with the kind of change, the version and the commit time in three more columns."""
         last = resolve_version(self.store, self.until)
         first = resolve_version(self.store, self.start)
         if first > last:
-            raise VersionNotFound(f"{self.store.uri}: there is nothing from version {first} to version {last}.")
+            raise VersionNotFound(
+                f"{self.store.uri}: there are no changes from version {first} to version {last}.",
+                hint="Specify a start that is not after the end.",
+            )
         table = open_version(self.store, last)
         schema = from_delta(table.schema().to_json())
-        whole = pa.schema([*schema, *CHANGE])
-        feeds = table.metadata().configuration.get(_FEED, "").lower() == "true" and _fed(self.store, first)
+        with_change = pa.schema([*schema, *CHANGE])
+        # delta-rs reads the feed only if it was enabled in the first version, too, and no table with vectors.
+        has_feed = _has_feed(table) and _has_feed(open_version(self.store, first))
         vectors = "deletionVectors" in (table.protocol().reader_features or ())
-        if feeds and not vectors:
-            return Relation(whole, _feed(self.store, table, first, last, whole))
+        if has_feed and not vectors:
+            return Relation(with_change, _read_feed(self.store, table, first, last, with_change))
         commits = commits_between(self.store, first - 1, last)
         if commits is None:
             raise ChangesUnknown(
@@ -59,79 +63,77 @@ class Changes(RowQuery):
                 hint="Start at a later version; `headrace table history PATH` lists the commits that the log has.",
                 version=first,
             )
-        if not feeds:
+        if not has_feed:
             _only_appends(self.store, commits)
-        told = CommitChanges(self.store, schema, tuple(table.metadata().partition_columns))
-        batches = (batch for commit in commits for batch in _stamped(commit, told.of(commit), whole))
-        return RowStream.of(whole, batches)
+        changes = CommitChanges(self.store, schema, tuple(table.metadata().partition_columns))
+        batches = (batch for commit in commits for batch in _with_commit(commit, changes.of(commit), with_change))
+        return RowStream.of(with_change, batches)
 
 
-def changes(store: Store, start: int | Moment, until: int | Moment | None, **how: Any) -> Changes:
-    """The changes from one version, or moment, to another; to the newest without one."""
-    first = start if isinstance(start, int) else _after(store, start)
+def changes(store: Store, start: int | Moment, until: int | Moment | None, **settings: Any) -> Changes:
+    """Query the changes from one version or timestamp to another; default end: the newest version."""
+    first = start if isinstance(start, int) else _version_from(store, start)
     last = until if isinstance(until, int | None) else resolve_version(store, timestamp=until)
-    return Changes(store=store, start=first, until=last, **how)
+    return Changes(store=store, start=first, until=last, **settings)
 
 
-def _after(store: Store, moment: Moment) -> int:
-    """The first version committed at a moment or later."""
+def _version_from(store: Store, timestamp: Moment) -> int:
+    """The first version committed at or after a timestamp."""
     try:
-        at = resolve_version(store, timestamp=moment)
-    except VersionNotFound as early:
-        return int(str(early.facts["first"]))
-    commit = read_commit(store, at)
-    exact = commit is not None and commit.timestamp == int(as_moment(moment).timestamp() * 1000)
-    return at if exact else at + 1
+        version = resolve_version(store, timestamp=timestamp)
+    except VersionNotFound as before_first:
+        return int(str(before_first.facts["first"]))
+    commit = read_commit(store, version)
+    exact = commit is not None and commit.timestamp == int(as_moment(timestamp).timestamp() * 1000)
+    return version if exact else version + 1
 
 
-def _fed(store: Store, first: int) -> bool:
-    """Whether the feed was on from this version on: else delta-rs has nothing to tell of it."""
-    before = open_version(store, first).metadata().configuration
-    return str(before.get(_FEED, "")).lower() == "true"
+def _has_feed(table: Any) -> bool:
+    return str(table.metadata().configuration.get(_FEED, "")).lower() == "true"
 
 
-def _feed(store: Store, table: Any, first: int, last: int, schema: pa.Schema) -> pa.RecordBatchReader:
+def _read_feed(store: Store, table: Any, first: int, last: int, schema: pa.Schema) -> pa.RecordBatchReader:
     try:
         reader = pa.RecordBatchReader.from_stream(table.load_cdf(starting_version=first, ending_version=last))
     except DeltaError as error:
-        raise ChangesUnknown(f"{store.uri}: its change data cannot be read: {str(error).splitlines()[0]}") from error
-    rows = (pa.Table.from_batches([batch]).select(schema.names).cast(schema) for batch in reader)
-    return pa.RecordBatchReader.from_batches(schema, (batch for each in rows for batch in each.to_batches()))
+        raise ChangesUnknown(f"{store.uri}: cannot read the change data feed: {str(error).splitlines()[0]}") from error
+    tables = (pa.Table.from_batches([batch]).select(schema.names).cast(schema) for batch in reader)
+    return pa.RecordBatchReader.from_batches(schema, (batch for rows in tables for batch in rows.to_batches()))
 
 
 def _only_appends(store: Store, commits: Iterable[Commit]) -> None:
     for commit in commits:
         if any(file.changes_data for file in commit.removed):
             raise ChangesUnknown(
-                f"{store.uri}: version {commit.version} ({commit.operation}) takes rows away, and the table keeps no "
-                "change data.",
-                hint=f"Set {_FEED}=true to keep it from now on; or ask for a range without that version.",
+                f"{store.uri}: version {commit.version} ({commit.operation}) removes rows, and the table has no change "
+                "data feed.",
+                hint=f"Set {_FEED}=true to record changes from now on; or query a range without that version.",
                 version=commit.version,
             )
 
 
-def _stamped(commit: Commit, changed: Iterable[pa.Table], whole: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows with what became of them, and when that was."""
-    at = pa.scalar(datetime.fromtimestamp(commit.timestamp / 1000, UTC), TIMESTAMP)
-    for rows in changed:
-        when = (pa.repeat(value, len(rows)) for value in (pa.scalar(commit.version), at))
-        yield from pa.table([*rows.columns, *when], schema=whole).to_batches()
+def _with_commit(commit: Commit, tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Changed rows with the version and the time of their commit."""
+    timestamp = pa.scalar(datetime.fromtimestamp(commit.timestamp / 1000, UTC), TIMESTAMP)
+    for rows in tables:
+        columns = (pa.repeat(value, len(rows)) for value in (pa.scalar(commit.version), timestamp))
+        yield from pa.table([*rows.columns, *columns], schema=schema).to_batches()
 
 
 class CommitChanges:
-    """What commits tell of rows: by their change data where they have some, else by the files that come and go.
+    """Changed rows of commits: from their change data if they have any, else from the files they add and remove.
 
-    A file that stays with another deletion vector tells of the rows in which the two differ.
+    For a file that gets another deletion vector, the changes are the rows in which the two vectors differ.
     """
 
-    def __init__(self, store: Store, schema: pa.Schema, by: tuple[str, ...]) -> None:
-        self._store, self._schema, self._by = store, schema, by
+    def __init__(self, store: Store, schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
+        self._store, self._schema, self._by = store, schema, partition_by
 
     def of(self, commit: Commit) -> Iterator[pa.Table]:
-        """The changed rows of one commit, with the kind of their change as last column."""
+        """The changed rows of one commit, with the kind of change as the last column."""
         if commit.change_data:
-            whole = self._schema.append(CHANGE.field(0))
-            yield from (read_rows(self._store, file, whole, self._by) for file in commit.change_data)
+            schema = self._schema.append(CHANGE.field(0))
+            yield from (read_rows(self._store, file, schema, self._by) for file in commit.change_data)
             return
         after = {file.path: file for file in commit.added if file.changes_data}
         before = {file.path: file for file in commit.removed if file.changes_data}
@@ -141,10 +143,10 @@ class CommitChanges:
             yield self._rows("insert", file, before.get(path))
 
     def _rows(self, kind: str, file: File, other: File | None) -> pa.Table:
-        """The rows that one file holds, and the same file with another vector does not."""
-        held = held_in(self._store, file, self._schema, self._by)
-        there = not_deleted(self._store, file.vector, len(held))
+        """The rows of a file that are not in `other`, the same file with another deletion vector."""
+        rows = held_in(self._store, file, self._schema, self._by)
+        mask = not_deleted(self._store, file.vector, len(rows))
         if other is not None:
-            there &= ~not_deleted(self._store, other.vector, len(held))
-        rows = held.filter(pa.array(there))
+            mask &= ~not_deleted(self._store, other.vector, len(rows))
+        rows = rows.filter(pa.array(mask))
         return rows.append_column(CHANGE.field(0), pa.repeat(pa.scalar(kind), len(rows)))

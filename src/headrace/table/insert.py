@@ -1,4 +1,4 @@
-"""Records into a table by its log: staged as files, then one commit. It needs no Spark and goes along with appends."""
+"""Append records with a direct commit: stage files, then commit them. Needs no Spark, allows concurrent appends."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.snapshot import TableState
-from headrace.errors import SchemaMismatch, TableChanged
+from headrace.errors import SchemaMismatch, TableChanged, TableReplaced
 from headrace.stage.stager import Stager, file_layout_of
 from headrace.storage.store import Store
-from headrace.table.records import Records, fit_records, partition_of
+from headrace.table.ownership import table_replaced
+from headrace.table.records import Records, rows_for
 
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """What an insert did."""
+    """Result of an insert."""
 
     version: int
     rows: int
@@ -25,11 +26,9 @@ class Inserted:
 
 
 def bulk_insert(store: Store, state: TableState, records: Records, partition: str | None = None) -> Inserted:
-    """All records in one commit, or none; none at all is no commit."""
-    began = time.monotonic()
-    rows = fit_records(
-        records, state.schema, state.partition_by, partition_of(partition, state.schema, state.partition_by)
-    )
+    """Insert all records in one commit, or none. Without records nothing is committed."""
+    started = time.monotonic()
+    rows = rows_for(state, records, partition)
     if not len(rows):
         return Inserted(state.version, 0, 0, 0)
     stager = Stager(lambda _: store, f"insert-{uuid.uuid4().hex[:8]}")
@@ -40,14 +39,17 @@ def bulk_insert(store: Store, state: TableState, records: Records, partition: st
         stager.abandon()
         raise
     try:
-        tail = LogWriter.open(store)
-        receipt = tail.append(files, {}, {}, schema=state.schema_json, table_id=state.table_id, began=began)
-    except TableChanged as changed:  # certainly not committed; after any other error the files may be the table's own
+        receipt = LogWriter.open(store).append(
+            files, {}, {}, schema=state.schema_json, table_id=state.table_id, began=started
+        )
+    except TableReplaced as error:
+        raise table_replaced(store) from error
+    except TableChanged as changed:  # proves that nothing was committed; after any other error the commit may exist
         stager.abandon()
         raise SchemaMismatch(
             changed.message,
-            expected="the columns it had a moment ago",
-            actual="others",
-            hint="Look at it, then try again.",
+            expected="the columns at the start of the insert",
+            actual="other columns",
+            hint="Compare the records with the new columns, then insert them again.",
         ) from None
     return Inserted(receipt.version, receipt.rows, receipt.files, receipt.bytes)

@@ -1,8 +1,8 @@
-"""Many small files become few large ones, or files whose rows are near in some columns; no row changes.
+"""Compact small files into larger ones, or cluster rows by z-order; no row changes.
 
-Files are written as a batch writes them, so that their statistics hide nothing: delta-rs ignores NaN in its bounds, and
-then a reader that takes NaN for the largest number misses such rows. Appends may go on meanwhile: only who takes away
-the very files that are being rewritten comes in between.
+Files are written as a batch writes them, so their statistics never hide rows: delta-rs ignores NaN in its bounds, and a
+reader that takes NaN for the largest number then skips such files. Concurrent appends are allowed: only a commit that
+removes one of the files being rewritten is a conflict.
 """
 
 from __future__ import annotations
@@ -27,21 +27,19 @@ from headrace.delta.snapshot import TableState, active_files
 from headrace.errors import HeadraceError, PartitionNotFound, UsageError
 from headrace.stage.stager import MIB, FileLayout, file_layout_of
 from headrace.storage.store import Store
-from headrace.table.ownership import TableOwners, amid_others, existing_table
+from headrace.table.ownership import TableOwners, retry_conflicts, table_replaced
 from headrace.table.query import RowsInMemory
 from headrace.write.row_edit import EditedRows, FileRewrite
 
-_TOGETHER = 512 * MIB  # of encoded files that are ordered together: they are in memory
-_COMMIT = 1024 * MIB  # of files that one commit rewrites, about
-ENOUGH = 0.75  # of the target size; a file of that size is left as it is
+_SORTED_TOGETHER = 512 * MIB  # of encoded files whose rows are clustered at once: they are in memory
+_PER_COMMIT = 1024 * MIB  # of old files per commit, about
+LARGE_ENOUGH = 0.75  # of the target size: such a file is not compacted
 _NUMBER = "_number_"
-
-Bin = list[File]
 
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
-    """What a compaction or z-order did."""
+    """Result of a compaction or z-order."""
 
     version: int
     partitions: int
@@ -53,11 +51,9 @@ class Optimized:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is to be done to which partitions."""
-
+class _Request:
     where: str | None
-    target: int
+    target: int  # bytes
     z_order: tuple[str, ...]
 
     def parameters(self) -> dict[str, str]:
@@ -68,36 +64,36 @@ class _Wanted:
 
 def optimize(
     store: Store,
-    writers: TableOwners,
+    owners: TableOwners,
     where: str | None = None,
     target_size: int | None = None,
     z_order: Iterable[str] = (),
 ) -> Optimized:
-    """Rewrite what is worth it, in one commit or a few; what others come between is planned anew."""
-    state = writers.beside_appends("optimize")
-    wanted = _Wanted(where, target_size or file_layout_of(state).target_file_bytes, tuple(z_order))
-    check_order_columns(state, wanted.z_order)
-    committed = nothing(state.version, wanted.z_order)  # by attempts that a conflict ended
+    """Rewrite files in one or more commits. After a conflict the remaining files are planned again."""
+    state = owners.beside_appends("optimize")
+    request = _Request(where, target_size or file_layout_of(state).target_file_bytes, tuple(z_order))
+    check_z_order(state, request.z_order)
+    committed = no_files_optimized(state.version, request.z_order)  # by attempts that ended in a conflict
 
-    def attempt() -> Optimized:
+    def attempt(current: TableState) -> Optimized:
         nonlocal committed
-        work = _Work(store, existing_table(store), wanted)
+        work = _Attempt(store, current, request)
         try:
             return sum_results(committed, work.run())
         except HeadraceError:
             committed = sum_results(committed, work.result)
             raise
 
-    return amid_others(store, attempt)
+    return retry_conflicts(store, state.table_id, attempt)
 
 
-def nothing(version: int, z_order: tuple[str, ...] = ()) -> Optimized:
-    """What a compaction did that found nothing to do."""
+def no_files_optimized(version: int, z_order: tuple[str, ...] = ()) -> Optimized:
+    """The result if there is nothing to do."""
     return Optimized(version, 0, 0, 0, 0, 0, z_order)
 
 
 def sum_results(one: Optimized, two: Optimized) -> Optimized:
-    """What two of them did together."""
+    """Combine the results of two commits."""
     return Optimized(
         max(one.version, two.version),
         one.partitions + two.partitions,
@@ -109,32 +105,35 @@ def sum_results(one: Optimized, two: Optimized) -> Optimized:
     )
 
 
-def check_order_columns(state: TableState, columns: tuple[str, ...]) -> None:
-    """Whether rows can be ordered by these columns; UsageError where not."""
+def check_z_order(state: TableState, columns: tuple[str, ...]) -> None:
+    """UsageError for a column that rows cannot be clustered by."""
     for name in columns:
         if can_order(state, name):
             continue
         if name not in state.schema.names or name in state.partition_by:
-            raise UsageError(f"z-order by '{name}': it is no column of the files.", hint="Name columns that are.")
-        raise UsageError(f"z-order by '{name}': it is nested and has no order.", hint="Name plain columns.")
+            raise UsageError(
+                f"Cannot z-order by '{name}': it is a partition column or does not exist.",
+                hint="Specify columns that are stored in the data files.",
+            )
+        raise UsageError(f"Cannot z-order by '{name}': its type is nested.", hint="Specify columns of plain types.")
 
 
 def can_order(state: TableState, name: str) -> bool:
-    """Whether rows can be ordered by a column: one of the files, with plain values."""
-    inside = name in state.schema.names and name not in state.partition_by
-    return inside and not pa.types.is_nested(state.schema.field(name).type)
+    """Whether rows can be clustered by a column: one in the data files, of a plain type."""
+    in_files = name in state.schema.names and name not in state.partition_by
+    return in_files and not pa.types.is_nested(state.schema.field(name).type)
 
 
 class Compaction:
-    """Rewrites files with the same rows: bins are added one by one, then exchanged in one commit."""
+    """Rewrites files with the same rows: groups of files are added one by one, then replaced in one commit."""
 
     def __init__(self, log_writer: LogWriter, layout: FileLayout, z_order: tuple[str, ...] = ()) -> None:
         self._log_writer, self._layout, self._z_order = log_writer, layout, z_order
         self._partition = PartitionKeys.of(layout.schema, layout.partition_by)
-        self._rewrite = self._begin()
+        self._rewrite = self._new_rewrite()
 
-    def _begin(self) -> FileRewrite:
-        return FileRewrite(self._log_writer.store, self._layout, ordered_name(self._z_order) or "optimize")
+    def _new_rewrite(self) -> FileRewrite:
+        return FileRewrite(self._log_writer.store, self._layout, z_order_prefix(self._z_order) or "optimize")
 
     @property
     def bytes(self) -> int:
@@ -146,119 +145,129 @@ class Compaction:
         store, layout = self._log_writer.store, self._layout
         pieces = (read_rows(store, file, layout.schema, layout.partition_by) for file in files)
         with self._rewrite.staging():
-            self._rewrite.add(files, (EditedRows(rows) for rows in self._ordered(pieces)))
+            self._rewrite.add(files, (EditedRows(rows) for rows in self._clustered(pieces)))
 
-    def _ordered(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    def _clustered(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
         if not self._z_order:
             yield from pieces
             return
         rows = pa.concat_tables(pieces)
-        yield rows.take(_curve(rows, self._z_order))
+        yield rows.take(_z_order(rows, self._z_order))
 
     def commit(self, since: int, parameters: Mapping[str, str], info: Mapping[str, Any]) -> Optimized:
-        """Exchange the files added so far; the old files were part of version `since`."""
+        """Replace the files added so far; the old files were part of version `since`."""
         rewrite, files = self._rewrite, self._rewrite.files
         if not files:
-            return nothing(since, self._z_order)
+            return no_files_optimized(since, self._z_order)
         with rewrite.staging():
             staged = rewrite.finish()
         version = rewrite.commit(self._log_writer, staged, since, parameters, info)
-        self._rewrite = self._begin()
+        self._rewrite = self._new_rewrite()
         partitions = {self._partition(file.partition) for file in files}
         sizes = sum(file.size for file in files), sum(file.size for file in staged)
         return Optimized(version, len(partitions), len(files), len(staged), *sizes)
 
 
-class _Work:
-    """One attempt at all of it, on the files of one version."""
+class _Attempt:
+    """One attempt, on the files of one version."""
 
-    def __init__(self, store: Store, state: TableState, wanted: _Wanted) -> None:
-        self._store, self._state, self._wanted = store, state, wanted
-        layout = replace(file_layout_of(state, store.uri), target_file_bytes=wanted.target)
-        self._compaction = Compaction(LogWriter.open(store), layout, wanted.z_order)
-        self.result = nothing(state.version, wanted.z_order)
+    def __init__(self, store: Store, state: TableState, request: _Request) -> None:
+        self._store, self._state, self._request = store, state, request
+        layout = replace(file_layout_of(state, store.uri), target_file_bytes=request.target)
+        log_writer = LogWriter.open(store)
+        if log_writer.known().table_id != state.table_id:
+            raise table_replaced(store)
+        self._compaction = Compaction(log_writer, layout, request.z_order)
+        self.result = no_files_optimized(state.version, request.z_order)
 
     def run(self) -> Optimized:
-        """Rewrite bin after bin, with a commit for about 1 GiB of old files each."""
-        table_files = [file for file in active_files(self._store, self._state.version).values() if not file.elsewhere]
+        """Rewrite group after group, with a commit for about 1 GiB of old files each."""
+        files = [file for file in active_files(self._store, self._state.version).values() if not file.elsewhere]
         key = PartitionKeys.of(self._state.schema, self._state.partition_by)
-        for each in _bins(chosen(self._store, self._state, table_files, self._wanted.where), self._wanted, key):
-            self._compaction.add(each)
-            if self._compaction.bytes >= _COMMIT:
+        for group in _groups(files_where(self._store, self._state, files, self._request.where), self._request, key):
+            self._compaction.add(group)
+            if self._compaction.bytes >= _PER_COMMIT:
                 self._commit()
         self._commit()
         return self.result
 
     def _commit(self) -> None:
-        part = self._compaction.commit(self._state.version, self._wanted.parameters(), {"operation": "optimize"})
+        part = self._compaction.commit(self._state.version, self._request.parameters(), {"operation": "optimize"})
         self.result = sum_results(self.result, part)
 
 
-def ordered_name(z_order: Iterable[str]) -> str:
-    """What the names of files begin with whose rows are ordered by these columns; empty for none."""
-    text = json.dumps(list(z_order))
+def z_order_prefix(columns: Iterable[str]) -> str:
+    """Prefix of the names of files that are clustered by these columns; empty for no columns."""
+    text = json.dumps(list(columns))
     return f"z{hashlib.sha256(text.encode()).hexdigest()[:8]}" if text != "[]" else ""
 
 
-def _bins(stands: Iterable[File], wanted: _Wanted, key: PartitionKeys) -> Iterator[Bin]:
-    """Files of one partition each that are to become one, or are to be ordered together."""
-    parts: dict[Partition, Bin] = {}
-    for file in stands:
-        parts.setdefault(key(file.partition), []).append(file)
-    for part in parts.values():
-        if wanted.z_order:
-            yield from fill_bins(part, _TOGETHER)
+def _groups(files: Iterable[File], request: _Request, key: PartitionKeys) -> Iterator[list[File]]:
+    """Files of one partition that become one file, or are clustered together."""
+    partitions: dict[Partition, list[File]] = {}
+    for file in files:
+        partitions.setdefault(key(file.partition), []).append(file)
+    for members in partitions.values():
+        if request.z_order:
+            yield from group_by_size(members, _SORTED_TOGETHER)
         else:
-            small = [file for file in part if file.size < ENOUGH * wanted.target]
-            yield from (each for each in fill_bins(small, wanted.target) if len(each) > 1)
+            small = [file for file in members if file.size < LARGE_ENOUGH * request.target]
+            yield from (group for group in group_by_size(small, request.target) if len(group) > 1)
 
 
-def fill_bins(part: Iterable[File], most: int) -> Iterator[Bin]:
-    """The files in their order, in bins of about so many bytes."""
-    held: Bin = []
-    for file in part:
-        if held and sum(each.size for each in held) + file.size > most:
-            yield held
-            held = []
-        held.append(file)
-    if held:
-        yield held
+def group_by_size(files: Iterable[File], limit: int) -> Iterator[list[File]]:
+    """Split files, in their order, into groups of at most `limit` bytes; a larger file is a group of its own."""
+    group: list[File] = []
+    for file in files:
+        if group and sum(member.size for member in group) + file.size > limit:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
 
 
-def chosen(store: Store, state: TableState, stands: list[File], where: str | None) -> list[File]:
-    """The files of the partitions that fulfil a condition; PartitionNotFound when there are none."""
+def files_where(store: Store, state: TableState, files: list[File], where: str | None) -> list[File]:
+    """The files of the partitions that match a condition; PartitionNotFound if no partition does."""
     if where is None:
-        return stands
+        return files
     if not state.partition_by:
-        raise UsageError("The table has no partitions to choose from.", hint="Leave the condition out.")
+        raise UsageError(
+            f"{store.uri} is not partitioned, so a condition cannot select partitions.", hint="Omit the condition."
+        )
     key = PartitionKeys.of(state.schema, state.partition_by)
-    partitions = {key(file.partition): file.partition for file in stands}
+    partitions = {key(file.partition): file.partition for file in files}
+    # One row per partition with its values and its number; the query returns the numbers of those that match.
     values = [
         pa.array([value_in(each, item).as_py() for each in partitions.values()], item.type) for item in key.columns
     ]
-    numbered = pa.schema([*key.columns, pa.field(_NUMBER, pa.int64())])
-    there = pa.table([*values, pa.array(range(len(partitions)), pa.int64())], schema=numbered)
-    asked = RowsInMemory(store=store, given=Relation(there.schema, there)).where(where).select(_NUMBER)
-    meant = {list(partitions)[number] for number in asked.arrow()[_NUMBER].to_pylist()}
-    if not meant:
-        raise PartitionNotFound(f"{store.uri}: no partition fulfils '{where}'.", partition=where)
-    return [file for file in stands if key(file.partition) in meant]
+    schema = pa.schema([*key.columns, pa.field(_NUMBER, pa.int64())])
+    rows = pa.table([*values, pa.array(range(len(partitions)), pa.int64())], schema=schema)
+    matches = RowsInMemory(store=store, rows=Relation(schema, rows)).where(where).select(_NUMBER).arrow()
+    selected = {list(partitions)[number] for number in matches[_NUMBER].to_pylist()}
+    if not selected:
+        raise PartitionNotFound(f"{store.uri}: no partition matches '{where}'.", partition=where)
+    return [file for file in files if key(file.partition) in selected]
 
 
-def _curve(rows: pa.Table, columns: tuple[str, ...]) -> pa.Array:
-    """The places of the rows along a curve on which rows near in all columns are near."""
+def _z_order(rows: pa.Table, columns: tuple[str, ...]) -> pa.Array:
+    """Row numbers in the order of a z-curve, on which rows close in all columns are close.
+
+    The position of a row interleaves the bits of its ranks. With ranks x = 0b10 and y = 0b11 (y is the second column)
+    it is 0b1110: bit by bit y1 x1 y0 x0.
+    """
     bits = 63 // len(columns)
-    places = np.zeros(len(rows), np.uint64)
-    for at, name in enumerate(columns):
+    positions = np.zeros(len(rows), np.uint64)
+    for index, name in enumerate(columns):
         ranks = _ranks(rows[name], bits)
         for bit in range(bits):
-            taken = (ranks >> np.uint64(bit)) & np.uint64(1)
-            places |= taken << np.uint64(bit * len(columns) + at)
-    return pa.array(np.argsort(places, kind="stable"))
+            value = (ranks >> np.uint64(bit)) & np.uint64(1)
+            positions |= value << np.uint64(bit * len(columns) + index)
+    return pa.array(np.argsort(positions, kind="stable"))
 
 
 def _ranks(column: pa.ChunkedArray, bits: int) -> Any:
-    """Each value's rank, spread over so many bits: columns count alike, however many values they have."""
+    """Ranks of the values, scaled to `bits` bits: a column of few values counts as much as one of many."""
     ranks = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy()
-    spread = (1 << min(bits, 52)) - 1
-    return (ranks.astype(np.float64) / max(float(ranks.max(initial=1)), 1.0) * spread).astype(np.uint64)
+    largest = (1 << min(bits, 52)) - 1
+    return (ranks.astype(np.float64) / max(float(ranks.max(initial=1)), 1.0) * largest).astype(np.uint64)

@@ -1,7 +1,7 @@
-"""Who writes a table, and so who may change it: one kind of committer per table, held by every operation.
+"""Who writes a table, and therefore who may change it. A table has one kind of writer.
 
-A commit by Spark and one by put-if-absent may overwrite each other. So a table that Spark writes is left to Spark; and
-what cannot be done beside the appends of a pipeline is done under that pipeline's own lease.
+A commit by Spark and one by put-if-absent may overwrite each other. So a table that Spark writes is only changed with
+Spark, and an operation that conflicts with the appends of a pipeline holds the lease of that pipeline.
 """
 
 from __future__ import annotations
@@ -40,191 +40,211 @@ from headrace.retry import Retry
 from headrace.storage.store import Store
 
 T = TypeVar("T")
-_PAUSES, _TRIES = Retry(initial_interval=0.02, max_interval=1.0), 10
+_RETRY, _ATTEMPTS = Retry(initial_interval=0.02, max_interval=1.0), 10
 _APPEND_ONLY = "delta.appendOnly"
-_LEVELS = 8  # folders above a table in which the state of a pipeline is looked for
-_LOOK_BACK = 20  # commits in which the engine of a table's writer is looked for
+_PARENTS = 8  # parent folders of a table that are searched for the state of a pipeline
+_LOOK_BACK = 20  # commits that are searched for the engine of the last writer
 
 
 @dataclass(frozen=True, slots=True)
 class WritingPipeline:
-    """A pipeline that writes to a table, as the table's marks tell."""
+    """A pipeline that writes to a table, by the txns of the table."""
 
     name: str
-    batch: int  # the last one in the table
-    state: Store | None  # its state folder; None where it was not found
+    batch: int  # last batch in the table
+    state: Store | None  # state folder; None if it was not found
 
     def holder(self) -> dict[str, object] | None:
-        """Who runs it now."""
+        """The process that runs the pipeline; None if it is stopped."""
         return lease.holder(self.state) if self.state else None
 
 
 class TableOwners:
-    """Everybody who is known to write to one table; looked up when it is first asked for."""
+    """The writers of one table, looked up on first access."""
 
     def __init__(self, store: Store, states: Mapping[str, str], direct_commit: bool = False) -> None:
         self._store, self._states, self._direct_commit = store, states, direct_commit
 
     @cached_property
     def state(self) -> TableState:
-        """The table as it was found; TableNotFound where there is none."""
+        """State of the table at the first access; TableNotFound if it does not exist."""
         return existing_table(self._store)
 
     @cached_property
     def pipelines(self) -> tuple[WritingPipeline, ...]:
-        """The pipelines whose marks the table carries."""
-        marks = all_txns(self._store, self.state.version)
-        names = {pipeline_of(name) for name in marks if batch_number_of({name: 0})}
+        """The pipelines that have a txn in the table."""
+        txns = all_txns(self._store, self.state.version)
+        names = {pipeline_of(name) for name in txns if batch_number_of({name: 0})}
         return tuple(
-            WritingPipeline(name, marks.get(batch_txn(name), 0), self._state_of(name)) for name in sorted(names)
+            WritingPipeline(name, txns.get(batch_txn(name), 0), self._state_folder(name)) for name in sorted(names)
         )
 
-    def _state_of(self, pipeline: str) -> Store | None:
+    def _state_folder(self, pipeline: str) -> Store | None:
         if pipeline in self._states:
             return Store(self._states[pipeline], self._store.profile)
-        places = (Store(f"{above}/_headrace/{pipeline}", self._store.profile) for above in _above(self._store.uri))
-        return next((place for place in places if any(place.list(lease.FOLDER))), None)
+        folders = (f"{parent}/_headrace/{pipeline}" for parent in _parents(self._store.uri))
+        stores = (Store(folder, self._store.profile) for folder in folders)
+        return next((store for store in stores if any(store.list(lease.FOLDER))), None)
 
     @cached_property
     def writer(self) -> WriterKind:
-        """The kind of writer that the table is written by, for good."""
-        known = [KnownTables.load(each.state).tables.get(self._store.uri) for each in self.pipelines if each.state]
-        kinds = {each.writer for each in known if each is not None}
+        """Kind of writer of the table."""
+        tables = [KnownTables.load(each.state).tables.get(self._store.uri) for each in self.pipelines if each.state]
+        kinds = {table.writer for table in tables if table is not None}
         if kinds:
             return next((kind for kind in (WriterKind.MERGE, WriterKind.SPARK) if kind in kinds), WriterKind.DIRECT)
-        stated = writer_of(self.state)
-        return WriterKind.SPARK if stated == WriterKind.DIRECT and self.why_spark() else stated
+        kind = writer_of(self.state)
+        return WriterKind.SPARK if kind == WriterKind.DIRECT and self.spark_reason() else kind
 
     @property
     def is_direct(self) -> bool:
-        """Whether staged files are committed to the table as they are."""
+        """Whether the table is written with direct commits."""
         return self.writer == WriterKind.DIRECT
 
     @property
     def only_spark_rewrites(self) -> bool:
-        """Whether rows are changed by Spark alone. A pipeline that merges does so itself, so we may, while it rests."""
+        """Whether only Spark may change rows. Beside a pipeline with an in-process merge we may, too."""
         return not self.is_direct and (not self.pipelines or rewrite_blocker(self.state) is not None)
 
-    def why_spark(self) -> str | None:
-        """What tells that only Spark may change the table, where no pipeline does; None when nothing does."""
-        if objection := append_blocker(self.state):
-            return objection
+    def spark_reason(self) -> str | None:
+        """Why only Spark may change a table that no pipeline writes; None if direct commits are safe."""
+        if blocker := append_blocker(self.state):
+            return blocker
         if self._direct_commit:
             return None
-        engine = _engine(self._store, self.state.version)
+        engine = _last_engine(self._store, self.state.version)
+        if engine is None:  # it may be Spark, so its commits could overwrite ours
+            return "none of its last commits names an engine"
         return f"its newest commit is by {engine}" if engine.startswith("Apache-Spark") else None
 
     def beside_appends(self, operation: str) -> TableState:
-        """Whether an operation that goes along with appends may be done here, without Spark; the state to do it on."""
-        if not self.is_direct:
-            self._refuse_running(operation)
-            why = self.why_spark() or "a pipeline appends to it by Spark"
-            raise WrittenBySpark(
-                f"{self._store.uri} is left to Spark: {why}. {operation} without Spark could lose a commit.",
-                hint="Use Spark for it; or, when Spark will never write to it again, say so (`--direct-commit`).",
-            )
-        return self.state
+        """The state for an operation that allows concurrent appends; WrittenBySpark if only Spark may change it."""
+        if self.is_direct:
+            return self.state
+        for pipeline in self.pipelines:
+            if holder := pipeline.holder():
+                raise pipeline_is_running(self._store.uri, pipeline.name, operation, holder)
+        reason = self.spark_reason() or "a pipeline appends to it with Spark"
+        raise WrittenBySpark(
+            f"Only Spark may change {self._store.uri}: {reason}. {operation} without Spark could lose a commit.",
+            hint="Use Spark; or specify `--direct-commit` if Spark will never write to the table again.",
+        )
 
     def check_changeable(self, operation: str) -> None:
-        """OperationDisabled where a table only takes rows."""
+        """OperationDisabled if the table is append-only."""
         if self.state.properties.get(_APPEND_ONLY, "").lower() == "true":
             raise OperationDisabled(
-                f"{self._store.uri} only takes rows ({_APPEND_ONLY} is true): {operation} would change some.",
-                hint=f"Take the property away: `headrace table set-properties PATH --unset {_APPEND_ONLY}`.",
+                f"{self._store.uri} is append-only ({_APPEND_ONLY} is true): {operation} is disabled.",
+                hint=f"Unset the property: `headrace table set-properties PATH --unset {_APPEND_ONLY}`.",
             )
 
     @contextmanager
-    def resting(self, operation: str) -> Iterator[None]:
-        """Hold the lease of every pipeline that writes the table, for what no commit of theirs may come between."""
-        with ExitStack() as held:
-            for each in self.pipelines:
-                if each.state is None:
+    def exclusive(self, operation: str) -> Iterator[None]:
+        """Hold the lease of every pipeline that writes the table; LeaseHeld if one is running."""
+        with ExitStack() as leases:
+            for pipeline in self.pipelines:
+                if pipeline.state is None:
                     raise UsageError(
-                        f"{self._store.uri} is written by the pipeline '{each.name}', and its state folder is not "
-                        f"where it is by default: whether it runs cannot be told.",
-                        hint="Give its spec (`--spec`), or `states` in Python.",
+                        f"Cannot determine whether the pipeline '{pipeline.name}', which writes {self._store.uri}, is "
+                        "running: its state folder is not at the default path.",
+                        hint="Specify its spec (`--spec`), or `states` in Python.",
                     )
-                held.enter_context(_leased(each.state, each.name, self._store.uri, operation))
+                try:
+                    leases.enter_context(Lease.take(pipeline.state))
+                except LeaseHeld as held:
+                    raise pipeline_is_running(self._store.uri, pipeline.name, operation, held.facts) from None
             yield
 
-    def _refuse_running(self, operation: str) -> None:
-        for each in self.pipelines:
-            if holder := each.holder():
-                raise held_by(self._store.uri, each.name, operation, holder)
-
-    def begun(self) -> dict[str, str]:
-        """Files that a batch or a replay plan has staged for the table and not committed: path → pipeline."""
+    def staged_files(self) -> dict[str, str]:
+        """Files that an open batch or replay plan has staged for the table: path → pipeline."""
         staged: dict[str, str] = {}
-        for each in self.pipelines:
-            if each.state is None:
+        for pipeline in self.pipelines:
+            if pipeline.state is None:
                 continue
-            for ledger in (Ledger.open(each.state, each.name), Replays.open(each.state, writer(each.name))):
-                intent = ledger.open_batch()
-                for table in intent.tables if intent else ():
-                    staged |= {file.path: each.name for file in table.files if file.table == self._store.uri}
+            ledgers = Ledger.open(pipeline.state, pipeline.name), Replays.open(pipeline.state, writer(pipeline.name))
+            for intent in filter(None, (ledger.open_batch() for ledger in ledgers)):
+                files = (file for table in intent.tables for file in table.files)
+                staged |= {file.path: pipeline.name for file in files if file.table == self._store.uri}
         return staged
 
 
 def existing_table(store: Store) -> TableState:
-    """The newest state of a table; TableNotFound where there is none."""
+    """The newest state of a table; TableNotFound if it does not exist."""
     state = load_state(store)
     if state is None:
-        raise TableNotFound(f"There is no Delta table at {store.uri}.", hint="`headrace table list FOLDER` names some.")
+        raise no_table(store)
     return state
 
 
-def amid_others(store: Store, attempt: Callable[[], T]) -> T:
-    """Run an attempt, again with fresh state after each conflict with another writer.
+def no_table(store: Store) -> TableNotFound:
+    """The error for a path without a table."""
+    return TableNotFound(
+        f"No Delta table at {store.uri}.", hint="Run `headrace table list FOLDER` to list the tables of a folder."
+    )
 
-    ConcurrentModification after 10 attempts. Other errors, such as an unreachable store, are raised at once.
+
+def retry_conflicts(store: Store, table_id: str, attempt: Callable[[TableState], T]) -> T:
+    """Run an attempt on the newest state, and again after each conflict with another writer.
+
+    ConcurrentModification after 10 attempts. TableReplaced if the path has another table than `table_id` meanwhile: the
+    request was for the old one. Other errors, such as an unreachable store, are raised at once.
     """
     message = ""
-    for wait in islice(_PAUSES.intervals(), _TRIES):
+    for wait in islice(_RETRY.intervals(), _ATTEMPTS):
+        state = existing_table(store)
+        if state.table_id != table_id:
+            raise table_replaced(store)
         try:
-            return attempt()
-        except (Conflict, TableChanged, TableReplaced, TableRestored) as conflict:
+            return attempt(state)
+        except TableReplaced as error:
+            raise table_replaced(store) from error
+        except (Conflict, TableChanged, TableRestored) as conflict:
             message = conflict.message
             time.sleep(wait)
     version = newest_version(store) or 0
     raise ConcurrentModification(
-        f"{store.uri}: all {_TRIES} attempts conflicted with other writers, last at version {version}: {message}",
+        f"{store.uri}: all {_ATTEMPTS} attempts conflicted with other writers, last at version {version}: {message}",
         version=version,
         hint="Run the operation again when the other writers have finished.",
     )
 
 
-def _above(uri: str) -> Iterator[str]:
-    """The folders that a place is in, the nearest first."""
-    for _ in range(_LEVELS):
+def table_replaced(store: Store) -> TableReplaced:
+    """The error for a table that was dropped and created again during an operation."""
+    return TableReplaced(
+        f"{store.uri} was replaced by another table during the operation.",
+        hint="Run the operation again to apply it to the new table.",
+    )
+
+
+def _parents(uri: str) -> Iterator[str]:
+    """Parent folders, nearest first."""
+    for _ in range(_PARENTS):
         uri = uri.rpartition("/")[0]
         if not uri or uri.endswith(":/"):
             return
         yield uri
 
 
-def _engine(store: Store, version: int) -> str:
-    """Who made the newest commit that says so; a repair does not make a table its own."""
-    commits = (each for each in LogWalk(store, version, max(-1, version - _LOOK_BACK)) if each.operation != REPAIR)
-    return next((str(each.info["engineInfo"]) for each in commits if each.info.get("engineInfo")), "")
+def _last_engine(store: Store, version: int) -> str | None:
+    """Engine of the newest commit that names one; None if none of the last commits does.
+
+    Repairs are ignored: they are done with any table. Older delta-rs names itself in `clientVersion` only.
+    """
+    for commit in LogWalk(store, version, max(-1, version - _LOOK_BACK)):
+        engine = commit.info.get("engineInfo") or commit.info.get("clientVersion")
+        if engine and commit.operation != REPAIR:
+            return str(engine)
+    return None
 
 
-@contextmanager
-def _leased(state: Store, pipeline: str, uri: str, operation: str) -> Iterator[None]:
-    try:
-        taken = Lease.take(state)
-    except LeaseHeld as held:
-        raise held_by(uri, pipeline, operation, held.facts) from None
-    with taken:
-        yield
-
-
-def held_by(uri: str, pipeline: str, operation: str, holder: Mapping[str, object]) -> LeaseHeld:
-    """Somebody runs a pipeline that must rest while a table is worked on."""
+def pipeline_is_running(uri: str, pipeline: str, operation: str, holder: Mapping[str, object]) -> LeaseHeld:
+    """The error for an operation that needs exclusive access while a pipeline is running."""
     host, pid = str(holder.get("host")), str(holder.get("pid"))
     return LeaseHeld(
-        f"{uri} is written by the pipeline '{pipeline}', which runs on {host} as pid {pid}; "
-        f"{operation} needs the table to itself.",
-        hint="Stop the pipeline first, then try again.",
+        f"{operation} requires exclusive access to {uri}, but the pipeline '{pipeline}', which writes it, is running "
+        f"on {host} as pid {pid}.",
+        hint="Stop the pipeline, then run the operation again.",
         host=host,
         pid=pid,
         pipeline=pipeline,

@@ -1,4 +1,4 @@
-"""Repair with the rows put back: under the lease of the pipeline that had written them, as a batch of its own."""
+"""Repair a table and read its lost rows from the source again, as a batch of the pipeline that wrote them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.recovery.reingest_plan import Reingest, check_alone, check_kind, p
 from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
 from headrace.storage.store import Store
-from headrace.table.ownership import TableOwners, existing_table, held_by
+from headrace.table.ownership import TableOwners, existing_table, pipeline_is_running
 from headrace.table.repair import Repaired, repair
 from headrace.validate.load import load
 from headrace.write.intent import Intent, IntentKind
@@ -34,110 +34,109 @@ from headrace.write.intent import Intent, IntentKind
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WHAT = "repair with reingest"
+_OPERATION = "repair with reingest"
 
 
-def reingested(
+def repair_and_reingest(
     store: Store,
-    writers: Callable[[], TableOwners],
-    given: Spec | str | os.PathLike[str],
+    owners: Callable[[], TableOwners],
+    spec_file: Spec | str | os.PathLike[str],
     *,
     dry_run: bool = False,
     deep: bool = False,
     spark: SparkSession | None = None,
     report: Report = lambda event: None,
 ) -> Repaired:
-    """Repair the table, then read again what it has lost, now or by earlier repairs, and put it back."""
-    spec = _spec(given, store)
+    """Repair the table, then read the rows that it lost now or in earlier repairs, and insert them."""
+    spec = _spec(spec_file, store)
     check_kind(spec, store.uri, existing_table(store).schema.names)
-    writers().beside_appends(WHAT)
+    owners().beside_appends(_OPERATION)
     shared = SharedSession([spec])
-    work = Reingesting(spec, (lambda: spark) if spark else shared.get, store, report=report)
+    pipeline = ReingestPipeline(spec, (lambda: spark) if spark else shared.get, store, report=report)
     try:
         if dry_run:
-            return work.planned(repair(store, writers(), dry_run=True, deep=deep))
-        with _leased(work):
-            work.damage = lambda: repair(store, writers(), deep=deep)
-            work.run()
-            return work.done
+            return pipeline.dry_run(repair(store, owners(), dry_run=True, deep=deep))
+        with _lease(pipeline):
+            pipeline.repair = lambda: repair(store, owners(), deep=deep)
+            pipeline.run()
+            return pipeline.result
     finally:
-        work.source.close()
+        pipeline.source.close()
         shared.close()
 
 
-def _spec(given: Spec | str | os.PathLike[str], store: Store) -> Spec:
-    """The one spec of a file that has this table."""
-    if isinstance(given, Spec):
-        return given
-    specs = [each for each in load(Path(given)) if each.route_of(store.uri) is not None]
+def _spec(file: Spec | str | os.PathLike[str], store: Store) -> Spec:
+    """The spec in a file that writes this table."""
+    if isinstance(file, Spec):
+        return file
+    specs = [spec for spec in load(Path(file)) if spec.route_of(store.uri) is not None]
     if len(specs) != 1:
         raise UsageError(
-            f"{given}: {len(specs) or 'none'} of its pipelines write{'' if specs else 's'} {store.uri}.",
-            hint="Give the spec of the pipeline that wrote the lost rows.",
+            f"{file}: {len(specs) or 'no'} pipelines write {store.uri}.",
+            hint="Specify the spec of the pipeline that wrote the lost rows.",
         )
     return specs[0]
 
 
-def _leased(work: Reingesting) -> Lease:
+def _lease(pipeline: ReingestPipeline) -> Lease:
     try:
-        return work.take_lease()
+        return pipeline.take_lease()
     except LeaseHeld as held:
-        raise held_by(work.store.uri, work.spec.pipeline, WHAT, held.facts) from None
+        raise pipeline_is_running(pipeline.store.uri, pipeline.spec.pipeline, _OPERATION, held.facts) from None
 
 
-class Reingesting(Pipeline):
-    """A pipeline that reads nothing new: only what one of its tables has lost."""
+class ReingestPipeline(Pipeline):
+    """A pipeline that reads no new records: only those whose rows one of its tables has lost."""
 
-    damage: Callable[[], Repaired]
+    repair: Callable[[], Repaired]
 
     def __init__(self, spec: Spec, spark: Callable[[], Any], store: Store, *, report: Report) -> None:
         super().__init__(spec, spark, recovery=StartupRecovery(), report=report)
         self.store = store
         self._repaired: Repaired | None = None
-        self._put_back = 0
+        self._rows = 0
         self._version: int | None = None
-        self.done = Repaired((), (), (), (), ())
+        self.result = Repaired((), (), (), (), ())
 
-    def planned(self, damage: Repaired) -> Repaired:
-        """What could be read again, if the missing files were out of the log."""
+    def dry_run(self, repaired: Repaired) -> Repaired:
+        """Plan the reingest as if the missing files were removed from the log."""
         self.open_ledger()
-        gone = {each.path for each in damage.missing}
-        at = newest_version(self.store) or 0
-        missing = [file for file in active_files(self.store, at).values() if file.path in gone]
-        return replace(damage, reingest=self._plan(missing))
+        paths = {damage.path for damage in repaired.missing}
+        files = active_files(self.store, newest_version(self.store) or 0).values()
+        return replace(repaired, reingest=self._plan([file for file in files if file.path in paths]))
 
     def _plan(self, missing: list[File]) -> Reingest:
         state = existing_table(self.store)
-        self._trace = file_origins(self.store, state, missing, forgotten=True)
-        wanted = plan(self.spec, self._trace, facts_of(self.source, self.ledger))
-        check_alone(self.spec, self.store.uri, all_txns(self.store, state.version), wanted.ranges)
-        return wanted
+        self._origins = file_origins(self.store, state, missing, forgotten=True)
+        reingest = plan(self.spec, self._origins, facts_of(self.source, self.ledger))
+        check_alone(self.spec, self.store.uri, all_txns(self.store, state.version), reingest.ranges)
+        return reingest
 
     def _attempt(self) -> None:
-        """Finish what was begun, be it another reingest; take missing files out of the log; put back what is lost."""
+        """Finish the open batch, which may be another reingest; remove missing files from the log; insert lost rows."""
         self.open_ledger()
         rebuild(self.context)
         self.finish_open_batch()
-        self._repaired = self._repaired or self.damage()
-        wanted = self._plan([])
-        if wanted.ranges:
-            self._put(wanted)
-        said = replace(wanted, put_back=self._put_back, version=self._version)
-        self.done = replace(self._repaired, reingest=said)
+        self._repaired = self._repaired or self.repair()
+        reingest = self._plan([])
+        if reingest.ranges:
+            self._reingest(reingest)
+        reingest = replace(reingest, put_back=self._rows, version=self._version)
+        self.result = replace(self._repaired, reingest=reingest)
 
-    def _put(self, wanted: Reingest) -> None:
+    def _reingest(self, reingest: Reingest) -> None:
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
         faults.reach(faults.Point.BEFORE_STAGING, batch=batch)
-        intent = reingest_intent(self.context, self.store.uri, wanted, self._trace, batch, started)
+        intent = reingest_intent(self.context, self.store.uri, reingest, self._origins, batch, started)
         if not intent.tables:
             return
         faults.reach(faults.Point.AFTER_STAGING, batch=batch)
-        self._same_topics(wanted.ranges)
+        self._same_topics(reingest.ranges)
         self.execute(intent)
 
     def _tell(self, intent: Intent, receipts: Sequence[Receipt]) -> None:
-        """What was put back, also by one that died before it could say so."""
+        """Count the inserted rows, also those of a reingest that a failed process had begun."""
         super()._tell(intent, receipts)
-        for each in receipts if intent.kind is IntentKind.REINGEST else ():
-            if each.path == self.store.uri:
-                self._put_back, self._version = self._put_back + each.rows, each.version
+        for receipt in receipts if intent.kind is IntentKind.REINGEST else ():
+            if receipt.path == self.store.uri:
+                self._rows, self._version = self._rows + receipt.rows, receipt.version

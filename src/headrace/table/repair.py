@@ -1,4 +1,4 @@
-"""A table whose files were taken away or spoiled: what is missing, what is unreadable, and which records that costs."""
+"""Find missing and unreadable files of a table, remove missing ones from the log, and report the lost records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,137 +25,127 @@ from headrace.source.ranges import Range
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners, WritingPipeline
 
-_AT_ONCE = 8  # files looked into at the same time
+_THREADS = 8  # files that are read in parallel
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that readers of the table will miss or stumble over."""
+    """A file that readers of the table cannot read."""
 
     path: str
     why: str
-    rows: int | None  # that it held, as far as the log tells
+    rows: int | None  # of the file; None if the log does not say
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What one commit had brought and is no longer there, and where its records came from."""
+    """Lost files of one commit, and the source of their records."""
 
     version: int
-    pipeline: str | None  # None where it was no pipeline's commit
+    pipeline: str | None  # None for a commit of another writer
     batch: int | None
-    ranges: tuple[Range, ...]  # of the whole batch: the lost rows are of some records in them
+    ranges: tuple[Range, ...]  # of the whole batch; the lost rows are from some of its records
     files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was found, and the version that took it out of the log (None: nothing was changed)."""
+    """Result of a repair."""
 
-    missing: tuple[Damage, ...]  # gone from the store; taken out of the log, unless it was a dry run
-    unreadable: tuple[Damage, ...]  # truncated or no Parquet; named only
-    vectors: tuple[Damage, ...]  # files whose deletion vector is gone; named only
-    lost: tuple[Lost, ...]  # where the missing rows came from
-    untold: tuple[str, ...]  # missing files that no commit of the log tells any more
-    version: int | None = None
-    reingest: Reingest | None = None  # what is read again of all that is lost, where that was asked for
+    missing: tuple[Damage, ...]  # not in the store; removed from the log unless it was a dry run
+    unreadable: tuple[Damage, ...]  # truncated or not Parquet; only reported
+    vectors: tuple[Damage, ...]  # files whose deletion vector is missing; only reported
+    lost: tuple[Lost, ...]  # commits that added the missing files
+    untold: tuple[str, ...]  # missing files whose commit is no longer in the log
+    version: int | None = None  # that removed the missing files; None if nothing was committed
+    reingest: Reingest | None = None  # with the `reingest` option
 
     @property
     def rows(self) -> int | None:
-        """Rows of the missing files; None where one of them does not tell."""
-        told = [each.rows for each in self.missing]
-        known = [rows for rows in told if rows is not None]
-        return sum(known) if len(known) == len(told) else None
+        """Rows of the missing files; None if the log does not say it for each."""
+        counts = [damage.rows for damage in self.missing if damage.rows is not None]
+        return sum(counts) if len(counts) == len(self.missing) else None
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no damage."""
         return not (self.missing or self.unreadable or self.vectors)
 
 
-def repair(store: Store, writers: TableOwners, *, dry_run: bool = False, deep: bool = False) -> Repaired:
-    """Find what is missing or unreadable, and take what is missing out of the log in one commit.
+def repair(store: Store, owners: TableOwners, *, dry_run: bool = False, deep: bool = False) -> Repaired:
+    """Find missing and unreadable files, and remove the missing ones from the log in one commit.
 
-    `deep` reads every file to its end; without it footers are read, and sizes compared. Where Spark writes the table,
-    every pipeline that does must rest meanwhile.
+    `deep` reads every file to its end; otherwise footers are read and sizes compared. For a table that Spark writes,
+    the pipelines that write it must be stopped.
     """
-    alone = not dry_run and not writers.is_direct
-    with writers.resting("repair") if alone else nullcontext():
-        return _repaired(store, writers, dry_run, deep)
+    with nullcontext() if dry_run or owners.is_direct else owners.exclusive("repair"):
+        state = owners.state
+        files = [file for file in active_files(store, state.version).values() if not file.elsewhere]
+        sizes = {item.path: item.size for item in store.list()}
+        missing = [file for file in files if file.path not in sizes]
+        origins = file_origins(store, state, missing, through=True)
+        pipelines = {pipeline.name: pipeline for pipeline in owners.pipelines}
+        result = Repaired(
+            tuple(Damage(file.path, "missing from the store", file.rows) for file in missing),
+            tuple(_unreadable(store, [file for file in files if file.path in sizes], sizes, deep)),
+            tuple(_without_vector(files, sizes)),
+            tuple(_lost(commit, pipelines) for commit in origins.brought),
+            origins.untold,
+        )
+        if dry_run or not missing:
+            return result
+        log_writer = LogWriter.open(store, objection=metadata_only_blocker)
+        version = log_writer.forget(missing, {"operation": "repair", "files": len(missing)})
+    return replace(result, version=version)
 
 
-def _repaired(store: Store, writers: TableOwners, dry_run: bool, deep: bool) -> Repaired:
-    state = writers.state
-    stands = [file for file in active_files(store, state.version).values() if not file.elsewhere]
-    there = {item.path: item.size for item in store.list()}
-    missing = [file for file in stands if file.path not in there]
-    known, found = {each.name: each for each in writers.pipelines}, file_origins(store, state, missing, through=True)
-    told = Repaired(
-        tuple(Damage(file.path, "gone from the store", file.rows) for file in missing),
-        tuple(_unreadable(store, [file for file in stands if file.path in there], there, deep)),
-        tuple(_without_vector(stands, there)),
-        tuple(_lost(each, known) for each in found.brought),
-        found.untold,
-    )
-    if dry_run or not missing:
-        return told
-    version = LogWriter.open(store, objection=metadata_only_blocker).forget(
-        missing, {"operation": "repair", "files": len(missing)}
-    )
-    return replace(told, version=version)
-
-
-def _unreadable(store: Store, there: list[File], sizes: Mapping[str, int], deep: bool) -> Iterator[Damage]:
+def _unreadable(store: Store, files: list[File], sizes: Mapping[str, int], deep: bool) -> Iterator[Damage]:
     system = filesystem(store)
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-repair") as pool:
-        told = pool.map(lambda file: _complaint(store, system, file, sizes[file.path], deep), there)
-        yield from (Damage(file.path, why, file.rows) for file, why in zip(there, told, strict=True) if why)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-repair") as pool:
+        reasons = pool.map(lambda file: _read_error(store, system, file, sizes[file.path], deep), files)
+        yield from (Damage(file.path, why, file.rows) for file, why in zip(files, reasons, strict=True) if why)
 
 
-def _complaint(store: Store, system: FileSystem, file: File, size: int, deep: bool) -> str | None:
-    """What is wrong with a file, in words; None when nothing is."""
+def _read_error(store: Store, system: FileSystem, file: File, size: int, deep: bool) -> str | None:
+    """Why a file cannot be read; None if it can."""
     if size != file.size:
-        return f"it has {size:,} bytes, its commit says {file.size:,}"
+        return f"it has {size:,} bytes, but its commit says {file.size:,}"
     try:
         parquet = pq.ParquetFile(file.path, filesystem=system)
         rows = sum(len(batch) for batch in parquet.iter_batches()) if deep else parquet.metadata.num_rows
     except (pa.ArrowException, OSError) as error:
         return _damage(store, file, error)
     if file.held is not None and rows != file.held:
-        return f"it holds {rows:,} rows, its commit says {file.held:,}"
+        return f"it has {rows:,} rows, but its commit says {file.held:,}"
     return None
 
 
 def _damage(store: Store, file: File, error: Exception) -> str:
-    """What its own bytes tell: a store that fails is no damage of a file."""
-    if (found := file_damage(store, file)) is None:
+    """Damage in the bytes of the file; StorageUnreachable if the store failed instead."""
+    if (damage := file_damage(store, file)) is None:
         raise StorageUnreachable(f"{store.uri}: {file.path}: {error}") from error
-    return f"it is no whole Parquet file: {found.why}" if found.certain else f"it cannot be read: {found.why}"
+    return f"it is not a complete Parquet file: {damage.why}" if damage.certain else f"it cannot be read: {damage.why}"
 
 
-def _without_vector(stands: Iterable[File], there: Mapping[str, int]) -> Iterator[Damage]:
-    for file in stands:
-        if file.vector is not None and file.vector.path is not None and file.vector.path not in there:
-            yield Damage(file.path, f"its deletion vector {file.vector.path} is gone", file.rows)
+def _without_vector(files: Iterable[File], sizes: Mapping[str, int]) -> Iterator[Damage]:
+    for file in files:
+        if file.vector is not None and file.vector.path is not None and file.vector.path not in sizes:
+            yield Damage(file.path, f"its deletion vector {file.vector.path} is missing", file.rows)
 
 
-def _lost(each: OriginCommit, known: Mapping[str, WritingPipeline]) -> Lost:
-    pipeline = known.get(each.pipeline or "")
-    paths = tuple(file.path for file in each.files)
-    return Lost(each.version, each.pipeline, each.batch, tuple(_ranges(each, pipeline)), paths)
+def _lost(commit: OriginCommit, pipelines: Mapping[str, WritingPipeline]) -> Lost:
+    ranges = tuple(_ranges(commit, pipelines.get(commit.pipeline or "")))
+    return Lost(commit.version, commit.pipeline, commit.batch, ranges, tuple(file.path for file in commit.files))
 
 
-def _ranges(each: OriginCommit, pipeline: WritingPipeline | None) -> Iterator[Range]:
-    """The ranges of a batch: as its commit tells them, else as the ledger does."""
+def _ranges(commit: OriginCommit, pipeline: WritingPipeline | None) -> Iterator[Range]:
+    """The ranges of a batch: from its commit, else from the ledger."""
     state = pipeline.state if pipeline else None
     ids = KnownTables.load(state).topics if state else {}
-    if each.ranges is not None:
-        yield from (replace(item, topic_id=ids.get(item.topic, "")) for item in each.ranges)
-    elif state is not None and pipeline is not None and not each.replayed:
-        for row in Ledger.open(state, pipeline.name).rows_from(each.batch or 0):
-            if row["batch"] == each.batch:
-                yield from (_booked(item) for item in row["ranges"])
-
-
-def _booked(raw: Mapping[str, Any]) -> Range:
-    return Range(raw["topic"], raw["partition"], raw["from"], raw["until"], raw["topic_id"])
+    if commit.ranges is not None:
+        yield from (replace(item, topic_id=ids.get(item.topic, "")) for item in commit.ranges)
+    elif state is not None and pipeline is not None and not commit.replayed:
+        for row in Ledger.open(state, pipeline.name).rows_from(commit.batch or 0):
+            if row["batch"] == commit.batch:
+                for raw in row["ranges"]:
+                    yield Range(raw["topic"], raw["partition"], raw["from"], raw["until"], raw["topic_id"])

@@ -1,4 +1,4 @@
-"""Start a pipeline over: remove its state, its dead letters and its tables, so that it reads from its start again."""
+"""Start a pipeline over: delete its state, its dead letters and its tables."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from headrace.delta.log import LOG
 from headrace.errors import UsageError
 from headrace.ledger.known_tables import KnownTables
 from headrace.pipeline import lease
 from headrace.pipeline.lease import Lease
 from headrace.spec import Spec
 from headrace.storage.store import Profile, Store
+from headrace.table.create_drop import check_not_nested, log_last
 from headrace.table.table import Table
 
 
 @dataclass(frozen=True)
 class Removal:
-    """A folder to remove: what it is, and how large."""
+    """A folder to delete, with its size."""
 
     what: str  # "table", "dead letters" or "state"
     path: str
@@ -32,25 +32,24 @@ class Removal:
 
 
 class Reset:
-    """What a start over removes, found while the pipeline rests; nothing is removed before `apply`."""
+    """The folders that a reset deletes; nothing is deleted before `apply`."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.profile = Profile(**spec.storage_profile())
         self.state = Store(spec.state_uri, self.profile)
         self.applied = False
-        letters = spec.dead_letters_uri
-        tables = [_removal("table", Table(uri, self.profile)) for uri in sorted(self._own_tables() - {letters})]
-        dead = Table(letters, self.profile)
-        self.tables = tuple(tables)
+        dead_letters = Table(spec.dead_letters_uri, self.profile)
+        tables = sorted(self._own_tables() - {dead_letters.path})
+        self.tables = tuple(_removal("table", Table(uri, self.profile)) for uri in tables)
         self.removals = (
-            *tables,
-            *([_removal("dead letters", dead)] if dead.exists() else []),
-            *self._state_removal(letters),
+            *self.tables,
+            *([_removal("dead letters", dead_letters)] if dead_letters.exists() else []),
+            *self._state_removal(dead_letters.path),
         )
 
     def _own_tables(self) -> set[str]:
-        """The tables that carry this pipeline's txn: those the state knows, and those where the spec would write."""
+        """Tables with a txn of this pipeline, among those in its state and those that the spec would write."""
         candidates = set(KnownTables.load(self.state).tables)
         for branch in self.spec.branch_specs().values():
             routed = "{route}" in branch.table.path
@@ -66,42 +65,42 @@ class Reset:
             others = ", ".join(sorted(set(pipelines) - {self.spec.pipeline}))
             raise UsageError(
                 f"{uri} is also written by {others}.",
-                hint="Start over with a new pipeline name and a new table.",
+                hint="Rename the pipeline and its tables to start over.",
             )
         return self.spec.pipeline in pipelines
 
-    def _state_removal(self, letters: str) -> Iterator[Removal]:
-        listed = [item for item in self.state.list() if not _is_lease(item.path)]  # the lease is ours right now
-        found = [item for item in listed if not f"{self.state.uri}/{item.path}".startswith(f"{letters}/")]
-        if found:
-            yield Removal("state", self.state.uri, len(found), sum(item.size for item in found))
+    def _state_removal(self, dead_letters: str) -> Iterator[Removal]:
+        """The files of the state, without the dead letters in it and the lease, which this process holds."""
+        files = [
+            item
+            for item in self.state.list()
+            if not _is_lease(item.path) and not f"{self.state.uri}/{item.path}".startswith(f"{dead_letters}/")
+        ]
+        if files:
+            yield Removal("state", self.state.uri, len(files), sum(item.size for item in files))
 
     def check(self, tables: bool) -> None:
-        """UsageError where tables would stay that hold records which a start over reads again."""
+        """UsageError if there are tables and they are not to be deleted: a new start would skip their records."""
         if self.tables and not tables:
             raise UsageError(
-                f"{', '.join(each.path for each in self.tables)} hold records of '{self.spec.pipeline}': if they stay, "
-                "a new start goes on after those records.",
-                hint="Say --tables to delete them as well; to keep them, give the pipeline and its tables new names.",
+                f"Tables contain records of '{self.spec.pipeline}', and a new start would continue after them: "
+                f"{', '.join(table.path for table in self.tables)}.",
+                hint="Specify --tables to delete the tables, too; to keep them, rename the pipeline and its tables.",
             )
 
     def apply(self) -> None:
-        """Remove all of it, the state last: a reset that is cut short can be run again."""
+        """Delete the folders, the state last: an interrupted reset can be run again."""
         for each in self.removals:
             store = Store(each.path, self.profile)
             paths = [item.path for item in store.list() if each.what != "state" or not _is_lease(item.path)]
-            store.delete(sorted(paths, key=lambda path: path.startswith(f"{LOG}/")))  # a table's log last
+            store.delete(log_last(paths))
         self.applied = True
 
 
 def _removal(what: str, table: Table) -> Removal:
-    found = list(table._store.list())
-    if nested := [item.path for item in found if f"/{LOG}/" in item.path or item.path.startswith("_headrace/")]:
-        raise UsageError(
-            f"{table.path} holds more than one table: {min(nested).partition(f'/{LOG}/')[0]} is below it, too.",
-            hint="Move that one away first.",
-        )
-    return Removal(what, table.path, len(found), sum(item.size for item in found), table.statistics().rows)
+    files = list(table._store.list())
+    check_not_nested(table._store, files)
+    return Removal(what, table.path, len(files), sum(item.size for item in files), table.statistics().rows)
 
 
 def _is_lease(path: str) -> bool:
@@ -109,12 +108,12 @@ def _is_lease(path: str) -> bool:
 
 
 @contextmanager
-def resting(spec: Spec) -> Iterator[Reset]:
-    """A reset under the pipeline's own lease; LeaseHeld while it runs."""
+def open_reset(spec: Spec) -> Iterator[Reset]:
+    """Plan a reset while holding the lease of the pipeline; LeaseHeld if it is running."""
     state = Store(spec.state_uri, Profile(**spec.storage_profile()))
-    began_empty = not any(state.list())
+    was_empty = not any(state.list())
     with Lease.take(state, ttl=spec.lease.ttl.total_seconds(), renew=spec.lease.renew.total_seconds()):
         reset = Reset(spec)
         yield reset
-    if reset.applied or began_empty:
+    if reset.applied or was_empty:
         state.delete([item.path for item in state.list()])

@@ -1,175 +1,159 @@
-"""A table is made, described, given columns and dropped."""
+"""Change the columns and properties of a table with direct commits."""
 
 from __future__ import annotations
 
 import json
-import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from headrace.delta.actions import MetadataAction
-from headrace.delta.evolution import check_fits, merge_schemas
+from headrace.delta.evolution import merge_schemas
 from headrace.delta.features import append_blocker
-from headrace.delta.log import LOG
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.properties import check_properties, text_of
 from headrace.delta.schema import from_delta, held_field, to_delta
 from headrace.delta.snapshot import TableState
 from headrace.delta.type_widening import widens
-from headrace.errors import DirectCommitBlocked, FeatureRequired, SchemaMismatch, TableChanged, UsageError
+from headrace.errors import FeatureRequired, SchemaMismatch, TableChanged, UsageError
 from headrace.spec.types import check_field_names, parse_type, type_name
-from headrace.stage.partitions import check_partitioning
 from headrace.storage.store import Store
-from headrace.table.new_columns import Added, add_columns, adding, describe_column
-from headrace.table.ownership import TableOwners
 
-# A schema, or names with their types as a spec writes them; `!` for NOT NULL.
+# A schema, or column names with their types as in a spec; `!` for NOT NULL: {"id": "long!", "name": "string"}.
 Columns: TypeAlias = "pa.Schema | Mapping[str, str]"
 
-# What a change of columns needs that a table does not have by itself, and what that costs.
+# Table features that some changes require, and their effect on readers.
 _FEATURES = {
-    "widen": ("typeWidening", "readers built on delta-rs refuse such tables"),
-    "rename": ("columnMapping", "files then know their columns by other names, and many readers read NULL"),
-    "drop": ("columnMapping", "files then know their columns by other names, and many readers read NULL"),
+    "widen": ("typeWidening", "readers based on delta-rs cannot read such tables"),
+    "rename": ("columnMapping", "column names in files differ from those of the table, and many readers read NULL"),
+    "drop": ("columnMapping", "column names in files differ from those of the table, and many readers read NULL"),
 }
 
 
 def schema_of(columns: Columns) -> pa.Schema:
-    """Columns in our type language; UsageError for a type that there is not, and for a name that is there twice."""
+    """Convert columns to the types of Headrace; UsageError for an unknown type or a duplicate name."""
     if isinstance(columns, pa.Schema):
         schema = from_delta(to_delta(pa.schema([held_field(item) for item in columns])))
     else:
-        schema = pa.schema([_field(name, spelled) for name, spelled in columns.items()])
+        schema = pa.schema([_field(name, text) for name, text in columns.items()])
     check_field_names(schema)
     return schema
 
 
-def _field(name: str, spelled: str) -> pa.Field:
-    kind, required, _ = spelled.strip().partition("!")
+def _field(name: str, text: str) -> pa.Field:
+    kind, required, _ = text.strip().partition("!")
     return pa.field(name, parse_type(kind), nullable=not required)
 
 
-def create(store: Store, columns: Columns, partition_by: Iterable[str], properties: Mapping[str, str]) -> bool:
-    """Make the table, empty; whether we did: one that is there must have these columns and this partitioning."""
-    began = time.monotonic()
-    schema, by = schema_of(columns), tuple(partition_by)
-    if not len(schema):
-        raise UsageError("A table has columns.", hint="Name at least one; without a schema its first records do.")
-    check_partitioning(schema, by)
-    check_properties(properties)
-    tail = LogWriter.open(store)
-    try:
-        made = tail.create(to_delta(schema), by, _texts(properties), str(uuid.uuid4()), (), {}, {}, began=began)
-    except DirectCommitBlocked as refused:
-        raise FeatureRequired(
-            refused.message, hint="Leave it out; or make the table with Spark, which alone may write it then."
-        ) from None
-    if made is not None:
-        return True
-    _check_same(store, schema, by, tail.known())
-    return False
-
-
-def _check_same(store: Store, schema: pa.Schema, by: tuple[str, ...], state: TableState) -> None:
-    wanted, there = _spelled(schema, by), _spelled(state.schema, state.partition_by)
-    try:
-        check_fits(to_delta(schema), state)
-    except TableChanged as problem:
-        raise SchemaMismatch(
-            f"{store.uri} is there already. {problem.message}", expected=wanted, actual=there
-        ) from None
-    if by != state.partition_by:
-        raise SchemaMismatch(
-            f"{store.uri} is there already, partitioned by {list(state.partition_by)}, not {list(by)}.",
-            expected=wanted,
-            actual=there,
-        )
-
-
-def _spelled(schema: pa.Schema, by: tuple[str, ...]) -> str:
+def describe_schema(schema: pa.Schema, by: tuple[str, ...]) -> str:
+    """Columns, types and partition columns, for messages."""
     return ", ".join(f"{item.name} {type_name(item.type)}" for item in schema) + f"; by {list(by)}"
 
 
+def describe_column(item: pa.Field) -> str:
+    """Name, type and nullability of a column, for messages."""
+    return f"{item.name} {item.type}{'' if item.nullable else ' NOT NULL'}"
+
+
+# ---- properties ----
+
+
 def set_properties(store: Store, state: TableState, properties: Mapping[str, str | None]) -> TableState:
-    """Set table properties, or take them away (None); refused where only Spark could write the table then."""
-    given = {name: value for name, value in properties.items() if value is not None}
-    check_properties(given)
-    kept = _texts({**state.properties, **properties})
-    if objection := append_blocker(replace(state, metadata=replace(state.metadata, properties=kept))):
+    """Set table properties; None unsets one. FeatureRequired if only Spark could write the table afterwards."""
+    values = {name: value for name, value in properties.items() if value is not None}
+    check_properties(values)
+    merged = property_texts({**state.properties, **properties})
+    if blocker := append_blocker(replace(state, metadata=replace(state.metadata, properties=merged))):
         raise FeatureRequired(
-            f"{store.uri}: with these properties only Spark could write to the table: {objection}.",
-            hint="Leave it out; or write to the table by Spark alone.",
+            f"{store.uri}: with these properties only Spark could write to the table: {blocker}.",
+            hint="Omit the property; or write to the table with Spark only.",
         )
 
     def change(metadata: MetadataAction) -> MetadataAction:
-        return replace(metadata, properties=_texts({**metadata.properties, **properties}))
+        return replace(metadata, properties=property_texts({**metadata.properties, **properties}))
 
-    told = json.dumps(_texts(given))
-    operation = "SET TBLPROPERTIES" if given else "UNSET TBLPROPERTIES"
-    return LogWriter.open(store).alter(change, lambda _: (operation, {"properties": told}), {})
+    operation = "SET TBLPROPERTIES" if values else "UNSET TBLPROPERTIES"
+    parameters = {"properties": json.dumps(property_texts(values))}
+    return LogWriter.open(store).alter(change, lambda _: (operation, parameters), {})
 
 
-def _texts(properties: Mapping[str, object]) -> dict[str, str]:
+def property_texts(properties: Mapping[str, object]) -> dict[str, str]:
+    """Property values as Delta stores them; None values are left out."""
     return {name: text_of(value) for name, value in properties.items() if value is not None}
+
+
+# ---- columns ----
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What is to become of a table's columns."""
+    """Changes of a table's columns."""
 
     add: Mapping[str, str] | pa.Schema | None = None
-    comment: Mapping[str, str | None] | None = None  # None: no longer
+    comment: Mapping[str, str | None] | None = None  # None removes a comment
     widen: Mapping[str, str] | None = None
     rename: Mapping[str, str] | None = None
     drop: Iterable[str] = ()
-    whole: pa.Schema | None = None  # the columns as they shall be, where that was said
+    whole: pa.Schema | None = None  # the target schema, if the caller specified one
 
 
-def towards(state: TableState, schema: pa.Schema) -> SchemaChange:
-    """The change that makes a table's columns these: what is missing is dropped, what is new is added."""
-    there, wanted = state.schema, schema_of(schema)
-    _check_kept(there, wanted)
-    added = pa.schema([item for item in wanted if item.name not in there.names])
-    comments = {item.name: text for item in wanted if (text := _comment(item)) is not None}
-    retyped = {item.name: type_name(item.type) for item in wanted if _retyped(item, there)}
-    return SchemaChange(
-        added, comments, retyped, drop=[name for name in there.names if name not in wanted.names], whole=wanted
-    )
+@dataclass(frozen=True, slots=True)
+class AddedColumn:
+    """A new column, or a new field of a struct."""
+
+    path: tuple[str, ...]
+    item: pa.Field
+
+    @property
+    def name(self) -> str:
+        """Column path: `s.b`."""
+        return ".".join(self.path)
 
 
-def _check_kept(there: pa.Schema, wanted: pa.Schema) -> None:
-    """SchemaMismatch where a whole schema asks for what no change does: another order, or another NOT NULL."""
-    ours, theirs = (
-        [name for name in one.names if name in two.names] for one, two in ((there, wanted), (wanted, there))
-    )
-    if ours != theirs:
+def change_to(state: TableState, schema: pa.Schema) -> SchemaChange:
+    """Compute the change from a table's columns to a schema: columns that the schema lacks are dropped."""
+    current, target = state.schema, schema_of(schema)
+    _check_order_and_nullability(current, target)
+    added = pa.schema([item for item in target if item.name not in current.names])
+    comments = {item.name: text for item in target if (text := _comment(item)) is not None}
+    widened = {
+        item.name: type_name(item.type)
+        for item in target
+        if item.name in current.names and not _only_adds_fields(current.field(item.name), item)
+    }
+    dropped = [name for name in current.names if name not in target.names]
+    return SchemaChange(added, comments, widened, drop=dropped, whole=target)
+
+
+def _check_order_and_nullability(current: pa.Schema, target: pa.Schema) -> None:
+    before = [name for name in current.names if name in target.names]
+    after = [name for name in target.names if name in current.names]
+    if before != after:
         raise SchemaMismatch(
-            f"Columns keep their order: {', '.join(ours)}.", expected=", ".join(ours), actual=", ".join(theirs)
+            f"Cannot change the order of columns: {', '.join(before)}.",
+            expected=", ".join(before),
+            actual=", ".join(after),
         )
-    for name in ours:
-        one, two = there.field(name), wanted.field(name)
-        alike = type_name(one.type) == type_name(two.type)
-        if one.nullable != two.nullable or (alike and one.type != two.type):
-            where = f"Column {name}" if one.nullable != two.nullable else f"A field of column {name}"
+    for name in before:
+        old, new = current.field(name), target.field(name)
+        # Two structs of the same type name that still differ: one of their fields has another nullability.
+        field_differs = type_name(old.type) == type_name(new.type) and old.type != new.type
+        if old.nullable != new.nullable or field_differs:
+            constraint = "NOT NULL" if new.nullable else "nullable"
+            subject = f"a field of column {name}" if field_differs else f"column {name}, which is {constraint}"
             raise SchemaMismatch(
-                f"{where} is {'NOT NULL' if two.nullable else 'not NOT NULL'} in the table, and no change of columns "
-                "makes it otherwise.",
-                expected=describe_column(one),
-                actual=describe_column(two),
-                hint="Write it as it is (`!` for NOT NULL).",
+                f"Cannot change the nullability of {subject}.",
+                expected=describe_column(old),
+                actual=describe_column(new),
+                hint="Specify it as it is in the table (`!` for NOT NULL).",
             )
 
 
-def _retyped(item: pa.Field, there: pa.Schema) -> bool:
-    return item.name in there.names and not _grows(there.field(item.name), item)
-
-
-def _grows(old: pa.Field, new: pa.Field) -> bool:
-    """Whether a column becomes another only by what can be added to it: fields inside a struct."""
+def _only_adds_fields(old: pa.Field, new: pa.Field) -> bool:
+    """Whether two columns differ only by new fields of structs."""
     try:
         merged = merge_schemas(to_delta(pa.schema([old])), to_delta(pa.schema([new])))
     except TableChanged:
@@ -178,112 +162,142 @@ def _grows(old: pa.Field, new: pa.Field) -> bool:
 
 
 def _comment(item: pa.Field) -> str | None:
-    said = (item.metadata or {}).get(b"comment")
-    return None if said is None else said.decode()
+    text = (item.metadata or {}).get(b"comment")
+    return None if text is None else text.decode()
 
 
 def update_schema(store: Store, state: TableState, change: SchemaChange) -> TableState:
-    """Add columns and comments in one commit; what needs a table feature is refused with its name and its price."""
+    """Add columns and comments in one commit; FeatureRequired for a change that requires a table feature."""
     _refuse_features(store, state, change)
-    added, comments = added_by(store, state, change), dict(change.comment or {})
+    added, comments = columns_to_add(store, state, change), dict(change.comment or {})
 
     def changed(metadata: MetadataAction) -> MetadataAction:
-        wanted = change.whole or add_columns(from_delta(metadata.schema_json), added)
-        check_field_names(wanted)
+        target = change.whole or add_columns(from_delta(metadata.schema_json), added)
+        check_field_names(target)
         merged = (
-            merge_schemas(metadata.schema_json, to_delta(wanted)) if added or change.whole else metadata.schema_json
+            merge_schemas(metadata.schema_json, to_delta(target)) if added or change.whole else metadata.schema_json
         )
-        return replace(metadata, schema_json=_commented(merged, comments))
+        return replace(metadata, schema_json=_set_comments(merged, comments))
 
     operation = "CHANGE COLUMN" if comments and not added else "ADD COLUMNS"
-    told = {"columns": json.dumps([f"{each.name} {type_name(each.item.type)}" for each in added] or sorted(comments))}
+    names = [f"{column.name} {type_name(column.item.type)}" for column in added] or sorted(comments)
+    parameters = {"columns": json.dumps(names)}
     try:
-        return LogWriter.open(store).alter(changed, lambda _: (operation, told), {}, schema=state.schema_json)
+        return LogWriter.open(store).alter(changed, lambda _: (operation, parameters), {}, schema=state.schema_json)
     except TableChanged as refused:
         raise SchemaMismatch(
-            refused.message, expected=_spelled(state.schema, state.partition_by), actual=", ".join(told.values())
+            refused.message, expected=describe_schema(state.schema, state.partition_by), actual=parameters["columns"]
         ) from None
 
 
-def added_by(store: Store, state: TableState, change: SchemaChange) -> list[Added]:
-    """The new columns; refused where one cannot be added, or a comment is about none."""
-    given = schema_of(change.add) if change.add is not None else pa.schema([])
-    if strange := [name for name in change.comment or () if name not in (*state.schema.names, *given.names)]:
-        raise UsageError(f"There is no column '{strange[0]}' to comment on.", hint=_there(state))
-    return adding(store, state, given)
+def columns_to_add(store: Store, state: TableState, change: SchemaChange) -> list[AddedColumn]:
+    """The new columns with their paths.
+
+    SchemaMismatch for a column that exists or is NOT NULL, UsageError for a comment on an unknown column.
+    """
+    new = schema_of(change.add) if change.add is not None else pa.schema([])
+    if unknown := [name for name in change.comment or () if name not in (*state.schema.names, *new.names)]:
+        raise UsageError(f"Cannot comment on column '{unknown[0]}': it does not exist.", hint=_column_names(state))
+    if existing := [name for name in new.names if name.lower() in map(str.lower, state.schema.names)]:
+        raise SchemaMismatch(
+            f"{store.uri} already has a column '{existing[0]}'.",
+            expected=type_name(new.field(existing[0]).type),
+            actual=", ".join(state.schema.names),
+        )
+    if required := [item for item in new if not item.nullable]:
+        raise SchemaMismatch(
+            f"{store.uri}: column {required[0].name} cannot be added as NOT NULL: existing rows have no value for it.",
+            expected=type_name(required[0].type),
+            actual=describe_column(required[0]),
+            hint="Add it without NOT NULL (no `!`), and set it with `update`.",
+        )
+    added = [_added_column(item, state.schema) for item in new]
+    check_field_names(add_columns(state.schema, added))
+    return added
 
 
-def _commented(schema_json: str, comments: Mapping[str, str | None]) -> str:
+def _added_column(item: pa.Field, siblings: Iterable[pa.Field]) -> AddedColumn:
+    """Resolve the path of a new column: `s.b` is a field of the struct `s` if there is one, else a name with a dot."""
+    head, dot, rest = item.name.partition(".")
+    parent = next((sibling for sibling in siblings if dot and sibling.name == head), None)
+    if parent is None or not pa.types.is_nested(parent.type):
+        return AddedColumn((item.name,), item)
+    if not pa.types.is_struct(parent.type):
+        raise UsageError(
+            f"Cannot add '{item.name}': {head} is {type_name(parent.type)}, not a struct.",
+            hint="Specify the whole schema.",
+        )
+    inner = _added_column(item.with_name(rest), parent.type)
+    return AddedColumn((head, *inner.path), inner.item)
+
+
+def add_columns(schema: pa.Schema, added: Iterable[AddedColumn]) -> pa.Schema:
+    """Add columns and fields of structs to a schema."""
+    return pa.schema(reduce(lambda fields, column: _with_field(fields, column.path, column.item), added, list(schema)))
+
+
+def _with_field(fields: list[pa.Field], path: tuple[str, ...], item: pa.Field) -> list[pa.Field]:
+    head, *rest = path
+    if not rest:
+        return [*fields, item]
+    return [
+        sibling.with_type(pa.struct(_with_field(list(sibling.type), tuple(rest), item)))
+        if sibling.name == head
+        else sibling
+        for sibling in fields
+    ]
+
+
+def _set_comments(schema_json: str, comments: Mapping[str, str | None]) -> str:
     if not comments:
         return schema_json
-    whole: dict[str, Any] = json.loads(schema_json)
-    for item in whole["fields"]:
+    schema: dict[str, Any] = json.loads(schema_json)
+    for item in schema["fields"]:
         if item["name"] in comments:
-            said = {**item["metadata"], "comment": comments[item["name"]]}
-            item["metadata"] = {key: value for key, value in said.items() if (key, value) != ("comment", None)}
-    return json.dumps(whole, ensure_ascii=False)
+            metadata = {**item["metadata"], "comment": comments[item["name"]]}
+            item["metadata"] = {key: value for key, value in metadata.items() if (key, value) != ("comment", None)}
+    return json.dumps(schema, ensure_ascii=False)
 
 
 def _refuse_features(store: Store, state: TableState, change: SchemaChange) -> None:
-    for name, wanted in (change.widen or {}).items():
-        raise needs(store, "widen", widening_of(store, state, name, wanted))
+    for name, kind in (change.widen or {}).items():
+        raise feature_required(store, "widen", describe_widening(store, state, name, kind))
     for verb, names in (("rename", list(change.rename or ())), ("drop", list(change.drop))):
         for name in names:
-            check_known(state, verb, name)
-            raise needs(store, verb, f"column {name}")
+            check_column_exists(state, verb, name)
+            raise feature_required(store, verb, f"column {name}")
 
 
-def check_known(state: TableState, verb: str, name: str) -> None:
-    """UsageError for a column that there is not."""
+def check_column_exists(state: TableState, verb: str, name: str) -> None:
+    """UsageError for an unknown column."""
     if name not in state.schema.names:
-        raise UsageError(f"There is no column '{name}' to {verb}.", hint=_there(state))
+        raise UsageError(f"Cannot {verb} column '{name}': it does not exist.", hint=_column_names(state))
 
 
-def _there(state: TableState) -> str:
-    return f"There are {', '.join(state.schema.names)}."
+def _column_names(state: TableState) -> str:
+    return f"Columns: {', '.join(state.schema.names)}."
 
 
-def widening_of(store: Store, state: TableState, name: str, wanted: str) -> str:
-    """A wider type in words; SchemaMismatch for one that does not hold all that the column's own does."""
-    check_known(state, "widen", name)
-    old, new = state.schema.field(name).type, parse_type(wanted)
+def describe_widening(store: Store, state: TableState, name: str, kind: str) -> str:
+    """Old and new type of a column, for messages; SchemaMismatch if the new type cannot store all values of the old."""
+    check_column_exists(state, "widen", name)
+    old, new = state.schema.field(name).type, parse_type(kind)
     if widens(old, new):
         return f"column {name} from {type_name(old)} to {type_name(new)}"
     raise SchemaMismatch(
-        f"{store.uri}: column {name} is {type_name(old)} and cannot become {type_name(new)}: its values would not all "
-        "be the same.",
+        f"{store.uri}: cannot widen column {name} from {type_name(old)} to {type_name(new)}: not every value would "
+        "stay the same.",
         expected=type_name(old),
         actual=type_name(new),
     )
 
 
-def needs(store: Store, verb: str, what: str) -> FeatureRequired:
-    """The refusal of what a table lacks the feature for."""
-    feature, price = _FEATURES[verb]
+def feature_required(store: Store, verb: str, subject: str) -> FeatureRequired:
+    """The error for a change that requires a table feature."""
+    feature, effect = _FEATURES[verb]
     return FeatureRequired(
-        f"{store.uri}: to {verb} {what} needs the table feature {feature}: {price}. The table does not have it, and "
-        "gets it only on purpose, by Spark.",
-        hint=f"Make a new table; or turn {feature} on with Spark, which alone may write the table from then on.",
+        f"{store.uri}: cannot {verb} {subject} without the table feature {feature}, which the table does not have. "
+        f"With it, {effect}.",
+        hint=f"Create a new table; or enable {feature} with Spark, and from then on write the table with Spark only.",
         feature=feature,
     )
-
-
-def drop(store: Store, writers: TableOwners) -> int:
-    """Delete the table, whoever writes it, all its files and its log, the log last; how many files that were."""
-    with writers.resting("drop"):
-        paths = [item.path for item in store.list()]
-        others = {path.partition(f"/{LOG}/")[0] for path in paths if f"/{LOG}/" in path}
-        states = {path for path in paths if path.startswith("_headrace/")}
-        if others or states:
-            kept = min(others or states)
-            raise UsageError(
-                f"{store.uri} holds more than one table: {kept} is below it, and would go, too.",
-                hint="Drop that one first, or move it away.",
-            )
-        store.delete(_in_order(paths))
-    return len(paths)
-
-
-def _in_order(paths: Iterable[str]) -> Iterator[str]:
-    """Data first: a drop that is cut short leaves a table that can be dropped again."""
-    return iter(sorted(paths, key=lambda path: path.startswith(f"{LOG}/")))

@@ -1,6 +1,6 @@
-"""What only Spark may do to a table: its rows merged, deleted and updated by Spark's own Delta."""
+"""Merge, delete and update rows of tables that only Spark may write, with Delta Lake on Spark."""
 
-# ruff: noqa: S608 - names are quoted, and conditions are held against the allow-list before
+# ruff: noqa: S608 - names are quoted, and conditions are checked against the allow-list
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ from headrace.errors import Conflict, SchemaMismatch, TableError, TableFeature, 
 from headrace.spec.types import type_name
 from headrace.storage.store import Store
 from headrace.table.delete_update import Condition, check_values
-from headrace.table.ownership import amid_others, existing_table
-from headrace.table.query import Query
+from headrace.table.ownership import existing_table, retry_conflicts
+from headrace.table.query import EXPRESSIONS_HINT, Query
 from headrace.table.records import partition_of, scalars
 from headrace.table.upsert import UpsertChanges, UpsertRequest
 from headrace.transform.sql.expression import check_sql
@@ -34,178 +34,181 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Names are spelled as in our own expressions: "a name".
 _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",  # quoted names as in expressions of a spec: "a name"
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.variable.substitute": "false",  # "${x}" in a value is just that
+    "spark.sql.variable.substitute": "false",  # "${x}" in a value stays as it is
 }
-_REFUSALS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT", "CAST_INVALID", "CAST_OVERFLOW", "INCOMPATIBLE_DATA")
+_VIOLATIONS = ("CONSTRAINT", "DELTA_NOT_NULL", "INVARIANT", "CAST_INVALID", "CAST_OVERFLOW", "INCOMPATIBLE_DATA")
 
 
 class SparkRows:
-    """The rows of a table that Spark writes."""
+    """Changes rows and columns of a table with Spark.
 
-    def __init__(self, store: Store, given: SparkSession | None) -> None:
-        self._store, self._given = store, given
+    `table_id` is the table that the operation is for; default: the table at the start of the operation.
+    """
+
+    def __init__(self, store: Store, session: SparkSession | None, table_id: str | None = None) -> None:
+        self._store, self._given_session, self._table_id = store, session, table_id
 
     @property
     def _target(self) -> str:
         return f"delta.{quote_identifier(self._store.spark_uri)}"
 
-    def upsert(self, wanted: UpsertRequest) -> EditResult:
-        """One MERGE, the same as a pipeline's."""
+    def upsert(self, request: UpsertRequest) -> EditResult:
+        """Run one MERGE, the same as that of a pipeline."""
 
-        def merge(spark: SparkSession) -> EditResult:
-            state = existing_table(self._store)
-            changes = UpsertChanges.of(wanted, state)
+        def merge(spark: SparkSession, state: TableState) -> EditResult:
+            changes = UpsertChanges.of(request, state)
             if not len(changes.rows):
                 return EditResult(state.version)
-            spark.createDataFrame(changes.with_notes()).createOrReplaceTempView("changes")
-            placed = partition_literals(changes.rows.select([n for n in state.partition_by if n in wanted.key]))
-            sql = MergeSql(wanted.merging, state.schema.names, deletes=False, placed=placed)
-            bounds = [*_bounds(changes.rows, wanted.key), *self._within(changes.partition, state)]
+            spark.createDataFrame(changes.with_positions()).createOrReplaceTempView("changes")
+            placed = partition_literals(changes.rows.select([n for n in state.partition_by if n in request.key]))
+            sql = MergeSql(request.rules, state.schema.names, deletes=False, placed=placed)
+            bounds = [*_key_bounds(changes.rows, request.key), *self._partition_bounds(changes.partition, state)]
             row = spark.sql(sql.statement(self._target, "changes", None, datetime.now(UTC), bounds)).collect()[0]
             return EditResult(newest_version(self._store) or 0, row["num_inserted_rows"], row["num_updated_rows"])
 
-        return self._do(merge)
+        return self._retry(merge)
 
-    def change(self, wanted: Condition) -> EditResult:
-        """One DELETE or UPDATE."""
+    def change(self, condition: Condition) -> EditResult:
+        """Run one DELETE or UPDATE."""
 
-        def run(spark: SparkSession) -> EditResult:
-            state = existing_table(self._store)
-            check_values(wanted.values or {}, state.schema)
-            where, meant = self._where(wanted, state), self._meant(wanted)
-            seen = int(spark.sql(f"SELECT count(*) FROM {self._target} WHERE {where}").collect()[0][0])
-            if meant not in (None, seen):
+        def run(spark: SparkSession, state: TableState) -> EditResult:
+            check_values(condition.values or {}, state.schema)
+            where, expected = self._where(condition, state), self._count(condition)
+            count = int(spark.sql(f"SELECT count(*) FROM {self._target} WHERE {where}").collect()[0][0])
+            if expected not in (None, count):
                 raise UsageError(
-                    f"{self._store.uri}: Spark, which must change the table, finds {seen} rows by this condition, "
-                    f"and a query finds {meant}: it does not mean the same to both.",
-                    hint="Write it in plain SQL: comparisons, and, or, not, in, between, is null.",
+                    f"{self._store.uri}: the condition is ambiguous: Spark, which must change the table, finds {count} "
+                    f"rows, and a query finds {expected}.",
+                    hint="Use standard SQL: comparisons, and, or, not, in, between, is null.",
                 )
-            if not seen:
+            if not count:
                 return EditResult(state.version)
-            if wanted.values is None:
+            if condition.values is None:
                 spark.sql(f"DELETE FROM {self._target} WHERE {where}").collect()
-                return EditResult(newest_version(self._store) or 0, deleted=seen)
-            values = ", ".join(self._assigned(wanted.values, state))
+                return EditResult(newest_version(self._store) or 0, deleted=count)
+            values = ", ".join(self._assignments(condition.values, state))
             spark.sql(f"UPDATE {self._target} SET {values} WHERE {where}").collect()
-            return EditResult(newest_version(self._store) or 0, updated=seen)
+            return EditResult(newest_version(self._store) or 0, updated=count)
 
-        return self._do(run)
+        return self._retry(run)
 
-    def alter(self, *changes: str) -> None:
-        """ALTER TABLE, one change after the other."""
+    def alter(self, *clauses: str) -> None:
+        """Run ALTER TABLE with each of these clauses."""
 
-        def run(spark: SparkSession) -> None:
-            for change in changes:
-                spark.sql(f"ALTER TABLE {self._target} {change}")
+        def run(spark: SparkSession, state: TableState) -> None:
+            for clause in clauses:
+                spark.sql(f"ALTER TABLE {self._target} {clause}")
 
-        self._do(run)
+        self._retry(run)
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """New columns, at the end."""
+        """Add columns at the end."""
         self.alter(f"ADD COLUMNS ({ddl(columns)})")
 
-    # ---- how Spark is told ----
+    # ---- SQL ----
 
-    def _meant(self, wanted: Condition) -> int | None:
-        """How many rows our own reading of the table finds; None where only Spark can read it."""
-        asked = Query(store=self._store, predicates=wanted.predicates).within(wanted.partition).with_deleted()
+    def _count(self, condition: Condition) -> int | None:
+        """Count the matching rows without Spark; None if only Spark can read the table."""
+        query = Query(store=self._store, predicates=condition.predicates)
         with suppress(TableFeature):
-            return asked.count()
+            return query.within(condition.partition).with_deleted().count()
         return None
 
-    def _where(self, wanted: Condition, state: TableState) -> str:
-        for text in wanted.predicates:
-            if problems := check_sql(text, state.schema.names):
-                raise Refused(
-                    f"{text}: {problems[0]}", hint="See docs/reference/expressions.md for the allowed syntax."
-                )
-        partition = partition_of(wanted.partition, state.schema, state.partition_by)
-        inside = [is_equal(state.schema.field(name), value) for name, value in partition]
-        # Spark takes `t WHERE (name)` for a table with the alias WHERE and one column; so no bracket comes first.
-        return " AND ".join(("true", *(f"({_escaped(text)})" for text in wanted.predicates), *inside))
+    def _where(self, condition: Condition, state: TableState) -> str:
+        for text in condition.predicates:
+            _check_expression(text, state.schema)
+        partition = partition_of(condition.partition, state.schema, state.partition_by)
+        inside = [equals_condition(state.schema.field(name), value) for name, value in partition]
+        # Spark parses `t WHERE (name)` as a table with the alias WHERE and one column; so `true` precedes the bracket.
+        return " AND ".join(("true", *(f"({_escaped(text)})" for text in condition.predicates), *inside))
 
-    def _within(self, partition: Sequence[tuple[str, str | None]], state: TableState) -> Bounds:
-        """A partition as bounds that are equal."""
+    def _partition_bounds(self, partition: Sequence[tuple[str, str | None]], state: TableState) -> Bounds:
         if unbound := [name for name, value in partition if value is None]:
             raise UsageError(
-                f"{self._store.uri}: Spark, which alone writes it, merges into no partition of NULL ({unbound[0]}).",
-                hint="Leave `partition` out.",
+                f"{self._store.uri}: Spark, which must change the table, cannot merge into a partition of NULL "
+                f"({unbound[0]}).",
+                hint="Omit `partition`.",
             )
-        spelled = [(name, spark_literal(value, state.schema.field(name))) for name, value in partition]
-        return [(name, value, value) for name, value in spelled]
+        values = [(name, spark_literal(value, state.schema.field(name))) for name, value in partition]
+        return [(name, value, value) for name, value in values]
 
-    def _assigned(self, values: Mapping[str, Any], state: TableState) -> Iterator[str]:
-        given = scalars({name: value for name, value in values.items() if not isinstance(value, str)}, state.schema)
+    def _assignments(self, values: Mapping[str, Any], state: TableState) -> Iterator[str]:
+        literals = scalars({name: value for name, value in values.items() if not isinstance(value, str)}, state.schema)
         for name, value in values.items():
             if isinstance(value, str):
-                if problems := check_sql(value, state.schema.names):
-                    raise Refused(f"{value}: {problems[0]}")
+                _check_expression(value, state.schema)
                 yield f"{quote_identifier(name)} = ({_escaped(value)})"
             else:
-                yield f"{quote_identifier(name)} = {spark_literal(given[name].as_py(), state.schema.field(name))}"
+                yield f"{quote_identifier(name)} = {spark_literal(literals[name].as_py(), state.schema.field(name))}"
 
     # ---- Spark ----
 
-    def _do(self, work: Callable[[SparkSession], T]) -> T:
-        """Work in a session, done again each time that others came first."""
+    def _retry(self, work: Callable[[SparkSession, TableState], T]) -> T:
+        """Run work in a session, and again after each conflict with another writer."""
+        table_id = self._table_id or existing_table(self._store).table_id
         with self._session() as spark:
-            return amid_others(self._store, lambda: self._attempt(work, spark))
+            return retry_conflicts(self._store, table_id, lambda state: self._attempt(lambda: work(spark, state)))
 
-    def _once(self, work: Callable[[SparkSession], T]) -> T:
-        """Work in a session; Conflict where others came first."""
-        with self._session() as spark:
-            return self._attempt(work, spark)
-
-    def _attempt(self, work: Callable[[SparkSession], T], spark: SparkSession) -> T:
-        with _errors(self._store):
-            return work(spark)
+    def _attempt(self, work: Callable[[], T]) -> T:
+        """Run work once; errors of Spark are raised as errors of Headrace."""
+        try:
+            return work()
+        except Exception as error:
+            condition = getattr(error, "getCondition", lambda: None)()
+            if condition is None and not type(error).__module__.startswith(("pyspark.", "py4j.")):
+                raise
+            raise _headrace_error(self._store, str(condition), str(error)) from error
 
     @contextmanager
     def _session(self) -> Iterator[SparkSession]:
-        """A session of our own, in the JVM that there is, or in one for this."""
+        """A session of its own, in the JVM of the given session or in a new one."""
         from headrace.runtime import jars, session
 
-        if self._given is not None:
-            yield self._of(self._given)
+        if self._given_session is not None:
+            yield self._configured(self._given_session)
             return
         conf = {} if self._store.local else self._store.profile.hadoop_conf()
-        opened = session.start("headrace table", extra_jars=[] if self._store.local else jars.ensure("s3"), conf=conf)
+        root = session.start("headrace table", extra_jars=[] if self._store.local else jars.ensure("s3"), conf=conf)
         try:
-            yield self._of(opened)
+            yield self._configured(root)
         finally:
-            session.stop_session(opened)
+            session.stop_session(root)
 
-    def _of(self, spark: SparkSession) -> SparkSession:
-        own = spark.newSession()
+    def _configured(self, spark: SparkSession) -> SparkSession:
+        session = spark.newSession()
         conf = {} if self._store.local else self._store.profile.hadoop_conf()
         for name, value in {**_SETTINGS, **conf}.items():
-            own.conf.set(name.removeprefix("spark.hadoop."), value)
-        return own
+            session.conf.set(name.removeprefix("spark.hadoop."), value)
+        return session
 
 
-def spark_sql_of(text: str) -> str:
-    """A text as Spark's SQL."""
+def _check_expression(text: str, schema: pa.Schema) -> None:
+    if problems := check_sql(text, schema.names):
+        raise Refused(f"{text}: {problems[0]}", hint=EXPRESSIONS_HINT)
+
+
+def spark_string(text: str) -> str:
+    """A string literal of Spark's SQL."""
     return _escaped(duck.literal(text))
 
 
 def _escaped(sql: str) -> str:
-    """What we and DuckDB write, for Spark: a backslash in a text is just that."""
+    """SQL of a spec as Spark's SQL: a backslash in a string is an escape only in Spark."""
     return sql.replace("\\", "\\\\")
 
 
-def _bounds(rows: pa.Table, key: Sequence[str]) -> Bounds:
-    """Between which keys the records are."""
-    hulls = ((rows.schema.field(name), pc.min_max(rows[name]).as_py()) for name in key)
-    return [(item.name, spark_literal(hull["min"], item), spark_literal(hull["max"], item)) for item, hull in hulls]
+def _key_bounds(rows: pa.Table, key: Sequence[str]) -> Bounds:
+    """Smallest and largest value of each key column."""
+    ranges = ((rows.schema.field(name), pc.min_max(rows[name]).as_py()) for name in key)
+    return [(item.name, spark_literal(span["min"], item), spark_literal(span["max"], item)) for item, span in ranges]
 
 
 def spark_literal(value: Any, item: pa.Field) -> str:
-    """A value as Spark's SQL."""
+    """A literal of Spark's SQL in the type of a column."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -213,33 +216,24 @@ def spark_literal(value: Any, item: pa.Field) -> str:
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     if pa.types.is_nested(item.type):
-        raise UsageError(f"{item.name} is {type_name(item.type)}: give it as an expression.")
-    return f"CAST({spark_sql_of(str(value))} AS {type_name(item.type)})"
+        raise UsageError(
+            f"Cannot pass a value for {item.name}, which is {type_name(item.type)}, to Spark.",
+            hint="Use an SQL expression.",
+        )
+    return f"CAST({spark_string(str(value))} AS {type_name(item.type)})"
 
 
-def is_equal(item: pa.Field, value: Any) -> str:
-    """A condition of Spark's SQL: a column has this value, or none."""
+def equals_condition(item: pa.Field, value: Any) -> str:
+    """A condition of Spark's SQL: the column has this value, or is NULL."""
     return f"{quote_identifier(item.name)} {'IS NULL' if value is None else f'= {spark_literal(value, item)}'}"
 
 
-@contextmanager
-def _errors(store: Store) -> Iterator[None]:
-    """Spark's failures under our names."""
-    try:
-        yield
-    except Exception as error:
-        condition = getattr(error, "getCondition", lambda: None)()
-        if condition is None and not type(error).__module__.startswith(("pyspark.", "py4j.")):
-            raise
-        raise _named_error(store, str(condition), str(error)) from error
-
-
-def _named_error(store: Store, condition: str, text: str) -> Exception:
-    said = f"{store.uri}: {gist(text)}"
+def _headrace_error(store: Store, condition: str, text: str) -> Exception:
+    message = f"{store.uri}: {gist(text)}"
     if "DELTA_CONCURRENT" in text or "Concurrent" in condition:
-        return Conflict(said)
-    if any(word in text for word in _REFUSALS):
-        return SchemaMismatch(said, expected="rows that the table allows", actual="others")
+        return Conflict(message)
+    if any(word in text for word in _VIOLATIONS):
+        return SchemaMismatch(message, expected="rows that satisfy the constraints of the table", actual="other rows")
     if "PARSE" in condition or "UNRESOLVED" in condition or "DATATYPE" in condition:
-        return UsageError(said)
-    return TableError(said)
+        return UsageError(message)
+    return TableError(message)

@@ -1,6 +1,6 @@
-"""What becomes of the columns of a table that Spark writes: the same wishes as ALTER TABLE statements.
+"""Schema changes as ALTER TABLE statements, for tables that only Spark may write.
 
-What needs a table feature is done where the table has it, and refused with its name where it does not.
+A change that requires a table feature is refused if the table does not have it.
 """
 
 from __future__ import annotations
@@ -12,69 +12,76 @@ from headrace.delta.snapshot import TableState
 from headrace.errors import UsageError
 from headrace.spec.types import parse_type, type_name
 from headrace.storage.store import Store
-from headrace.table.new_columns import Added
-from headrace.table.schema_changes import SchemaChange, added_by, check_known, needs, widening_of
-from headrace.table.spark_rows import spark_sql_of
+from headrace.table.schema_changes import (
+    SchemaChange,
+    check_column_exists,
+    columns_to_add,
+    describe_widening,
+    feature_required,
+)
+from headrace.table.spark_rows import spark_string
 from headrace.write.spark_append import quote_identifier
 
 _WIDENING, _MAPPING = "delta.enableTypeWidening", "delta.columnMapping.mode"
 
 
 def statements(store: Store, state: TableState, change: SchemaChange) -> list[str]:
-    """One after the other, each a commit of its own; all of them are looked at before the first is done."""
+    """The ALTER TABLE clauses of a change, each a commit of its own. All are checked before the first one runs."""
     return list(_statements(store, state, change))
 
 
 def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterator[str]:
-    added = added_by(store, state, change)
-    _refuse_nested(state, change)
-    yield from [f"ADD COLUMNS ({', '.join(map(_spelled, added))})"] if added else []
+    added = columns_to_add(store, state, change)
+    _check_whole(state, change)
+    if added:
+        columns = (f"{'.'.join(map(quote_identifier, each.path))} {type_name(each.item.type)}" for each in added)
+        yield f"ADD COLUMNS ({', '.join(columns)})"
     for name, kind in (change.widen or {}).items():
-        wider = widening_of(store, state, name, kind)
+        widening = describe_widening(store, state, name, kind)
         if state.properties.get(_WIDENING, "").lower() != "true":
-            raise needs(store, "widen", wider)
+            raise feature_required(store, "widen", widening)
         yield f"ALTER COLUMN {quote_identifier(name)} TYPE {type_name(parse_type(kind))}"
     for name, text in (change.comment or {}).items():
-        yield f"ALTER COLUMN {quote_identifier(name)} COMMENT {spark_sql_of(text or '')}"
+        yield f"ALTER COLUMN {quote_identifier(name)} COMMENT {spark_string(text or '')}"
     for old, new in (change.rename or {}).items():
-        _check_moves(store, state, "rename", old)
+        _check_mapping(store, state, "rename", old)
         yield f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}"
     for name in change.drop:
-        _check_moves(store, state, "drop", name)
+        _check_mapping(store, state, "drop", name)
         yield f"DROP COLUMN {quote_identifier(name)}"
 
 
-def _spelled(added: Added) -> str:
-    return f"{'.'.join(map(quote_identifier, added.path))} {type_name(added.item.type)}"
-
-
-def _refuse_nested(state: TableState, change: SchemaChange) -> None:
-    """Spark adds a field inside a struct by its path, which a whole schema does not tell, and columns at the end."""
-    new = [item.name in state.schema.names for item in change.whole or ()]
-    if new != sorted(new, reverse=True):
-        raise UsageError("Spark, which alone writes the table, adds columns behind the others.", hint="Put them there.")
+def _check_whole(state: TableState, change: SchemaChange) -> None:
+    """Refuse target schemas that ADD COLUMNS cannot express: columns in between, and new fields of structs."""
+    exists = [item.name in state.schema.names for item in change.whole or ()]
+    if exists != sorted(exists, reverse=True):
+        raise UsageError(
+            "Spark, which must change this table, appends new columns at the end.", hint="Specify them last."
+        )
     for item in change.whole or ():
-        known = item.name in state.schema.names and item.name not in (change.widen or {})
-        if known and item.type != state.schema.field(item.name).type:
+        unwidened = item.name in state.schema.names and item.name not in (change.widen or {})
+        if unwidened and item.type != state.schema.field(item.name).type:
             raise UsageError(
-                f"Column {item.name} has fields that are to be added inside it.",
-                hint=f"Add each by its path: `{item.name}.field`.",
+                f"Cannot add fields to the struct {item.name} by a whole schema.",
+                hint=f"Add each field by its path: `{item.name}.field`.",
             )
 
 
-def _check_moves(store: Store, state: TableState, verb: str, name: str) -> None:
-    check_known(state, verb, name)
+def _check_mapping(store: Store, state: TableState, verb: str, name: str) -> None:
+    check_column_exists(state, verb, name)
     if state.properties.get(_MAPPING, "none").lower() not in ("name", "id"):
-        raise needs(store, verb, f"column {name}")
+        raise feature_required(store, verb, f"column {name}")
     if verb == "drop" and name in state.partition_by:
-        raise UsageError(f"The table is partitioned by '{name}', which cannot be dropped.")
+        raise UsageError(f"Cannot drop column '{name}': the table is partitioned by it.")
 
 
 def properties(values: Mapping[str, str | None]) -> Iterator[str]:
-    """Properties that are set, and those that are taken away."""
-    given = [
-        f"{spark_sql_of(name)} = {spark_sql_of(text_of(value))}" for name, value in values.items() if value is not None
+    """The ALTER TABLE clauses that set and unset properties."""
+    pairs = [
+        f"{spark_string(name)} = {spark_string(text_of(value))}" for name, value in values.items() if value is not None
     ]
-    gone = [spark_sql_of(name) for name, value in values.items() if value is None]
-    yield from [f"SET TBLPROPERTIES ({', '.join(given)})"] if given else []
-    yield from [f"UNSET TBLPROPERTIES IF EXISTS ({', '.join(gone)})"] if gone else []
+    unset = [spark_string(name) for name, value in values.items() if value is None]
+    if pairs:
+        yield f"SET TBLPROPERTIES ({', '.join(pairs)})"
+    if unset:
+        yield f"UNSET TBLPROPERTIES IF EXISTS ({', '.join(unset)})"

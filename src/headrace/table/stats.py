@@ -1,4 +1,4 @@
-"""What a table is: its metadata, and the statistics of the files it stands on."""
+"""Metadata and file statistics of tables, and lists of tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = 32 * 1024 * 1024  # bytes; files below it are worth compacting
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table at its newest version, without its files."""
+    """Metadata of the newest version."""
 
     path: str
     id: str
@@ -38,34 +38,34 @@ class TableInfo:
     created: datetime | None
     name: str | None
     description: str | None
-    writer: str  # "direct": staged files, put if absent; "merge": by its pipeline's merges; "spark": by Spark alone
-    pipelines: Mapping[str, int]  # those that write to it, and the last batch of each
+    writer: str  # "direct": direct commits; "merge": merges of its pipeline; "spark": Spark only
+    pipelines: Mapping[str, int]  # that write to it, with the last batch of each
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The files of one version, summed up."""
+    """Totals over the files of one version."""
 
     version: int
     bytes: int
     files: int
     partitions: int
-    rows: int | None  # None where a file does not tell
+    rows: int | None  # None if a file has no row count
     small_files: int
     deletion_vectors: int
-    deleted_rows: int  # by those vectors
+    deleted_rows: int  # by deletion vectors
 
     @property
     def small_share(self) -> float:
-        """The share of files that are small, from 0 to 1."""
+        """Share of small files, from 0 to 1."""
         return self.small_files / self.files if self.files else 0.0
 
 
-def metadata(store: Store, writers: TableOwners) -> TableInfo:
-    """The newest version's."""
-    state = writers.state
-    said, protocol = state.metadata, state.protocol
-    created = None if said.created is None else datetime.fromtimestamp(said.created / 1000, UTC)
+def metadata(store: Store, owners: TableOwners) -> TableInfo:
+    """Metadata of the newest version."""
+    state = owners.state
+    action, protocol = state.metadata, state.protocol
+    created = None if action.created is None else datetime.fromtimestamp(action.created / 1000, UTC)
     return TableInfo(
         store.uri,
         state.table_id,
@@ -77,30 +77,30 @@ def metadata(store: Store, writers: TableOwners) -> TableInfo:
         protocol.min_writer,
         tuple(sorted(protocol.reader_features | protocol.writer_features)),
         created,
-        said.name,
-        said.description,
-        writers.writer.value,
-        {each.name: each.batch for each in writers.pipelines},
+        action.name,
+        action.description,
+        owners.writer.value,
+        {pipeline.name: pipeline.batch for pipeline in owners.pipelines},
     )
 
 
 def statistics(store: Store, version: int, small: int = SMALL) -> Statistics:
-    """Sums over the files of a version; no data file is opened."""
+    """Totals over the files of a version; no data file is opened."""
     try:
         table = open_version(store, version)
-    except TableFeature:  # the log tells its files all the same
+    except TableFeature:  # delta-rs cannot open the table, but its log is readable
         return sum_files(store, version, small, lambda values: tuple(sorted(values.items())))
     if "deletionVectors" in (table.protocol().reader_features or ()):
         columns, by = from_delta(table.schema().to_json()), table.metadata().partition_columns
         return sum_files(store, version, small, PartitionKeys.of(columns, by))
-    found = pa.table(table.get_add_actions(flatten=True))
-    sizes, rows = found["size_bytes"], found["num_records"]
+    files = pa.table(table.get_add_actions(flatten=True))
+    sizes, rows = files["size_bytes"], files["num_records"]
     by = [f"partition.{name}" for name in table.metadata().partition_columns]
     return Statistics(
         version,
         pc.sum(sizes).as_py() or 0,
-        len(found),
-        len(found.group_by(by).aggregate([])) if by else min(len(found), 1),
+        len(files),
+        len(files.group_by(by).aggregate([])) if by else min(len(files), 1),
         None if rows.null_count else pc.sum(rows).as_py() or 0,
         pc.sum(pc.less(sizes, small)).as_py() or 0,
         0,
@@ -111,37 +111,37 @@ def statistics(store: Store, version: int, small: int = SMALL) -> Statistics:
 def sum_files(
     store: Store, version: int, small: int, key: Callable[[Mapping[str, str | None]], Partition]
 ) -> Statistics:
-    """The same by our own reading of the log, for tables that delta-rs reads in part or not at all."""
-    stands = active_files(store, version).values()
-    vectors = [file.vector.rows for file in stands if file.vector is not None]
-    rows = [file.rows for file in stands if file.rows is not None]
+    """The same from our own log reader, for tables that delta-rs does not fully support."""
+    files = active_files(store, version).values()
+    vectors = [file.vector.rows for file in files if file.vector is not None]
+    rows = [file.rows for file in files if file.rows is not None]
     return Statistics(
         version,
-        sum(file.size for file in stands),
-        len(stands),
-        len({key(file.partition) for file in stands}),
-        sum(rows) if len(rows) == len(stands) else None,
-        sum(file.size < small for file in stands),
+        sum(file.size for file in files),
+        len(files),
+        len({key(file.partition) for file in files}),
+        sum(rows) if len(rows) == len(files) else None,
+        sum(file.size < small for file in files),
         len(vectors),
         sum(vectors),
     )
 
 
 def list_tables(base: str, storage: Profile | None = None) -> list[str]:
-    """The URIs of the Delta tables below a folder; what Headrace keeps for itself is left out."""
+    """URIs of the Delta tables below a folder, without the tables in the state of pipelines."""
     return sorted(_tables(Store(base, storage), "", frozenset()))
 
 
-def _tables(store: Store, folder: str, above: frozenset[str]) -> Iterator[str]:
+def _tables(store: Store, folder: str, parents: frozenset[str]) -> Iterator[str]:
     here = str(Path(store.root, folder).resolve()) if store.local else folder
-    if here in above:  # a link to a folder that it is in
+    if here in parents:  # a symbolic link to one of its parents
         return
-    inner = store.folders(folder)
-    names = {path.rpartition("/")[2] for path in inner}
-    if LOG in names:
+    children = store.folders(folder)
+    if any(path.rpartition("/")[2] == LOG for path in children):
         table = store.child(folder) if folder else store
-        yield from [table.uri] if newest_version(table) is not None else []  # what was dropped may leave its folders
+        if newest_version(table) is not None:  # a dropped table may leave empty folders
+            yield table.uri
         return
-    for path in inner:
+    for path in children:
         if not path.rpartition("/")[2].startswith(("_", ".")):
-            yield from _tables(store, path, above | {here})
+            yield from _tables(store, path, parents | {here})

@@ -1,4 +1,4 @@
-"""The public Table: one Delta table, opened by its place; each operation is one call into a file of its own."""
+"""The public Table API: one Delta table, opened by its path. Each operation is implemented in a module of its own."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from headrace.delta.log import newest_version
 from headrace.errors import UsageError
 from headrace.spec.units import duration
 from headrace.storage.store import Profile, Store
-from headrace.table import change_feed, history, repair, schema_changes, stats, vacuum
-from headrace.table import restore as upkeep
+from headrace.table import change_feed, create_drop, history, repair, stats, vacuum
 from headrace.table.change_feed import Changes
-from headrace.table.column_operations import ColumnOperations
+from headrace.table.create_drop import Check, FirstWrite
 from headrace.table.delete_update import Condition, Deleted, Updated, Values
-from headrace.table.file_operations import FileOperations
-from headrace.table.first_write import Check, FirstWrite
 from headrace.table.history import HistoryEntry, OperationLatencies, Watch
 from headrace.table.insert import Inserted
+from headrace.table.operations import TableOperations
 from headrace.table.optimize import Optimized
 from headrace.table.ownership import TableOwners, existing_table
 from headrace.table.query import Query
-from headrace.table.records import Records, at_hand, rows_for
+from headrace.table.records import Records, materialize, rows_for
 from headrace.table.repair import Repaired
-from headrace.table.restore import Restored
-from headrace.table.row_operations import RowOperations
-from headrace.table.schema_changes import Columns, SchemaChange
+from headrace.table.restore import Restored, write_checkpoint
+from headrace.table.schema_changes import Columns, SchemaChange, schema_of
 from headrace.table.stats import Statistics, TableInfo
-from headrace.table.upsert import UpsertChanges as Puts
-from headrace.table.upsert import Upserted, UpsertRequest
+from headrace.table.upsert import UpsertChanges, Upserted, UpsertRequest
 from headrace.table.vacuum import RETAIN, Vacuumed
 from headrace.table.versions import Moment, resolve_version
 
@@ -46,7 +42,7 @@ Storage = Profile | Mapping[str, Any] | None
 
 
 class Table:
-    """A Delta table at a place; nothing is read before something is asked."""
+    """A Delta table at a path. Opening it reads nothing."""
 
     def __init__(
         self,
@@ -57,15 +53,16 @@ class Table:
         direct_commit: bool = False,
         spark: SparkSession | None = None,
     ) -> None:
-        """`storage` says how to reach an object store, as `storage.s3` of a spec does; without it the environment.
+        """Open a table.
 
-        `states` are the state folders of pipelines that write the table, where they are not beside it. `direct_commit`
-        says that Spark will never write to the table again, although it did last. `spark` is a session with Delta to
-        use for what only Spark may change; without it one is started where it is needed, and ended.
+        `storage`: access to an object store, with the keys of `storage.s3` in a spec; default: the environment.
+        `states`: state folders of pipelines that write the table, by pipeline name, if they are not next to it.
+        `direct_commit`: Spark will never write to the table again, although it made the last commit.
+        `spark`: a session with Delta Lake for tables that only Spark may change; default: a session per operation.
         """
         self._store = Store(os.fspath(path), profile(storage))
         self._states, self._direct_commit, self._spark = dict(states or {}), direct_commit, spark
-        self._undescribed: FirstWrite | None = None
+        self._first_write: FirstWrite | None = None
         self._watch = Watch()
 
     @classmethod
@@ -77,21 +74,21 @@ class Table:
         properties: Mapping[str, str] | None = None,
         storage: Storage = None,
     ) -> Table:
-        """The table there, which must have these columns; made, with one commit and no rows, where there is none.
+        """Open a table, and create it without rows if it does not exist. An existing table must have these columns.
 
-        Without a schema it is made by the first records that are inserted or upserted, with the columns they show.
+        Without a schema, the first insert or upsert creates the table with the columns of its records.
         """
         table = cls(path, storage)
         if schema is None:
-            table._undescribed = FirstWrite(_names(partition_by), dict(properties or {}))
+            table._first_write = FirstWrite(_names(partition_by), dict(properties or {}))
             return table
         with table._watch("create"):
-            schema_changes.create(table._store, schema, _names(partition_by), properties or {})
+            create_drop.create(table._store, schema, _names(partition_by), properties or {})
         return table
 
     @staticmethod
     def list_tables(base: str | os.PathLike[str], storage: Storage = None) -> list[str]:
-        """The places of all Delta tables below a folder; the state of pipelines is left out."""
+        """List the URIs of all Delta tables below a folder; the state of pipelines is left out."""
         return stats.list_tables(os.fspath(base), profile(storage))
 
     def __repr__(self) -> str:
@@ -99,19 +96,19 @@ class Table:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """URI of the table."""
         return self._store.uri
 
     def exists(self) -> bool:
-        """Whether there is a table."""
+        """Whether the table exists."""
         return newest_version(self._store) is not None
 
-    # ---- what it is ----
+    # ---- metadata ----
 
     def metadata(self) -> TableInfo:
-        """Version, columns, partitioning, properties, features, and who writes it."""
+        """Version, columns, partitioning, properties, features and writers."""
         with self._watch("metadata"):
-            return stats.metadata(self._store, self._writers())
+            return stats.metadata(self._store, self._owners())
 
     def statistics(self) -> Statistics:
         """Bytes, files, partitions, rows, small files and deletion vectors, from the log alone."""
@@ -119,30 +116,30 @@ class Table:
             return stats.statistics(self._store, resolve_version(self._store))
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """What was done to it, newest first, as far back as its log tells."""
+        """Commits, newest first, as far back as the log goes."""
         with self._watch("history"):
             return history.history(self._store, resolve_version(self._store), limit)
 
     def operation_metrics(self) -> OperationLatencies:
-        """Latencies by operation: of this object since it was opened, and what commits tell of themselves."""
-        there = newest_version(self._store)
-        return self._watch.metrics([] if there is None else history.history(self._store, there))
+        """Latencies by operation: of this object since it was opened, and those recorded in the history."""
+        version = newest_version(self._store)
+        return self._watch.metrics([] if version is None else history.history(self._store, version))
 
-    # ---- its rows ----
+    # ---- rows ----
 
     def query(self) -> Query:
-        """A question about its rows: `.where()`, `.select()`, `.order_by()`, `.limit()`, `.at()`, then taken."""
+        """Start a query; refine it with `.where()`, `.select()`, `.order_by()`, `.limit()` and `.at()`."""
         return Query(store=self._store, watch=self._watch)
 
     def changes(self, start: int | Moment, until: int | Moment | None = None) -> Changes:
-        """Rows that came and went from one version, or moment, to another, both included; to the newest without one."""
+        """Query the changed rows between two versions or timestamps, both included; default end: the newest version."""
         return change_feed.changes(self._store, start, until, watch=self._watch)
 
     def bulk_insert(self, records: Records, partition: str | None = None) -> Inserted:
-        """Add records in one commit: dictionaries, Arrow, any data frame; `partition="a=x/b=y"` places them all."""
+        """Append records in one commit: dictionaries, Arrow or a data frame; `partition="a=x/b=y"` applies to all."""
         with self._watch("bulk_insert"):
-            first = self._first(records, partition, lambda rows, state: rows_for(state, rows, partition))
-            return self._files().bulk_insert(first, partition)
+            rows = self._first(records, partition, lambda rows, state: rows_for(state, rows, partition))
+            return self._operations().bulk_insert(rows, partition)
 
     def upsert(
         self,
@@ -152,71 +149,75 @@ class Table:
         partition: str | None = None,
         deduplicate: bool = True,
     ) -> Upserted:
-        """Put records in place of the rows with their key, and add those whose key no row has, in one commit.
+        """Replace the rows that have the key of a record, and insert the other records, in one commit.
 
-        Of several records with one key the last counts: by `sequence_by` where it is given, which an older record than
-        the row loses by, too. `partition="a=x/b=y"` says that all of them, and their rows, are in there.
+        The last of several records with the same key wins. `sequence_by` orders them by a column instead, and a record
+        older than its row is skipped. `partition="a=x/b=y"`: all records and their rows are in this partition.
         """
         with self._watch("upsert"):
-            wanted = UpsertRequest(records, tuple(dict.fromkeys(_names(key))), sequence_by, partition, deduplicate)
-            first = self._first(records, partition, lambda rows, state: Puts.of(replace(wanted, records=rows), state))
-            return self._rows().upsert(replace(wanted, records=first))
+            request = UpsertRequest(records, tuple(dict.fromkeys(_names(key))), sequence_by, partition, deduplicate)
+            rows = self._first(
+                records, partition, lambda rows, state: UpsertChanges.of(replace(request, records=rows), state)
+            )
+            return self._operations().upsert(replace(request, records=rows))
 
     def delete(self, where: str, partition: str | None = None, hard: bool = True) -> Deleted:
-        """Delete the rows for which an SQL expression is true; not `hard`: hide them from queries."""
+        """Delete the rows that match an SQL condition; `hard=False` hides them from queries instead."""
         with self._watch("delete"):
-            return self._rows().delete(Condition(where, partition), hard)
+            return self._operations().delete(Condition(where, partition), hard)
 
     def update(self, where: str, set: Values, partition: str | None = None) -> Updated:
-        """Set columns of the rows for which an SQL expression is true; a text is an expression, too."""
+        """Set columns of the rows that match an SQL condition; a string in `set` is an SQL expression."""
         with self._watch("update"):
-            return self._rows().update(Condition(where, partition, dict(set)))
+            return self._operations().update(Condition(where, partition, dict(set)))
 
-    # ---- its upkeep ----
+    # ---- maintenance ----
 
     def optimize(
         self, where: str | None = None, target_size: int | None = None, z_order: str | Iterable[str] = ()
     ) -> Optimized:
-        """Fewer, larger files; with `z_order` rows that are near in these columns are near in the files, too."""
+        """Compact small files, up to `target_size` bytes each; `z_order` clusters rows by these columns."""
         with self._watch("optimize"):
-            return self._files().optimize(where, target_size, _names(z_order))
+            return self._operations().optimize(where, target_size, _names(z_order))
 
     def vacuum(self, retain: timedelta | str = RETAIN, *, dry_run: bool = False, force: bool = False) -> Vacuumed:
-        """Delete files that no version of the last `retain` needs; shorter than the table's own needs `force`."""
+        """Delete files that no version of the last `retain` uses. Below the table's retention, `force` is required."""
         with self._watch("vacuum"):
-            return vacuum.vacuum(self._store, self._writers(), _duration(retain), dry_run=dry_run, force=force)
+            return vacuum.vacuum(self._store, self._owners(), _duration(retain), dry_run=dry_run, force=force)
 
     def checkpoint(self) -> int:
-        """Write a log checkpoint, so that readers open few files of the log; of which version."""
+        """Write a log checkpoint, so that readers open few log files; returns its version."""
         with self._watch("checkpoint"):
-            return upkeep.checkpoint_table(self._store, self._writers())
+            return write_checkpoint(self._store, self._owners())
 
     def repair(
         self, *, dry_run: bool = False, deep: bool = False, reingest: Spec | str | os.PathLike[str] | None = None
     ) -> Repaired:
-        """Take files that are gone out of the log, name the unreadable ones, and tell which records that costs.
+        """Remove missing files from the log, and report unreadable files and the source records of lost rows.
 
-        `reingest`: the spec that wrote them. What the table has lost, now or by an earlier repair, is read again
-        through it, as far as the source still holds it, and put back.
+        `deep` reads every file to its end. `reingest` is the spec that wrote the lost rows: rows lost now or in earlier
+        repairs are read from the source again, if it still has them, and inserted.
         """
         with self._watch("repair"):
             if reingest is None:
-                return repair.repair(self._store, self._writers(), dry_run=dry_run, deep=deep)
-            from headrace.table.reingest import reingested
+                return repair.repair(self._store, self._owners(), dry_run=dry_run, deep=deep)
+            from headrace.table.reingest import repair_and_reingest
 
-            return reingested(self._store, self._writers, reingest, dry_run=dry_run, deep=deep, spark=self._spark)
+            return repair_and_reingest(
+                self._store, self._owners, reingest, dry_run=dry_run, deep=deep, spark=self._spark
+            )
 
     def restore(self, version: int | None = None, timestamp: Moment | None = None) -> Restored:
-        """Hold the rows of an older version again, as a new version; says what pipelines will ask then."""
+        """Restore the rows of an older version as a new version; the result says how to continue its pipelines."""
         with self._watch("restore"):
-            return self._files().restore(version, timestamp)
+            return self._operations().restore(version, timestamp)
 
-    # ---- what it looks like ----
+    # ---- schema and properties ----
 
     def set_properties(self, properties: Mapping[str, str | None]) -> TableInfo:
-        """Set table properties; None takes one away."""
+        """Set table properties; None unsets one."""
         with self._watch("set_properties"):
-            self._columns().set_properties(properties)
+            self._operations().set_properties(properties)
         return self.metadata()
 
     def update_schema(
@@ -229,71 +230,65 @@ class Table:
         rename: Mapping[str, str] | None = None,
         drop: str | Iterable[str] = (),
     ) -> TableInfo:
-        """Make its columns these; or add columns and comments. To widen, rename or drop needs a table feature.
+        """Change the columns to `schema`, or apply single changes. Widen, rename and drop require a table feature.
 
-        `add={"s.b": "int"}` adds a field inside the struct `s`; a comment that is None is taken away.
+        `add={"s.b": "int"}` adds a field to the struct `s`; a comment of None removes the comment.
         """
         change = SchemaChange(add, comment, widen, rename, _names(drop))
         if schema is not None and change != SchemaChange():
-            raise UsageError("A whole schema and single changes are both given.", hint="Give one of them.")
+            raise UsageError("A schema and single changes exclude each other.", hint="Specify one of them.")
         with self._watch("update_schema"):
-            self._columns().update(change if schema is None else schema_changes.schema_of(schema))
+            self._operations().update_schema(change if schema is None else schema_of(schema))
         return self.metadata()
 
     def drop(self) -> int:
-        """Delete the table with all its files and its history; how many files that were. There is no way back."""
+        """Delete the table with all its files and its history, and return the number of files. Cannot be undone."""
         with self._watch("drop"):
-            return schema_changes.drop(self._store, self._writers())
+            return create_drop.drop(self._store, self._owners())
 
     def resolve(self, version: int | None = None, timestamp: Moment | None = None) -> int:
-        """The number of a version: of the newest one committed by a moment, or of the newest at all."""
+        """Resolve a version number: the newest version, or the newest one committed at or before a timestamp."""
         return resolve_version(self._store, version, timestamp)
 
     def schema(self) -> pa.Schema:
-        """Its columns now."""
+        """Current columns."""
         return existing_table(self._store).schema
 
     def _first(self, records: Records, partition: str | None, check: Check) -> Records:
-        """The records, to be read as often as it takes; those that come first make the table, where nobody has."""
-        held = at_hand(records)
-        if self._undescribed is None or self.exists():
-            return held
-        return self._undescribed.made(self._store, held, partition, check)
+        """Make records readable more than once, and create the table from them if it does not exist."""
+        rows = materialize(records)
+        if self._first_write is None or self.exists():
+            return rows
+        return self._first_write.create(self._store, rows, partition, check)
 
-    def _columns(self) -> ColumnOperations:
-        return ColumnOperations(self._store, self._writers(), self._spark)
+    def _operations(self) -> TableOperations:
+        return TableOperations(self._store, self._owners(), self._spark)
 
-    def _files(self) -> FileOperations:
-        return FileOperations(self._store, self._writers(), self._spark)
-
-    def _rows(self) -> RowOperations:
-        return RowOperations(self._store, self._writers(), self._spark)
-
-    def _writers(self) -> TableOwners:
+    def _owners(self) -> TableOwners:
         return TableOwners(self._store, self._states, self._direct_commit)
 
 
 def profile(storage: Storage) -> Profile:
-    """How to reach a store: a profile, or the keys of `storage.s3`."""
+    """Convert the keys of `storage.s3` to a storage profile."""
     if storage is None or isinstance(storage, Profile):
         return storage or Profile()
     try:
         return Profile(**storage)
     except TypeError:
-        known = ", ".join(Profile.__dataclass_fields__)
-        raise UsageError(f"storage: {', '.join(storage)} are not all known keys.", hint=f"Known: {known}.") from None
+        keys = Profile.__dataclass_fields__
+        unknown = ", ".join(name for name in storage if name not in keys)
+        raise UsageError(f"storage: unknown key: {unknown}.", hint=f"Valid keys: {', '.join(keys)}.") from None
 
 
-def _names(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Names of columns; a text is one of them."""
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names(columns: str | Iterable[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def _duration(given: timedelta | str) -> timedelta:
+def _duration(text: timedelta | str) -> timedelta:
     try:
-        found = duration(given)
-    except ValueError as wanted:
-        raise UsageError(f"'{given}' is no duration.", hint=f"Give {wanted}.") from None
-    if found < timedelta():
-        raise UsageError(f"'{given}' is in the future.", hint="Give a duration from 0s.")
-    return found
+        age = duration(text)
+    except ValueError as expected:
+        raise UsageError(f"Invalid duration: '{text}'.", hint=f"Specify {expected}.") from None
+    if age < timedelta():
+        raise UsageError(f"Invalid duration: '{text}' is negative.", hint="Specify a duration of at least 0s.")
+    return age

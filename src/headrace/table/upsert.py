@@ -1,4 +1,4 @@
-"""Records into a table by their key: one that is there is replaced, one that is not is added."""
+"""Upsert records by key: replace the rows that have the key of a record, and insert the other records."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headrace.delta.snapshot import TableState
 from headrace.errors import SchemaMismatch, UsageError
 from headrace.stage.change_schema import CHANGE, PUT, check_change_names, check_keys
 from headrace.storage.store import Store
+from headrace.table.delete_update import files_in_partition, operation_parameters
 from headrace.table.records import Records, fit_records, partition_of
-from headrace.table.rewrite import commit_parameters, within
 from headrace.write.duckdb_merge import Staged, UpsertMerge
 from headrace.write.intent import MergeRules
 from headrace.write.merge_sql import DUCKDB, MergeSql
 
-_LAST = 2**31 - 1  # as the partition of a change: it comes after every record of a topic
+_LAST_PARTITION = 2**31 - 1  # the position of these changes is after every record of a topic
 
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """What an upsert did."""
+    """Result of an upsert."""
 
     version: int
     inserted: int
@@ -35,7 +35,7 @@ class Upserted:
 
 @dataclass(frozen=True, slots=True)
 class UpsertRequest:
-    """An upsert as it was asked for."""
+    """Arguments of an upsert."""
 
     records: Records
     key: tuple[str, ...]
@@ -44,72 +44,68 @@ class UpsertRequest:
     deduplicate: bool = True
 
     @property
-    def merging(self) -> MergeRules:
-        """The same in the words of a merge."""
+    def rules(self) -> MergeRules:
+        """Rules of the merge."""
         return MergeRules(self.key, self.sequence_by)
 
 
 @dataclass(frozen=True, slots=True)
 class UpsertChanges:
-    """The records as changes of one table: rows in its columns, and beside each what a merge must know."""
+    """The records as changes of a table: rows in its columns, each with its position as a record of a topic has one."""
 
     rows: pa.Table
-    notes: pa.Array
+    positions: pa.Array
     partition: Partition
 
     @classmethod
-    def of(cls, wanted: UpsertRequest, state: TableState) -> UpsertChanges:
-        """Whatever cannot be merged is refused: keys that are no columns, NULL, or there twice."""
-        _check(wanted, state)
-        partition = partition_of(wanted.partition, state.schema, state.partition_by)
-        rows = fit_records(wanted.records, state.schema, state.partition_by, partition)
-        for name in (*wanted.key, *filter(None, [wanted.sequence_by])):
+    def of(cls, request: UpsertRequest, state: TableState) -> UpsertChanges:
+        """Check the records; an error for keys that are unknown, NULL, or duplicate without `deduplicate`."""
+        if not request.key:
+            raise UsageError("An upsert requires a key.", hint="Specify the columns that identify a row.")
+        check_change_names(state.schema)
+        check_keys(state.schema, "key", request.key, "sequence_by", request.sequence_by)
+        partition = partition_of(request.partition, state.schema, state.partition_by)
+        rows = fit_records(request.records, state.schema, state.partition_by, partition)
+        for name in (*request.key, *filter(None, [request.sequence_by])):
             _refuse_null(rows[name], name)
-        if not wanted.deduplicate:
-            _refuse_doubles(rows, wanted.key)
-        return cls(rows, _notes(len(rows)), partition)
+        if not request.deduplicate:
+            _refuse_duplicates(rows, request.key)
+        return cls(rows, _positions(len(rows)), partition)
 
-    def with_notes(self) -> pa.Table:
-        """The rows, each with what a merge must know of it."""
-        return self.rows.append_column(CHANGE, self.notes)
-
-
-def _check(wanted: UpsertRequest, state: TableState) -> None:
-    if not wanted.key:
-        raise UsageError("An upsert needs a key.", hint="Name the columns that tell rows apart.")
-    check_change_names(state.schema)
-    check_keys(state.schema, "key", wanted.key, "sequence_by", wanted.sequence_by)
+    def with_positions(self) -> pa.Table:
+        """The rows with the column that a merge orders them by."""
+        return self.rows.append_column(CHANGE, self.positions)
 
 
 def _refuse_null(column: pa.ChunkedArray, name: str) -> None:
     if column.null_count:
-        at = pc.index(pc.is_null(column), True).as_py()
+        number = pc.index(pc.is_null(column), True).as_py()
         raise SchemaMismatch(
-            f"Record {at} has no {name}: what has no key cannot be found again.",
+            f"Record {number} has no value for {name}, which is required for an upsert.",
             expected=f"{name} in every record",
             actual="NULL",
         )
 
 
-def _refuse_doubles(rows: pa.Table, key: tuple[str, ...]) -> None:
-    counted = rows.select(list(key)).group_by(list(key)).aggregate([([], "count_all")])
-    if len(counted) < len(rows):
-        double = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).to_pylist()[0]
-        said = ", ".join(f"{name} = {double[name]}" for name in key)
+def _refuse_duplicates(rows: pa.Table, key: tuple[str, ...]) -> None:
+    counts = rows.select(list(key)).group_by(list(key)).aggregate([([], "count_all")])
+    if len(counts) < len(rows):
+        duplicate = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).to_pylist()[0]
+        values = ", ".join(f"{name} = {duplicate[name]}" for name in key)
         raise UsageError(
-            f"{double['count_all']} records have the key {said}.",
-            hint="Leave all but one out; or let the last one count (deduplicate).",
+            f"{duplicate['count_all']} records have the key {values}.",
+            hint="Pass one record per key; or set `deduplicate` to keep the last one.",
         )
 
 
-def _notes(count: int) -> pa.Array:
-    """Puts that come after whatever a pipeline has put; among themselves, in their order."""
-    said = {"op": pa.scalar(PUT), "partition": pa.scalar(_LAST, pa.int32())}
+def _positions(count: int) -> pa.Array:
+    """Positions after those of all records of a pipeline, in the order of the records."""
+    values = {"op": pa.scalar(PUT), "partition": pa.scalar(_LAST_PARTITION, pa.int32())}
     columns = [
         pa.array(range(count), item.type)
         if item.name == "offset"
-        else pa.repeat(said[item.name].cast(item.type), count)
-        if item.name in said
+        else pa.repeat(values[item.name].cast(item.type), count)
+        if item.name in values
         else pa.nulls(count, item.type)
         for item in CHANGE.type
     ]
@@ -117,17 +113,17 @@ def _notes(count: int) -> pa.Array:
 
 
 class Upsert(UpsertMerge):
-    """An upsert by our own hands."""
+    """An upsert in this process."""
 
-    def __init__(self, store: Store, wanted: UpsertRequest, state: TableState) -> None:
-        said = commit_parameters(
-            matched="update", notMatched="insert", key=list(wanted.key), sequence=wanted.sequence_by
+    def __init__(self, store: Store, request: UpsertRequest, state: TableState) -> None:
+        parameters = operation_parameters(
+            matched="update", notMatched="insert", key=list(request.key), sequence=request.sequence_by
         )
-        changes = UpsertChanges.of(wanted, state)
+        changes = UpsertChanges.of(request, state)
         self._partition = changes.partition
-        sql = MergeSql(wanted.merging, state.schema.names, DUCKDB, deletes=False)
-        super().__init__(store, state, sql, Staged(changes.with_notes(), None, datetime.now(UTC)), said)
+        sql = MergeSql(request.rules, state.schema.names, DUCKDB, deletes=False)
+        super().__init__(store, state, sql, Staged(changes.with_positions(), None, datetime.now(UTC)), parameters)
 
-    def candidates(self, stands: Sequence[File]) -> Iterator[File]:
-        """Only files of the partition that is meant."""
-        return super().candidates(within(stands, self._partition, self._state))
+    def candidates(self, files: Sequence[File]) -> Iterator[File]:
+        """Files that may contain one of the keys, in the partition of the request."""
+        return super().candidates(files_in_partition(files, self._partition, self._state))

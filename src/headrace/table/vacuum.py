@@ -1,13 +1,14 @@
-"""Files that no version within the retention needs, and what failed writers left, are deleted for good.
+"""Delete files that no version within the retention uses, and files that failed writers left behind.
 
-Our own, because delta-rs knows nothing of batches that are begun: no commit names their files yet, and a pipeline
-that comes back after weeks commits just these.
+The vacuum of delta-rs does not know the intents of pipelines: files of an open batch are in no commit yet, and a
+pipeline that is started again after weeks commits them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -22,16 +23,16 @@ from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners
 
 RETAIN = timedelta(hours=168)
-_KEPT = "delta.deletedFileRetentionDuration"
-_SKEW = timedelta(minutes=5)
-_IN_WORK = 3600.0  # seconds
+_RETENTION = "delta.deletedFileRetentionDuration"
+_CLOCK_SKEW = timedelta(minutes=5)
+_STAGING_SECONDS = 3600.0  # a younger file may still be written
 _STAGED = re.compile(r"part-(replay-)?\d{8}-")  # by a batch or a replay plan
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """Files that no version within the retention needs; deleted, unless it was a dry run."""
+    """Files that no version within the retention uses; deleted unless it was a dry run."""
 
     files: tuple[str, ...]
     bytes: int
@@ -40,125 +41,122 @@ class Vacuumed:
 
 
 def vacuum(
-    store: Store, writers: TableOwners, retain: timedelta = RETAIN, *, dry_run: bool = False, force: bool = False
+    store: Store, owners: TableOwners, retain: timedelta = RETAIN, *, dry_run: bool = False, force: bool = False
 ) -> Vacuumed:
-    """Delete what is not needed; below the table's own retention only with `force`, and while no pipeline runs.
+    """Delete unused files. Below the table's retention it requires `force` and stopped pipelines.
 
-    Ages are counted up to the time that the log proves to have passed; with `force`, up to this machine's clock.
-    It commits nothing, so it is the same for tables that Spark writes.
+    The age of a file counts up to a time that the log proves to have passed; with `force`, up to this machine's clock.
+    A vacuum commits nothing, so it is safe for every kind of writer.
     """
-    least = retention(writers.state)
-    if retain < least and not force:
+    minimum = retention(owners.state)
+    if retain < minimum and not force:
         raise UsageError(
-            f"{store.uri} keeps what it no longer needs for {_hours(least)} h; a vacuum after {_hours(retain)} h takes "
-            "files from readers of older versions, and from writers that have not committed yet.",
-            hint="Give a longer `retain`, or `force` when nobody reads or writes it.",
+            f"The retention of {store.uri} is {_hours(minimum)} h. A vacuum with {_hours(retain)} h deletes files that "
+            "readers of older versions and uncommitted writers use.",
+            hint="Specify a longer `retain`; or `force` if nobody reads or writes the table.",
         )
-    now = datetime.now(UTC) if force else _proved(store, writers, retain)
+    now = datetime.now(UTC) if force else _proved_time(store, owners, retain)
     if dry_run:
-        return unneeded(store, writers, retain, now)
-    if retain >= least:
-        return _deleted(store, writers, retain, now)
-    with writers.resting("a vacuum below the retention"):
-        return _deleted(store, writers, retain, now)
+        return unused_files(store, owners, retain, now)
+    with owners.exclusive("a vacuum below the retention") if retain < minimum else nullcontext():
+        plan = unused_files(store, owners, retain, now)
+        store.delete(plan.files)
+    return replace(plan, dry_run=False)
 
 
-def _proved(store: Store, writers: TableOwners, retain: timedelta) -> datetime:
-    """The time that the table's log proves to have passed, or a ledger of those who write it; ClockBehind."""
-    clock, version = datetime.now(UTC), writers.state.version
+def _proved_time(store: Store, owners: TableOwners, retain: timedelta) -> datetime:
+    """A time that has passed by the log of the table or the ledger of a pipeline, whatever this clock says.
+
+    ClockBehind if this machine's clock is before the newest commit.
+    """
+    clock, version = datetime.now(UTC), owners.state.version
     last = proved_time(store, _FOREVER, timedelta(0), version)
-    if last > clock + _SKEW:
+    if last > clock + _CLOCK_SKEW:
+        now, committed = (at.isoformat(timespec="seconds") for at in (clock, last))
         raise ClockBehind(
-            f"The clock of this machine says {_moment(clock)}, but version {version} of {store.uri} was committed at "
-            f"{_moment(last)}: how old files are cannot be told.",
-            hint="Set the clock. Where it is the commit that has the wrong time, use `force`: then this clock counts.",
+            f"Cannot determine the age of files: the clock of this machine says {now}, but version {version} of "
+            f"{store.uri} was committed at {committed}.",
+            hint="Set the clock. If the time of the commit is wrong, use `force`: then this machine's clock counts.",
         )
-    ledgers = [each.state.child(Ledger.folder) for each in writers.pipelines if each.state]
+    ledgers = [pipeline.state.child(Ledger.folder) for pipeline in owners.pipelines if pipeline.state]
     return max(proved_time(log, clock, retain) for log in (store, *ledgers))
 
 
 def retention(state: TableState) -> timedelta:
-    """How long a table keeps files that it no longer needs; TableError where it says so in words nobody reads."""
-    kept = interval_of(state, _KEPT)
-    return RETAIN if kept is None else kept
+    """How long a table keeps unused files; TableError if its property is not a valid interval."""
+    interval = interval_of(state, _RETENTION)
+    return RETAIN if interval is None else interval
 
 
 def _hours(age: timedelta) -> str:
     return f"{age.total_seconds() / 3600:g}"
 
 
-def _moment(at: datetime) -> str:
-    return at.isoformat(timespec="seconds")
-
-
-def _deleted(store: Store, writers: TableOwners, retain: timedelta, now: datetime) -> Vacuumed:
-    plan = unneeded(store, writers, retain, now)
-    store.delete(plan.files)
-    return replace(plan, dry_run=False)
-
-
-def unneeded(store: Store, writers: TableOwners, retain: timedelta, now: datetime) -> Vacuumed:
-    """What a vacuum would delete at a time."""
-    state, until = writers.state, now.timestamp() - retain.total_seconds()
-    there = list(store.list())
-    needed = _needed(store, state, int(until * 1000)) | writers.begun().keys()
-    gone = [item for item in _data(there, state) if item.modified < until and item.path not in needed]
-    return Vacuumed(tuple(item.path for item in gone), sum(item.size for item in gone), retain, dry_run=True)
+def unused_files(store: Store, owners: TableOwners, retain: timedelta, now: datetime) -> Vacuumed:
+    """The files that a vacuum would delete at this time."""
+    state, until = owners.state, now.timestamp() - retain.total_seconds()
+    listing = list(store.list())
+    used = _used(store, state, int(until * 1000)) | owners.staged_files().keys()
+    unused = [item for item in _data_files(listing, state) if item.modified < until and item.path not in used]
+    return Vacuumed(tuple(item.path for item in unused), sum(item.size for item in unused), retain, dry_run=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Files that were staged for a table and that no version of it names: their writer died."""
+    """Files that a failed writer staged: no version of the table uses them."""
 
     files: tuple[str, ...]
     bytes: int
 
 
-def orphans(store: Store, writers: TableOwners, now: float) -> Orphans:
-    """What failed writers left in a table's folder; a vacuum deletes it once it is older than the retention.
+def orphans(store: Store, owners: TableOwners, now: float) -> Orphans:
+    """Find files of failed writers; a vacuum deletes them when they are older than the retention.
 
-    Somebody may be writing files of the last hour; those of a batch only while a pipeline that writes the table runs.
-    It costs a listing, a log checkpoint and the commits since.
+    Files of the last hour may still be written, except those of a batch while no pipeline of the table is running. It
+    costs a listing, a log checkpoint and the commits since.
     """
-    state = writers.state
-    needed = _needed(store, state, 0, checkpoint_only=True) | writers.begun().keys()
-    running = any(each.holder() for each in writers.pipelines)
-    return left_over([item for item in _data(list(store.list()), state) if item.path not in needed], running, now)
+    state = owners.state
+    used = _used(store, state, 0, checkpoint_only=True) | owners.staged_files().keys()
+    running = any(pipeline.holder() for pipeline in owners.pipelines)
+    unused = [item for item in _data_files(list(store.list()), state) if item.path not in used]
+    return orphans_among(unused, running, now)
 
 
-def left_over(named_by_none: Iterable[Meta], running: bool, now: float) -> Orphans:
-    """Of files that nothing names, those that nobody can be writing."""
-    gone = [
+def orphans_among(unused: Iterable[Meta], running: bool, now: float) -> Orphans:
+    """Of unused files, those that no writer can be writing now."""
+    files = [
         item
-        for item in named_by_none
-        if item.modified < now - _IN_WORK or (not running and _STAGED.match(item.path.rpartition("/")[2]))
+        for item in unused
+        if item.modified < now - _STAGING_SECONDS or (not running and _STAGED.match(item.path.rpartition("/")[2]))
     ]
-    return Orphans(tuple(item.path for item in gone), sum(item.size for item in gone))
+    return Orphans(tuple(item.path for item in files), sum(item.size for item in files))
 
 
-def _data(there: Sequence[Meta], state: TableState) -> list[Meta]:
-    """The data files of a listing: none of the log, of other tables inside the folder, or hidden."""
-    others = {path.partition(f"/{LOG}/")[0] for path in (item.path for item in there) if f"/{LOG}/" in path}
-    return [item for item in there if not _is_hidden(item.path, state.partition_by) and not _is_in(item.path, others)]
+def _data_files(listing: Sequence[Meta], state: TableState) -> list[Meta]:
+    """The data files of a listing: not the log, hidden files, or other tables inside the folder."""
+    nested = tuple({f"{item.path.partition(f'/{LOG}/')[0]}/" for item in listing if f"/{LOG}/" in item.path})
+    return [
+        item for item in listing if not _is_hidden(item.path, state.partition_by) and not item.path.startswith(nested)
+    ]
 
 
-def _needed(store: Store, state: TableState, since: int, checkpoint_only: bool = False) -> set[str]:
-    """The files of the newest version, and of every one that was the newest since then (in milliseconds).
+def _used(store: Store, state: TableState, since: int, checkpoint_only: bool = False) -> set[str]:
+    """The files of all versions that were current at or after `since` (milliseconds).
 
-    With `checkpoint_only`, as far as the newest log checkpoint and the commits after it tell.
+    With `checkpoint_only`, only the newest log checkpoint and the commits after it are read.
     """
-    stands = active_files(store, state.version).values()
-    needed = {path for file in stands for path in file.paths} | removed_paths(store, state.version, since)
+    files = active_files(store, state.version).values()
+    used = {path for file in files for path in file.paths} | removed_paths(store, state.version, since)
     stop = last_checkpoint(store) if checkpoint_only else -1
     for commit in LogWalk(store, state.version, stop):
         if commit.timestamp < since:
             break
-        needed |= {path for file in (*commit.removed, *commit.change_data) for path in file.paths}
-    return {_below(store, path) for path in needed}
+        used |= {path for file in (*commit.removed, *commit.change_data) for path in file.paths}
+    return {_relative(store, path) for path in used}
 
 
-def _below(store: Store, path: str) -> str:
-    """A path below the table, also where the log has it as a whole address."""
+def _relative(store: Store, path: str) -> str:
+    """A path relative to the table; the log may contain absolute URIs."""
     if store.local:
         return path.removeprefix("file:").removeprefix("//").removeprefix(f"{store.root}/")
     scheme, _, rest = path.partition("://")
@@ -166,11 +164,7 @@ def _below(store: Store, path: str) -> str:
 
 
 def _is_hidden(path: str, partition_by: tuple[str, ...]) -> bool:
-    """What is no data: the log, and all that begins with `_` or `.` and is neither a partition nor change data."""
+    """Whether a path has a part that begins with `_` or `.`, other than a partition and the folder of change data."""
     folders = tuple(f"{name}=" for name in partition_by)
     parts = path.removeprefix(f"{CHANGE_DATA}/").split("/")
     return any(part.startswith(("_", ".")) and not part.startswith(folders) for part in parts)
-
-
-def _is_in(path: str, folders: set[str]) -> bool:
-    return any(path.startswith(f"{folder}/") for folder in folders)

@@ -22,11 +22,12 @@ import pyarrow as pa
 from headrace.delta.actions import File
 from headrace.delta.commit_builder import CHANGE_DATA, RowChange
 from headrace.delta.features import append_blocker
+from headrace.delta.log_errors import table_stop
 from headrace.delta.log_writer import LogWriter, Objection
 from headrace.delta.rows import pieces_of
 from headrace.delta.snapshot import TableState, active_files
 from headrace.delta.staged_file import StagedFile
-from headrace.errors import Conflict, UsageError
+from headrace.errors import Conflict, TableReplaced, UsageError
 from headrace.stage.stager import FileLayout, Stager, file_layout_of
 from headrace.storage.store import Store
 
@@ -233,8 +234,12 @@ class EditAttempt:
         result = self._rewrite.result(self._state.version)
         if not self._rewrite.files and not staged and not txns:
             return result
+        log_writer = LogWriter.open(self._store, txns or (), self._objection)
+        if log_writer.known().table_id != self._state.table_id:
+            self._rewrite.abandon()
+            raise table_stop(TableReplaced, f"{self._store.uri} was replaced by another table during the edit.")
         version = self._rewrite.commit(
-            LogWriter.open(self._store, txns or (), self._objection),
+            log_writer,
             staged,
             self._state.version,
             self._edit.parameters,

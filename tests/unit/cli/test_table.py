@@ -55,6 +55,19 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_nothing_is_cut_in_a_pipe(cli: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    entries = Table(desk.folder / "lake" / "alpha").history()
+    header, *rows = cli("history", "lake/alpha")[1].splitlines()
+    assert header.split()[-2:] == ["by", "batch"]
+    for entry, line in zip(entries, rows, strict=True):
+        assert entry.timestamp is not None
+        for text in (entry.timestamp.isoformat(timespec="milliseconds"), entry.operation, str(entry.user), "shop "):
+            assert text in line
+    Table(desk.folder / "lake" / "alpha").optimize()
+    assert cli("metrics", "lake/alpha")[1].split()[:5] == ["operation", "count", "last", "mean", "longest"]
+
+
 def test_list_info_stats_and_history(cli: Run, desk: Desk) -> None:
     path = str(desk.folder / "lake" / "alpha")
     assert cli("list", "lake") == (0, f"{path}\n", "")
@@ -112,7 +125,7 @@ def test_query_shows_rows_and_no_terminal_obeys_them(cli: Run) -> None:
     assert summary == {"event": "summary", "rows": 2}
     assert lines(cli("query", "lake/alpha", "--version", 0, "--limit", 0, "--json")[1])[-1]["rows"] == 2
     code, _, err = cli("query", "lake/alpha", "--version", 0, "--timestamp", "2026-01-01T00:00:00Z")
-    assert (code, "both" in err) == (2, True)
+    assert (code, "exclude each other" in err) == (2, True)
     code, _, err = cli("query", "lake/alpha", "--where", "nobody = 1")
     assert (code, "Refused" in err) == (2, True)
     code, _, err = cli("query", "lake/nothing")

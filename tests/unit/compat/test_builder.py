@@ -267,7 +267,7 @@ def test_schema_definition_and_evolution(tmp_path: Path) -> None:
 def test_a_schema_says_what_a_table_cannot_become(tmp_path: Path, table: DeltaTable) -> None:
     before = table.get_metadata()
     retyped = DeltaSchema().with_field("id", "string").with_field("duration_ms", "string").with_field("user", "string")
-    with pytest.raises(SchemaMismatch, match="duration_ms is long and cannot become string"):
+    with pytest.raises(SchemaMismatch, match="cannot widen column duration_ms from long to string"):
         table.update_schema(retyped)
     with pytest.raises(SchemaMismatch, match="NOT NULL"):
         table.update_schema(DeltaSchema().with_field("id", "string", True))
@@ -287,7 +287,7 @@ def test_time_travel(table: DeltaTable) -> None:
     assert then is not None
     by_timestamp = TimeTravelQueryOperation().with_timestamp(then.isoformat()).with_select_fields(["id"])
     assert len(table.time_travel_query(by_timestamp).records) == 900
-    with pytest.raises(DeltaLakeError, match="both"):
+    with pytest.raises(DeltaLakeError, match="exclude each other"):
         table.time_travel_query(by_timestamp.with_version(1))
 
 
@@ -401,7 +401,7 @@ def test_a_table_has_a_place() -> None:
     with pytest.raises(UsageError, match="no table_path"):
         DeltaLakeConnector(DeltaConfig()).get_or_create_table()
     somewhere = DeltaConfig().with_table_path("s3://bucket/table")
-    with pytest.raises(UsageError, match="not all known keys"):
+    with pytest.raises(UsageError, match="unknown key: endpoints"):
         DeltaLakeConnector(somewhere.with_storage({"endpoints": "x"})).get_or_create_table()
     with pytest.raises(UsageError, match="storage is 'x'"):
         somewhere.with_storage("x")  # type: ignore[arg-type]
@@ -452,7 +452,7 @@ def test_error_handling(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> N
     assert said(table, operation.with_partition_path("shop=x")) == "Partition not found: shop=x"
     twice = operation.with_records([span, span]).with_deduplication(False)
     assert said(table, twice).startswith("Unexpected error: 2 records have the key id = span_0.")
-    monkeypatch.setattr("headrace.table.ownership._TRIES", 0)
+    monkeypatch.setattr("headrace.table.ownership._ATTEMPTS", 0)
     assert said(table, operation) == "Concurrent modification detected at version 2"
 
 
@@ -482,7 +482,7 @@ def test_records_that_are_refused_add_no_column(table: DeltaTable) -> None:
         table.bulk_insert(BulkInsertOperation().with_records(pa.Table.from_pylist([{**span, "duration_ms": 1.5}])))
     assert table.get_metadata() == before
     Table(table.config.table_path).set_properties({"delta.appendOnly": "true"})
-    with pytest.raises(OperationDisabled, match="only takes rows"):
+    with pytest.raises(OperationDisabled, match="is append-only"):
         table.upsert(upsert([span]))
     assert table.get_metadata().schema == before.schema
     table.bulk_insert(BulkInsertOperation().with_records([span]))

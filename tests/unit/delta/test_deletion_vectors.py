@@ -22,7 +22,7 @@ from headrace.errors import ChangesUnknown, TableDamaged, TableFeature
 from headrace.pipeline.deduplicate import _told
 from headrace.storage.store import Store
 from headrace.table.ownership import TableOwners
-from headrace.table.vacuum import unneeded
+from headrace.table.vacuum import unused_files
 from services.staging import SCHEMA, staged
 from services.vectors import encoded, vectored, z85
 
@@ -78,6 +78,15 @@ def test_a_row_that_the_file_does_not_have_is_damage(row: int, store: Store):
     (file,) = active_files(store, 1).values()
     with pytest.raises(TableDamaged, match=f"deletes row {row:,} of a file of 10 rows"):
         read_rows(store, file, SCHEMA, ())
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("row", [10, (1 << 64) - 1])
+def test_a_query_names_a_vector_beyond_its_file(row: int, inline: bool, store: Store):
+    """delta-rs ignores such a row, runs out of memory or panics."""
+    vectored(store, [2, row], inline=inline)
+    with pytest.raises(TableDamaged, match=f"deletes row {row:,} of a file of 10 rows"):
+        Table(store.uri).query().records()
 
 
 # ---- tables ----
@@ -136,12 +145,12 @@ def test_such_a_table_is_spark_s_and_anybody_vacuums_it(store: Store):
     assert (table.repair().missing, table.checkpoint()) == ((), table.resolve())
     first, second, third = (_vector(store, at) for at in (1, 2, 3))
     assert table.vacuum(dry_run=True, force=True).files == ()
-    aged = unneeded(store, TableOwners(store, {}), timedelta(hours=1), datetime.now(UTC) + timedelta(hours=2))
+    aged = unused_files(store, TableOwners(store, {}), timedelta(hours=1), datetime.now(UTC) + timedelta(hours=2))
     assert set(aged.files) == {first, second}
     assert set(table.vacuum("0s", force=True).files) == {first, second}
     assert ids(table.query().records()) == list("0134789")
     Path(store.uri, third).unlink()
-    assert [each.why for each in table.repair(dry_run=True).vectors] == [f"its deletion vector {third} is gone"]
+    assert [each.why for each in table.repair(dry_run=True).vectors] == [f"its deletion vector {third} is missing"]
 
 
 def _vector(store: Store, version: int) -> str:

@@ -24,7 +24,7 @@ from headrace.maintain.maintained_table import FileListing
 from headrace.maintain.planner import FileTargets, plan_rewrites
 from headrace.spec.maintenance import MaintenanceSpec
 from headrace.storage.store import Store
-from headrace.table.optimize import ordered_name
+from headrace.table.optimize import z_order_prefix
 from headrace.validate.load import examine_text
 from services.keeping import LOG, Keeping
 
@@ -44,7 +44,7 @@ def by_day(each: File) -> str:
 def planned(
     stands: list[File], now: float = 0.0, targets: FileTargets = PLAIN, rules: MaintenanceSpec = RULES
 ) -> list[Any]:
-    mark = f"part-{ordered_name(targets.z_order)}-"
+    mark = f"part-{z_order_prefix(targets.z_order)}-"
     return plan_rewrites("t", stands, targets, rules, now, lambda each: each.path.startswith(mark), by_day)
 
 
@@ -100,14 +100,14 @@ def test_a_long_life_rewrites_each_row_a_few_times_and_keeps_files_few():
 
 def test_order_is_made_once_a_partition_is_idle_and_again_when_a_third_of_it_is_new():
     targets = replace(PLAIN, z_order=("id",))
-    name = f"part-{ordered_name(['id'])}"
+    name = f"part-{z_order_prefix(['id'])}"
     (action,) = planned([file("part-1", 200 * MB)], now=3600, targets=targets)
     assert (action.operation, action.reason) == ("z_order", "idle and unordered: 1 files in 1 partition")
     ordered = [file(f"{name}-{n}", 120 * MB) for n in range(3)]
     assert planned(ordered, now=3600, targets=targets) == []
     assert planned([*ordered, file("part-2", 130 * MB)], targets=targets) == []
     assert planned([*ordered, file("part-2", 190 * MB)], targets=targets)[0].reason.startswith("a third")
-    assert planned([file(f"part-{ordered_name(['day'])}-1", 130 * MB)], targets=targets)[0].operation == "z_order"
+    assert planned([file(f"part-{z_order_prefix(['day'])}-1", 130 * MB)], targets=targets)[0].operation == "z_order"
 
 
 def test_files_that_vectors_have_emptied_are_rewritten_where_spark_can(tmp_path: Path):
@@ -218,7 +218,7 @@ def test_a_table_is_ordered_as_the_spec_says(tmp_path: Path):
         run.pipeline.maintain(at_end=True)
         assert [each["operation"] for each in run.done() if each["table"] == str(run.place)] == ["z_order"]
         (path,) = DeltaTable(run.place).file_uris()
-        assert f"part-{ordered_name(['id'])}-" in path
+        assert f"part-{z_order_prefix(['id'])}-" in path
         run.clock.now += 10
         run.pipeline.maintain(at_end=True)
         assert len([each for each in run.done() if each["table"] == str(run.place)]) == 1

@@ -43,7 +43,7 @@ from headrace.spec import Spec
 from headrace.stage.stager import FileLayout, Stager
 from headrace.storage.store import Store
 from headrace.table.ownership import existing_table
-from headrace.table.reingest import Reingesting
+from headrace.table.reingest import ReingestPipeline
 from headrace.write.intent import Intent
 from services.desk import Desk
 from services.plans import spec_of
@@ -122,11 +122,11 @@ def _broken(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Br
     topic = Topic(desk)
     monkeypatch.setattr("headrace.pipeline.pipeline.open_source", lambda spec: topic)
     monkeypatch.setattr("headrace.pipeline.spark_session.SharedSession.get", lambda self: None)
-    monkeypatch.setattr(Reingesting, "stage", _stage)
+    monkeypatch.setattr(ReingestPipeline, "stage", _stage)
     return Broken(desk, topic)
 
 
-def _stage(self: Reingesting, frame: Any, batch: int, now: Any) -> Any:
+def _stage(self: ReingestPipeline, frame: Any, batch: int, now: Any) -> Any:
     """The tasks run right here."""
     manifest = task._manifest(self.order(batch), batch, now, frame.batches)
     task.raise_task_error([manifest])
@@ -284,7 +284,7 @@ def test_a_reingest_whose_staged_files_are_gone_is_given_up_and_asked_again(brok
     broken.lose(0)
     state = broken.desk.folder / "lake/_headrace/shop/intents"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reingesting, "settle", _give_up)
+        patch.setattr(ReingestPipeline, "settle", _give_up)
         with pytest.raises(Abandoned):
             broken.mend()
     begun = Intent.from_json(max(state.iterdir()).read_text())
@@ -296,7 +296,7 @@ def test_a_reingest_whose_staged_files_are_gone_is_given_up_and_asked_again(brok
     assert broken.offsets() == Counter(GOOD)
 
 
-def _give_up(self: Reingesting, intent: Intent) -> None:
+def _give_up(self: ReingestPipeline, intent: Intent) -> None:
     raise Abandoned
 
 
@@ -326,7 +326,7 @@ def test_tables_whose_lost_rows_cannot_be_told_are_refused(broken: Broken, table
         broken.mend()
     with pytest.raises(OperationDisabled, match="the dead letters"):
         Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.spec)
-    with pytest.raises(UsageError, match="none of its pipelines"):
+    with pytest.raises(UsageError, match="no pipelines write"):
         Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.write_spec())
 
 

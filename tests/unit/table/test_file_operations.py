@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,23 +20,36 @@ from deltalake import DeltaTable
 
 from headrace import Table
 from headrace.delta import log, snapshot
+from headrace.delta.actions import File
 from headrace.delta.log_writer import LogWriter
 from headrace.delta.schema import to_delta
 from headrace.delta.txn import batch_txn
-from headrace.errors import OperationDisabled, PartitionNotFound, TableError, TableRestored, UsageError, VersionNotFound
+from headrace.errors import (
+    OperationDisabled,
+    PartitionNotFound,
+    TableError,
+    TableReplaced,
+    TableRestored,
+    UsageError,
+    VersionNotFound,
+)
 from headrace.ledger.ledger import Ledger
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
+from headrace.table import restore
+from headrace.table.optimize import Compaction
+from headrace.table.versions import Moment
 from services.clocks import DAY, clock
 from services.desk import Desk
 from services.staging import SCHEMA, ids, intent, marks, staged, table_intent
 
+COLUMNS = {"id": "bigint", "real": "double"}
 DAYS = ["plain", "a b", "100%", "x=y", "ü", "a/b", "a%2Fb", "#?&+:;,'\"", "日本"]
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return Table.get_or_create(tmp_path / "t", {"id": "bigint", "real": "double"})
+    return Table.get_or_create(tmp_path / "t", COLUMNS)
 
 
 def filled(table: Table, commits: int, start: int = 0) -> None:
@@ -230,7 +245,7 @@ def test_below_the_retention_it_is_refused(table: Table, retain: str) -> None:
     for dry_run in (True, False):
         with pytest.raises(UsageError, match="168 h"):
             table.vacuum(retain, dry_run=dry_run)
-    with pytest.raises(UsageError, match="no duration"):
+    with pytest.raises(UsageError, match="Invalid duration"):
         table.vacuum("soon")
     with pytest.raises(UsageError, match="future"):
         table.vacuum(timedelta(hours=-1), force=True)
@@ -315,7 +330,7 @@ def test_an_older_version_is_held_again(table: Table) -> None:
         table.restore(version=99)
     with pytest.raises(UsageError):
         table.restore()
-    with pytest.raises(UsageError, match="both"):
+    with pytest.raises(UsageError, match="exclude each other"):
         table.restore(1, datetime.now(UTC))
 
 
@@ -341,7 +356,7 @@ def test_a_version_whose_files_are_gone_is_not_restored_and_not_found(table: Tab
     filled(table, 2)
     table.optimize()
     table.vacuum("0s", force=True)
-    with pytest.raises(VersionNotFound, match="gone"):
+    with pytest.raises(VersionNotFound, match="missing"):
         table.restore(version=1)
     with pytest.raises(VersionNotFound, match="vacuum"):
         table.query().at(version=1).records()
@@ -351,6 +366,37 @@ def test_a_version_whose_files_are_gone_is_not_restored_and_not_found(table: Tab
         table.changes(1, 2).records()
     assert held(table) == [0, 1]
     assert not table.repair(dry_run=True).missing
+
+
+def test_a_replaced_table_is_not_restored(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(table, 3)
+    resolve = restore.resolve_version
+
+    def resolved(store: Store, version: int | None, timestamp: Moment | None) -> int:
+        number = resolve(store, version, timestamp)
+        shutil.rmtree(table.path)
+        filled(Table.get_or_create(table.path, COLUMNS), 3)
+        return number
+
+    monkeypatch.setattr(restore, "resolve_version", resolved)
+    with pytest.raises(TableReplaced, match="Run the operation again"):
+        table.restore(version=1)
+    assert held(table) == [0, 1, 2]
+
+
+def test_a_replaced_table_is_not_optimized(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(table, 3)
+    add = Compaction.add
+
+    def added(compaction: Compaction, files: Sequence[File]) -> None:
+        add(compaction, files)
+        shutil.rmtree(table.path)
+        filled(Table.get_or_create(table.path, COLUMNS), 2)
+
+    monkeypatch.setattr(Compaction, "add", added)
+    with pytest.raises(TableReplaced, match="Run the operation again"):
+        table.optimize()
+    assert held(table) == [0, 1]
 
 
 def test_a_restored_table_asks_its_pipeline(tmp_path: Path) -> None:
@@ -467,7 +513,7 @@ def test_missing_deletion_vectors_are_named(tmp_path: Path) -> None:
     log.write_text(text.replace('"dataChange":true', f'"dataChange":true,{vector}'))
     table = Table(store.uri)
     (damage,) = table.repair(dry_run=True).vectors
-    assert "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin is gone" in damage.why
+    assert "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin is missing" in damage.why
     assert damage.rows == 1
     size = table.statistics()
     assert (size.rows, size.deletion_vectors, size.deleted_rows) == (1, 1, 2)

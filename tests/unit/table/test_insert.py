@@ -189,7 +189,7 @@ def test_frames_bring_their_index_categories_and_whole_numbers(table: Table) -> 
     ("records", "said"),
     [
         (pd.DataFrame([[1, 2]], columns=["id", "id"]), "Duplicate column names|'id' twice"),
-        (pa.table([[1], [2]], names=["id", "id"]), "'id' twice"),
+        (pa.table([[1], [2]], names=["id", "id"]), "'id' more than once"),
         (pd.DataFrame({"id": [1, 2], "text": ["a", 3]}), "no table of columns"),
         (pd.Series([1]), "cannot be a Series"),
         ([1, 2], "Record 0 is no dictionary: 1"),

@@ -18,6 +18,7 @@ from headrace.errors import DirectCommitBlocked, LeaseHeld, UsageError, WrittenB
 from headrace.ledger.known_tables import KnownTable, KnownTables
 from headrace.pipeline.lease import Lease, holder
 from headrace.storage.store import Store
+from headrace.table.ownership import TableOwners
 from services.desk import Desk
 from services.staging import SCHEMA, marks, staged
 
@@ -81,7 +82,7 @@ def test_what_goes_along_with_appends_is_done_while_the_pipeline_runs(
 @pytest.mark.parametrize("name", [*ALONE, *CHANGING])
 def test_what_needs_the_table_to_itself_names_the_holder(name: str, table: Table, state: Store) -> None:
     before = table.resolve()
-    with Lease.take(state), pytest.raises(LeaseHeld, match=r"'shop', which runs on .* as pid") as held:
+    with Lease.take(state), pytest.raises(LeaseHeld, match=r"'shop', which writes it, is running on .* as pid") as held:
         (ALONE | CHANGING)[name](table)
     assert held.value.exit_code == 3
     assert held.value.facts["pipeline"] == "shop"
@@ -130,7 +131,7 @@ def test_a_table_that_a_pipeline_writes_by_spark_is_read_and_looked_at_by_all(by
 def test_repair_of_a_table_that_spark_writes_needs_it_to_itself(by_spark: Table, state: Store) -> None:
     file = next(Path(by_spark.path).rglob("*.parquet"))
     file.unlink()
-    with Lease.take(state), pytest.raises(LeaseHeld, match="repair needs the table to itself"):
+    with Lease.take(state), pytest.raises(LeaseHeld, match="repair requires exclusive access"):
         by_spark.repair()
     done = by_spark.repair()
     assert [Path(each.path).name for each in done.missing] == [file.name]
@@ -140,7 +141,7 @@ def test_repair_of_a_table_that_spark_writes_needs_it_to_itself(by_spark: Table,
 
 def test_what_spark_writes_is_not_read_again_into_it(by_spark: Table, desk: Desk) -> None:
     before = by_spark.resolve()
-    with pytest.raises(WrittenBySpark, match="by Spark"):
+    with pytest.raises(WrittenBySpark, match="with Spark"):
         by_spark.repair(reingest=desk.spec)
     assert by_spark.resolve() == before
 
@@ -199,6 +200,28 @@ def test_a_table_whose_newest_commit_is_by_spark_is_left_to_spark(plain: Table) 
     assert adopted.metadata().writer == "direct"
     assert adopted.bulk_insert([{"id": 1}]).version == 2
     assert plain.metadata().writer == "direct"  # the newest is ours now
+
+
+def test_a_table_whose_engine_is_unknown_is_left_to_spark(plain: Table) -> None:
+    for log in (Path(plain.path) / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        for action in actions:
+            action.get("commitInfo", {}).pop("engineInfo", None)
+        log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    assert plain.metadata().writer == "spark"
+    owners = TableOwners(Store(plain.path), {})
+    with pytest.raises(WrittenBySpark, match="none of its last commits names an engine"):
+        owners.beside_appends("optimize")
+    assert Table(plain.path, direct_commit=True).metadata().writer == "direct"
+
+
+def test_an_old_commit_of_delta_rs_names_its_engine_as_client(plain: Table) -> None:
+    info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "clientVersion": "delta-rs.0.17.1"}}
+    (Path(plain.path) / "_delta_log" / f"{1:020}.json").write_text(json.dumps(info) + "\n")
+    (Path(plain.path) / "_delta_log" / f"{0:020}.json").write_text(
+        (Path(plain.path) / "_delta_log" / f"{0:020}.json").read_text().replace("engineInfo", "engine")
+    )
+    assert plain.metadata().writer == "direct"
 
 
 def test_a_repair_does_not_make_the_table_ours(plain: Table) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -25,6 +26,7 @@ from headrace.errors import (
     PartitionNotFound,
     SchemaMismatch,
     TableNotFound,
+    TableReplaced,
     UsageError,
 )
 from headrace.stage.stager import Stager
@@ -201,7 +203,7 @@ def test_rows_of_a_partition_that_is_not_there_are_not_found(table: Table) -> No
 def test_what_cannot_be_merged_is_refused(table: Table, key: Any, records: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         table.upsert(records, key)
-    with pytest.raises(SchemaMismatch, match="no seq"):
+    with pytest.raises(SchemaMismatch, match="no value for seq"):
         table.upsert([row(1)], "id", sequence_by="seq")
     assert table.resolve() == 1
 
@@ -284,7 +286,7 @@ def test_what_is_softly_deleted_is_hidden_and_can_come_back(table: Table) -> Non
 
 def test_columns_that_mean_something_else_are_no_marks(tmp_path: Path) -> None:
     table = Table.get_or_create(tmp_path / "t", {"id": "bigint", "_deleted": "string"})
-    with pytest.raises(SchemaMismatch, match="_deleted is string"):
+    with pytest.raises(SchemaMismatch, match="_deleted for soft deletes: its type is string"):
         table.delete("true", hard=False)
 
 
@@ -406,6 +408,39 @@ def test_who_never_comes_first_is_told_so(
     assert refused.value.retryable
     assert refused.value.version == 11
     assert 1 in by_id_twice(table)
+
+
+def replaced(table: Table) -> None:
+    """Somebody drops the table and creates another one at its path, with the same columns and a row of its own."""
+    shutil.rmtree(table.path)
+    Table.get_or_create(table.path, COLUMNS, ["day"]).bulk_insert([row(1, "new table")])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.upsert([row(1, "mine"), row(50, "mine")], "id"),
+        lambda table: table.delete("id = 1"),
+        lambda table: table.update("id = 1", {"shop": "'mine'"}),
+    ],
+)
+@pytest.mark.parametrize("after_a_conflict", [False, True])
+def test_a_replaced_table_ends_the_operation(
+    table: Table,
+    meanwhile: list[Callable[[], object]],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Table], object],
+    after_a_conflict: bool,
+) -> None:
+    if after_a_conflict:  # in the pause before the next attempt
+        meanwhile.append(lambda: table.bulk_insert([row(77)]))
+        monkeypatch.setattr("headrace.table.ownership.time.sleep", lambda _: replaced(table))
+    else:  # between the plan of the change and its commit
+        meanwhile.append(lambda: replaced(table))
+    with pytest.raises(TableReplaced, match="Run the operation again"):
+        change(table)
+    assert by_id(table) == {1: "new table"}
+    assert table.resolve() == 1
 
 
 def by_id_twice(table: Table) -> set[int]:

@@ -13,7 +13,7 @@ from headrace.delta.schema import to_delta
 from headrace.delta.snapshot import TableState
 from headrace.errors import FeatureRequired, SchemaMismatch, UsageError
 from headrace.storage.store import Store
-from headrace.table.schema_changes import SchemaChange, schema_of, towards
+from headrace.table.schema_changes import SchemaChange, change_to, schema_of
 from headrace.table.spark_schema_changes import properties, statements
 
 STORE = Store("/lake/t")
@@ -74,7 +74,7 @@ def test_what_the_table_cannot_is_refused(change: SchemaChange, on: TableState, 
 
 
 def whole(change: Callable[[pa.Schema], pa.Schema]) -> list[str]:
-    return statements(STORE, ABLE, towards(ABLE, change(ABLE.schema)))
+    return statements(STORE, ABLE, change_to(ABLE, change(ABLE.schema)))
 
 
 def test_a_whole_schema_is_the_way_to_it() -> None:
@@ -82,7 +82,7 @@ def test_a_whole_schema_is_the_way_to_it() -> None:
     assert whole(lambda there: there.append(pa.field("n", pa.int64()))) == ["ADD COLUMNS (`n` long)"]
     assert whole(lambda there: there.remove(0)) == ["DROP COLUMN `id`"]
     assert whole(lambda there: there.set(0, pa.field("id", pa.int64()))) == ["ALTER COLUMN `id` TYPE long"]
-    with pytest.raises(UsageError, match="behind the others"):
+    with pytest.raises(UsageError, match="at the end"):
         whole(lambda there: there.insert(0, pa.field("n", pa.int64())))
     inner = pa.field("s", pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.int32())]))
     with pytest.raises(UsageError, match="inside it"):

@@ -81,7 +81,7 @@ def test_softly_deleted_rows_are_left_out(lake: Path):
         ("SELECT * FROM query('SELECT 1')", UsageError, r"query\(…\)"),
         ("SELECT * FROM duckdb_settings()", UsageError, r"duckdb_settings\(…\)"),
         ("SELECT * FROM information_schema.tables", UsageError, "in no schema"),
-        ("SELECT * FROM 'FILE'", TableNotFound, "no Delta table"),
+        ("SELECT * FROM 'FILE'", TableNotFound, "No Delta table"),
         ("SELECT * FROM orders", TableNotFound, "--table orders=PATH"),
         ("SELECT nope FROM 'lake/orders'", UsageError, '"nope" not found'),
         ("SELECT CAST(country AS INT) FROM 'lake/orders'", UsageError, "Could not convert"),

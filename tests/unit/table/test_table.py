@@ -127,7 +127,7 @@ def test_all_marks_are_found_behind_a_checkpoint(desk: Desk) -> None:
     assert dict(table.metadata().pipelines) == {"shop": 2}
     assert [entry.version for entry in table.history()] == [2]
     assert table.history()[0].rows_after == 7
-    with pytest.raises(VersionNotFound, match="from 1 to 2"):
+    with pytest.raises(VersionNotFound, match="versions 1 to 2"):
         table.query().at(version=0).arrow()
     assert table.query().at(version=1).count() == 6
 
@@ -239,7 +239,7 @@ def test_a_whole_schema(orders: Table) -> None:
     assert after.schema.names == [*there.names, "user"]
     with pytest.raises(FeatureRequired, match="columnMapping"):
         orders.update_schema(there)
-    with pytest.raises(UsageError, match="both"):
+    with pytest.raises(UsageError, match="exclude each other"):
         orders.update_schema(there, add={"x": "string"})
 
 
@@ -276,20 +276,20 @@ def test_a_field_inside_a_struct_is_added_and_old_files_follow(lake: Path) -> No
         ({"drop": ["note"]}, FeatureRequired, "columnMapping"),
         ({"widen": {"amount": "decimal(20,2)"}}, FeatureRequired, "typeWidening"),
         ({"widen": {"day": "timestamp_ntz"}}, FeatureRequired, "typeWidening"),
-        ({"widen": {"note": "bigint"}}, SchemaMismatch, "column note is string and cannot become long"),
-        ({"widen": {"amount": "decimal(10,2)"}}, SchemaMismatch, "cannot become"),
+        ({"widen": {"note": "bigint"}}, SchemaMismatch, "cannot widen column note from string to long"),
+        ({"widen": {"amount": "decimal(10,2)"}}, SchemaMismatch, "cannot widen column"),
         ({"add": {"Note": "string"}}, SchemaMismatch, "has a column 'Note'"),
-        ({"add": {"must": "string!"}}, SchemaMismatch, "must cannot be added as NOT NULL: old rows have no value"),
+        ({"add": {"must": "string!"}}, SchemaMismatch, "must cannot be added as NOT NULL: existing rows have no value"),
         ({"add": {"x": "int", "X": "int"}}, UsageError, "'x' more than once"),
         ({"add": {"x": "struct<a: int>", "y": "array<struct<b: int, B: int>>"}}, UsageError, "'b' more than once"),
-        ({"rename": {"nobody": "x"}}, UsageError, "no column 'nobody' to rename"),
-        ({"drop": ["nobody"]}, UsageError, "no column 'nobody' to drop"),
-        ({"drop": "nobody"}, UsageError, "no column 'nobody' to drop"),
-        ({"widen": {"nobody": "long"}}, UsageError, "no column 'nobody' to widen"),
+        ({"rename": {"nobody": "x"}}, UsageError, "Cannot rename column 'nobody': it does not exist"),
+        ({"drop": ["nobody"]}, UsageError, "Cannot drop column 'nobody': it does not exist"),
+        ({"drop": "nobody"}, UsageError, "Cannot drop column 'nobody': it does not exist"),
+        ({"widen": {"nobody": "long"}}, UsageError, "Cannot widen column 'nobody': it does not exist"),
         ({"widen": {"id": "decimal(22,2)"}}, FeatureRequired, "id from long to decimal"),
-        ({"widen": {"id": "decimal(19,0)"}}, SchemaMismatch, "cannot become"),
+        ({"widen": {"id": "decimal(19,0)"}}, SchemaMismatch, "cannot widen column"),
         ({"add": {"x": "nonsense"}}, UsageError, "Invalid type: 'nonsense'"),
-        ({"comment": {"nobody": "x"}}, UsageError, "no column 'nobody'"),
+        ({"comment": {"nobody": "x"}}, UsageError, "Cannot comment on column 'nobody': it does not exist"),
     ],
 )
 def test_refused_changes_name_their_rule(
@@ -317,10 +317,10 @@ def test_a_field_is_added_by_its_path_and_a_comment_taken_away(lake: Path) -> No
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"b": "int", "a": "int!", "s": "struct<x: int>"}, "keep their order: a, b, s"),
-        ({"n": "int", "b": "int", "a": "int!", "s": "struct<x: int>"}, "keep their order"),
-        ({"a": "int", "b": "int", "s": "struct<x: int>"}, "Column a is NOT NULL in the table"),
-        ({"a": "int!", "b": "int!", "s": "struct<x: int>"}, "Column b is not NOT NULL in the table"),
+        ({"b": "int", "a": "int!", "s": "struct<x: int>"}, "Cannot change the order of columns: a, b, s"),
+        ({"n": "int", "b": "int", "a": "int!", "s": "struct<x: int>"}, "Cannot change the order of columns"),
+        ({"a": "int", "b": "int", "s": "struct<x: int>"}, "nullability of column a, which is NOT NULL"),
+        ({"a": "int!", "b": "int!", "s": "struct<x: int>"}, "nullability of column b, which is nullable"),
         ({"a": "int!", "b": "int", "s": "struct<x: int>", "n": "int!"}, "n cannot be added as NOT NULL"),
     ],
 )
@@ -329,7 +329,7 @@ def test_a_whole_schema_is_what_it_says_or_refused(lake: Path, wanted: dict[str,
     with pytest.raises(SchemaMismatch, match=said):
         table.update_schema(wanted)
     inner = pa.field("s", pa.struct([pa.field("x", pa.int32(), nullable=False)]))
-    with pytest.raises(SchemaMismatch, match="A field of column s"):
+    with pytest.raises(SchemaMismatch, match="nullability of a field of column s"):
         table.update_schema(table.schema().set(2, inner))
     assert table.resolve() == 0
     new = {"a": "int!", "n": "int", "b": "int", "s": "struct<x: int>"}
@@ -347,7 +347,7 @@ def test_names_that_differ_only_in_case_make_no_table(lake: Path) -> None:
 
 
 def test_a_table_has_columns(lake: Path) -> None:
-    with pytest.raises(UsageError, match="has columns"):
+    with pytest.raises(UsageError, match="requires at least one column"):
         Table.get_or_create(lake / "t", {})
 
 

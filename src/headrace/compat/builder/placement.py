@@ -14,8 +14,8 @@ from headrace.delta.schema import held_as, held_field
 from headrace.spec.partition import PartitionBy
 from headrace.spec.types import TIMESTAMP
 from headrace.stage.derived_partitions import check_origin, derive, derived_field
-from headrace.table.first_write import columns_of_records
-from headrace.table.records import Records, as_table, at_hand, decode_record_file
+from headrace.table.create_drop import columns_of_records
+from headrace.table.records import Records, as_table, decode_dictionary, materialize
 
 Partitions = Iterable[str | PartitionBy]
 _TIMES = pa.schema([pa.field(TIME, TIMESTAMP)])
@@ -27,7 +27,7 @@ def arrow(records: Records, there: pa.Schema, grows: bool) -> pa.Table:
 
     Fields that the table lacks are of the types they show, and none where all are NULL; refused unless it grows.
     """
-    held = at_hand(records)
+    held = materialize(records)
     if isinstance(held, pa.Table):
         return _timed(_told(held, there), there)
     new = columns_of_records(_unknown(record, there) for record in held) if grows else ()
@@ -84,7 +84,7 @@ def _made(rows: pa.Table, by: PartitionBy) -> pa.Table:
         return _with(rows, item, said)
     origin = held_field(rows.schema.field(by.origin))
     check_origin(by, pa.schema([origin]))
-    values = derive(by, decode_record_file(rows[by.origin]).cast(origin.type, safe=False))
+    values = derive(by, decode_dictionary(rows[by.origin]).cast(origin.type, safe=False))
     return _with(rows, item, pc.coalesce(said, values.cast(item.type)))
 
 

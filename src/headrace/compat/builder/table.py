@@ -183,7 +183,7 @@ class DeltaTable:
     def _check_upsert(self, operation: UpsertOperation, rows: pa.Table, state: TableState) -> None:
         """Whatever would refuse it."""
         key, path = operation.merge_key, operation.partition_path
-        self._table._writers().check_changeable("upsert")
+        self._table._owners().check_changeable("upsert")
         UpsertChanges.of(
             UpsertRequest(rows, (key,) if isinstance(key, str) else key, None, path, operation.deduplication), state
         )
