@@ -1,1 +1,1 @@
-"""Interfaces of other systems: the builder API."""
+"""APIs of other systems: the builder API."""

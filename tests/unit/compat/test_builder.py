@@ -226,7 +226,7 @@ def test_what_is_switched_off_is_refused(tmp_path: Path, table: DeltaTable) -> N
         lambda: off.vacuum(),
         lambda: DeltaLakeConnector(off.config).delete_table(),
     ):
-        with pytest.raises(OperationDisabled, match="switched off"):
+        with pytest.raises(OperationDisabled, match="is disabled for"):
             do()
     assert off.get_metadata().version == before
 
@@ -319,7 +319,7 @@ def test_partitioning_strategies(tmp_path: Path) -> None:
     assert table.get_statistics().partition_count == hashed.partition_buckets
     done = table.upsert(UpsertOperation().with_records(generate_telemetry_data()).with_merge_key("id"))
     assert (done.inserted_count, done.updated_count) == (0, 1000), "a key is always in the same bucket"
-    with pytest.raises(UsageError, match="must be value or hash"):
+    with pytest.raises(UsageError, match="Specify value or hash"):
         hashed.with_partition_strategy("range")
 
 
@@ -403,7 +403,7 @@ def test_a_table_has_a_place() -> None:
     somewhere = DeltaConfig().with_table_path("s3://bucket/table")
     with pytest.raises(UsageError, match="unknown key: endpoints"):
         DeltaLakeConnector(somewhere.with_storage({"endpoints": "x"})).get_or_create_table()
-    with pytest.raises(UsageError, match="storage is 'x'"):
+    with pytest.raises(UsageError, match="Invalid storage: 'x'"):
         somewhere.with_storage("x")  # type: ignore[arg-type]
 
 

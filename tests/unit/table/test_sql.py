@@ -80,7 +80,7 @@ def test_softly_deleted_rows_are_left_out(lake: Path):
         ("WITH x AS (FROM glob('*')) SELECT * FROM x", UsageError, r"glob\(…\)"),
         ("SELECT * FROM query('SELECT 1')", UsageError, r"query\(…\)"),
         ("SELECT * FROM duckdb_settings()", UsageError, r"duckdb_settings\(…\)"),
-        ("SELECT * FROM information_schema.tables", UsageError, "in no schema"),
+        ("SELECT * FROM information_schema.tables", UsageError, "have no schema"),
         ("SELECT * FROM 'FILE'", TableNotFound, "No Delta table"),
         ("SELECT * FROM orders", TableNotFound, "--table orders=PATH"),
         ("SELECT nope FROM 'lake/orders'", UsageError, '"nope" not found'),

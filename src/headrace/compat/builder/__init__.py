@@ -1,6 +1,6 @@
-"""Tables by builders: `DeltaConfig`, `DeltaLakeConnector`, operations that are put together with `with_…`, results.
+"""Builder API: `DeltaConfig`, `DeltaLakeConnector`, operations with `with_…` methods, and their results.
 
-A thin layer over `headrace.Table` for programs that are written in this style. All calls are synchronous.
+A thin layer over `headrace.Table` for programs written in this style. All calls are synchronous.
 """
 
 from headrace.compat.builder.config import DeltaConfig, DeltaField, DeltaFieldType, DeltaSchema
@@ -31,7 +31,7 @@ from headrace.errors import (
     TableNotFound,
 )
 
-DeltaLakeError = HeadraceError  # the family of all errors
+DeltaLakeError = HeadraceError  # base class of all errors
 
 __all__ = [
     "BulkInsertOperation",

@@ -1,4 +1,4 @@
-"""Operations on a table, put together with `with_…`, and their results."""
+"""Operations on a table, built with `with_…` methods, and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class UpsertOperation:
-    """Records by their key."""
+    """Upsert of records by key."""
 
     records: Any = ()
     merge_key: str | tuple[str, ...] = ()
@@ -20,62 +20,62 @@ class UpsertOperation:
     deduplication: bool = True
 
     def with_records(self, records: Any) -> Self:
-        """What is to be in the table."""
+        """Records to upsert."""
         return replace(self, records=records)
 
     def with_merge_key(self, key: str | Iterable[str]) -> Self:
-        """The column that tells rows apart, or several."""
+        """Key columns, which identify a row."""
         return replace(self, merge_key=key if isinstance(key, str) else tuple(key))
 
     def with_partition_path(self, path: str) -> Self:
-        """Where all of them are: `a=x/b=y`."""
+        """Partition of all records and their rows: `a=x/b=y`."""
         return replace(self, partition_path=path)
 
     def with_deduplication(self, enabled: bool) -> Self:
-        """Whether of records with one key the last counts; else they are refused."""
+        """Keep the last of several records with the same key; otherwise they are refused."""
         return replace(self, deduplication=enabled)
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteOperation:
-    """Rows for which a condition is true."""
+    """Delete of the rows that match a condition."""
 
     condition: str = ""
     partition_path: str | None = None
     hard_delete: bool = True
 
     def with_condition(self, condition: str) -> Self:
-        """An SQL expression."""
+        """SQL condition."""
         return replace(self, condition=condition)
 
     def with_partition_path(self, path: str) -> Self:
-        """Only in there: `a=x/b=y`."""
+        """Partition to delete in: `a=x/b=y`."""
         return replace(self, partition_path=path)
 
     def with_hard_delete(self, enabled: bool) -> Self:
-        """For good; else they are hidden."""
+        """Delete rows; otherwise they are hidden from queries."""
         return replace(self, hard_delete=enabled)
 
 
 @dataclass(frozen=True, slots=True)
 class BulkInsertOperation:
-    """Records that are new."""
+    """Insert of records."""
 
     records: Any = ()
     partition_path: str | None = None
 
     def with_records(self, records: Any) -> Self:
-        """What is added."""
+        """Records to insert."""
         return replace(self, records=records)
 
     def with_partition_path(self, path: str) -> Self:
-        """Where all of them belong: `a=x/b=y`."""
+        """Partition of all records: `a=x/b=y`."""
         return replace(self, partition_path=path)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeTravelQueryOperation:
-    """Rows as they were."""
+    """Query of an older version."""
 
     version: int | None = None
     timestamp: str | datetime | None = None
@@ -83,25 +83,25 @@ class TimeTravelQueryOperation:
     select_fields: tuple[str, ...] = ()
 
     def with_version(self, version: int) -> Self:
-        """In the version of this number."""
+        """Version number to query."""
         return replace(self, version=version)
 
     def with_timestamp(self, timestamp: str | datetime) -> Self:
-        """At this moment."""
+        """Timestamp to query: the newest version committed at or before it."""
         return replace(self, timestamp=timestamp)
 
     def with_filter(self, filter: str) -> Self:
-        """Only those for which this SQL expression is true."""
+        """SQL condition for rows."""
         return replace(self, filter=filter)
 
     def with_select_fields(self, fields: str | Iterable[str]) -> Self:
-        """Only these columns."""
+        """Columns to select."""
         return replace(self, select_fields=(fields,) if isinstance(fields, str) else tuple(fields))
 
 
 @dataclass(frozen=True, slots=True)
 class UpsertResult:
-    """What an upsert did."""
+    """Result of an upsert."""
 
     version: int
     inserted_count: int
@@ -109,13 +109,13 @@ class UpsertResult:
 
     @property
     def upserted_count(self) -> int:
-        """Both."""
+        """Inserted and updated rows."""
         return self.inserted_count + self.updated_count
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """What a delete did."""
+    """Result of a delete."""
 
     version: int
     deleted_count: int
@@ -123,7 +123,7 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True)
 class BulkInsertResult:
-    """What an insert did."""
+    """Result of an insert."""
 
     version: int
     inserted_count: int
@@ -131,14 +131,14 @@ class BulkInsertResult:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Rows."""
+    """Result of a query."""
 
     records: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """What a table is."""
+    """Metadata of a table."""
 
     name: str
     version: int
@@ -149,7 +149,7 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """One version of a table; `num_records` is None where its files do not tell."""
+    """One version of a table; `num_records` is None if a file has no row count."""
 
     version: int
     num_records: int | None
@@ -160,14 +160,14 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
-    """What was done to a table, newest first."""
+    """Versions of a table, newest first."""
 
     versions: list[TableVersion]
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """How large a table is."""
+    """Size of a table."""
 
     total_size: int
     file_count: int
@@ -177,7 +177,7 @@ class TableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class OptimizeResult:
-    """What a compaction did."""
+    """Result of a compaction."""
 
     version: int
     files_optimized: int
@@ -186,14 +186,14 @@ class OptimizeResult:
 
 @dataclass(frozen=True, slots=True)
 class VacuumResult:
-    """What a vacuum did."""
+    """Result of a vacuum."""
 
     files_deleted: int
 
 
 @dataclass(frozen=True, slots=True)
 class OperationMetrics:
-    """Seconds that operations took since the table was opened, on average; None where there was none."""
+    """Mean duration of operations since the table was opened, in seconds; None if there was none."""
 
     upsert_latency: float | None
     query_latency: float | None

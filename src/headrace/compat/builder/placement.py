@@ -1,4 +1,4 @@
-"""Records in the columns that a table has or gets: as Arrow, with the partition columns that are made from others."""
+"""Convert records to Arrow, and add derived partition columns."""
 
 from __future__ import annotations
 
@@ -19,40 +19,33 @@ from headrace.table.records import Records, as_table, decode_dictionary, materia
 
 Partitions = Iterable[str | PartitionBy]
 _TIMES = pa.schema([pa.field(TIME, TIMESTAMP)])
-_A_TIME = datetime(1970, 1, 1, tzinfo=UTC)  # stands for any text where only its type counts
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # stands for any string when only the type matters
 
 
-def arrow(records: Records, there: pa.Schema, grows: bool) -> pa.Table:
-    """Records as Arrow: those that are dictionaries in a table's types, texts in `timestamp` as times.
+def records_to_arrow(records: Records, table_schema: pa.Schema, grows: bool) -> pa.Table:
+    """Convert records to Arrow: dictionaries to the types of the table, strings in `timestamp` to timestamps.
 
-    Fields that the table lacks are of the types they show, and none where all are NULL; refused unless it grows.
+    New fields get the type of their values, and no column if all are NULL. They are refused unless the table grows.
     """
-    held = materialize(records)
-    if isinstance(held, pa.Table):
-        return _timed(_told(held, there), there)
-    new = columns_of_records(_unknown(record, there) for record in held) if grows else ()
-    schema = pa.schema([*there, *new])
-    return as_table([_known(record, schema) for record in held] if grows else held, schema)
+    rows = materialize(records)
+    if isinstance(rows, pa.Table):
+        names = [item.name for item in rows.schema if item.name in table_schema.names or item.type != pa.null()]
+        return _parse_timestamps(rows.select(names), table_schema)
+    if not grows:
+        return as_table(rows, table_schema)
+    schema = pa.schema([*table_schema, *columns_of_records(_new_fields(record, table_schema) for record in rows)])
+    known = [{name: value for name, value in record.items() if name in schema.names} for record in rows]
+    return as_table(known, schema)
 
 
-def _unknown(record: Mapping[str, Any], there: pa.Schema) -> dict[str, Any]:
-    found = {name: value for name, value in record.items() if name not in there.names}
-    return {**found, TIME: _A_TIME} if isinstance(found.get(TIME), str) else found
+def _new_fields(record: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    fields = {name: value for name, value in record.items() if name not in schema.names}
+    return {**fields, TIME: _EPOCH} if isinstance(fields.get(TIME), str) else fields
 
 
-def _known(record: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name in schema.names}
-
-
-def _told(rows: pa.Table, there: pa.Schema) -> pa.Table:
-    return rows.select(
-        [item.name for item in rows.schema if item.name in there.names or not pa.types.is_null(item.type)]
-    )
-
-
-def _timed(rows: pa.Table, there: pa.Schema) -> pa.Table:
-    """Texts in a table's `timestamp` as times, as those in dictionaries are."""
-    if TIME not in rows.column_names or (TIME in there.names and there.field(TIME).type != TIMESTAMP):
+def _parse_timestamps(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Parse strings in the column `timestamp`, as is done for dictionaries."""
+    if TIME not in rows.column_names or (TIME in schema.names and schema.field(TIME).type != TIMESTAMP):
         return rows
     if pa.types.is_null(rows[TIME].type) or held_as(rows[TIME].type) != pa.string():
         return rows
@@ -60,8 +53,8 @@ def _timed(rows: pa.Table, there: pa.Schema) -> pa.Table:
     return _with(rows, _TIMES.field(0), times[TIME])
 
 
-def describe_fields(schema: pa.Schema, partitions: Partitions) -> pa.Schema:
-    """Columns with the partition columns that are made from them."""
+def add_partition_fields(schema: pa.Schema, partitions: Partitions) -> pa.Schema:
+    """Add derived partition columns to a schema."""
     for by in partitions:
         if isinstance(by, PartitionBy) and by.column not in schema.names:
             check_origin(by, schema)
@@ -69,25 +62,25 @@ def describe_fields(schema: pa.Schema, partitions: Partitions) -> pa.Schema:
     return schema
 
 
-def place_records(rows: pa.Table, partitions: Partitions) -> pa.Table:
-    """Rows with the partition columns that are made from others, where they do not say them themselves."""
+def add_partition_values(rows: pa.Table, partitions: Partitions) -> pa.Table:
+    """Add derived partition columns to rows; a value that a row has already is kept."""
     for by in partitions:
         if isinstance(by, PartitionBy) and by.origin in rows.column_names:
-            rows = _made(rows, by)
+            rows = _with_partition(rows, by)
     return rows
 
 
-def _made(rows: pa.Table, by: PartitionBy) -> pa.Table:
+def _with_partition(rows: pa.Table, by: PartitionBy) -> pa.Table:
     item = rows.schema.field(by.column) if by.column in rows.column_names else derived_field(by)
-    said = rows[by.column] if by.column in rows.column_names else pa.nulls(len(rows), item.type)
-    if not said.null_count or pa.types.is_null(rows[by.origin].type):
-        return _with(rows, item, said)
+    column = rows[by.column] if by.column in rows.column_names else pa.nulls(len(rows), item.type)
+    if not column.null_count or pa.types.is_null(rows[by.origin].type):
+        return _with(rows, item, column)
     origin = held_field(rows.schema.field(by.origin))
     check_origin(by, pa.schema([origin]))
     values = derive(by, decode_dictionary(rows[by.origin]).cast(origin.type, safe=False))
-    return _with(rows, item, pc.coalesce(said, values.cast(item.type)))
+    return _with(rows, item, pc.coalesce(column, values.cast(item.type)))
 
 
 def _with(rows: pa.Table, item: pa.Field, column: Any) -> pa.Table:
-    at = rows.schema.get_field_index(item.name)
-    return rows.append_column(item, column) if at < 0 else rows.set_column(at, item, column)
+    index = rows.schema.get_field_index(item.name)
+    return rows.append_column(item, column) if index < 0 else rows.set_column(index, item, column)
