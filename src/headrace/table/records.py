@@ -384,7 +384,7 @@ def _time(text: str, kind: pa.DataType, path: str) -> date:
 
 def _wrong_type(value: Any, kind: pa.DataType, path: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"{path}: {value!r:.80} is not a {type_name(kind)}.",
+        f"{path}: {value!r:.80} is not of type {type_name(kind)}.",
         expected=type_name(kind),
         actual=type(value).__name__,
     )
