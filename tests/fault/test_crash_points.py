@@ -103,16 +103,16 @@ def _kill_second_task_of(batch: int, lake: Path, monkeypatch: pytest.MonkeyPatch
     def doomed(frame: Any, function: Any, schema: str) -> Any:
         if function.args[1] != batch:
             return mapped(frame, function, schema)
-        return mapped(frame, _dies_second(function, str(lake)), schema)
+        return mapped(frame, _dies_second(function, str(lake), str(Path(__file__).parents[1])), schema)
 
     monkeypatch.setattr(session, "map_in_arrow", doomed)
 
 
-def _dies_second(function: Callable[..., Any], lake: str) -> Callable[..., Any]:
-    """Goes by value into the worker, which does not have the tests to import."""
+def _dies_second(function: Callable[..., Any], lake: str, tests: str) -> Callable[..., Any]:
+    """Goes by value into the worker, which has to be told where the tests are."""
 
     def body(batches: Any) -> Any:
-        import time
+        import sys
         from pathlib import Path
 
         from pyspark import TaskContext
@@ -120,9 +120,10 @@ def _dies_second(function: Callable[..., Any], lake: str) -> Callable[..., Any]:
         from headrace import faults
 
         def strike() -> None:
-            deadline = time.monotonic() + 30
-            while not list(Path(lake).glob("*/*00000002-00000*.parquet")) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            sys.path.append(tests)
+            from services.wait import eventually
+
+            eventually(lambda: list(Path(lake).glob("*/*00000002-00000*.parquet")))
             os.kill(os.getpid(), signal.SIGKILL)
 
         faults.disarm()

@@ -145,7 +145,7 @@ def test_who_changes_the_same_rows_meanwhile_is_met_with_fresh_state(
     made.batch([Change("put", key, 1, (1, 1), offset=key) for key in range(5)], 1)
     part = made.part([Change("put", key, 2, (2, 2), offset=100 + key) for key in range(5)], 2)
     driver, begun, go = made.open(), tmp_path / "begun", tmp_path / "go"
-    driver._session().udf.register("held", _holding(str(begun), str(go)), "boolean")
+    driver._session().udf.register("held", _holding(str(begun), str(go), str(Path(__file__).parents[1])), "boolean")
     with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
         patch.setattr(MergeSql, "_live", lambda *_: "SELECT c.* FROM changes AS c WHERE held(c.id)")
         merging = pool.submit(driver.commit, part, intent(2))
@@ -158,18 +158,18 @@ def test_who_changes_the_same_rows_meanwhile_is_met_with_fresh_state(
     assert {row[0] for row in made.rows().values()} == {2}
 
 
-def _holding(begun: str, go: str) -> Callable[[int], bool]:
-    """Goes by value into the worker, which does not have the tests to import."""
+def _holding(begun: str, go: str, tests: str) -> Callable[[int], bool]:
+    """Goes by value into the worker, which has to be told where the tests are."""
 
     def held(_: int) -> bool:
-        import time
+        import sys
         from pathlib import Path
 
+        sys.path.append(tests)
+        from services.wait import eventually
+
         Path(begun).touch()
-        deadline = time.monotonic() + 60
-        while not Path(go).exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return True
+        return eventually(Path(go).exists, within=60)
 
     return held
 

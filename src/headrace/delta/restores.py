@@ -29,7 +29,9 @@ def restored_since(store: Store, state: TableState, *txns: str, seen: int = -1) 
     for commit in walk:
         if commit.operation == RESTORE:
             return Restores(commit.version)
-        if part := next((part for txn in txns if (part := batch_commit(commit, txn))), None):
+        # An account that cannot be read does not tell what its writer knew: an older commit must.
+        part = next((part for txn in txns if (part := batch_commit(commit, txn))), None)
+        if part is not None and part.account:
             return restored_between(store, max(seen, part.account.get("read_version", walk.oldest - 1)), commit.version)
     return Restores(reached=walk.complete)
 

@@ -33,6 +33,7 @@ def _list_of(*fields: tuple[str, pa.DataType]) -> pa.DataType:
 SCHEMA = pa.schema(
     [
         ("batch", pa.int64()),
+        ("kind", pa.string()),  # one of `IntentKind`
         ("started", TIMESTAMP),
         ("finished", TIMESTAMP),
         ("ranges", _list_of(*_RANGE, ("from", pa.int64()), ("until", pa.int64()))),
@@ -52,6 +53,7 @@ def row(intent: Intent, receipts: Sequence[Receipt], finished: datetime, note: s
     """The row of a batch that is done."""
     return {
         "batch": intent.batch,
+        "kind": intent.kind.value,
         "started": intent.started,
         "finished": finished,
         "ranges": [

@@ -103,8 +103,8 @@ def beyond(found: TableEvidence, pipeline: str) -> RebuiltPosition:
 
 def _last_marks(found: TableEvidence, pipeline: str) -> Mapping[str, int]:
     """The txns of the last batch, where some table tells them; tables that Spark writes have them in commits only."""
-    told = next((part.txns for part in found.parts.values() if part is not None), found.txns)
-    return told if position_of(told, pipeline) else {}
+    commits = (part.txns for part in found.parts.values() if part is not None)
+    return next((txns for txns in (*commits, found.txns) if position_of(txns, pipeline)), {})
 
 
 def ranges_of(part: BatchCommit, topics: Mapping[str, str] | None = None) -> tuple[Range, ...]:

@@ -11,6 +11,7 @@ from headrace.delta.restores import undone
 from headrace.errors import TableRestored
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
+from headrace.write.intent import IntentKind
 
 Row = Mapping[str, Any]
 KEEP = "`headrace resume SPEC --table-restored=keep` goes on without the rows that were undone"
@@ -63,7 +64,8 @@ def _undone(
         if known <= refills:
             counts = Counter[int]()
             for part in parts:
-                counts[part.batch] += part.rows
+                if part.batch not in booked or booked[part.batch]["kind"] != IntentKind.REINGEST:
+                    counts[part.batch] += part.rows
             # A commit that only sets an expired txn again repeats its batch without rows. If nothing else of the batch
             # is undone, its rows are still in the table and must not be read again.
             return {batch: rows for batch, rows in counts.items() if rows and batch not in refills}, booked
@@ -71,7 +73,7 @@ def _undone(
 
 
 def _is_refill(row: Row) -> bool:
-    return bool(row["spec"]) and not row["ranges"]
+    return bool(row["kind"] == IntentKind.REFILL)
 
 
 def _ranges_of(batches: Mapping[int, int], booked: Mapping[int, Row], digest: str) -> tuple[Range, ...]:

@@ -68,9 +68,10 @@ def _inferred(plan: Plan, existing: Mapping[RouteId, pa.Schema]) -> Iterator[Inf
     for branch in plan.branches.values():
         for route, shape in branch.shapes.items():
             if route != EVERY:
-                known = existing.get(branch.route_id(route))
-                found = inferred_columns(known.names if known else (), shape, branch.learned(route), branch.transform)
-                yield from [found] if found else []
+                table = existing.get(branch.route_id(route))
+                names = {*(table.names if table else ()), *(column.name for column in branch.rules(route).columns)}
+                columns = inferred_columns(names, shape, branch.learned(route), branch.transform)
+                yield from [columns] if columns else []
 
 
 def _check_place(where: str) -> None:

@@ -82,10 +82,21 @@ class TableCommits:
         return False
 
     def plan_of(self, table: TableIntent, intent: Intent) -> int:
-        """The number of the plan by which a table has its part of a batch; the intent's where the log does not tell."""
-        entry = self._tables.of(table)
-        version = newest_version(entry.store)
-        part = newest_part(entry.store, version, batch_txn(intent.pipeline)) if version is not None else None
+        """The number of the plan by which a table has its part of a batch; the intent's where the log does not tell.
+
+        TxnMismatch where the batch has several plans and the commit does not tell which it belongs to.
+        """
+        store = self._tables.of(table).store
+        version = newest_version(store)
+        part = newest_part(store, version, batch_txn(intent.pipeline)) if version is not None else None
+        if part is not None and not part.account and intent.plan:
+            raise TxnMismatch(
+                f"{store.uri}: version {part.version} has the txn of batch {part.batch} of '{intent.pipeline}', but "
+                f"has no account of it, and the batch was planned {intent.plan + 1} times: commitInfo.userMetadata was "
+                "replaced.",
+                hint=f'Set commitInfo.userMetadata of that version to the text {{"headrace": {{"plan": N}}}}, where '
+                f"intents/{intent.batch:012}.N of the state folder (0: no suffix) lists its files; then run again.",
+            )
         return int(part.account.get("plan", 0)) if part is not None else table.plan
 
     def _constraints(self, table: TableIntent) -> tuple[str, ...]:

@@ -137,6 +137,7 @@ def test_a_booking_tells_the_whole_account(store):
     assert reopened(store).rows(1) == [
         {
             "batch": 1,
+            "kind": "batch",
             "started": THEN,
             "finished": THEN,
             "ranges": [{"topic": "orders", "topic_id": "id-1", "partition": 0, "from": 0, "until": 12}],

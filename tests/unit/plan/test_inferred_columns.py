@@ -61,6 +61,22 @@ def test_a_preview_tells_them_too(desk: Desk):
     assert preview_records(desk.spec, envelopes(RECORDS)).inferred == ()
 
 
+def test_a_preview_does_not_list_declared_columns(desk: Desk):
+    columns = {"columns": [{"name": "id", "type": "long"}], "contract": {"new_field": "evolve"}}
+    desk.options["table"] = {**desk.options["table"], **columns}
+    [inferred] = preview_records(desk.spec, envelopes(RECORDS)).inferred
+    assert set(inferred.columns) == {"size", "tags"}
+    assert preview_records(desk.spec, envelopes([{"id": 1}])).inferred == ()
+
+
+def test_declared_columns_of_a_new_route_are_not_inferred(tmp_path: Path):
+    columns = {"columns": [{"name": "id", "type": "long"}], "contract": {"new_field": "evolve"}}
+    table = {"path": f"{tmp_path}/lake/{{route}}", **columns}
+    desk = Desk(tmp_path, {"route": {"by": {"field": "kind"}}, "table": table})
+    desk.feed([{"id": 1, "kind": "a", "size": 5}])
+    assert told(desk) == [({"kind": "string", "size": "long"}, {})]
+
+
 def test_the_summary_ends_with_the_columns_that_are_text(desk: Desk):
     desk.send(RECORDS)
     pipeline = InProcess(desk.spec, no_spark, recovery=StartupRecovery())
