@@ -82,7 +82,7 @@ def _expected(world: World, rows: list[dict[str, Any]]) -> dict[str, Counter[str
 
 
 def _is_refill(row: dict[str, Any]) -> bool:
-    return bool(row["spec"]) and not row["ranges"]
+    return row["kind"] == "refill"
 
 
 def _same(name: str, found: Counter[str], wanted: Counter[str]) -> None:

@@ -121,7 +121,7 @@ def replay(
 ) -> None:
     """Process dead letters with the current spec and write their rows, exactly once. The pipeline must be stopped."""
     from headrace.cli.output import sentence
-    from headrace.dead_letters.replay import replay
+    from headrace.dead_letters.replay import replay, replay_counters
     from headrace.validate.load import load
 
     def report(event: dict[str, Any]) -> None:
@@ -129,10 +129,8 @@ def replay(
 
     for spec in load(spec_file):
         result = replay(spec, _selection(spec, reason, table, since), report=report, wait=wait)
-        counts = result.counts
         if as_json:
-            fields: dict[str, Any] = {"dead_letters": counts.read, "replayed": counts.routed, "still_dead": counts.dead}
-            fields |= {"filtered": counts.filtered, "reasons": dict(counts.reasons), "tables": result.tables}
+            fields = {**replay_counters(result.counts), "tables": result.tables}
             emit({"event": "summary", "pipeline": spec.pipeline, "plans": result.batches, **fields})
         elif not result.batches:
             typer.echo(f"{spec.pipeline}: no dead letters to replay")

@@ -65,7 +65,7 @@ def _print_json(result: Preview) -> None:
             emit({"event": "row", "table": uri, "row": readable_value(row)})
     for dead_letter in result.letters.to_pylist():
         emit({"event": "dead_letter", **{key: readable_value(value) for key, value in dead_letter.items()}})
-    emit({"event": "summary", "pipeline": result.pipeline, **result.account})
+    emit({"event": "summary", "pipeline": result.pipeline, **result.counts.records()})
 
 
 def _print(result: Preview) -> None:
@@ -83,8 +83,8 @@ def _print(result: Preview) -> None:
         head = {"record": f"{row['topic']}/{row['partition']}/{row['offset']}"}
         head |= {"table": row["table"] or "none yet"} if several else {}
         _print_row(head | {key: row[key] for key in ("step", "reason", "detail", "value")})
-    counts = result.account
-    say(f"read {counts['read']} = routed {counts['routed']} + dead {counts['dead']} + filtered {counts['filtered']}")
+    counts = result.counts
+    say(f"read {counts.read} = routed {counts.routed} + dead {counts.dead} + filtered {counts.filtered}")
 
 
 def _print_row(row: Mapping[str, Any]) -> None:

@@ -89,7 +89,7 @@ def _detect(connection: Connection, values: list[bytes], records: pa.Table, base
         return "json", None
     for decode in _candidates(values, connection.registry):
         preview = preview_records(connection.spec(decode, base), records)
-        if preview.account["routed"] >= _MIN_RATIO * len(records):
+        if preview.counts.routed >= _MIN_RATIO * len(records):
             return decode, preview
     return "raw", preview_records(connection.spec("raw", base), records)
 
@@ -164,10 +164,10 @@ def _lines(connection: Connection, sample: Sample) -> Iterator[str]:
 def _detection(sample: Sample) -> str:
     if sample.preview is None:
         return "assumed: no record has a value" if sample.records else "assumed: there are no records yet"
-    account = sample.preview.account
+    counts = sample.preview.counts
     reasons = ", ".join(sorted(set(sample.preview.letters["reason"].to_pylist())))
-    dead = f"; {account['dead']:,} would be dead letters ({reasons})" if account["dead"] else ""
-    return f"detected: {account['routed']:,} of {account['read']:,} records become rows{dead}"
+    dead = f"; {counts.dead:,} would be dead letters ({reasons})" if counts.dead else ""
+    return f"detected: {counts.routed:,} of {counts.read:,} records become rows{dead}"
 
 
 def _notes(connection: Connection, sample: Sample) -> Iterator[str]:

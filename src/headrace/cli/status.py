@@ -71,9 +71,7 @@ def _maintenance(journal: dict[str, Any]) -> Iterator[str]:
 
 
 def _violations(batches: list[dict[str, Any]]) -> dict[str, int]:
-    """Violations per expectation over some batches; older ledger rows may have none."""
-    counts: dict[str, int] = {}
-    for row in batches:
-        for name, count in (row.get("violations") or {}).items():
-            counts[name] = counts.get(name, 0) + count
-    return counts
+    """Violations per expectation over some batches."""
+    from headrace.plan.accounting import Counts
+
+    return dict(sum((Counts(violations=row["violations"]) for row in batches), Counts()).violations)

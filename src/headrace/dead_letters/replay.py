@@ -234,17 +234,23 @@ def _with_discovered(discovered: dict[RouteId, Structure], part: Evaluation) -> 
     return merged
 
 
-def _replay_event(pipeline: str, intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
-    counts = intent.counts
+def replay_counters(counts: Counts) -> dict[str, Any]:
+    """The account of a replay, by the names of its outcomes."""
     return {
-        "event": "replay",
-        "pipeline": pipeline,
-        "plan": intent.batch,
         "dead_letters": counts.read,
         "replayed": counts.routed,
         "still_dead": counts.dead,
         "filtered": counts.filtered,
         "reasons": dict(counts.reasons),
+    }
+
+
+def _replay_event(pipeline: str, intent: Intent, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    return {
+        "event": "replay",
+        "pipeline": pipeline,
+        "plan": intent.batch,
+        **replay_counters(intent.counts),
         "tables": {each.path: {"version": each.version, "rows": each.rows} for each in receipts},
         "runs": intent.runs,
     }

@@ -122,18 +122,17 @@ class Demo:
         tables = {path: _rows(path) for path in sorted(summary.tables)}
         dead_letters = sum(rows for path, rows in tables.items() if path.endswith("dead_letters"))
         rows = sum(tables.values()) - dead_letters
-        adds_up = counts.read == counts.routed + counts.dead + counts.filtered
         return {
             "pipeline": summary.pipeline,
-            "read": counts.read,
-            "routed": counts.routed,
-            "dead": counts.dead,
-            "filtered": counts.filtered,
+            **counts.records(),
             "reasons": dict(sorted(counts.reasons.items())),
             "tables": tables,
             "lag": consumed - counts.read,
             "consumer_count": consumed,
-            "proven": adds_up and consumed == counts.read and rows == counts.routed and dead_letters == counts.dead,
+            "proven": counts.is_complete
+            and consumed == counts.read
+            and rows == counts.routed
+            and dead_letters == counts.dead,
             "spec": str(self.folder / "shop.yaml"),
             "lake": str(self.folder / "lake"),
             "spark": str(self._spark_script(_first(tables))),

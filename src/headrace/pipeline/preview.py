@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.delta.snapshot import load_state
 from headrace.errors import HeadraceError, UsageError
+from headrace.plan.accounting import Counts
 from headrace.plan.branch import EVERY
 from headrace.plan.inferred_columns import InferredColumns, inferred_columns
 from headrace.plan.plan import Plan
@@ -31,7 +32,7 @@ class Preview:
     pipeline: str
     tables: Mapping[str, pa.Table]
     letters: pa.Table
-    account: Mapping[str, int]
+    counts: Counts
     notes: tuple[str, ...]
     inferred: tuple[InferredColumns, ...] = ()
     unknown: tuple[UnknownName, ...] = ()  # names that neither the records shown nor the tables have
@@ -56,11 +57,9 @@ def preview_records(spec: Spec, envelopes: pa.Table | None, records: int = 10, w
     applied = plan.apply(envelopes)
     unknown = nowhere(applied.unknown.items(), plan.branches, plan.shapes)
     notes += [f"{each}. A run stops at it (UnknownColumn)." for each in unknown]
-    counts = applied.counts
-    account = {"read": counts.read, "routed": counts.routed, "dead": counts.dead, "filtered": counts.filtered}
     tables = {spec.uri_of(route_id): rows for route_id, rows in applied.tables.items()}
     shown = tuple(_inferred(plan, existing))
-    return Preview(spec.pipeline, tables, applied.letters, account, tuple(notes), shown, tuple(unknown))
+    return Preview(spec.pipeline, tables, applied.letters, applied.counts, tuple(notes), shown, tuple(unknown))
 
 
 def _inferred(plan: Plan, existing: Mapping[RouteId, pa.Schema]) -> Iterator[InferredColumns]:

@@ -26,6 +26,11 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         return Counts(**{each.name: _sum(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)})
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every record read has an outcome."""
+        return self.read == self.routed + self.dead + self.filtered + self.skipped
+
     def records(self) -> dict[str, int]:
         """The records read, and how many of them had each outcome."""
         return {name: getattr(self, name) for name in RECORDS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -193,19 +193,18 @@ def _read_again(context: PipelineContext, half: BatchCommit) -> Intent:
             hint=f"{table_evidence.ACCEPT} to go on after it.",
             **gap.facts,
         ) from None
-    if _account(again) != _account(begun):
+    before, now = begun.counts.records(), again.counts.records()
+    if before != now:
         delete_staged((item for table in again.tables for item in table.files), context.store)
         raise TxnMismatch(
-            f"{stop}; read again, it is another one: {_account(again)} records, it was {_account(begun)} "
-            "(read, routed, dead, filtered).",
+            f"{stop}; read again, its records have other outcomes: {_text(now)}; it had {_text(before)}.",
             hint=f"{table_evidence.ACCEPT} to go on after it.",
         )
     return again
 
 
-def _account(intent: Intent) -> tuple[int, int, int, int]:
-    counts = intent.counts
-    return counts.read, counts.routed, counts.dead, counts.filtered
+def _text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _met_anew(context: PipelineContext, where: table_evidence.RebuiltPosition) -> Position:

@@ -23,6 +23,7 @@ from headrace.pipeline import task
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.preview import preview_records
 from headrace.plan import decoding
+from headrace.plan.accounting import Counts
 from headrace.plan.decode_cache import DecodeCache
 from headrace.plan.plan import Plan
 from headrace.spec.route_id import RouteId
@@ -438,7 +439,7 @@ def test_a_look_and_a_check_online_know_the_tables_of_branches(desk: Desk):
     items = f"{desk.folder}/lake/items"
     assert [row["order_id"] for row in found.tables[items].to_pylist()] == [9, 9]
     assert [note.partition(" exists")[0] for note in found.notes] == [f"{desk.folder}/lake/orders", items]
-    assert (found.account, len(found.letters)) == ({"read": 2, "routed": 1, "dead": 1, "filtered": 0}, 2)
+    assert (found.counts.records(), len(found.letters)) == (Counts(2, 1, 1).records(), 2)
     assert list(online._tables(desk.spec)) == []
     desk.options["branches"][0]["table"] = {"path": f"{desk.folder}/lake/others", "create": "never"}
     assert [each.message for each in online._tables(desk.spec)] == [f"no table at {desk.folder}/lake/others"]

@@ -139,7 +139,7 @@ def test_only_the_first_batch_with_rows_is_looked_at(desk: Desk):
 def test_preview_and_check_online_tell_it(desk: Desk, monkeypatch: pytest.MonkeyPatch):
     desk.options["transform"] = [{"drop": ["id"]}, {"where": "staus < 600"}]
     found = preview_records(desk.spec, envelopes(RECORDS))
-    assert found.account["filtered"] == 2
+    assert found.counts.filtered == 2
     assert any("transform[1].where" in note and "did you mean 'status'" in note for note in found.notes)
     monkeypatch.setattr(
         online, "preview_records", lambda spec, _, count: preview_records(spec, envelopes(RECORDS), count)
