@@ -147,7 +147,15 @@ def test_preview_as_json_is_nothing_but_lines_and_ends_with_the_account(cli: Run
     assert (columns["event"], columns["columns"]) == ("columns", {"id": "long"})
     assert (note["event"], row["event"], row["row"]["id"]) == ("note", "row", 1)
     assert (letter["reason"], letter["value"]) == ("encoding", {"hex": b'{"id": "\xff"}'.hex()})
-    assert summary == {"event": "summary", "pipeline": "web", "read": 2, "routed": 1, "dead": 1, "filtered": 0}
+    assert summary == {
+        "event": "summary",
+        "pipeline": "web",
+        "read": 2,
+        "routed": 1,
+        "dead": 1,
+        "filtered": 0,
+        "skipped": 0,
+    }
 
 
 def test_preview_exits_0_when_everything_is_a_dead_letter(cli: Run):
