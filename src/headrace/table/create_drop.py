@@ -86,11 +86,11 @@ class FirstWrite:
                 hint="Specify a schema, or insert records with values.",
             )
         only_in_path = [name for name in self.partition_by if partition is not None and name not in schema.names]
-        whole = pa.schema([*schema, *(pa.field(name, pa.string()) for name in only_in_path)])
-        check_partitioning(whole, self.partition_by)
+        table_schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in only_in_path)])
+        check_partitioning(table_schema, self.partition_by)
         rows = _select(rows, schema.names)
-        check(rows, TableState(0, MetadataAction("", to_delta(whole), self.partition_by, {}), Protocol()))
-        create(store, whole, self.partition_by, self.properties)
+        check(rows, TableState(0, MetadataAction("", to_delta(table_schema), self.partition_by, {}), Protocol()))
+        create(store, table_schema, self.partition_by, self.properties)
         return rows
 
 

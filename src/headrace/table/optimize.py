@@ -239,7 +239,8 @@ def files_where(store: Store, state: TableState, files: list[File], where: str |
     partitions = {key(file.partition): file.partition for file in files}
     # One row per partition with its values and its number; the query returns the numbers of those that match.
     values = [
-        pa.array([value_in(each, item).as_py() for each in partitions.values()], item.type) for item in key.columns
+        pa.array([value_in(partition, item).as_py() for partition in partitions.values()], item.type)
+        for item in key.columns
     ]
     schema = pa.schema([*key.columns, pa.field(_NUMBER, pa.int64())])
     rows = pa.table([*values, pa.array(range(len(partitions)), pa.int64())], schema=schema)

@@ -89,7 +89,8 @@ class TableOwners:
     @cached_property
     def writer(self) -> WriterKind:
         """Kind of writer of the table."""
-        tables = [KnownTables.load(each.state).tables.get(self._store.uri) for each in self.pipelines if each.state]
+        states = [pipeline.state for pipeline in self.pipelines if pipeline.state]
+        tables = [KnownTables.load(state).tables.get(self._store.uri) for state in states]
         kinds = {table.writer for table in tables if table is not None}
         if kinds:
             return next((kind for kind in (WriterKind.MERGE, WriterKind.SPARK) if kind in kinds), WriterKind.DIRECT)
@@ -151,8 +152,8 @@ class TableOwners:
                     )
                 try:
                     leases.enter_context(Lease.take(pipeline.state))
-                except LeaseHeld as held:
-                    raise pipeline_is_running(self._store.uri, pipeline.name, operation, held.facts) from None
+                except LeaseHeld as error:
+                    raise pipeline_is_running(self._store.uri, pipeline.name, operation, error.facts) from None
             yield
 
     def staged_files(self) -> dict[str, str]:
@@ -229,7 +230,7 @@ def _parents(uri: str) -> Iterator[str]:
 def _last_engine(store: Store, version: int) -> str | None:
     """Engine of the newest commit that names one; None if none of the last commits does.
 
-    Repairs are ignored: they are done with any table. Older delta-rs names itself in `clientVersion` only.
+    Repairs are ignored: Headrace repairs tables of any writer. Older delta-rs names itself in `clientVersion` only.
     """
     for commit in LogWalk(store, version, max(-1, version - _LOOK_BACK)):
         engine = commit.info.get("engineInfo") or commit.info.get("clientVersion")

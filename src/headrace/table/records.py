@@ -168,8 +168,8 @@ def _from_pandas(frame: Any) -> pa.Table:
     if not hasattr(frame, "columns"):
         raise _not_records(frame)
     named = [name for name in frame.index.names if name is not None and name not in frame.columns]
-    whole = frame.reset_index(level=named) if named else frame
-    return _arrow(lambda: pa.Table.from_pandas(whole, preserve_index=False), frame)
+    columns = frame.reset_index(level=named) if named else frame
+    return _arrow(lambda: pa.Table.from_pandas(columns, preserve_index=False), frame)
 
 
 def _arrow(read: Callable[[], pa.Table], records: Records) -> pa.Table:
@@ -265,11 +265,11 @@ def _fractions(value: Any, kind: pa.DataType | None) -> Any:
     if kind is None or not isinstance(value, dict | list):
         return value
     if isinstance(value, list):
-        return [_fractions(each, kind.value_type) for each in value] if pa.types.is_list(kind) else value
+        return [_fractions(item, kind.value_type) for item in value] if pa.types.is_list(kind) else value
     if pa.types.is_map(kind):
-        return {key: _fractions(each, kind.item_type) for key, each in value.items()}
+        return {key: _fractions(item, kind.item_type) for key, item in value.items()}
     kinds = {item.name: item.type for item in kind} if pa.types.is_struct(kind) else {}
-    return {key: _fractions(each, kinds.get(key)) for key, each in value.items()}
+    return {key: _fractions(item, kinds.get(key)) for key, item in value.items()}
 
 
 def from_parquet(data: bytes, name: str) -> pa.Table:

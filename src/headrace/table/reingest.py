@@ -81,8 +81,8 @@ def _spec(file: Spec | str | os.PathLike[str], store: Store) -> Spec:
 def _lease(pipeline: ReingestPipeline) -> Lease:
     try:
         return pipeline.take_lease()
-    except LeaseHeld as held:
-        raise pipeline_is_running(pipeline.store.uri, pipeline.spec.pipeline, _OPERATION, held.facts) from None
+    except LeaseHeld as error:
+        raise pipeline_is_running(pipeline.store.uri, pipeline.spec.pipeline, _OPERATION, error.facts) from None
 
 
 class ReingestPipeline(Pipeline):

@@ -26,10 +26,6 @@ class Removal:
     bytes: int
     rows: int | None = None
 
-    def __str__(self) -> str:
-        rows = "" if self.rows is None else f"{self.rows:,} rows, "
-        return f"{self.what} {self.path}: {rows}{self.files:,} files, {self.bytes:,} bytes"
-
 
 class Reset:
     """The folders that a reset deletes; nothing is deleted before `apply`."""
@@ -90,9 +86,9 @@ class Reset:
 
     def apply(self) -> None:
         """Delete the folders, the state last: an interrupted reset can be run again."""
-        for each in self.removals:
-            store = Store(each.path, self.profile)
-            paths = [item.path for item in store.list() if each.what != "state" or not _is_lease(item.path)]
+        for removal in self.removals:
+            store = Store(removal.path, self.profile)
+            paths = [item.path for item in store.list() if removal.what != "state" or not _is_lease(item.path)]
             store.delete(log_last(paths))
         self.applied = True
 

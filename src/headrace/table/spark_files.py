@@ -149,7 +149,7 @@ def _conditions(partitions: Sequence[Partition], state: TableState) -> Iterator[
         yield ""
         return
     for start in range(0, len(partitions), _PARTITIONS):
-        yield " WHERE " + " OR ".join(_is(each, state) for each in partitions[start : start + _PARTITIONS])
+        yield " WHERE " + " OR ".join(_is(partition, state) for partition in partitions[start : start + _PARTITIONS])
 
 
 def _is(partition: Partition, state: TableState) -> str:

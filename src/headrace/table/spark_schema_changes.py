@@ -34,7 +34,7 @@ def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterat
     added = columns_to_add(store, state, change)
     _check_whole(state, change)
     if added:
-        columns = (f"{'.'.join(map(quote_identifier, each.path))} {type_name(each.item.type)}" for each in added)
+        columns = (f"{'.'.join(map(quote_identifier, new.path))} {type_name(new.item.type)}" for new in added)
         yield f"ADD COLUMNS ({', '.join(columns)})"
     for name, kind in (change.widen or {}).items():
         widening = describe_widening(store, state, name, kind)
