@@ -80,7 +80,7 @@ def test_the_life_of_a_table(base: str, profile: Profile) -> None:
     table.set_properties({"owner": "ann"})
     assert [entry.rows_after for entry in table.history()][-4:] == [21, 14, 7, 0]
     assert table.query().at(version=4).count() == 21
-    assert table.repair(deep=True).whole
+    assert table.repair(deep=True).intact
     done = table.upsert([{"id": 1, "day": "ü", "note": "new"}, {"id": 9, "day": "x=y"}], ["id", "day"])
     assert (done.inserted, done.updated) == (1, 1)
     assert table.update("day = 'ü'", {"id": "id + 10"}).rows == 3

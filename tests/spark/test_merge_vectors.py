@@ -44,7 +44,7 @@ def test_a_log_in_any_order_ends_as_without_vectors(spark: Any, tmp_path: Path) 
     assert size.deletion_vectors > 0
     assert size.rows == table.history()[0].rows_after == len(wanted)
     assert _replayed(table) == wanted, "the change data tells the same rows"
-    assert table.repair(dry_run=True).whole
+    assert table.repair(dry_run=True).intact
     gone = table.vacuum("0s", force=True)
     assert any(path.endswith(".bin") for path in gone.files)
     assert any(path.startswith("_change_data/") for path in gone.files)
@@ -70,14 +70,14 @@ def test_files_that_are_gone_leave_the_log_and_what_they_held_is_told(
     assert (held.vector is not None) == bool(properties)
     (Path(table.path) / held.path).unlink()
     done = table.repair()
-    assert (done.rows, [each.batch for each in done.lost], done.untold) == (held.rows, batches, ())
+    assert (done.rows, [each.batch for each in done.lost], done.unknown_origin) == (held.rows, batches, ())
     kept = made.rows()
     assert len(kept) == len(before) - (held.rows or 0)
     assert kept.items() <= before.items()
     assert spark.read.format("delta").load(table.path).count() == len(kept)
     assert made.batch([Change("put", 7, 9, (9, None), offset=9)], 4).inserted == 1
     assert made.rows() == kept | {7: (9, 9, None)}
-    assert table.repair().whole
+    assert table.repair().intact
 
 
 def _replayed(table: Table) -> dict[int, tuple[Any, ...]]:

@@ -192,7 +192,7 @@ def print_list(head: str, items: Iterable[str]) -> None:
 
 def print_damage(path: str, repaired: Repaired) -> None:
     """Print the problems of a table."""
-    if repaired.whole:
+    if repaired.intact:
         say(f"{path}: no problems found")
     _print_damaged_files("missing file", repaired.missing)
     _print_damaged_files("unreadable file", repaired.unreadable)
@@ -200,8 +200,8 @@ def print_damage(path: str, repaired: Repaired) -> None:
     for each in repaired.lost:
         origin = "not from a pipeline" if each.pipeline is None else f"of '{each.pipeline}', batch {each.batch}"
         print_list(f"lost rows of version {each.version}, {origin}", map(_offsets, each.ranges))
-    if repaired.untold:
-        print_list("the log no longer has the origin of these files:", repaired.untold)
+    if repaired.unknown_origin:
+        print_list("the log no longer has the origin of these files:", repaired.unknown_origin)
     if repaired.reingest is not None:
         _print_reingest(repaired.reingest)
 
@@ -239,4 +239,4 @@ def repair_fields(repaired: Repaired) -> dict[str, Any]:
 
 def damage_event(repaired: Repaired) -> dict[str, Any]:
     """Result of a repair as JSON."""
-    return {**asdict(repaired), "rows": repaired.rows, "whole": repaired.whole}
+    return {**asdict(repaired), "rows": repaired.rows, "intact": repaired.intact}

@@ -56,7 +56,7 @@ class Repaired:
     unreadable: tuple[Damage, ...]  # truncated or not Parquet; only reported
     vectors: tuple[Damage, ...]  # files whose deletion vector is missing; only reported
     lost: tuple[Lost, ...]  # commits that added the missing files
-    untold: tuple[str, ...]  # missing files whose commit is no longer in the log
+    unknown_origin: tuple[str, ...]  # missing files whose commit is no longer in the log
     version: int | None = None  # that removed the missing files; None if nothing was committed
     reingest: Reingest | None = None  # with the `reingest` option
 
@@ -67,7 +67,7 @@ class Repaired:
         return sum(counts) if len(counts) == len(self.missing) else None
 
     @property
-    def whole(self) -> bool:
+    def intact(self) -> bool:
         """Whether there is no damage."""
         return not (self.missing or self.unreadable or self.vectors)
 

@@ -97,7 +97,7 @@ class SchemaChange:
     widen: Mapping[str, str] | None = None
     rename: Mapping[str, str] | None = None
     drop: Iterable[str] = ()
-    whole: pa.Schema | None = None  # the target schema, if the caller specified one
+    target: pa.Schema | None = None  # the target schema, if the caller specified one
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def change_to(state: TableState, schema: pa.Schema) -> SchemaChange:
         if item.name in current.names and not _only_adds_fields(current.field(item.name), item)
     }
     dropped = [name for name in current.names if name not in target.names]
-    return SchemaChange(added, comments, widened, drop=dropped, whole=target)
+    return SchemaChange(added, comments, widened, drop=dropped, target=target)
 
 
 def _check_order_and_nullability(current: pa.Schema, target: pa.Schema) -> None:
@@ -172,10 +172,10 @@ def update_schema(store: Store, state: TableState, change: SchemaChange) -> Tabl
     added, comments = columns_to_add(store, state, change), dict(change.comment or {})
 
     def changed(metadata: MetadataAction) -> MetadataAction:
-        target = change.whole or add_columns(from_delta(metadata.schema_json), added)
+        target = change.target or add_columns(from_delta(metadata.schema_json), added)
         check_field_names(target)
         merged = (
-            merge_schemas(metadata.schema_json, to_delta(target)) if added or change.whole else metadata.schema_json
+            merge_schemas(metadata.schema_json, to_delta(target)) if added or change.target else metadata.schema_json
         )
         return replace(metadata, schema_json=_set_comments(merged, comments))
 

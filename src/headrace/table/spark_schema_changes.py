@@ -53,12 +53,12 @@ def _statements(store: Store, state: TableState, change: SchemaChange) -> Iterat
 
 def _check_whole(state: TableState, change: SchemaChange) -> None:
     """Refuse target schemas that ADD COLUMNS cannot express: columns in between, and new fields of structs."""
-    exists = [item.name in state.schema.names for item in change.whole or ()]
+    exists = [item.name in state.schema.names for item in change.target or ()]
     if exists != sorted(exists, reverse=True):
         raise UsageError(
             "Spark, which must change this table, appends new columns at the end.", hint="Specify them last."
         )
-    for item in change.whole or ():
+    for item in change.target or ():
         unwidened = item.name in state.schema.names and item.name not in (change.widen or {})
         if unwidened and item.type != state.schema.field(item.name).type:
             raise UsageError(

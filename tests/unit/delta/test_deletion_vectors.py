@@ -114,7 +114,7 @@ def test_deleted_rows_are_nowhere(store: Store):
     size = table.statistics()
     assert (size.rows, size.deletion_vectors, size.deleted_rows) == (7, 1, 3)
     assert [each.rows_after for each in table.history()] == [7, 0, 7, 8, 10]
-    assert table.repair(dry_run=True).whole
+    assert table.repair(dry_run=True).intact
     told = [(row["_commit_version"], row["_change_type"], row["id"]) for row in table.changes(1).records()]
     assert sorted(told) == [
         (1, "delete", 2),

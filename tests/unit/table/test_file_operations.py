@@ -420,7 +420,7 @@ def test_a_whole_table_needs_no_repair(table: Table) -> None:
     filled(table, 2)
     for deep in (False, True):
         found = table.repair(deep=deep)
-        assert found.whole
+        assert found.intact
         assert found.version is None
     assert table.resolve() == 2
 
@@ -438,7 +438,7 @@ def test_missing_files_leave_the_log_in_one_commit(tmp_path: Path) -> None:
     done = table.repair()
     assert (done.version, len(done.missing), done.unreadable) == (3, len(gone), ())
     assert table.query().count() == 2 * (len(DAYS) + 1) - len(gone)
-    assert table.repair().whole
+    assert table.repair().intact
     entry = table.history(1)[0]
     assert (entry.operation, entry.rows_after) == ("FSCK", table.query().count())
     assert DeltaTable(table.path).to_pyarrow_table().num_rows == table.query().count()
@@ -479,7 +479,7 @@ def test_lost_records_are_told_back_through_compactions(tmp_path: Path) -> None:
         ("shop", 5): (Range("orders", 0, 12, 13, "id"),),
         **{("shop", batch): (Range("orders", 0, batch * 3 - 3, batch * 3, "id"),) for batch in range(1, 5)},
     }
-    assert found.untold == ()
+    assert found.unknown_origin == ()
     for number in range(5):
         (Path(table.path) / "_delta_log" / f"{number:020}.json").unlink()
     # without a checkpoint the log tells nothing of what came before

@@ -125,7 +125,7 @@ def test_a_table_that_a_pipeline_writes_by_spark_is_read_and_looked_at_by_all(by
     assert by_spark.metadata().writer == "spark"
     with Lease.take(state):
         assert by_spark.query().count() == 2
-        assert by_spark.repair(dry_run=True).whole
+        assert by_spark.repair(dry_run=True).intact
 
 
 def test_repair_of_a_table_that_spark_writes_needs_it_to_itself(by_spark: Table, state: Store) -> None:
