@@ -27,7 +27,7 @@ from headrace.delta.snapshot import TableState, active_files
 from headrace.errors import HeadraceError, PartitionNotFound, UsageError
 from headrace.stage.stager import MIB, FileLayout, file_layout_of
 from headrace.storage.store import Store
-from headrace.table.ownership import TableOwners, retry_conflicts, table_replaced
+from headrace.table.ownership import TableOwners, open_log, retry_conflicts
 from headrace.table.query import RowsInMemory
 from headrace.write.row_edit import EditedRows, FileRewrite
 
@@ -174,10 +174,7 @@ class _Attempt:
     def __init__(self, store: Store, state: TableState, request: _Request) -> None:
         self._store, self._state, self._request = store, state, request
         layout = replace(file_layout_of(state, store.uri), target_file_bytes=request.target)
-        log_writer = LogWriter.open(store)
-        if log_writer.known().table_id != state.table_id:
-            raise table_replaced(store)
-        self._compaction = Compaction(log_writer, layout, request.z_order)
+        self._compaction = Compaction(open_log(store, state), layout, request.z_order)
         self.result = no_files_optimized(state.version, request.z_order)
 
     def run(self) -> Optimized:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from headrace.delta.features import WriterKind, append_blocker, rewrite_blocker, writer_of
 from headrace.delta.log import LogWalk, newest_version
+from headrace.delta.log_writer import LogWriter, Objection
 from headrace.delta.snapshot import TableState, all_txns, load_state
 from headrace.delta.txn import batch_number_of, batch_txn, pipeline_of
 from headrace.errors import (
@@ -208,6 +209,14 @@ def retry_conflicts(store: Store, table_id: str, attempt: Callable[[TableState],
         version=version,
         hint="Run the operation again when the other writers have finished.",
     )
+
+
+def open_log(store: Store, state: TableState, blocker: Objection = append_blocker) -> LogWriter:
+    """Open the log of a table to commit to it; TableReplaced if the path has another table than `state` meanwhile."""
+    log_writer = LogWriter.open(store, objection=blocker)
+    if log_writer.known().table_id != state.table_id:
+        raise table_replaced(store)
+    return log_writer
 
 
 def table_replaced(store: Store) -> TableReplaced:

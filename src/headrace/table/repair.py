@@ -13,7 +13,6 @@ from pyarrow.fs import FileSystem
 
 from headrace.delta.actions import File
 from headrace.delta.features import metadata_only_blocker
-from headrace.delta.log_writer import LogWriter
 from headrace.delta.rows import file_damage, filesystem
 from headrace.delta.snapshot import active_files
 from headrace.errors import StorageUnreachable
@@ -23,7 +22,7 @@ from headrace.recovery.file_origins import OriginCommit, file_origins
 from headrace.recovery.reingest_plan import Reingest
 from headrace.source.ranges import Range
 from headrace.storage.store import Store
-from headrace.table.ownership import TableOwners, WritingPipeline
+from headrace.table.ownership import TableOwners, WritingPipeline, open_log
 
 _THREADS = 8  # files that are read in parallel
 
@@ -94,7 +93,7 @@ def repair(store: Store, owners: TableOwners, *, dry_run: bool = False, deep: bo
         )
         if dry_run or not missing:
             return result
-        log_writer = LogWriter.open(store, objection=metadata_only_blocker)
+        log_writer = open_log(store, state, metadata_only_blocker)
         version = log_writer.forget(missing, {"operation": "repair", "files": len(missing)})
     return replace(result, version=version)
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 from headrace.delta.actions import MetadataAction
 from headrace.delta.evolution import merge_schemas
 from headrace.delta.features import append_blocker
-from headrace.delta.log_writer import LogWriter
 from headrace.delta.properties import check_properties, text_of
 from headrace.delta.schema import from_delta, held_field, to_delta
 from headrace.delta.snapshot import TableState
@@ -21,6 +20,7 @@ from headrace.delta.type_widening import widens
 from headrace.errors import FeatureRequired, SchemaMismatch, TableChanged, UsageError
 from headrace.spec.types import check_field_names, parse_type, type_name
 from headrace.storage.store import Store
+from headrace.table.ownership import open_log
 
 # A schema, or column names with their types as in a spec; `!` for NOT NULL: {"id": "long!", "name": "string"}.
 Columns: TypeAlias = "pa.Schema | Mapping[str, str]"
@@ -77,7 +77,7 @@ def set_properties(store: Store, state: TableState, properties: Mapping[str, str
 
     operation = "SET TBLPROPERTIES" if values else "UNSET TBLPROPERTIES"
     parameters = {"properties": json.dumps(property_texts(values))}
-    return LogWriter.open(store).alter(change, lambda _: (operation, parameters), {})
+    return open_log(store, state).alter(change, lambda _: (operation, parameters), {})
 
 
 def property_texts(properties: Mapping[str, object]) -> dict[str, str]:
@@ -183,7 +183,7 @@ def update_schema(store: Store, state: TableState, change: SchemaChange) -> Tabl
     names = [f"{column.name} {type_name(column.item.type)}" for column in added] or sorted(comments)
     parameters = {"columns": json.dumps(names)}
     try:
-        return LogWriter.open(store).alter(changed, lambda _: (operation, parameters), {}, schema=state.schema_json)
+        return open_log(store, state).alter(changed, lambda _: (operation, parameters), {}, schema=state.schema_json)
     except TableChanged as refused:
         raise SchemaMismatch(
             refused.message, expected=describe_schema(state.schema, state.partition_by), actual=parameters["columns"]

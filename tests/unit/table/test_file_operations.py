@@ -8,12 +8,13 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -382,6 +383,35 @@ def test_a_replaced_table_is_not_restored(table: Table, monkeypatch: pytest.Monk
     with pytest.raises(TableReplaced, match="Run the operation again"):
         table.restore(version=1)
     assert held(table) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.set_properties({"owner": "ann"}),
+        lambda table: table.update_schema(add={"more": "string"}),
+        lambda table: table.bulk_insert([{"id": 7}]),
+        lambda table: table.repair(),
+    ],
+)
+def test_a_replaced_table_is_not_changed(
+    table: Table, monkeypatch: pytest.MonkeyPatch, change: Callable[[Table], object]
+) -> None:
+    filled(table, 3)
+    next(Path(table.path).glob("*.parquet")).unlink()
+    opened = LogWriter.open
+
+    def replaced(store: Store, *arguments: Any, **settings: Any) -> LogWriter:
+        monkeypatch.setattr(LogWriter, "open", opened)
+        shutil.rmtree(table.path)
+        filled(Table.get_or_create(table.path, COLUMNS), 2)
+        return opened(store, *arguments, **settings)
+
+    monkeypatch.setattr(LogWriter, "open", replaced)
+    with pytest.raises(TableReplaced, match="Run the operation again"):
+        change(table)
+    assert table.resolve() == 2
+    assert held(table) == [0, 1]
 
 
 def test_a_replaced_table_is_not_optimized(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
