@@ -114,7 +114,7 @@ def test_records_that_are_gone_before_they_were_read_stop_the_pipeline(
         with pytest.raises(SourceGap, match=rf"{topic}/1: offsets 10 to 14 .*--accept-gap") as stop:
             drain(spec)
     assert (stop.value.facts["partition"], stop.value.facts["wanted"], stop.value.facts["earliest"]) == (1, 10, 15)
-    assert decide(spec, [Decision.GAP]) == [f"{topic}/1: goes on at 15, was at 10"]
+    assert decide(spec, [Decision.GAP]) == [f"{topic}/1: continues at offset 15, was 10"]
     drain(spec)
     assert ids(lake / "t") == [*range(10), *range(100, 110), *range(115, 120)]
     booked = opened(f"{spec.state_uri}/ledger").to_pyarrow_table().sort_by("batch").to_pylist()

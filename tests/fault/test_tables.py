@@ -161,7 +161,7 @@ def test_other_columns_are_accepted_by_a_person(altered: dict[str, Altered], nam
     with pytest.raises(TableChanged, match="--accept-new-table"):
         drain(case.spec)
     assert opened(case.path).version() == version
-    assert decide(case.spec, [Decision.NEW_TABLE]) == [f"{case.path}: batch 2 goes on with the table as it is now"]
+    assert decide(case.spec, [Decision.NEW_TABLE]) == [f"{case.path}: batch 2 continues with the table as it is now"]
     drain(case.spec)
     assert opened(case.path).to_pyarrow_table().num_rows == rows
     assert [letter["reason"] for letter in letters(case.spec)] == ["type"] * dead
@@ -203,9 +203,7 @@ def test_a_table_that_is_gone_or_replaced_is_accepted_by_a_person(
     assert case.path in said[0]
     drain(case.spec)
     assert ids(case.path) == [*left, *range(10, 20)], "the open batch and all after it"
-    assert decide(case.spec, [Decision.NEW_TABLE]) == [
-        f"{name}: nothing of that kind had happened; nothing was changed"
-    ]
+    assert decide(case.spec, [Decision.NEW_TABLE]) == [f"{name}: nothing to accept; nothing was changed"]
 
 
 def test_a_table_that_goes_while_the_pipeline_rests(kafka: Broker, new_topic: Callable[..., str], lake: Path) -> None:

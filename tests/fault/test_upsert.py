@@ -102,7 +102,7 @@ def test_a_lost_state_goes_on_from_the_mark_of_the_merge(shop: Shop) -> None:
     with pytest.raises(TxnMismatch, match=r"remembered .* are gone"):
         shop.run()
     (said,) = [line for line in decide(shop.spec, [Decision.LOST_LEDGER]) if "deletes" in line]
-    assert "goes on without" in said
+    assert "continues without" in said
     shop.run()
     assert table(shop) == WRITTEN_FINAL
 

@@ -54,7 +54,7 @@ def test_records_of_an_added_partition_that_are_deleted_are_a_gap(
     for _ in range(2):
         with pytest.raises(SourceGap, match=rf"{topic}/1: offsets 0 to 2 .*--accept-gap"):
             position(spec)
-    assert decide(spec, [Decision.GAP]) == [f"{topic}/1: goes on at 3, was at 0"]
+    assert decide(spec, [Decision.GAP]) == [f"{topic}/1: continues at offset 3, was 0"]
     assert position(spec) == {(topic, 0): 0, (topic, 1): 3}
 
 

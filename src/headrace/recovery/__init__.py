@@ -1,1 +1,1 @@
-"""What restores a pipeline after a stop: decisions, lost ledgers, restored tables, lost rows."""
+"""Recovery: resume after an error, rebuild a lost ledger, refill a restored table, reingest lost rows."""

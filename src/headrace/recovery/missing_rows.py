@@ -1,8 +1,8 @@
-"""Which rows that were made again are not in their table: told by the record they came from, never by their values.
+"""Find the rows that a table lacks, by the records they come from, never by their values.
 
-A row may have been lost if it is of a partition of the table, and of a record, of which a lost file can have held rows.
-It is lost if its record has fewer rows there than it makes. Where some of them are there and some are not, which can
-only be where a file ended in the midst of a record, the rows themselves are compared.
+A row may be lost if a lost file can have had rows of its partition and its record. It is lost if its record has fewer
+rows in the table than it gives. If only some of them are there, which happens where a file ended in the middle of a
+record, the rows themselves are compared.
 """
 
 from __future__ import annotations
@@ -24,168 +24,169 @@ from headrace.delta.staged_file import StagedFile
 from headrace.engine import duck
 from headrace.errors import TableDamaged
 from headrace.pipeline.deduplicate import without_duplicates
-from headrace.recovery.file_origins import OffsetBounds, offset_bounds_of
+from headrace.recovery.file_origins import POSITION, OffsetBounds, offset_bounds_of
 from headrace.stage.stager import FileLayout
 from headrace.storage.store import Store
 
-_PLACE = ("topic", "partition", "offset")
-_BOX = pa.schema(
+_BOUNDS = pa.schema(
     [
         pa.field("part", pa.int64()),
         *(pa.field(f"topic_{side}", pa.string()) for side in ("low", "high")),
         *(pa.field(f"{name}_{side}", pa.int64()) for name in ("partition", "offset") for side in ("low", "high")),
     ]
 )
-_OPEN = (None, None)
-_SAME = " AND ".join(f'one."{name}" IS NOT DISTINCT FROM two."{name}"' for name in ("part", *_PLACE))
+_UNKNOWN = (None, None)
+_SAME = " AND ".join(f'one."{name}" IS NOT DISTINCT FROM two."{name}"' for name in ("part", *POSITION))
 _WITHIN = " AND ".join(
-    f'coalesce(one."{name}" >= box.{name}_low AND one."{name}" <= box.{name}_high, true)' for name in _PLACE
+    f'coalesce(one."{name}" >= file.{name}_low AND one."{name}" <= file.{name}_high, true)' for name in POSITION
 )
 _LOST = f"""
-    WITH stands AS (SELECT part, topic, "partition", "offset", count(*) AS count FROM there GROUP BY ALL),
-         counted AS (SELECT *, count(*) OVER (PARTITION BY part, topic, "partition", "offset") AS count FROM made)
-    SELECT one.file, one.nth, coalesce(two.count, 0) AS there, one.count - coalesce(two.count, 0) AS lacking
-    FROM counted AS one LEFT JOIN stands AS two ON {_SAME}
+    WITH present AS (SELECT part, topic, "partition", "offset", count(*) AS count FROM in_table GROUP BY ALL),
+         counted AS (SELECT *, count(*) OVER (PARTITION BY part, topic, "partition", "offset") AS count FROM staged)
+    SELECT one.file, one.nth, coalesce(two.count, 0) AS present, one.count - coalesce(two.count, 0) AS missing
+    FROM counted AS one LEFT JOIN present AS two ON {_SAME}
     WHERE coalesce(two.count, 0) < one.count
-      AND EXISTS (SELECT 1 FROM boxes AS box WHERE box.part = one.part AND {_WITHIN})
+      AND EXISTS (SELECT 1 FROM lost AS file WHERE file.part = one.part AND {_WITHIN})
     ORDER BY one.file, one.nth
 """  # noqa: S608 our own names
 
 
-def absent(
+def missing_rows(
     store: Store,
     layout: FileLayout,
-    made: Sequence[StagedFile],
-    gone: Sequence[File],
-    there: Iterable[File],
+    staged: Sequence[StagedFile],
+    lost: Sequence[File],
+    active: Iterable[File],
     batch: int,
 ) -> tuple[list[StagedFile], list[StagedFile], int]:
-    """Files with the rows that are lost, those that are none of it any more, and of how many records they are."""
-    parts = _Parts.of(layout, gone)
-    mine = [item for item in made if parts.number(dict(item.partition)) is not None]
-    left = [item for item in made if item not in mine]
-    boxes = [(parts.number(file.partition), offset_bounds_of(file)) for file in gone]
-    stands = [file for file in there if _overlaps(file, boxes, parts)]
-    if not mine:
-        return [], left, 0
-    columns = ColumnReader(store, [f"{SOURCE.name}.{name}" for name in _PLACE])
-    places = [_places(columns, as_file(item), parts) for item in mine]
-    whole = pa.concat_tables(each.append_column("file", _same(at, len(each))) for at, each in enumerate(places))
-    found = duck.query(_LOST, made=whole, there=_all_places(columns, stands, parts), boxes=_listed(boxes))
-    keep = _kept(store, layout, mine, stands, found)
-    kept, old, new = list[StagedFile](), list[StagedFile](), list[tuple[StagedFile, np.ndarray]]()
-    for item, mask in zip(mine, keep, strict=True):
-        (kept if mask.all() else old).append(item)
+    """Staged files with the lost rows alone, staged files that are not needed, and the number of lost records."""
+    partitions = _Partitions.of(layout, lost)
+    candidates = [file for file in staged if partitions.number(dict(file.partition)) is not None]
+    unneeded = [file for file in staged if file not in candidates]
+    bounds = [(partitions.number(file.partition), offset_bounds_of(file)) for file in lost]
+    present = [file for file in active if _overlaps(file, bounds, partitions)]
+    if not candidates:
+        return [], unneeded, 0
+    columns = ColumnReader(store, [f"{SOURCE.name}.{name}" for name in POSITION])
+    tables = (_positions(columns, as_file(file), partitions) for file in candidates)
+    positions = pa.concat_tables(
+        table.append_column("file", pa.repeat(pa.scalar(nth, pa.int64()), len(table)))
+        for nth, table in enumerate(tables)
+    )
+    in_table = pa.concat_tables(
+        [_POSITIONS.empty_table(), *(_positions(columns, file, partitions) for file in present)]
+    )
+    matches = duck.query(_LOST, staged=positions, in_table=in_table, lost=_bounds_table(bounds))
+    masks = _masks(store, layout, candidates, present, matches)
+    kept, replaced, partial = list[StagedFile](), list[StagedFile](), list[tuple[StagedFile, np.ndarray]]()
+    for file, mask in zip(candidates, masks, strict=True):
+        (kept if mask.all() else replaced).append(file)
         if mask.any() and not mask.all():
-            new.append((item, ~mask))
-    records = whole.filter(pa.array(np.concatenate(keep))).group_by(list(_PLACE)).aggregate([]).num_rows
-    return kept + without_duplicates(store, layout, new, f"{batch:08d}-lost")[0], left + old, records
+            partial.append((file, ~mask))
+    records = positions.filter(pa.array(np.concatenate(masks))).group_by(list(POSITION)).aggregate([]).num_rows
+    return kept + without_duplicates(store, layout, partial, f"{batch:08d}-lost")[0], unneeded + replaced, records
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """The partitions of lost files, by number; those of other files have none."""
+class _Partitions:
+    """Numbers of the partitions of lost files; other partitions have none."""
 
     key: PartitionKeys
     numbers: Mapping[Partition, int]
 
     @classmethod
-    def of(cls, layout: FileLayout, gone: Sequence[File]) -> _Parts:
+    def of(cls, layout: FileLayout, lost: Sequence[File]) -> _Partitions:
         key = PartitionKeys.of(layout.schema, layout.partition_by)
-        return cls(key, {key(file.partition): number for number, file in enumerate(gone)})
+        return cls(key, {key(file.partition): number for number, file in enumerate(lost)})
 
     def number(self, values: Mapping[str, str | None]) -> int | None:
         return self.numbers.get(self.key(values))
 
 
-def _kept(
-    store: Store, layout: FileLayout, mine: Sequence[StagedFile], stands: Sequence[File], found: pa.Table
+def _masks(
+    store: Store, layout: FileLayout, candidates: Sequence[StagedFile], present: Sequence[File], matches: pa.Table
 ) -> list[np.ndarray]:
-    """For each file which of its rows are lost."""
-    keep = [np.zeros(item.rows, bool) for item in mine]
-    files, rows, there, lacking = (found[name].to_numpy() for name in ("file", "nth", "there", "lacking"))
-    for at in np.unique(files).tolist():
-        keep[at][rows[(files == at) & (there == 0)]] = True
-    if (partly := there > 0).any():
-        asked = zip(files[partly].tolist(), rows[partly].tolist(), strict=True)
-        _compare(store, layout, mine, stands, dict(zip(asked, lacking[partly].tolist(), strict=True)), keep)
-    return keep
+    """For each staged file a mask of its lost rows."""
+    masks = [np.zeros(file.rows, bool) for file in candidates]
+    files, rows, counts, missing = (matches[name].to_numpy() for name in ("file", "nth", "present", "missing"))
+    for nth in np.unique(files).tolist():
+        masks[nth][rows[(files == nth) & (counts == 0)]] = True
+    if (partly := counts > 0).any():
+        keys = zip(files[partly].tolist(), rows[partly].tolist(), strict=True)
+        _compare(store, layout, candidates, present, dict(zip(keys, missing[partly].tolist(), strict=True)), masks)
+    return masks
 
 
 def _compare(
     store: Store,
     layout: FileLayout,
-    mine: Sequence[StagedFile],
-    stands: Sequence[File],
-    asked: Mapping[tuple[int, int], int],
-    keep: Sequence[np.ndarray],
+    candidates: Sequence[StagedFile],
+    present: Sequence[File],
+    missing: Mapping[tuple[int, int], int],
+    masks: Sequence[np.ndarray],
 ) -> None:
-    """Of records that have some of their rows left, take those that no row in the table equals.
+    """Of records with some of their rows in the table, mark the rows that no row of the table equals.
 
-    `asked` says how many rows each one's record lacks. Rows are compared as texts of their values, which tell values
-    of one schema apart, and a NaN is one value. Where more differ than are lacking, the records make other rows now
-    than they did, as `now()` does: then nobody can tell which of them are there.
+    `missing` has the number of missing rows of each row's record. Rows are compared as text, which distinguishes
+    values of one schema and treats NaN as one value. If more rows differ than are missing, the records give other
+    rows now than before, as with `now()`; then the missing rows cannot be identified.
     """
-    made = {
-        at: read_rows(store, as_file(mine[at]), layout.schema, layout.partition_by) for at in {at for at, _ in asked}
+    tables = {
+        nth: read_rows(store, as_file(candidates[nth]), layout.schema, layout.partition_by)
+        for nth in {nth for nth, _ in missing}
     }
-    spelled = {(at, nth): repr(made[at].slice(nth, 1).to_pylist()[0]) for at, nth in asked}
-    places = pa.array([made[at][SOURCE.name][nth].as_py()["offset"] for at, nth in asked], pa.int64())
-    left = Counter[str]()
-    for file in stands:
+    texts = {(nth, row): repr(tables[nth].slice(row, 1).to_pylist()[0]) for nth, row in missing}
+    offsets = pa.array([tables[nth][SOURCE.name][row].as_py()["offset"] for nth, row in missing], pa.int64())
+    unmatched = Counter[str]()
+    for file in present:
         rows = read_rows(store, file, layout.schema, layout.partition_by)
-        met = rows.filter(pc.is_in(pc.struct_field(rows[SOURCE.name], "offset"), value_set=places))
-        left.update(map(repr, met.to_pylist()))
-    differ, lacks = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], int]()
-    for (at, nth), text in spelled.items():
-        keep[at][nth] = left[text] == 0
-        left[text] -= left[text] > 0
-        place = made[at][SOURCE.name][nth].as_py()
-        record = (mine[at].partition, *(place[name] for name in _PLACE))
-        differ[record] += bool(keep[at][nth])
-        lacks[record] = asked[at, nth]
-    if strange := [record for record, count in differ.items() if count > lacks[record]]:
+        rows = rows.filter(pc.is_in(pc.struct_field(rows[SOURCE.name], "offset"), value_set=offsets))
+        unmatched.update(map(repr, rows.to_pylist()))
+    different, expected = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], int]()
+    for (nth, row), text in texts.items():
+        masks[nth][row] = unmatched[text] == 0
+        unmatched[text] -= unmatched[text] > 0
+        source = tables[nth][SOURCE.name][row].as_py()
+        record = (candidates[nth].partition, *(source[name] for name in POSITION))
+        different[record] += bool(masks[nth][row])
+        expected[record] = missing[nth, row]
+    if changed := [record for record, count in different.items() if count > expected[record]]:
         raise TableDamaged(
-            f"{store.uri}: the record {strange[0][1:]} (topic, partition, offset) lacks {lacks[strange[0]]} rows, and "
-            f"{differ[strange[0]]} of those that it makes now are not in the table: it makes other rows than before.",
-            hint="Nothing was put back. Fill a new table from the topic.",
+            f"{store.uri}: {expected[changed[0]]} rows of the record {changed[0][1:]} (topic, partition, offset) are "
+            f"missing, but {different[changed[0]]} of its rows are not in the table: the record gives other rows now.",
+            hint="No row was restored. Fill a new table from the topic.",
         )
 
 
-def _places(columns: ColumnReader, file: File, parts: _Parts) -> pa.Table:
-    """Where each row of a file came from; NULL where it has no record."""
-    source, held = columns.of(file)
-    kinds = dict(zip(_PLACE, (pa.string(), pa.int64(), pa.int64()), strict=True))
-    known = SOURCE.name in source.column_names
-    made = {
-        name: pc.struct_field(source[SOURCE.name], name).cast(kind) if known else pa.nulls(held, kind)
-        for name, kind in kinds.items()
+_POSITIONS = pa.schema(
+    {"part": pa.int64(), "topic": pa.string(), "partition": pa.int64(), "offset": pa.int64(), "nth": pa.int64()}
+)
+
+
+def _positions(columns: ColumnReader, file: File, partitions: _Partitions) -> pa.Table:
+    """The record position of each row of a file; NULL where it has none."""
+    source, count = columns.of(file)
+    has_source = SOURCE.name in source.column_names
+    values = {
+        name: pc.struct_field(source[SOURCE.name], name).cast(_POSITIONS.field(name).type)
+        if has_source
+        else pa.nulls(count, _POSITIONS.field(name).type)
+        for name in POSITION
     }
-    number = _same(parts.number(file.partition), held)
-    return pa.table({"part": number, **made, "nth": pa.array(np.arange(held))})
+    number = pa.repeat(pa.scalar(partitions.number(file.partition), pa.int64()), count)
+    return pa.table({"part": number, **values, "nth": pa.array(np.arange(count))})
 
 
-def _all_places(columns: ColumnReader, stands: Sequence[File], parts: _Parts) -> pa.Table:
-    empty = {"part": pa.int64(), "topic": pa.string(), "partition": pa.int64(), "offset": pa.int64(), "nth": pa.int64()}
-    return pa.concat_tables([pa.schema(empty).empty_table(), *(_places(columns, file, parts) for file in stands)])
+def _overlaps(file: File, bounds: Iterable[tuple[int | None, OffsetBounds]], partitions: _Partitions) -> bool:
+    """Whether a file may have rows of the records of a lost one."""
+    number = partitions.number(file.partition)
+    own = offset_bounds_of(file)
+    return number is not None and any(number == other and own.overlaps(lost) for other, lost in bounds)
 
 
-def _overlaps(file: File, boxes: Iterable[tuple[int | None, OffsetBounds]], parts: _Parts) -> bool:
-    """Whether a file may have rows of records that a lost one had rows of."""
-    part = parts.number(file.partition)
-    if part is None:
-        return False
-    mine = offset_bounds_of(file)
-    return any(number == part and mine.crosses(box) for number, box in boxes)
-
-
-def _listed(boxes: Iterable[tuple[int | None, OffsetBounds]]) -> pa.Table:
-    def sides(box: OffsetBounds) -> tuple[Any, ...]:
-        return *(box.topics or _OPEN), *(box.partitions or _OPEN), *(box.offsets or _OPEN)
-
-    rows = [dict(zip(_BOX.names, (part, *sides(box)), strict=True)) for part, box in boxes]
-    return pa.Table.from_pylist(rows, _BOX)
-
-
-def _same(number: int | None, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(number, pa.int64()), count)
+def _bounds_table(bounds: Iterable[tuple[int | None, OffsetBounds]]) -> pa.Table:
+    rows = [
+        (part, *(lost.topics or _UNKNOWN), *(lost.partitions or _UNKNOWN), *(lost.offsets or _UNKNOWN))
+        for part, lost in bounds
+    ]
+    return pa.Table.from_pylist([dict(zip(_BOUNDS.names, row, strict=True)) for row in rows], _BOUNDS)

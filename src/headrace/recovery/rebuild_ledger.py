@@ -1,4 +1,4 @@
-"""A state folder that lost its ledger gets a new one: from the batch last begun, or from the tables' own logs."""
+"""Rebuild a lost ledger: from the newest intent, or from the tables' own logs."""
 
 from __future__ import annotations
 
@@ -29,196 +29,194 @@ if TYPE_CHECKING:
 
 
 def rebuild(context: PipelineContext, accepted: bool = False) -> list[str]:
-    """Write a ledger anew where there was one; answers in words what was done, nothing where none was lost.
+    """Rebuild a lost ledger; returns a message per change, none where no ledger was lost.
 
-    `accepted`: a person says that the topics are the ones that were read, and that what cannot be known is given up.
+    `accepted`: the user confirms that the topics are the ones that were read, and gives up rows that cannot be
+    restored.
     """
     ledger = context.ledger
     if not ledger.is_new and ledger.known.is_new and ledger.position():
-        return _known_again(context, accepted)
+        return _rebuild_known(context, accepted)
     if not ledger.is_new and not accepted:
         return []
-    begun, found = ledger.newest_intent(), table_evidence.traces(_stores(context), context.spec.pipeline)
-    highest = found.batch if found else 0
+    intent, evidence = ledger.newest_intent(), table_evidence.traces(_stores(context), context.spec.pipeline)
+    highest = evidence.batch if evidence else 0
     if not ledger.is_new and highest <= ledger.batch + (ledger.open_batch() is not None):
-        return []  # the ledger tells all that the tables hold
-    if max(highest, begun.batch if begun else 0) <= 1 and (begun is not None or found is None):
-        return []  # the first batch is yet to be booked
-    if begun is not None and begun.batch >= highest:
-        said = _from_begun(context, begun)
+        return []  # the ledger has all batches of the tables
+    if max(highest, intent.batch if intent else 0) <= 1 and (intent is not None or evidence is None):
+        return []  # the first batch is not recorded yet
+    if intent is not None and intent.batch >= highest:
+        message = _from_intent(context, intent)
     else:
-        assert found is not None  # noqa: S101
-        said = _from_tables(context, found, accepted)
-    if found is not None:
-        ledger.known.remember(tables={**_known(context, found), **ledger.known.tables})
-    ledger.rebuild(said)
-    context.report({"event": "rebuild", "pipeline": context.spec.pipeline, "batch": ledger.batch, "text": said})
-    return [said]
+        assert evidence is not None  # noqa: S101
+        message = _from_tables(context, evidence, accepted)
+    if evidence is not None:
+        ledger.known.remember(tables={**_known_tables(context, evidence), **ledger.known.tables})
+    ledger.rebuild(message)
+    context.report({"event": "rebuild", "pipeline": context.spec.pipeline, "batch": ledger.batch, "text": message})
+    return [message]
 
 
-def _known(context: PipelineContext, found: table_evidence.TableEvidence) -> dict[str, KnownTable]:
+def _known_tables(context: PipelineContext, evidence: table_evidence.TableEvidence) -> dict[str, KnownTable]:
     """The tables that have txns of the pipeline."""
-    return {
-        uri: KnownTable(state.table_id, _kind(context.spec, uri, state), writers=(context.writer,))
-        for uri, state in found.tables.items()
-    }
+    tables = {}
+    for uri, state in evidence.tables.items():
+        kind = WriterKind.MERGE if _merges(context.spec, uri) else writer_of(state)
+        tables[uri] = KnownTable(state.table_id, kind, writers=(context.writer,))
+    return tables
 
 
-def _known_again(context: PipelineContext, accepted: bool) -> list[str]:
-    """A ledger is there, and the ids of topics and tables are lost: only a person can say that they are the same."""
+def _rebuild_known(context: PipelineContext, accepted: bool) -> list[str]:
+    """Record the ids of topics and tables again, if the user confirms that they are the same."""
     spec, ledger = context.spec, context.ledger
     if not accepted:
         raise TxnMismatch(
-            f"The state of '{spec.pipeline}' has a ledger, but what is known of its topics and tables (known_tables/) "
-            "is lost: one that was created again since cannot be told from the one before.",
+            f"The state of '{spec.pipeline}' has a ledger, but the ids of its topics and tables (known_tables/) are "
+            "lost: a topic or table that was recreated since cannot be detected.",
             hint=f"{table_evidence.ACCEPT} if the topics and tables are still the same.",
         )
-    found = table_evidence.traces(_stores(context), spec.pipeline)
+    evidence = table_evidence.traces(_stores(context), spec.pipeline)
     topics = {topic for topic, _ in ledger.position()}
     ids = {name: topic_id for name, topic_id in context.source.topics().items() if name in topics}
-    ledger.known.remember(tables=_known(context, found) if found else {}, topics=ids, batch=ledger.batch)
-    return ["the ids of topics and tables were lost; goes on with those that are there now"]
+    tables = _known_tables(context, evidence) if evidence else {}
+    ledger.known.remember(tables=tables, topics=ids, batch=ledger.batch)
+    return ["the ids of topics and tables were lost; continues with the current ones"]
 
 
-def _from_begun(context: PipelineContext, begun: Intent) -> str:
-    """Exact: all before the batch last begun is done, and the batch itself is about to be finished."""
-    stood = (*begun.idle_ranges, *begun.ranges)
-    context.ledger.known.remember(
-        topics={each.topic: each.topic_id for each in stood if each.topic_id}, batch=begun.batch - 1
-    )
-    context.ledger.assume(begun.batch - 1, {(each.topic, each.partition): each.start for each in stood})
-    return f"the ledger was lost; rebuilt from batch {begun.batch}, the last one begun"
+def _from_intent(context: PipelineContext, intent: Intent) -> str:
+    """Rebuild from the newest intent. Exact: earlier batches are complete, and this one is finished next."""
+    ranges = (*intent.idle_ranges, *intent.ranges)
+    topics = {part.topic: part.topic_id for part in ranges if part.topic_id}
+    context.ledger.known.remember(topics=topics, batch=intent.batch - 1)
+    context.ledger.assume(intent.batch - 1, {(part.topic, part.partition): part.start for part in ranges})
+    return f"the ledger was lost; rebuilt from the intent of batch {intent.batch}"
 
 
-def _from_tables(context: PipelineContext, found: table_evidence.TableEvidence, accepted: bool) -> str:
-    known = context.ledger.known
-    unknown = table_evidence.topics(found, context.spec.pipeline) - known.topics.keys()
+def _from_tables(context: PipelineContext, evidence: table_evidence.TableEvidence, accepted: bool) -> str:
+    known, pipeline = context.ledger.known, context.spec.pipeline
+    unknown = table_evidence.topics(evidence, pipeline) - known.topics.keys()
     if unknown and not accepted:
         raise TxnMismatch(
-            f"The state of '{context.spec.pipeline}' is lost; {len(found.tables)} tables have its marks, up to batch "
-            f"{found.batch}. Marks do not tell whether {', '.join(sorted(unknown))} was deleted and made again since."
-            f"{_without_deletes(context, found)}",
+            f"The state of '{pipeline}' is lost; {len(evidence.tables)} tables have its txns, up to batch "
+            f"{evidence.batch}. Txns do not show whether {', '.join(sorted(unknown))} was recreated since."
+            f"{_lost_tombstones(context, evidence)}",
             hint=f"{table_evidence.ACCEPT} if the topics are still the ones that were read.",
         )
     if unknown:
         topics = {name: topic_id for name, topic_id in context.source.topics().items() if name in unknown}
-        known.remember(topics=topics, batch=found.batch)
+        known.remember(topics=topics, batch=evidence.batch)
     try:
-        return _told(context, found)
+        return _from_txns(context, evidence)
     except TransientError:
         raise
-    except HeadraceError as stop:
+    except HeadraceError as error:
         if not accepted:
             raise
-        where = table_evidence.beyond(found, context.spec.pipeline)
-        context.ledger.assume(where.batch, _met_anew(context, where))
+        rebuilt = table_evidence.beyond(evidence, pipeline)
+        context.ledger.assume(rebuilt.batch, _position(context, rebuilt))
         return (
-            f"the ledger was lost; rebuilt from the tables' marks; goes on after batch {where.batch}, and what of it "
-            f"some table lacks is given up: {stop.message}"
+            f"the ledger was lost; rebuilt from the tables' txns; continues after batch {rebuilt.batch}, and rows of "
+            f"it that a table lacks are given up: {error.message}"
         )
 
 
-def _without_deletes(context: PipelineContext, found: table_evidence.TableEvidence) -> str:
-    """Which tables have lost, with the state, the deletes that were remembered."""
-    bare = [uri for uri, state in found.tables.items() if _tombstones(context, uri, state) is not None]
-    if not bare:
-        return ""
-    return f" The deletes that were remembered of {', '.join(sorted(bare))} are lost, too."
+def _lost_tombstones(context: PipelineContext, evidence: table_evidence.TableEvidence) -> str:
+    """The tables whose tombstones were lost with the state, as a sentence."""
+    tables = [uri for uri, state in evidence.tables.items() if _missing_tombstones(context, uri, state) is not None]
+    return f" The tombstones of {', '.join(sorted(tables))} are lost, too." if tables else ""
 
 
-def deletes_anew(context: PipelineContext) -> list[str]:
-    """Let tables that have lost the deletes they remembered go on without them, as somebody has decided."""
-    said = []
+def reset_tombstones(context: PipelineContext) -> list[str]:
+    """Let tables that have lost their tombstones continue without them."""
+    messages = []
     for uri in context.ledger.known.tables:
         state = load_state(context.store(uri))
-        tombstones = _tombstones(context, uri, state) if state is not None else None
+        tombstones = _missing_tombstones(context, uri, state) if state is not None else None
         rules = merging_of(context.spec.table_for(context.spec.route_of(uri) or RouteId()))
         if state is not None and tombstones is not None and rules is not None:
             tombstones.begin_anew(state.schema, rules)
-            said.append(f"{uri}: goes on without the deletes that were remembered, which are lost")
-    return said
+            messages.append(f"{uri}: continues without its tombstones, which are lost")
+    return messages
 
 
-def _tombstones(context: PipelineContext, uri: str, state: TableState) -> Tombstones | None:
-    """The place of a table's deletes, where they are lost."""
+def _missing_tombstones(context: PipelineContext, uri: str, state: TableState) -> Tombstones | None:
+    """The tombstones of a table if they are lost; None if they are not, or if the table has none."""
     if not _merges(context.spec, uri):
         return None
-    found = Tombstones(context.state.child(f"{TOMBSTONES}/{state.table_id}"), context.writer)
-    return found if found.lost(context.store(uri), state.version) else None
+    tombstones = Tombstones(context.state.child(f"{TOMBSTONES}/{state.table_id}"), context.writer)
+    return tombstones if tombstones.lost(context.store(uri), state.version) else None
 
 
-def _told(context: PipelineContext, found: table_evidence.TableEvidence) -> str:
-    spec = context.spec
-    letters, since = Store(spec.dead_letters_uri).uri, context.ledger.known.since
-    where = table_evidence.rebuilt_position(found, spec.pipeline, letters, _writes_one(spec), since)
-    said = f"the ledger was lost; rebuilt from the marks of {len(found.tables)} tables: batch {where.batch} is in all"
-    context.ledger.assume(where.batch, _met_anew(context, where), half=where.half is not None)
-    if where.half is None:
-        return said
-    context.ledger.begin(_read_again(context, where.half))
-    return f"{said}; batch {where.half.batch} may be in some only, so it is read again for the others"
+def _from_txns(context: PipelineContext, evidence: table_evidence.TableEvidence) -> str:
+    spec, known = context.spec, context.ledger.known
+    one_table = spec.route.kind == "fixed" and not spec.branches  # beside the dead letters
+    rebuilt = table_evidence.rebuilt_position(
+        evidence, spec.pipeline, Store(spec.dead_letters_uri).uri, one_table, known.since
+    )
+    context.ledger.assume(rebuilt.batch, _position(context, rebuilt), half=rebuilt.half is not None)
+    message = (
+        f"the ledger was lost; rebuilt from the txns of {len(evidence.tables)} tables: all have batch {rebuilt.batch}"
+    )
+    if rebuilt.half is None:
+        return message
+    context.ledger.begin(_reread(context, rebuilt.half))
+    return f"{message}; batch {rebuilt.half.batch} may be in some only, so it is read again for the others"
 
 
-def _read_again(context: PipelineContext, half: BatchCommit) -> Intent:
-    """The batch that only some tables have, with its own number: those that have it will skip it."""
+def _reread(context: PipelineContext, half: BatchCommit) -> Intent:
+    """Plan again the batch that only some tables have, with the same number: those that have it skip it."""
     spec, account = context.spec, half.account
-    stop = f"The ledger of '{spec.pipeline}' is lost, and batch {half.batch} may be missing from some tables"
+    problem = f"The ledger of '{spec.pipeline}' is lost, and batch {half.batch} may be missing from some tables"
     if account["spec"] != spec.digest:
         raise TxnMismatch(
-            f"{stop}; it was written with another spec (digest {account['spec'][:12]}; this one has "
+            f"{problem}; it was written with another spec (digest {account['spec'][:12]}; this one has "
             f"{spec.digest[:12]}).",
-            hint=f"Run it once with that spec. {table_evidence.ACCEPT} to go on after that batch.",
+            hint=f"Run it once with that spec. {table_evidence.ACCEPT} to continue after that batch.",
         )
-    ranges, counts = table_evidence.ranges_of(half, context.ledger.known.topics), table_evidence.counts_of(half)
-    started, token = datetime.fromtimestamp(half.at / 1000, UTC), context.lease.token
-    rests = context.ledger.standing({(each.topic, each.partition) for each in ranges})
-    begun = Intent(
+    ranges = table_evidence.ranges_of(half, context.ledger.known.topics)
+    before = Intent(
         spec.pipeline,
         half.batch,
         ranges,
         (),
-        counts,
-        started,
-        token,
+        table_evidence.counts_of(half),
+        datetime.fromtimestamp(half.at / 1000, UTC),
+        context.lease.token,
         spec.text,
         spec.digest,
         VERSION,
-        idle_ranges=rests,
+        idle_ranges=context.ledger.standing({(part.topic, part.partition) for part in ranges}),
     )
     try:
-        again = context.batches.again(begun)
+        intent = context.batches.again(before)
     except SourceGap as gap:
         raise SourceGap(
-            f"{stop}; it cannot be read again: {gap.message}",
-            hint=f"{table_evidence.ACCEPT} to go on after it.",
+            f"{problem}; it cannot be read again: {gap.message}",
+            hint=f"{table_evidence.ACCEPT} to continue after it.",
             **gap.facts,
         ) from None
-    before, now = begun.counts.records(), again.counts.records()
-    if before != now:
-        delete_staged((item for table in again.tables for item in table.files), context.store)
+    if intent.counts.records() != before.counts.records():
+        delete_staged((file for table in intent.tables for file in table.files), context.store)
         raise TxnMismatch(
-            f"{stop}; read again, its records have other outcomes: {_text(now)}; it had {_text(before)}.",
-            hint=f"{table_evidence.ACCEPT} to go on after it.",
+            f"{problem}; read again, its records have other outcomes: {_text(intent.counts.records())}; it had "
+            f"{_text(before.counts.records())}.",
+            hint=f"{table_evidence.ACCEPT} to continue after it.",
         )
-    return again
+    return intent
 
 
 def _text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-def _met_anew(context: PipelineContext, where: table_evidence.RebuiltPosition) -> Position:
-    """Marks of a topic that was replaced after the last commit are those of the one before: the new one is unread."""
-    since, last = context.ledger.known.since, where.batch + (where.half is not None)
-    anew = {each for each in where.position if since.get(each[0], 0) > last}
-    if not anew:
-        return where.position
+def _position(context: PipelineContext, rebuilt: table_evidence.RebuiltPosition) -> Position:
+    """The rebuilt position; topics that were recreated after the last commit start at their first record."""
+    since, last = context.ledger.known.since, rebuilt.batch + (rebuilt.half is not None)
+    recreated = {partition for partition in rebuilt.position if since.get(partition[0], 0) > last}
+    if not recreated:
+        return rebuilt.position
     bounds = context.source.bounds()
-    return where.position | {each: bounds[each].earliest if each in bounds else 0 for each in anew}
-
-
-def _kind(spec: Spec, uri: str, state: TableState) -> str:
-    return WriterKind.MERGE if _merges(spec, uri) else writer_of(state)
+    return rebuilt.position | {part: bounds[part].earliest if part in bounds else 0 for part in recreated}
 
 
 def _merges(spec: Spec, uri: str) -> bool:
@@ -227,27 +225,22 @@ def _merges(spec: Spec, uri: str) -> bool:
 
 
 def _stores(context: PipelineContext) -> list[Store]:
-    """Wherever the pipeline may have written."""
+    """All locations that the pipeline may have written to."""
     spec = context.spec
     routes = {uri for branch in spec.branch_specs().values() for uri in _routes(branch, context.state.profile)}
-    uris = {spec.dead_letters_uri, *context.ledger.known.tables, *routes}
-    return [context.store(uri) for uri in sorted(uris)]
-
-
-def _writes_one(spec: Spec) -> bool:
-    """Whether there is but one table beside the dead letters."""
-    return spec.route.kind == "fixed" and not spec.branches
+    return [context.store(uri) for uri in sorted({spec.dead_letters_uri, *context.ledger.known.tables, *routes})]
 
 
 def _routes(spec: Spec, profile: Profile) -> Iterator[str]:
+    """Existing folders that match the table path of a spec, such as `lake/{route}/rows`."""
     base = folder_of(spec.table.path)
     parts = spec.table.path[len(base) + 1 :].split("/")
-    whole = template(spec.table.path)
-    yield from (uri for uri in _below(base, parts, profile) if whole.fullmatch(uri))
+    pattern = template(spec.table.path)
+    yield from (uri for uri in _below(base, parts, profile) if pattern.fullmatch(uri))
 
 
 def _below(base: str, parts: Sequence[str], profile: Profile) -> Iterator[str]:
-    """The folders that a pattern leads to, part by part."""
+    """Expand a path pattern part by part, by listing the folders."""
     if not any("{" in part for part in parts):
         yield "/".join((base, *parts))
         return

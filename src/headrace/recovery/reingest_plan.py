@@ -1,7 +1,6 @@
-"""What of a table's lost rows can be read again from the source, and what not.
+"""Plan a reingest: which lost rows of a table can be read again from the source.
 
-What is lost is told by the table's log: files that a repair took out of it and whose rows no later commit says it has
-put back.
+The table's log has the lost rows: files that a repair removed, and whose rows no later commit has restored.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Rows that stay lost, and why."""
+    """Rows that stay lost, and the reason."""
 
-    version: int  # of the commit that had brought them
+    version: int  # of the commit that wrote them
     why: str
     pipeline: str | None = None
     batch: int | None = None
@@ -36,131 +35,129 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Reingest:
-    """What of a table's lost rows can be read again, and what not."""
+    """Lost rows of a table: those that can be read again, and those that cannot."""
 
-    rows: int | None  # of the files that are gone; None where one of them does not tell
+    rows: int | None  # of the lost files; None if one of them has no statistics
     ranges: tuple[Range, ...]  # to read again
-    files: tuple[str, ...]  # whose rows that brings back, as they were first committed
+    files: tuple[str, ...]  # whose rows they restore, as first committed
     unread: tuple[Unread, ...]
-    untold: tuple[str, ...]  # files of which no commit tells any more what was in them
+    untold: tuple[str, ...]  # lost files that no commit of the log mentions any more
     put_back: int = 0  # rows
-    version: int | None = None  # that has them
+    version: int | None = None  # of the commit that restored them
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What is known of the source, now and then."""
+    """Topics of the source, as they are and as the pipeline knows them."""
 
-    topics: Mapping[str, str]  # ids that the broker has now
-    known: Mapping[str, str]  # ids that the pipeline knows
-    since: Mapping[str, int]  # the batch that first met a topic under its id
+    topics: Mapping[str, str]  # current ids
+    known: Mapping[str, str]  # ids in the pipeline's state
+    since: Mapping[str, int]  # by topic, the first batch with its current id
     bounds: Mapping[Partition, Bounds]
 
 
-# ---- what can be read again ----
-
-
-def plan(spec: Spec, found: FileOrigins, facts: SourceFacts) -> Reingest:
-    """Decide for each commit that had brought lost rows whether they can be made again."""
-    held = [file.rows for file in found.gone]
-    rows = None if None in held else sum(each or 0 for each in held)
-    last = [offset_bounds_of(file) for file in found.gone]
-    again, unread = list[tuple[OriginCommit, Iterable[Range]]](), list[Unread]()
-    for each in found.brought:
-        if why := _never(spec, each):
-            unread.append(Unread(each.version, why, each.pipeline, each.batch, each.ranges or ()))
+def plan_reingest(spec: Spec, origins: FileOrigins, facts: SourceFacts) -> Reingest:
+    """Decide for each commit that wrote lost rows whether its records can be read again."""
+    sizes = [file.rows for file in origins.lost]
+    rows = None if None in sizes else sum(size or 0 for size in sizes)
+    last = [offset_bounds_of(file) for file in origins.lost]
+    readable, unread = list[tuple[OriginCommit, Iterable[Range]]](), list[Unread]()
+    for commit in origins.commits:
+        if why := _blocker(spec, commit):
+            unread.append(Unread(commit.version, why, commit.pipeline, commit.batch, commit.ranges or ()))
             continue
-        there, gone = _there(
-            each, narrowed(narrowed(each.ranges or (), map(offset_bounds_of, each.files)), last), facts
-        )
-        unread += [Unread(each.version, why, each.pipeline, each.batch, (part,)) for part, why in gone]
-        if there or not gone:
-            read = {(part.topic, part.partition) for part in there}
-            whole = [part for part in each.ranges or () if (part.topic, part.partition) in read]
-            again.append((each, _there(each, whole, facts)[0]))
-    first = [offset_bounds_of(file) for each, _ in again for file in each.files]
-    ranges = join_ranges(part for _, parts in again for part in parts)  # of whole batches, for those follow each other
-    files = sorted(file.path for each, _ in again for file in each.files)
-    return Reingest(rows, narrowed(narrowed(ranges, first), last), tuple(files), tuple(unread), found.untold)
+        needed = narrowed(narrowed(commit.ranges or (), map(offset_bounds_of, commit.files)), last)
+        available, missing = _split_by_source(commit, needed, facts)
+        unread += [Unread(commit.version, why, commit.pipeline, commit.batch, (part,)) for part, why in missing]
+        if available or not missing:
+            partitions = {(part.topic, part.partition) for part in available}
+            whole = [part for part in commit.ranges or () if (part.topic, part.partition) in partitions]
+            readable.append((commit, _split_by_source(commit, whole, facts)[0]))
+    first = [offset_bounds_of(file) for commit, _ in readable for file in commit.files]
+    ranges = join_ranges(part for _, parts in readable for part in parts)  # of whole batches, which are adjacent
+    files = sorted(file.path for commit, _ in readable for file in commit.files)
+    return Reingest(rows, narrowed(narrowed(ranges, first), last), tuple(files), tuple(unread), origins.untold)
 
 
-def _never(spec: Spec, each: OriginCommit) -> str | None:
+def _blocker(spec: Spec, commit: OriginCommit) -> str | None:
     """Why the records of a commit cannot be read again at all."""
-    if each.pipeline is None:
-        return "no pipeline brought these rows"
-    if each.pipeline != spec.pipeline:
-        return f"'{each.pipeline}' brought them; give its spec"
-    if each.replayed:
-        return f"they were dead letters, which plan {each.batch} replayed"
-    if (digest := each.account.get("spec", "")) != spec.digest:
-        return f"another spec wrote them (digest {digest[:12]}; this one has {spec.digest[:12]}); give that one"
-    if not each.ranges:
-        return "the commit does not tell what was read"
+    if commit.pipeline is None:
+        return "not written by a pipeline"
+    if commit.pipeline != spec.pipeline:
+        return f"written by '{commit.pipeline}'; use its spec"
+    if commit.replayed:
+        return f"replayed from dead letters by plan {commit.batch}"
+    if (digest := commit.account.get("spec", "")) != spec.digest:
+        return f"written with another spec (digest {digest[:12]}; this one has {spec.digest[:12]}); use that spec"
+    if not commit.ranges:
+        return "the commit has no offset ranges"
     return None
 
 
-def _there(
-    each: OriginCommit, wanted: Iterable[Range], facts: SourceFacts
+def _split_by_source(
+    commit: OriginCommit, ranges: Iterable[Range], facts: SourceFacts
 ) -> tuple[list[Range], list[tuple[Range, str]]]:
-    """What the source holds still, with the ids of its topics; and what not, with why."""
-    there, gone = list[Range](), list[tuple[Range, str]]()
-    for part in wanted:
-        topic_id, at = facts.topics.get(part.topic, ""), (part.topic, part.partition)
+    """Ranges that the source has, with current topic ids; and those that it lacks, with the reason."""
+    available, missing = list[Range](), list[tuple[Range, str]]()
+    for part in ranges:
+        topic_id, partition = facts.topics.get(part.topic, ""), (part.topic, part.partition)
         part = replace(part, topic_id=topic_id)
-        anew = facts.known.get(part.topic) != topic_id or facts.since.get(part.topic, 0) > (each.batch or 0)
-        if anew or at not in facts.bounds:
-            gone.append((part, "the topic is another one now" if anew else "the broker has no such partition"))
+        recreated = facts.known.get(part.topic) != topic_id or facts.since.get(part.topic, 0) > (commit.batch or 0)
+        if recreated or partition not in facts.bounds:
+            missing.append((part, "the topic was recreated" if recreated else "the partition does not exist"))
             continue
-        low, high = facts.bounds[at].earliest, facts.bounds[at].latest
-        start, until = max(part.start, low), min(part.until, high)
+        earliest, latest = facts.bounds[partition].earliest, facts.bounds[partition].latest
+        offsets = (
+            f"the broker has offsets {earliest} to {latest - 1}" if earliest < latest else "the partition is empty"
+        )
+        start, until = max(part.start, earliest), min(part.until, latest)
         if start >= until:
-            gone.append((part, _span(low, high)))
+            missing.append((part, offsets))
             continue
-        there.append(replace(part, start=start, until=until))
+        available.append(replace(part, start=start, until=until))
         if part.start < start:
-            gone.append((replace(part, until=start), _span(low, high)))
+            missing.append((replace(part, until=start), offsets))
         if until < part.until:
-            gone.append((replace(part, start=until), _span(low, high)))
-    return there, gone
-
-
-def _span(earliest: int, latest: int) -> str:
-    return f"the broker holds {earliest} to {latest - 1}" if earliest < latest else "the broker holds nothing there"
+            missing.append((replace(part, start=until), offsets))
+    return available, missing
 
 
 def check_kind(spec: Spec, uri: str, columns: Iterable[str]) -> None:
-    """OperationDisabled where lost rows cannot be told from those that are there, or were changed since."""
+    """Raise OperationDisabled for tables whose lost rows cannot be identified."""
     route_id = spec.route_of(uri)
     if route_id is None or uri == Store(spec.dead_letters_uri).uri:
-        what = "the dead letters" if route_id is None and uri == Store(spec.dead_letters_uri).uri else "no table"
-        raise OperationDisabled(f"{uri} is {what} of the pipeline '{spec.pipeline}': only its tables are reingested.")
+        kind = (
+            "the dead-letter table" if route_id is None and uri == Store(spec.dead_letters_uri).uri else "not a table"
+        )
+        raise OperationDisabled(
+            f"{uri} is {kind} of the pipeline '{spec.pipeline}'; only its tables can be reingested."
+        )
     rules = spec.table_for(route_id)
     if rules.merges is not None:
         raise OperationDisabled(
-            f"{uri} has mode: {rules.mode}: a lost row is what all its changes had left, not what one batch brought.",
-            hint="Take the lost files out of the log (`headrace table repair PATH`), then run the spec once more from "
-            "the start, under another `pipeline` name, with `start: earliest`: an older change never replaces a newer "
-            "one.",
+            f"{uri} has mode: {rules.mode}; a row is the result of all its changes, not of one batch.",
+            hint="Remove the lost files from the log (`headrace table repair PATH`), then run the spec once from the "
+            "start, under another `pipeline` name, with `start: earliest`: an older change never replaces a newer one.",
         )
     if rules.overwrites:
         raise OperationDisabled(
-            f"{uri} has mode: {rules.mode}: every run fills it anew.", hint="Run the pipeline: `--until latest`."
+            f"{uri} has mode: {rules.mode}; every run overwrites it.", hint="Run the pipeline: `--until latest`."
         )
     if SOURCE.name not in set(columns):
         raise OperationDisabled(
-            f"{uri} has no column {SOURCE.name}: which of its rows are lost cannot be told from those that are there.",
-            hint="RESTORE it to a version whose files are there, then `headrace resume SPEC --table-restored=refill`.",
+            f"{uri} has no column {SOURCE.name}, which is needed to identify the lost rows.",
+            hint="RESTORE it to a version whose files exist, then run `headrace resume SPEC --table-restored=refill`.",
         )
 
 
-def check_alone(spec: Spec, uri: str, marks: Mapping[str, int], ranges: Iterable[Range]) -> None:
-    """OperationDisabled where another pipeline has brought the same records to the table."""
-    names = {pipeline_of(name) for name in marks if batch_number_of({name: 0})} - {spec.pipeline}
-    topics = {each.topic for each in ranges}
+def check_sole_writer(spec: Spec, uri: str, txns: Mapping[str, int], ranges: Iterable[Range]) -> None:
+    """Raise OperationDisabled if another pipeline has written records of the same topics to the table."""
+    names = {pipeline_of(name) for name in txns if batch_number_of({name: 0})} - {spec.pipeline}
+    topics = {part.topic for part in ranges}
     for name in sorted(names):
-        if shared := topics & {topic for topic, _ in position_of(marks, name)}:
+        if shared := topics & {topic for topic, _ in position_of(txns, name)}:
             raise OperationDisabled(
-                f"{uri} has records of {', '.join(sorted(shared))} by '{name}', too: rows of the one cannot be told "
-                "from those of the other.",
+                f"{uri} also has records of {', '.join(sorted(shared))} written by '{name}': rows of the two pipelines "
+                "cannot be distinguished.",
                 hint="Fill a new table from the topic.",
             )

@@ -1,11 +1,11 @@
-"""What a pipeline repairs before it reads on: a lost ledger, restored tables."""
+"""Recovery at the start of a run: a lost ledger, restored tables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from headrace.recovery.rebuild_ledger import rebuild
-from headrace.recovery.refill_restored_table import refill_all, refilled
+from headrace.recovery.refill_restored_table import plan_refill, refill_all
 from headrace.write.intent import Intent
 
 if TYPE_CHECKING:
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class StartupRecovery:
-    """The recovery of every pipeline; the pipeline itself knows only its interface."""
+    """Default recovery of a pipeline, which depends only on the `Recovery` protocol."""
 
     def rebuild_ledger(self, context: PipelineContext) -> None:
-        """Write the ledger again where it is lost."""
+        """Rebuild a lost ledger."""
         rebuild(context)
 
     def refill_tables(self, context: PipelineContext) -> None:
-        """Write again what was undone by a RESTORE."""
+        """Write again the rows that a RESTORE removed."""
         refill_all(context)
 
     def plan_refill(self, context: PipelineContext, intent: Intent) -> Intent:
-        """The intent of a refill, planned again."""
-        return refilled(context, intent.tables[0].path, intent.batch, intent.started)
+        """Plan a refill again."""
+        return plan_refill(context, intent.tables[0].path, intent.batch, intent.started)

@@ -21,8 +21,8 @@ from headrace.pipeline.pipeline import Pipeline
 from headrace.pipeline.spark_session import SharedSession
 from headrace.recovery.file_origins import file_origins
 from headrace.recovery.rebuild_ledger import rebuild
-from headrace.recovery.reingest import facts_of, reingest_intent
-from headrace.recovery.reingest_plan import Reingest, check_alone, check_kind, plan
+from headrace.recovery.reingest import build_reingest_intent, facts_of
+from headrace.recovery.reingest_plan import Reingest, check_kind, check_sole_writer, plan_reingest
 from headrace.recovery.startup import StartupRecovery
 from headrace.spec import Spec
 from headrace.storage.store import Store
@@ -107,9 +107,9 @@ class ReingestPipeline(Pipeline):
 
     def _plan(self, missing: list[File]) -> Reingest:
         state = existing_table(self.store)
-        self._origins = file_origins(self.store, state, missing, forgotten=True)
-        reingest = plan(self.spec, self._origins, facts_of(self.source, self.ledger))
-        check_alone(self.spec, self.store.uri, all_txns(self.store, state.version), reingest.ranges)
+        self._origins = file_origins(self.store, state, missing, earlier_repairs=True)
+        reingest = plan_reingest(self.spec, self._origins, facts_of(self.source, self.ledger))
+        check_sole_writer(self.spec, self.store.uri, all_txns(self.store, state.version), reingest.ranges)
         return reingest
 
     def _attempt(self) -> None:
@@ -127,7 +127,7 @@ class ReingestPipeline(Pipeline):
     def _reingest(self, reingest: Reingest) -> None:
         batch, started = self.ledger.batch + 1, datetime.now(UTC)
         faults.reach(faults.Point.BEFORE_STAGING, batch=batch)
-        intent = reingest_intent(self.context, self.store.uri, reingest, self._origins, batch, started)
+        intent = build_reingest_intent(self.context, self.store.uri, reingest, self._origins, batch, started)
         if not intent.tables:
             return
         faults.reach(faults.Point.AFTER_STAGING, batch=batch)

@@ -82,13 +82,13 @@ def repair(store: Store, owners: TableOwners, *, dry_run: bool = False, deep: bo
         files = [file for file in active_files(store, state.version).values() if not file.elsewhere]
         sizes = {item.path: item.size for item in store.list()}
         missing = [file for file in files if file.path not in sizes]
-        origins = file_origins(store, state, missing, through=True)
+        origins = file_origins(store, state, missing, through_changes=True)
         pipelines = {pipeline.name: pipeline for pipeline in owners.pipelines}
         result = Repaired(
             tuple(Damage(file.path, "missing from the store", file.rows) for file in missing),
             tuple(_unreadable(store, [file for file in files if file.path in sizes], sizes, deep)),
             tuple(_without_vector(files, sizes)),
-            tuple(_lost(commit, pipelines) for commit in origins.brought),
+            tuple(_lost(commit, pipelines) for commit in origins.commits),
             origins.untold,
         )
         if dry_run or not missing:

@@ -289,7 +289,7 @@ def test_status_answers_when_the_broker_does_not(cli: Run):
 def test_resume_without_a_cause_says_so_and_changes_nothing(cli: Run):
     _booked()
     code, out, _ = cli("resume", "web.yaml", "--accept-gap", "--accept-replaced-topic", "--accept-new-table")
-    assert (code, out) == (0, "web: nothing of that kind had happened; nothing was changed\n")
+    assert (code, out) == (0, "web: nothing to accept; nothing was changed\n")
     assert Ledger.open(_state(), "web").batch == 1
 
 

@@ -237,8 +237,8 @@ def test_keys_are_changed_by_their_paths(desk: Desk):
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ("limits.depth", UsageError, "expected key.path=value"),
-        ("limits..depth=1", UsageError, "expected key.path=value"),
+        ("limits.depth", UsageError, "Use key.path=value"),
+        ("limits..depth=1", UsageError, "Use key.path=value"),
         ("transform.3={drop: [a]}", UsageError, "out of range for a list of 1"),
         ("limits.depth={", UsageError, "invalid YAML"),
         ("limits.deph=3", SpecError, "did you mean 'depth'"),

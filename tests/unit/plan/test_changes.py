@@ -350,5 +350,5 @@ def test_a_topic_that_begins_anew_is_refused_where_offsets_are_the_order():
         check_order(spec_of(table=UPSERT), {"web"})
     one_of_them = [{"match": "eu", "merge": {"keys": ["id"]}}]
     by_route = {"path": "./lake/{route}", **merge(sequence_by="at")}
-    with pytest.raises(SourceReplaced, match="begins anew"):
+    with pytest.raises(SourceReplaced, match="was recreated"):
         check_order(spec_of(table=by_route, route={"by": {"field": "kind"}}, tables=one_of_them), {"web"})

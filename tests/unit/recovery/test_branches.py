@@ -92,7 +92,7 @@ def test_a_refill_brings_one_table_back_and_touches_no_other(desk: Desk, path: s
         desk.feed([])
     stood = versions(desk)
     said = decide(desk.spec, [Decision.REFILLED_TABLE])
-    assert any(f"{undone} rows" in each for each in said), said
+    assert any(f"{undone} undone rows" in each for each in said), said
     assert contents(desk) == before
     assert {each: versions(desk)[each] for each in TABLES if each != path} == {
         each: stood[each] for each in TABLES if each != path

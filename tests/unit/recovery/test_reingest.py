@@ -34,8 +34,8 @@ from headrace.recovery.file_origins import (
     narrowed,
     offset_bounds_of,
 )
-from headrace.recovery.missing_rows import absent
-from headrace.recovery.reingest_plan import Reingest, SourceFacts, check_alone, plan
+from headrace.recovery.missing_rows import missing_rows
+from headrace.recovery.reingest_plan import Reingest, SourceFacts, check_sole_writer, plan_reingest
 from headrace.recovery.resume import Decision, decide
 from headrace.source.base import Bounds
 from headrace.source.ranges import Range, join_ranges, one_per_partition
@@ -218,7 +218,7 @@ def test_rows_of_a_person_and_of_replays_are_named(broken: Broken) -> None:
     broken.lose(0, 1)
     done = broken.mend()
     assert done.put_back == 2
-    assert [each.why for each in done.unread] == ["no pipeline brought these rows"]
+    assert [each.why for each in done.unread] == ["not written by a pipeline"]
     assert broken.mend(dry_run=True).unread == done.unread
 
 
@@ -244,7 +244,7 @@ def test_what_the_broker_no_longer_holds_is_named_and_the_rest_comes_back(broken
     broken.topic.earliest = 6
     done = broken.mend()
     assert [(each.batch, each.ranges[0].start, each.ranges[0].until) for each in done.unread] == [(1, 0, 6)]
-    assert "holds 6 to 19" in done.unread[0].why
+    assert "has offsets 6 to 19" in done.unread[0].why
     assert broken.offsets("alpha") == Counter([6, 8, 10, 12, 16, 18])
 
 
@@ -254,7 +254,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(broken: Broken
     broken.topic.topic_id = "other"
     done = broken.mend()
     assert (done.put_back, done.ranges) == (0, ())
-    assert "another one" in done.unread[0].why
+    assert "recreated" in done.unread[0].why
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_running_pipeline_keeps_it_away(broken: Broken) -> None:
     ("table", "said"),
     [
         ({"mode": "upsert", "merge": {"keys": ["id"]}}, "another `pipeline` name"),
-        ({"mode": "overwrite"}, "fills it anew"),
+        ({"mode": "overwrite"}, "overwrites it"),
         ({"source": False}, "no column _source"),
     ],
 )
@@ -324,7 +324,7 @@ def test_tables_whose_lost_rows_cannot_be_told_are_refused(broken: Broken, table
     broken.desk.options["table"] = {"path": path, **table}
     with pytest.raises(OperationDisabled, match=said):
         broken.mend()
-    with pytest.raises(OperationDisabled, match="the dead letters"):
+    with pytest.raises(OperationDisabled, match="the dead-letter table"):
         Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.spec)
     with pytest.raises(UsageError, match="no pipelines write"):
         Table(broken.desk.spec.dead_letters_uri).repair(reingest=broken.desk.write_spec())
@@ -342,7 +342,7 @@ def test_more_rows_than_were_lost_are_not_put_back(broken: Broken) -> None:
     (Path(table.path) / found.added[0].path).unlink()
     text = (log_folder / f"{1:020}.json").read_text()
     (log_folder / f"{1:020}.json").write_text(text.replace('\\"numRecords\\":4', '\\"numRecords\\":2'))
-    with pytest.raises(TableDamaged, match="held 2 rows, and 4 rows"):
+    with pytest.raises(TableDamaged, match="had 2 rows, and 4 rows"):
         broken.mend()
     assert broken.offsets("alpha") == Counter([0, 6, 8])
 
@@ -402,7 +402,7 @@ def test_only_what_a_lost_file_can_have_held_is_read() -> None:
     spec = spec_of()
     held = file("m", 7, topic=("t", "t"), partition=(0, 0), offset=(12, 19))
     each = brought(3, spec, Range("t", 0, 10, 30), Range("t", 1, 10, 30))
-    found = plan(spec, FileOrigins((held,), (each,)), FACTS)
+    found = plan_reingest(spec, FileOrigins((held,), (each,)), FACTS)
     assert found.ranges == (Range("t", 0, 12, 20, "a"),)
     assert (found.rows, found.unread) == (7, ())
 
@@ -410,21 +410,21 @@ def test_only_what_a_lost_file_can_have_held_is_read() -> None:
 @pytest.mark.parametrize(
     ("change", "facts", "why"),
     [
-        ({"txns": {}}, {}, "no pipeline"),
-        ({"txns": {"headrace:other": 3}}, {}, "'other' brought them"),
-        ({"txns": {"headrace:web:replay": 3}}, {}, "plan 3 replayed"),
+        ({"txns": {}}, {}, "not written by a pipeline"),
+        ({"txns": {"headrace:other": 3}}, {}, "written by 'other'"),
+        ({"txns": {"headrace:web:replay": 3}}, {}, "dead letters by plan 3"),
         ({"account": {}}, {}, "another spec"),
-        ({}, {"known": {"t": "b"}}, "another one now"),
-        ({}, {"since": {"t": 4}}, "another one now"),
-        ({}, {"bounds": {}}, "no such partition"),
-        ({}, {"bounds": {("t", 0): Bounds(60, 100)}}, "holds 60 to 99"),
-        ({}, {"bounds": {("t", 0): Bounds(60, 60)}}, "holds nothing"),
+        ({}, {"known": {"t": "b"}}, "recreated"),
+        ({}, {"since": {"t": 4}}, "recreated"),
+        ({}, {"bounds": {}}, "partition does not exist"),
+        ({}, {"bounds": {("t", 0): Bounds(60, 100)}}, "has offsets 60 to 99"),
+        ({}, {"bounds": {("t", 0): Bounds(60, 60)}}, "is empty"),
     ],
 )
 def test_what_cannot_be_read_again_says_why(change: dict[str, Any], facts: dict[str, Any], why: str) -> None:
     spec = spec_of()
     each = replace(brought(3, spec, Range("t", 0, 10, 30)), **change)
-    found = plan(spec, FileOrigins((file("m"),), (each,)), replace(FACTS, **facts))
+    found = plan_reingest(spec, FileOrigins((file("m"),), (each,)), replace(FACTS, **facts))
     assert (found.ranges, found.files) == ((), ())
     assert why in found.unread[0].why
 
@@ -455,8 +455,8 @@ def test_a_restore_to_a_time_is_followed_by_the_files(broken: Broken) -> None:
     assert repaired is not None
     DeltaTable(path).restore(datetime.fromtimestamp(repaired.timestamp / 1000, UTC))
     assert log.read_commit(Store(path), 4).info["operationParameters"].get("version") is None  # type: ignore[union-attr]
-    told = file_origins(Store(path), existing_table(Store(path)), (), forgotten=True)
-    assert [each.batch for each in told.brought] == [2]
+    told = file_origins(Store(path), existing_table(Store(path)), (), earlier_repairs=True)
+    assert [each.batch for each in told.commits] == [2]
 
 
 def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
@@ -467,22 +467,22 @@ def test_what_a_restore_has_undone_is_no_trace(broken: Broken) -> None:
     table = broken.table()
     assert [each.operation for each in table.history(3)] == ["STREAMING UPDATE", "FSCK", "STREAMING UPDATE"]
     table.restore(version=2)
-    told = file_origins(Store(table.path), existing_table(Store(table.path)), (), forgotten=True)
-    assert [each.batch for each in told.brought] == [2]
+    told = file_origins(Store(table.path), existing_table(Store(table.path)), (), earlier_repairs=True)
+    assert [each.batch for each in told.commits] == [2]
     with pytest.raises(TableRestored):
         broken.mend()
     (said,) = decide(broken.desk.spec, [Decision.REFILLED_TABLE])
-    assert "0 rows that were undone" in said, "what was put back is lost, not undone"
+    assert "0 undone rows" in said, "what was put back is lost, not undone"
     assert broken.mend().put_back == 4
     assert broken.offsets() == Counter(number for number in range(20) if number % 5 != 4)
 
 
 def test_two_pipelines_that_bring_the_same_records_are_not_told_apart() -> None:
     marks = {"headrace:web": 3, "headrace:web:t:0": 9, "headrace:other": 1, "headrace:other:t:1": 5}
-    check_alone(spec_of(), "lake/web", marks, [Range("u", 0, 1, 2)])
-    check_alone(spec_of(), "lake/web", {"headrace:web": 3, "headrace:web:t:0": 9}, [Range("t", 0, 1, 2)])
+    check_sole_writer(spec_of(), "lake/web", marks, [Range("u", 0, 1, 2)])
+    check_sole_writer(spec_of(), "lake/web", {"headrace:web": 3, "headrace:web:t:0": 9}, [Range("t", 0, 1, 2)])
     with pytest.raises(OperationDisabled, match="'other'"):
-        check_alone(spec_of(), "lake/web", marks, [Range("t", 0, 1, 2)])
+        check_sole_writer(spec_of(), "lake/web", marks, [Range("t", 0, 1, 2)])
 
 
 # ---- which rows are there ----
@@ -518,7 +518,7 @@ def test_records_of_many_rows_that_lie_in_several_files(tmp_path: Path, records:
     left = [row for each in there for row in values(store, each)]
     middle = data.draw(st.integers(0, len(rows)))
     made = [staged(store, part) for part in (rows[:middle], rows[middle:]) if part]
-    kept, old, count = absent(store, layout, made, [lost], there, 1)
+    kept, old, count = missing_rows(store, layout, made, [lost], there, 1)
     back = [row for each in kept for row in values(store, as_file(each))]
     assert Counter(left) + Counter(back) == Counter(rows)
     assert count == len({at for _, at in back})
@@ -538,12 +538,12 @@ def test_records_that_make_other_rows_than_before_are_not_doubled(tmp_path: Path
     """Two rows of one record, of which one is lost; both are others now, as those with the time of their batch."""
     store, layout = Store(str(tmp_path / "t")), FileLayout(str(tmp_path / "t"), COLUMNS, BY)
     there, lost = (as_file(staged(store, [(n, 0)])) for n in (1, 2))
-    with pytest.raises(TableDamaged, match=r"lacks 1 rows, and 2 of those"):
-        absent(store, layout, [staged(store, [(8, 0), (9, 0)])], [lost], [there], 1)
-    kept, _, _ = absent(store, layout, [staged(store, [(1, 0), (9, 0)])], [lost], [there], 1)
+    with pytest.raises(TableDamaged, match=r"1 rows of the record .* are missing, but 2 of"):
+        missing_rows(store, layout, [staged(store, [(8, 0), (9, 0)])], [lost], [there], 1)
+    kept, _, _ = missing_rows(store, layout, [staged(store, [(1, 0), (9, 0)])], [lost], [there], 1)
     assert [row for each in kept for row in values(store, as_file(each))] == [(9, 0)]
 
 
 def test_nothing_made_is_nothing_lost(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "t"))
-    assert absent(store, FileLayout(store.uri, COLUMNS), [], [file("m")], [], 1) == ([], [], 0)
+    assert missing_rows(store, FileLayout(store.uri, COLUMNS), [], [file("m")], [], 1) == ([], [], 0)
