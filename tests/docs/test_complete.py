@@ -56,6 +56,20 @@ def test_every_event_is_documented():
     assert not {event for event in sent if f"`{event}`" not in page}
 
 
+def test_the_events_of_every_command_are_documented():
+    with_json = {name for name, command in COMMANDS.items() if any("--json" in each.opts for each in command.params)}
+    table = rows(section("docs/reference/events.md", "## Events of other commands"))
+    documented = {name for row in table for name in _command_names(codes(row[0]))}
+    assert documented == with_json - {"run"}
+
+
+def _command_names(names: list[str]) -> Iterator[str]:
+    """`table query`, `sql`: the second name is of the same group."""
+    group = names[0].rpartition(" ")[0] if names else ""
+    for position, name in enumerate(names):
+        yield f"{group} {name}" if position and group else name
+
+
 def test_the_events_of_a_run_have_all_their_keys():
     keys = {
         row[0].strip("`"): set(codes(row[2])) for row in rows(section("docs/reference/events.md", "## Events of a run"))

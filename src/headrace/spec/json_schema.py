@@ -114,9 +114,9 @@ def _words(annotation: Any, metadata: Any = ()) -> str:
 
 
 def _plural(annotation: Any) -> str:
-    """`strings`, `mappings`; names of values stay as they are: `typeWidening`, `deletionVectors`."""
-    name = _words(annotation)
-    return name if name.endswith("`") else f"{name}s"
+    """`strings, mappings`; names of values stay as they are: `typeWidening`, `deletionVectors`."""
+    names = _words(annotation).split(", ")
+    return ", ".join(name if name.endswith(("`", "s")) else f"{name}s" for name in names)
 
 
 def _plain(annotation: Any) -> str:
